@@ -1,0 +1,82 @@
+"""Lengths of training, in the unit that the user thinks in.
+
+A duration is a node of the graph (`checkpoints.every = Seconds(600)`), swapped like any other node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Protocol
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a run has come, in every unit at once."""
+
+    steps: int = 0
+    tokens: int = 0
+    epochs: float = 0.0
+    seconds: float = 0.0
+
+
+class Duration(Protocol):
+    """A length of training: `measure` reads its unit off a `Progress`, `count` is its length."""
+
+    count: float
+
+    def measure(self, progress: Progress) -> float:
+        """Return `progress` in this duration's unit."""
+
+
+def _check(duration: Duration) -> None:
+    if not (math.isfinite(duration.count) and duration.count > 0):
+        raise ValueError(f"{type(duration).__name__} wants a finite count > 0, not {duration.count}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """A number of optimizer steps."""
+
+    count: int
+    __post_init__ = _check
+
+    def measure(self, progress: Progress) -> float:
+        """Return the optimizer steps done."""
+        return progress.steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """A number of training tokens (targets with non-zero weight)."""
+
+    count: float
+    __post_init__ = _check
+
+    def measure(self, progress: Progress) -> float:
+        """Return the tokens trained on."""
+        return progress.tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Epochs:
+    """A number of passes over the training rows; fractions are allowed."""
+
+    count: float
+    __post_init__ = _check
+
+    def measure(self, progress: Progress) -> float:
+        """Return the passes over the training rows."""
+        return progress.epochs
+
+
+@dataclasses.dataclass(frozen=True)
+class Seconds:
+    """A number of seconds spent training, over all restarts."""
+
+    count: float
+    __post_init__ = _check
+
+    def measure(self, progress: Progress) -> float:
+        """Return the seconds spent training."""
+        return progress.seconds

@@ -1,0 +1,101 @@
+"""Every exception that luthier raises on purpose.
+
+A message says what is wrong, where (a path of the graph, and the place that set it), and the
+remedy. Errors of one kind are collected, so that a user sees all of them at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+EXIT_DONE = 0
+EXIT_BUG = 1
+EXIT_BAD_INPUT = 2
+EXIT_REQUEUE = 75
+EXIT_INTERRUPTED = 130
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with the input, told in one line.
+
+    Args:
+      what: What is wrong, with the offending name or value in it.
+      path: The path in the graph that it concerns (`optimizer.learning_rate`), or empty.
+      origin: Where the value was set (`argument 3`, `configs/lm/quickstart.py:41`), or empty.
+      remedy: What to do about it, or empty.
+      nearest: Valid names near to what was given, best first.
+    """
+
+    what: str
+    path: str = ""
+    origin: str = ""
+    remedy: str = ""
+    nearest: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        line = f"{self.path}: {self.what}" if self.path else self.what
+        if self.origin:
+            line += f" [set by {self.origin}]"
+        if self.nearest:
+            line += f"; did you mean {' or '.join(self.nearest)}?"
+        if self.remedy:
+            line += f"; {self.remedy}"
+        return " ".join(line.split())
+
+
+class LuthierError(Exception):
+    """The root of all errors that luthier raises on purpose."""
+
+    exit_code = EXIT_BUG
+
+
+class BadInput(LuthierError):
+    """What the user gave cannot be used; `problems` holds every reason, one line each."""
+
+    exit_code = EXIT_BAD_INPUT
+
+    def __init__(self, problems: Problem | str | Iterable[Problem]):
+        if isinstance(problems, str):
+            problems = Problem(problems)
+        if isinstance(problems, Problem):
+            problems = (problems,)
+        self.problems: tuple[Problem, ...] = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class UnknownReference(BadInput):
+    """An experiment, object or run that was named does not exist."""
+
+
+class OverrideError(BadInput):
+    """An override cannot be read or applied."""
+
+
+class ValidationError(BadInput):
+    """The graph is complete enough to read, but not to run."""
+
+
+class RecordError(BadInput):
+    """A graph cannot be recorded, or a recorded one cannot be loaded."""
+
+
+class ShardingError(BadInput):
+    """Arrays cannot be laid out on the mesh as the rules say."""
+
+
+class DataError(BadInput):
+    """Data is missing, unreadable or too small."""
+
+
+class CheckpointError(BadInput):
+    """A checkpoint is missing, damaged, or does not fit the experiment."""
+
+
+class RunError(BadInput):
+    """A run directory is in use, finished, or cannot be continued."""
+
+
+class TrainingStopped(LuthierError):
+    """Training cannot go on: too many steps in a row were skipped by the guard."""
