@@ -1,0 +1,1 @@
+"""Experiments, each a function that returns a graph."""

@@ -1,0 +1,142 @@
+"""Floating point operations of a program, counted from its jaxpr.
+
+XLA's own count takes the body of a loop once; here the body counts as often as it runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+
+
+@dataclasses.dataclass(frozen=True)
+class Flops:
+    """Multiplications and additions of matrix products and convolutions.
+
+    Args:
+      weights: Of products without batch dimensions: activations times weights.
+      batched: Of products with batch dimensions: attention scores and their use.
+    """
+
+    weights: int = 0
+    batched: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.weights + self.batched
+
+    def __add__(self, other: Flops) -> Flops:
+        return Flops(self.weights + other.weights, self.batched + other.batched)
+
+    def __mul__(self, times: int) -> Flops:
+        return Flops(self.weights * times, self.batched * times)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFlops:
+    """FLOPs that one training step owes to the model, in the conventions that papers use.
+
+    Recomputation (remat) is not counted: these measure the model, not the way it is run.
+
+    Args:
+      full: Three times the products of the forward pass, attention over all pairs
+        (Source: Chowdhery et al. 2022, arXiv:2204.02311, appendix B, without embedding look-ups).
+      causal: The same with the batched products halved, as a causal kernel may skip them.
+      six_n: Six times parameters times tokens
+        (Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1).
+    """
+
+    full: int
+    causal: int
+    six_n: int
+
+
+def count(jaxpr: Any) -> Flops:
+    """Count the matrix products and convolutions of a jaxpr, loops by their length.
+
+    A `while` loop of unknown length counts once; a branch counts as its largest side.
+
+    Args:
+      jaxpr: A `Jaxpr` or `ClosedJaxpr`.
+    """
+    inner = jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr
+    total = Flops()
+    for equation in inner.eqns:
+        total += _equation(equation)
+    return total
+
+
+def model_flops(forward: Any, parameters: int, tokens: int) -> ModelFlops:
+    """Return what one training step owes to the model.
+
+    Args:
+      forward: The jaxpr of the loss, forward pass only, over the whole global batch.
+      parameters: Number of trained scalars.
+      tokens: Tokens in the global batch.
+    """
+    once = count(forward)
+    return ModelFlops(
+        full=3 * once.total,
+        causal=3 * (once.weights + once.batched // 2),
+        six_n=6 * parameters * tokens,
+    )
+
+
+def _equation(equation: Any) -> Flops:
+    name, params = equation.primitive.name, equation.params
+    if name == "dot_general":
+        (contract, _), (batch, _) = params["dimension_numbers"]
+        left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+        flops = 2 * math.prod(out) * math.prod(left[i] for i in contract)
+        return Flops(batched=flops) if batch else Flops(weights=flops)
+    if name == "ragged_dot_general" or name == "ragged_dot":
+        left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+        return Flops(weights=2 * math.prod(out) * left[-1])
+    if name == "conv_general_dilated":
+        kernel, out = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
+        features = kernel[params["dimension_numbers"].rhs_spec[0]]
+        return Flops(weights=2 * math.prod(out) * math.prod(kernel) // features)
+    if name == "cond":
+        return max((count(branch) for branch in params["branches"]), key=lambda f: f.total)
+    times = params["length"] if name == "scan" else 1
+    inner = Flops()
+    for sub in _subjaxprs(params, skip=("cond_jaxpr",)):
+        inner += count(sub)
+    return inner * times
+
+
+def _subjaxprs(params: dict[str, Any], skip: tuple[str, ...]) -> Iterator[Any]:
+    for name, value in params.items():
+        if name in skip:
+            continue
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(item, jex_core.ClosedJaxpr | jex_core.Jaxpr):
+                yield item
+
+
+def trace_forward(program: Any) -> Any:
+    """Return the jaxpr of the loss over a whole global batch, forward pass only.
+
+    Args:
+      program: A `luthier.program.Program`.
+    """
+    from luthier.program.state import below
+    from luthier.program.step import dropout_key, structure_of
+
+    def forward(values: Any, leaves: Any, batch: Any) -> Any:
+        with program.tracing(values) as experiment:
+            state = program.named(leaves)
+            arrays = below("parameters", state) | below("variables", state)
+            model = structure_of(experiment).merge(arrays)
+            sums = experiment.task.loss(model, batch, dropout_key(experiment.seed))
+        return sums.loss.numerator
+
+    return jax.make_jaxpr(forward)(
+        program.values(), program.abstract_leaves, dict(program.batch)
+    )

@@ -1,0 +1,36 @@
+"""The experiment as a program: the root node, its state, its step, and how they are made."""
+
+from luthier.program.experiment import (
+    Data,
+    EarlyStopping,
+    Evaluation,
+    Experiment,
+    MatmulPrecision,
+    Precision,
+    Training,
+    Weights,
+)
+from luthier.program.hoist import HOISTABLE_FIELDS, Scalar
+from luthier.program.materialize import materialize
+from luthier.program.program import Program, make
+from luthier.program.step import evaluate_step, gradient_of, init_state, train_step
+
+__all__ = [
+    "HOISTABLE_FIELDS",
+    "Data",
+    "EarlyStopping",
+    "Evaluation",
+    "Experiment",
+    "MatmulPrecision",
+    "Precision",
+    "Program",
+    "Scalar",
+    "Training",
+    "Weights",
+    "evaluate_step",
+    "gradient_of",
+    "init_state",
+    "make",
+    "materialize",
+    "train_step",
+]

@@ -1,0 +1,171 @@
+"""The root node of the graph: everything that one run of training is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
+
+from luthier.checkpoint import Checkpoints
+from luthier.durations import Duration
+from luthier.metrics import Selector
+from luthier.optim import Ema, Guard, Optimizer
+from luthier.parallel import Parallelism
+from luthier.records import Records
+
+
+class Data(Protocol):
+    """Batches of examples, by global order: what `experiment.data` has to offer."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in one pass over the data."""
+
+    def batch_spec(self, global_batch_size: int) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+        """Return shape and dtype of every entry of a global batch; reads no data."""
+
+    def iterator(
+        self,
+        *,
+        global_batch_size: int,
+        seed: int,
+        process_index: int = 0,
+        process_count: int = 1,
+    ) -> Any:
+        """Return an endless iterator over this process's rows, with `get_state`, `set_state`."""
+
+    def batches(
+        self, *, global_batch_size: int, process_index: int = 0, process_count: int = 1
+    ) -> Any:
+        """Return an iterator over all rows once, the last batch padded with weight zero."""
+
+
+class Weights(enum.Enum):
+    """Which weights an evaluation looks at."""
+
+    PARAMETERS = "parameters"
+    EMA = "ema"
+
+
+class MatmulPrecision(enum.Enum):
+    """Precision of float32 matrix products (`jax.default_matmul_precision`)."""
+
+    DEFAULT = "default"
+    HIGH = "high"
+    HIGHEST = "highest"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Numerical precision of the whole program; dtypes are settings of the model.
+
+    Args:
+      matmul: Precision of float32 matrix products on accelerators with lower-precision units.
+    """
+
+    matmul: MatmulPrecision = MatmulPrecision.DEFAULT
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """A named set that is looked at during training.
+
+    Args:
+      data: What to evaluate on: every row once.
+      every: How often; None means at the end only. The end always evaluates.
+      global_batch_size: Rows per batch over all devices.
+      weights: The trained parameters, or their moving average.
+      num_batches: Batches to look at during training; None means the whole set. The end always
+        looks at the whole set.
+    """
+
+    data: Data
+    every: Duration | None = None
+    global_batch_size: int
+    weights: Weights = Weights.PARAMETERS
+    num_batches: int | None = None
+
+    RANGES: ClassVar[dict[str, str]] = {"global_batch_size": "1 <= x", "num_batches": "1 <= x"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EarlyStopping:
+    """Stops training when a metric has not improved for a while.
+
+    Args:
+      metric: The evaluation set and the metric to watch.
+      patience: Evaluations without improvement before training stops.
+      min_delta: What counts as an improvement, in the metric's unit.
+    """
+
+    metric: Selector
+    patience: int
+    min_delta: float = 0.0
+
+    RANGES: ClassVar[dict[str, str]] = {"patience": "1 <= x", "min_delta": "0 <= x"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """How long, on how much at once, and with what care.
+
+    Args:
+      steps: Optimizer steps of the whole run.
+      global_batch_size: Rows per optimizer step over all devices.
+      accumulation: Microbatches that a step is cut into; does not change the gradient.
+      stop: Ends training earlier, in the unit of the duration; None means after `steps`.
+      guard: Skips steps with non-finite or spiking gradients; None lets them through.
+      ema: Moving average of the parameters; None keeps none.
+      early_stopping: Ends training when a metric stops improving; None never does.
+    """
+
+    steps: int
+    global_batch_size: int
+    accumulation: int = 1
+    stop: Duration | None = None
+    guard: Guard | None = None
+    ema: Ema | None = None
+    early_stopping: EarlyStopping | None = None
+
+    RANGES: ClassVar[dict[str, str]] = {
+        "steps": "1 <= x",
+        "global_batch_size": "1 <= x",
+        "accumulation": "1 <= x",
+    }
+    RELATIONS: ClassVar[tuple[str, ...]] = ("global_batch_size % accumulation == 0",)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One run of training, complete.
+
+    Args:
+      name: Folder of its runs, and their project's group.
+      seed: Of parameters, dropout and data order; each draws from its own stream.
+      model: Template of the model, called with `rngs=`.
+      task: What a batch means: loss and metrics.
+      data: What to train on.
+      evaluations: Named sets that are looked at during training and at its end.
+      optimizer: What a recipe of `luthier.optim` returns.
+      training: How long, on how much at once, and with what care.
+      parallelism: The mesh, and what is laid out along it.
+      precision: Numerical precision of the program.
+      checkpoints: When to save and what to keep; None saves nothing.
+      records: Where the run is written down.
+    """
+
+    name: str
+    seed: int = 0
+    model: Callable[..., Any]
+    task: Any
+    data: Data
+    evaluations: dict[str, Evaluation] = dataclasses.field(default_factory=dict)
+    optimizer: Optimizer
+    training: Training
+    parallelism: Parallelism = dataclasses.field(default_factory=Parallelism)
+    precision: Precision = dataclasses.field(default_factory=Precision)
+    checkpoints: Checkpoints | None = None
+    records: Records = dataclasses.field(default_factory=Records)
+
+    RANGES: ClassVar[dict[str, str]] = {"seed": "0 <= x < 2**32"}

@@ -1,0 +1,300 @@
+"""An experiment as a program on a mesh: abstract state, shardings, and the compiled functions."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from luthier import graph as graphs
+from luthier.errors import BadInput, LuthierError, Problem, ValidationError
+from luthier.parallel import (
+    ArrayInfo,
+    Placement,
+    activation_rules,
+    axis_product,
+    make_mesh,
+    place,
+)
+from luthier.program import hoist as hoisting
+from luthier.program.step import evaluate_step, init_state, structure_of, train_step
+
+Leaves = tuple[jax.Array, ...]
+Values = tuple[jax.Array, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program:
+    """What an experiment graph means on given devices; holds no arrays.
+
+    Args:
+      graph: The experiment graph.
+      experiment: The graph, built; for what happens on the host.
+      hoist: Paths of the leaves that the compiled functions take as arguments.
+      mesh: The device mesh.
+      sizes: Size of every mesh axis.
+      placements: Where every array of the state lives, by name, in the order of the leaves.
+      batch: Shape, dtype and sharding of every entry of a training batch.
+    """
+
+    graph: Any
+    experiment: Any
+    hoist: tuple[str, ...]
+    mesh: jax.sharding.Mesh
+    sizes: Mapping[str, int]
+    placements: Mapping[str, Placement]
+    batch: Mapping[str, jax.ShapeDtypeStruct]
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the state's arrays, in the order of the leaves."""
+        return tuple(self.placements)
+
+    @functools.cached_property
+    def abstract_state(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shape, dtype and sharding of every array of the state."""
+        return {
+            name: jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=NamedSharding(self.mesh, p.spec))
+            for name, p in self.placements.items()
+        }
+
+    @property
+    def abstract_leaves(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """The abstract state as the tuple that the compiled functions take."""
+        return tuple(self.abstract_state.values())
+
+    @functools.cached_property
+    def replicated(self) -> NamedSharding:
+        """The sharding of an array that every device holds whole."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def values(self, graph: Any | None = None) -> Values:
+        """Return the hoisted leaves of `graph` (default: the program's own) as arguments."""
+        arrays = hoisting.values_of(self.graph if graph is None else graph, self.hoist)
+        return tuple(jax.device_put(array, self.replicated) for array in arrays)
+
+    @contextlib.contextmanager
+    def tracing(self, values: Sequence[jax.Array]) -> Iterator[Any]:
+        """Build the experiment inside a trace, under its mesh, rules and precision.
+
+        Args:
+          values: The hoisted scalars, traced.
+
+        Yields:
+          The experiment, with a `Scalar` in the place of every hoisted leaf.
+        """
+        found = hoisting.substitutions(self.graph, self.hoist, values)
+        experiment = graphs.build(self.graph, found)
+        parallelism = self.experiment.parallelism
+        with (
+            activation_rules(self.mesh, parallelism.rules),
+            jax.default_matmul_precision(self.experiment.precision.matmul.value),
+        ):
+            yield experiment
+
+    def init(self, values: Values) -> Leaves:
+        """Return the state before the first step, bit-identical on every mesh."""
+
+        def init(values: Values) -> Leaves:
+            with self.tracing(values) as experiment:
+                state = init_state(experiment)
+            return tuple(state[name] for name in self.names)
+
+        shardings = tuple(leaf.sharding for leaf in self.abstract_leaves)
+        return jax.jit(init, out_shardings=shardings)(values)
+
+    @property
+    def traced_step(self) -> Any:
+        """The training step as a jaxpr, with shardings and donation, ready to lower."""
+        return self._traced[0]
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        """Names of the scalars in the vector that the compiled step returns."""
+        return self._traced[1]
+
+    @functools.cached_property
+    def _traced(self) -> tuple[Any, tuple[str, ...]]:
+        names: list[str] = []
+
+        def step(
+            values: Values, leaves: Leaves, batch: Mapping[str, jax.Array]
+        ) -> tuple[Leaves, jax.Array]:
+            with self.tracing(values) as experiment:
+                state, scalars = train_step(experiment, self.named(leaves), batch)
+            names[:] = scalars
+            vector = jnp.stack([jnp.asarray(x, jnp.result_type(float)) for x in scalars.values()])
+            return tuple(state[name] for name in self.names), vector
+
+        shardings = tuple(leaf.sharding for leaf in self.abstract_leaves)
+        jitted = jax.jit(step, donate_argnums=1, out_shardings=(shardings, self.replicated))
+        traced = jitted.trace(self.values(), self.abstract_leaves, dict(self.batch))
+        return traced, tuple(names)
+
+    def compile_step(self) -> Callable[[Values, Leaves, Mapping[str, jax.Array]], Any]:
+        """Compile the training step.
+
+        Returns:
+          A function from (values, leaves, batch) to (leaves, vector of scalars); the leaves that
+          go in are donated. The scalars' names are `scalar_names`.
+        """
+        return self.traced_step.lower().compile()
+
+    def compile_evaluation(
+        self, batch: Mapping[str, jax.ShapeDtypeStruct], weights: str
+    ) -> Callable[[Values, Leaves, Mapping[str, jax.Array]], Any]:
+        """Compile the evaluation of one batch.
+
+        Args:
+          batch: Shape, dtype and sharding of every entry.
+          weights: `parameters` or `ema`.
+
+        Returns:
+          A function from (values, leaves, batch) to the task's sums by metric.
+        """
+
+        def evaluate(values: Values, leaves: Leaves, batch: Mapping[str, jax.Array]) -> Any:
+            with self.tracing(values) as experiment:
+                return evaluate_step(experiment, self.named(leaves), weights, batch)
+
+        evaluate_jit = jax.jit(evaluate, out_shardings=self.replicated)
+        return evaluate_jit.lower(self.values(), self.abstract_leaves, dict(batch)).compile()
+
+    def abstract_batch(
+        self, data: Any, global_batch_size: int, path: str, accumulation: int = 1
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return shape, dtype and sharding of every entry of a batch of `data`.
+
+        Args:
+          data: What offers `batch_spec`.
+          global_batch_size: Rows over all devices.
+          path: Where the batch size stands in the graph, for the message.
+          accumulation: Microbatches that the batch is cut into.
+
+        Raises:
+          ValidationError: The rows cannot be divided over the devices.
+        """
+        return _abstract_batch(
+            self.experiment, self.mesh, self.sizes, data, global_batch_size, path, accumulation
+        )
+
+    def named(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """Return the leaves of a state by name."""
+        return dict(zip(self.names, leaves, strict=True))
+
+
+def make(graph: Any, devices: Sequence[jax.Device], hoist: Sequence[str] = ()) -> Program:
+    """Work out what an experiment graph means on given devices, without making an array.
+
+    Args:
+      graph: A validated experiment graph.
+      devices: What to run on.
+      hoist: Paths of numeric leaves that the compiled functions take as arguments.
+
+    Raises:
+      ShardingError: A parameter or the mesh cannot be divided; all problems at once.
+      ValidationError: The batch cannot be divided, or the model cannot be built.
+    """
+    experiment = graphs.build(graph)
+    sizes = experiment.parallelism.mesh.sizes(len(devices))
+    mesh = make_mesh(sizes, devices)
+    shapes, axes = _abstract_state(graph, hoist)
+    placements = _place_state(shapes, axes, experiment.parallelism.rules.parameters, sizes)
+    training = experiment.training
+    batch = _abstract_batch(
+        experiment,
+        mesh,
+        sizes,
+        experiment.data,
+        training.global_batch_size,
+        "training.global_batch_size",
+        training.accumulation,
+    )
+    return Program(
+        graph=graph,
+        experiment=experiment,
+        hoist=tuple(hoist),
+        mesh=mesh,
+        sizes=sizes,
+        placements=placements,
+        batch=batch,
+    )
+
+
+def _abstract_state(
+    graph: Any, hoist: Sequence[str]
+) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, tuple[str | None, ...]]]:
+    axes: dict[str, tuple[str | None, ...]] = {}
+
+    def init(values: Values) -> dict[str, Any]:
+        experiment = graphs.build(graph, hoisting.substitutions(graph, hoist, values))
+        axes.update(structure_of(experiment).axes())
+        return init_state(experiment)
+
+    try:
+        return jax.eval_shape(init, hoisting.values_of(graph, hoist)), axes
+    except LuthierError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
+        line = str(error).strip().partition("\n")[0]
+        problem = Problem(f"cannot be built: {type(error).__name__}: {line}", "model")
+        raise ValidationError(problem) from error
+
+
+def _place_state(
+    shapes: Mapping[str, jax.ShapeDtypeStruct],
+    axes: Mapping[str, tuple[str | None, ...]],
+    rules: Mapping[str, Sequence[str]],
+    sizes: Mapping[str, int],
+) -> dict[str, Placement]:
+    infos: dict[str, ArrayInfo] = {}
+    parameters = {name.partition("/")[2] for name in shapes if name.startswith("parameters/")}
+    shape_of = {name: shapes[f"parameters/{name}"].shape for name in parameters}
+    for name, aval in shapes.items():
+        own = name.rpartition("/")[2]
+        known = own in axes and (own not in shape_of or aval.shape == shape_of[own])
+        infos[name] = ArrayInfo(aval.shape, aval.dtype, axes[own] if known else None)
+    place({n: infos[f"parameters/{n}"] for n in sorted(parameters)}, rules, sizes)
+    return place({name: infos[name] for name in sorted(infos)}, rules, sizes)
+
+
+def _abstract_batch(
+    experiment: Any,
+    mesh: jax.sharding.Mesh,
+    sizes: Mapping[str, int],
+    data: Any,
+    global_batch_size: int,
+    path: str,
+    accumulation: int,
+) -> dict[str, jax.ShapeDtypeStruct]:
+    table = experiment.parallelism.rules.activations
+    shards = axis_product(table.get("batch", ()), sizes)
+    microbatch = global_batch_size // accumulation
+    if microbatch % shards:
+        fitting = math.lcm(shards * accumulation)
+        remedy = f"use a multiple of {fitting}, or a mesh with fewer devices on the batch"
+        what = f"{microbatch} rows cannot be divided over {shards} devices"
+        if accumulation > 1:
+            what += f" ({global_batch_size} rows in {accumulation} microbatches)"
+        raise ValidationError(Problem(what, path, remedy=remedy))
+    spec = data.batch_spec(global_batch_size)
+    task_axes = experiment.task.batch_axes
+    missing = sorted(set(task_axes) - set(spec))
+    if missing:
+        raise BadInput(
+            Problem(f"the data has no {', '.join(missing)}; it has {', '.join(spec)}", "data")
+        )
+    found = {}
+    for name in task_axes:
+        shape, dtype = spec[name]
+        placed = place({name: ArrayInfo(shape, jnp.dtype(dtype), task_axes[name])}, table, sizes)
+        sharding = NamedSharding(mesh, placed[name].spec)
+        found[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+    return found

@@ -1,0 +1,28 @@
+"""When something that happens every so often is due."""
+
+from __future__ import annotations
+
+import math
+
+from luthier.durations import Duration, Progress
+
+
+def is_due(every: Duration | None, before: Progress, now: Progress) -> bool:
+    """Return whether a multiple of `every` was reached between two moments.
+
+    Depends on the progress alone, so a resumed run keeps the rhythm of the one that was stopped.
+
+    Args:
+      every: The interval; None is never due.
+      before: Progress at the previous step.
+      now: Progress at this step.
+    """
+    if every is None:
+        return False
+    passed = math.floor(every.measure(now) / every.count)
+    return passed > math.floor(every.measure(before) / every.count)
+
+
+def is_over(stop: Duration | None, now: Progress) -> bool:
+    """Return whether a duration has passed; None never does."""
+    return stop is not None and stop.measure(now) >= stop.count

@@ -1,0 +1,59 @@
+"""Evaluation of a state on a named set."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from luthier.metrics import Metric, Totals
+from luthier.parallel import global_array
+from luthier.program import Evaluation, Program
+from luthier.program.program import Leaves, Values
+
+
+class Evaluator:
+    """Evaluates states of one program on one set; compiles at first use.
+
+    Args:
+      program: What the state belongs to.
+      evaluation: The set, and which weights to look at.
+      path: Where it stands in the graph, for messages.
+    """
+
+    def __init__(self, program: Program, evaluation: Evaluation, path: str):
+        self._program = program
+        self._evaluation = evaluation
+        self._batch = program.abstract_batch(
+            evaluation.data, evaluation.global_batch_size, f"{path}.global_batch_size"
+        )
+        self._compiled: Callable[..., Any] | None = None
+
+    def __call__(
+        self, values: Values, leaves: Leaves, num_batches: int | None = None
+    ) -> dict[Metric, float]:
+        """Return every metric of the task over the set.
+
+        Args:
+          values: The hoisted scalars.
+          leaves: The state; it is not donated.
+          num_batches: Batches to look at; None means all rows once.
+        """
+        if self._compiled is None:
+            weights = self._evaluation.weights.value
+            self._compiled = self._program.compile_evaluation(self._batch, weights)
+        totals = Totals()
+        batches = self._evaluation.data.batches(
+            global_batch_size=self._evaluation.global_batch_size,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        )
+        for rows in itertools.islice(batches, num_batches):
+            arrays = {
+                name: global_array(rows[name], entry.sharding)
+                for name, entry in self._batch.items()
+            }
+            totals.add(self._compiled(values, leaves, arrays))
+        return totals.values()

@@ -1,0 +1,128 @@
+"""Batches on their way to the devices, one thread ahead of the step."""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from luthier.parallel import global_array
+
+
+@dataclasses.dataclass(frozen=True)
+class Fed:
+    """A batch on the devices.
+
+    Args:
+      arrays: The global batch.
+      tokens: Targets that count, over all hosts.
+      wait_seconds: How long the step had to wait for it.
+    """
+
+    arrays: Mapping[str, jax.Array]
+    tokens: int
+    wait_seconds: float
+
+
+class Feed:
+    """Fetches batches in a thread and puts them on the devices before they are asked for.
+
+    `get_state` and `set_state` speak of the batches that were handed out, not of those that were
+    fetched ahead, so a checkpoint holds the position of the step.
+
+    Args:
+      make_iterator: Returns an iterator with `get_state` and `set_state` over host batches.
+      batch: Shape, dtype and sharding of every entry that is wanted.
+      count_tokens: From a host batch to the number of its targets that count.
+      depth: Batches that may lie ready.
+    """
+
+    def __init__(
+        self,
+        make_iterator: Callable[[], Any],
+        batch: Mapping[str, jax.ShapeDtypeStruct],
+        count_tokens: Callable[[Mapping[str, Any]], Any],
+        depth: int = 2,
+    ):
+        self._iterator = make_iterator()
+        self._batch = batch
+        self._count_tokens = count_tokens
+        self._depth = depth
+        self._state = self._iterator.get_state()
+        self._queue: queue.Queue[Any] = queue.Queue()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def next(self) -> Fed:
+        """Return the next batch, waiting for it if need be."""
+        if self._thread is None:
+            self._start()
+        start = time.perf_counter()
+        item = self._queue.get()
+        wait = time.perf_counter() - start
+        if isinstance(item, BaseException):
+            raise item
+        arrays, tokens, self._state = item
+        return Fed(arrays, tokens, wait)
+
+    def get_state(self) -> Any:
+        """Return the position after the last batch that was handed out."""
+        return self._state
+
+    def set_state(self, state: Any) -> None:
+        """Go to a position that `get_state` returned."""
+        self.close()
+        self._iterator.set_state(state)
+        self._state = state
+
+    def close(self) -> None:
+        """Stop fetching; a later `next` starts again at the position of the step."""
+        if self._thread is None:
+            return
+        self._stop.set()
+        while self._thread.is_alive():
+            with_nothing_in = self._queue
+            try:
+                with_nothing_in.get(timeout=0.01)
+            except queue.Empty:
+                continue
+        self._thread.join()
+        self._thread = None
+        self._iterator.set_state(self._state)
+
+    def _start(self) -> None:
+        self._queue = queue.Queue(maxsize=self._depth)
+        self._stop = threading.Event()
+        arguments = (self._queue, self._stop)
+        self._thread = threading.Thread(
+            target=self._fetch, args=arguments, name="luthier-feed", daemon=True
+        )
+        self._thread.start()
+
+    def _fetch(self, ready: queue.Queue[Any], stop: threading.Event) -> None:
+        try:
+            while not stop.is_set():
+                rows = next(self._iterator)
+                tokens = int(self._count_tokens(rows)) * jax.process_count()
+                self._put(ready, stop, (self._on_devices(rows), tokens, self._iterator.get_state()))
+        except BaseException as error:
+            self._put(ready, stop, error)
+
+    def _on_devices(self, rows: Mapping[str, Any]) -> dict[str, jax.Array]:
+        return {
+            name: global_array(rows[name], entry.sharding) for name, entry in self._batch.items()
+        }
+
+    @staticmethod
+    def _put(ready: queue.Queue[Any], stop: threading.Event, item: Any) -> None:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return

@@ -1,0 +1,299 @@
+"""The training loop: the only place that knows time, cadence and hooks."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from luthier.durations import Progress
+from luthier.errors import TrainingStopped
+from luthier.metrics import Metric
+from luthier.program.program import Leaves, Values
+from luthier.records import events
+from luthier.train.cadence import is_due, is_over
+from luthier.train.early_stopping import Patience
+from luthier.train.evaluate import Evaluator
+from luthier.train.feed import Fed, Feed
+from luthier.train.interrupt import StopSignals
+from luthier.train.profile import Profiler
+
+NUM_PENDING = 2
+"""Steps whose scalars may still be on the device: the host never runs further ahead."""
+
+
+@dataclasses.dataclass
+class Position:
+    """Where a run is: everything of the loop that decides its future, beside the state.
+
+    Args:
+      progress: Steps, tokens, epochs and seconds so far.
+      patience: The state of early stopping.
+      ended: Why the run is over before its last step, or None.
+      finished: Whether the last evaluations are done.
+    """
+
+    progress: Progress = dataclasses.field(default_factory=Progress)
+    patience: Patience = dataclasses.field(default_factory=Patience)
+    ended: str | None = None
+    finished: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the position as JSON values."""
+        return {
+            "progress": dataclasses.asdict(self.progress),
+            "patience": self.patience.to_dict(),
+            "ended": self.ended,
+            "finished": self.finished,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Position:
+        """Return what `to_dict` was called on."""
+        return cls(
+            Progress(**fields["progress"]),
+            Patience.from_dict(fields["patience"]),
+            fields["ended"],
+            fields["finished"],
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """What turns a step's time into rates.
+
+    Args:
+      tokens_per_step: Positions of a global batch.
+      model_flops_per_step: FLOPs that a step owes to the model.
+      peak_flops: Peak of all devices together, FLOPs per second; None where unknown.
+      rows_per_epoch: Rows of the training data.
+    """
+
+    tokens_per_step: int
+    model_flops_per_step: int
+    peak_flops: float | None
+    rows_per_epoch: int
+
+
+class Loop:
+    """Trains from a position to the end of the experiment, or to the first reason to stop.
+
+    Args:
+      plan: What runs (`luthier.plan.Plan`).
+      values: The hoisted scalars.
+      leaves: The state; donated step by step.
+      position: Where the run is.
+      feed: The training batches, at the position.
+      emit: Takes the events of the run.
+      save: Saves (step, leaves, position, metrics of this step by `evaluation/metric`).
+      rates: What turns a step's time into rates.
+      profiler: Traces the steps that were asked for.
+    """
+
+    def __init__(
+        self,
+        plan: Any,
+        values: Values,
+        leaves: Leaves,
+        position: Position,
+        feed: Feed,
+        *,
+        emit: Callable[[Any], None],
+        save: Callable[[int, Leaves, Position, Mapping[str, float]], None],
+        rates: Rates,
+        profiler: Profiler,
+    ):
+        self.plan = plan
+        self.values = values
+        self.leaves = leaves
+        self.position = position
+        self.metrics: dict[str, dict[Metric, float]] = {}
+        self._feed = feed
+        self._emit = emit
+        self._save = save
+        self._rates = rates
+        self._profiler = profiler
+        self._experiment = plan.program.experiment
+        self._pending: collections.deque[tuple[Progress, jax.Array, Fed]] = collections.deque()
+        self._evaluators = {
+            name: Evaluator(plan.program, evaluation, f"evaluations.{name}")
+            for name, evaluation in self._experiment.evaluations.items()
+        }
+        self._saved_step = position.progress.steps
+        self._evaluated_step: dict[str, int] = {}
+        self._clock = time.perf_counter()
+
+    def run(self, signals: StopSignals) -> str:
+        """Train.
+
+        Args:
+          signals: Asked at every step boundary.
+
+        Returns:
+          `finished`, or the reason of the stop: `interrupted` or `preempted`.
+
+        Raises:
+          TrainingStopped: The guard refused too many steps in a row.
+        """
+        step = self.plan.program.compile_step()
+        self._clock = time.perf_counter()
+        while not self._is_complete():
+            if signals.requested is not None:
+                return self._leave(signals.requested)
+            self._advance(step)
+        if not self.position.finished:
+            self._finish()
+        return "finished"
+
+    def _advance(self, step: Callable[..., Any]) -> None:
+        index = self.position.progress.steps
+        self._profiler.before(index)
+        fed = self._feed.next()
+        self.leaves, vector = step(self.values, self.leaves, fed.arrays)
+        if self._profiler.after(index, vector):
+            self._emit(events.Notice("the trace of the profiled steps is written"))
+        before, now = self.position.progress, self._next_progress(fed)
+        self.position.progress = now
+        self._pending.append((now, vector, fed))
+        self._drain(NUM_PENDING)
+        self._evaluate_due(before, now)
+        self._save_due(before, now)
+
+    def _next_progress(self, fed: Fed) -> Progress:
+        before = self.position.progress
+        rows = self._experiment.training.global_batch_size
+        return Progress(
+            steps=before.steps + 1,
+            tokens=before.tokens + fed.tokens,
+            epochs=(before.steps + 1) * rows / self._rates.rows_per_epoch,
+            seconds=before.seconds,
+        )
+
+    def _is_complete(self) -> bool:
+        training = self._experiment.training
+        progress = self.position.progress
+        over = progress.steps >= training.steps or is_over(training.stop, progress)
+        return over or self.position.ended is not None
+
+    def _drain(self, num_pending: int) -> None:
+        """Record the oldest steps, until at most `num_pending` are on the device."""
+        while len(self._pending) > num_pending:
+            progress, vector, fed = self._pending.popleft()
+            scalars = np.asarray(vector).tolist()
+            now = time.perf_counter()
+            elapsed, self._clock = now - self._clock, now
+            seconds = self.position.progress.seconds + elapsed
+            self.position.progress = dataclasses.replace(self.position.progress, seconds=seconds)
+            values = dict(zip(self.plan.program.scalar_names, scalars, strict=True))
+            totals = {"tokens": progress.tokens, "epochs": progress.epochs, "seconds": seconds}
+            self._emit(events.Step(progress.steps, values | totals | self._timings(elapsed, fed)))
+            self._heed_guard(progress.steps, values)
+
+    def _timings(self, elapsed: float, fed: Fed) -> dict[str, float]:
+        rates = self._rates
+        timings = {
+            "step_seconds": elapsed,
+            "steps_per_second": 1 / elapsed,
+            "tokens_per_second": fed.tokens / elapsed,
+            "data_wait_seconds": fed.wait_seconds,
+            "memory_bytes": _memory_bytes(),
+        }
+        if rates.peak_flops:
+            timings["mfu"] = rates.model_flops_per_step / elapsed / rates.peak_flops
+        return timings
+
+    def _heed_guard(self, step: int, values: Mapping[str, float]) -> None:
+        guard = self._experiment.training.guard
+        if guard is None:
+            return
+        if values["skipped"]:
+            norm = values["gradient_norm"]
+            self._emit(events.Notice(f"step {step} is skipped: gradient norm {norm:.4g}"))
+        limit = guard.max_consecutive_skips
+        if values["consecutive_skipped"] >= limit:
+            raise TrainingStopped(
+                f"step {step}: {limit} steps in a row had a non-finite or spiking gradient and "
+                "were skipped; parameters are those before the first of them. Lower "
+                "optimizer.learning_rate, or look at the data of these steps"
+            )
+
+    def _evaluate_due(self, before: Progress, now: Progress) -> None:
+        if self._is_complete():
+            return
+        due = {
+            name: evaluation.num_batches
+            for name, evaluation in self._experiment.evaluations.items()
+            if is_due(evaluation.every, before, now)
+        }
+        if due:
+            self._evaluate(due)
+            self._heed_patience(due)
+
+    def _evaluate(self, due: Mapping[str, int | None]) -> None:
+        self._drain(0)
+        step = self.position.progress.steps
+        for name, num_batches in due.items():
+            metrics = self._evaluators[name](self.values, self.leaves, num_batches)
+            self.metrics[name], self._evaluated_step[name] = metrics, step
+            values = {metric.name: value for metric, value in metrics.items()}
+            self._emit(events.Evaluation(step, name, values))
+        self._clock = time.perf_counter()
+
+    def _heed_patience(self, due: Mapping[str, int | None]) -> None:
+        rule = self._experiment.training.early_stopping
+        if rule is None or rule.metric.evaluation not in due:
+            return
+        value = rule.metric.select(self.metrics)
+        patience = self.position.patience
+        if value is not None and patience.observe(rule, value, self.position.progress.steps):
+            ended = f"{rule.metric.name} has not improved since step {patience.best_step}"
+            self.position.ended = ended
+            self._emit(events.Notice(f"stopped early: {ended}"))
+
+    def _save_due(self, before: Progress, now: Progress) -> None:
+        checkpoints = self._experiment.checkpoints
+        if checkpoints is None or self._is_complete():
+            return
+        if is_due(checkpoints.every, before, now):
+            self._write()
+
+    def _write(self) -> None:
+        self._drain(0)
+        step = self.position.progress.steps
+        metrics = {
+            f"{name}/{metric.name}": value
+            for name, values in self.metrics.items()
+            for metric, value in values.items()
+            if self._evaluated_step[name] == step
+        }
+        self._save(step, self.leaves, self.position, metrics)
+        self._saved_step = step
+        self._clock = time.perf_counter()
+
+    def _leave(self, reason: str) -> str:
+        if self.position.progress.steps > self._saved_step:
+            self._write()
+        return reason
+
+    def _finish(self) -> None:
+        self._evaluate(dict.fromkeys(self._experiment.evaluations))
+        self.position.finished = True
+        if self.position.progress.steps > self._saved_step:
+            self._write()
+
+
+def _memory_bytes() -> float:
+    """Return the peak bytes of the fullest local device, or of this process where none tells."""
+    peaks = [(device.memory_stats() or {}) for device in jax.local_devices()]
+    known = [stats["peak_bytes_in_use"] for stats in peaks if "peak_bytes_in_use" in stats]
+    if known:
+        return max(known)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

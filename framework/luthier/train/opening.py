@@ -1,0 +1,172 @@
+"""Which directory a run is recorded in: a new one, or that of the run to be continued."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from luthier import graph as graphs
+from luthier.errors import LuthierError
+from luthier.records import Configuration, Lock, RunDirectory, find, list_runs, read_source
+from luthier.train.resume import check_continuation, compare
+from luthier.train.results import FINISHED
+
+ID_LENGTH = 8
+NUM_SIBLINGS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Where the user wants a run to go.
+
+    Args:
+      run: The run to continue, by directory, id or name; None goes by the graph.
+      new: Whether to start a run of its own although the graph has one already.
+      extend: Whether the user agreed to schedules that another number of steps reshapes.
+      packages: The user's modules that a recorded graph may name.
+    """
+
+    run: str | None = None
+    new: bool = False
+    extend: bool = False
+    packages: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A run's directory, locked by this process.
+
+    Args:
+      directory: Where the run is recorded.
+      is_new: Whether it was made by this call.
+      is_over: Whether the run finished before, and this graph asks for no more.
+      notices: What the user should know.
+    """
+
+    directory: RunDirectory
+    is_new: bool
+    is_over: bool = False
+    notices: Sequence[str] = ()
+
+
+@contextlib.contextmanager
+def open_run(graph: Any, plan: Any, request: Request) -> Iterator[Opened]:
+    """Find or make the directory of a run, and hold its lock within the `with` block.
+
+    A graph names its run by its fingerprint, so that the same command continues the same run.
+
+    Args:
+      graph: What will be executed.
+      plan: Its plan.
+      request: Where the user wants it to go.
+
+    Raises:
+      RunError: Another process writes there, the run cannot be continued with this graph, or the
+        directory cannot be written.
+    """
+    root, name = Path(plan.program.experiment.records.directory), plan.program.experiment.name
+    existing = _existing(root, name, graph, request)
+    if existing is None:
+        id = _new_id(root, name, graph)
+        notices = _siblings(root, name, graph, request.packages)
+        directory = RunDirectory.create(
+            root,
+            name,
+            id,
+            configuration=configuration(graph),
+            source=read_source(request.packages),
+        )
+        with directory.lock() as lock:
+            directory.write_plan(plan.to_dict())
+            yield Opened(directory, is_new=True, notices=[*notices, *_taken_over(lock)])
+        return
+    with existing.lock() as lock:
+        notices = _taken_over(lock)
+        is_over = _check(existing, graph, plan, request, notices)
+        yield Opened(existing, is_new=False, is_over=is_over, notices=notices)
+
+
+def configuration(graph: Any) -> Configuration:
+    """Return a graph in the forms in which it is recorded."""
+    return Configuration(
+        graph=graphs.to_json(graph),
+        history=graphs.history(graph),
+        text=graphs.render(graph, defaults=True),
+        values=graphs.to_dict(graph),
+    )
+
+
+def run_id(graph: Any) -> str:
+    """Return the id of the run that a graph names, the same wherever its runs are recorded."""
+    return graphs.fingerprint(graph, kind="program")[:ID_LENGTH]
+
+
+def _existing(root: Path, name: str, graph: Any, request: Request) -> RunDirectory | None:
+    if request.run is not None:
+        return find(root, request.run)
+    if request.new:
+        return None
+    path = RunDirectory.locate(root, name, run_id(graph))
+    return RunDirectory(path) if (path / "config.json").is_file() else None
+
+
+def _new_id(root: Path, name: str, graph: Any) -> str:
+    id = run_id(graph)
+    number, path = 1, RunDirectory.locate(root, name, id)
+    while path.exists():
+        number += 1
+        path = RunDirectory.locate(root, name, f"{id}-{number}")
+    return path.name
+
+
+def _check(
+    directory: RunDirectory, graph: Any, plan: Any, request: Request, notices: list[str]
+) -> bool:
+    """Return whether the run is over; complain, or add to `notices`, where the graphs differ."""
+    recorded = graphs.from_json(directory.read_config(), packages=request.packages)
+    comparison = compare(recorded, graph)
+    arrays = (directory.read_plan() or {}).get("arrays", {})
+    notices += check_continuation(
+        comparison,
+        arrays,
+        plan.program.placements,
+        run=f"{directory.name}/{directory.id}",
+        extend=request.extend,
+    )
+    status = directory.read_status()
+    longer = status.step < plan.program.experiment.training.steps
+    is_over = status.status == FINISHED and not (longer and request.extend)
+    if not is_over:
+        if not graphs.equal(recorded, graph):
+            directory.write_configuration(configuration(graph))
+        directory.write_plan(plan.to_dict())
+        directory.write_source(read_source(request.packages))
+    return is_over
+
+
+def _taken_over(lock: Lock) -> list[str]:
+    return [lock.notice] if lock.notice else []
+
+
+def _siblings(root: Path, name: str, graph: Any, packages: Sequence[str]) -> list[str]:
+    """Return a notice about the run that differs from `graph` in its number of steps only."""
+    steps = graphs.evaluate(graphs.get(graph, "training.steps"))
+    runs = [s for s in list_runs(root) if s.directory.name == name and s.status.saved_step]
+    for summary in reversed(runs[-NUM_SIBLINGS:]):
+        try:
+            other = graphs.from_json(summary.directory.read_config(), packages=packages)
+            had = graphs.evaluate(graphs.get(other, "training.steps"))
+            same = graphs.apply(other, [f"training.steps={json.dumps(steps)}"])
+        except LuthierError:
+            continue
+        if had != steps and run_id(same) == run_id(graph):
+            id = summary.directory.id
+            return [
+                f"run {id} differs in training.steps only ({had} there, {steps} here); "
+                f"to extend it, add: --run {id} --extend"
+            ]
+    return []

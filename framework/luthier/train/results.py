@@ -1,0 +1,41 @@
+"""What a call of training comes to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from luthier.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REQUEUE
+from luthier.metrics import Metric
+from luthier.train.interrupt import INTERRUPTED, PREEMPTED
+
+FINISHED = "finished"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Where a run stands after a call.
+
+    Args:
+      directory: The run's directory.
+      status: `finished`, `interrupted` or `preempted`.
+      step: Optimizer steps done.
+      metrics: Last metrics of every evaluation set; empty when the run was over before the call.
+      sample: Text that the model generated at the end, or empty.
+      message: What to do next, for people.
+    """
+
+    directory: Path
+    status: str
+    step: int
+    metrics: Mapping[str, Mapping[Metric, float]] = dataclasses.field(default_factory=dict)
+    sample: str = ""
+    message: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """What the process should end with."""
+        return {FINISHED: EXIT_DONE, INTERRUPTED: EXIT_INTERRUPTED, PREEMPTED: EXIT_REQUEUE}[
+            self.status
+        ]

@@ -1,0 +1,278 @@
+"""One call: validate, plan, open the run's directory, materialize, train, record."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from luthier import graph as graphs
+from luthier import plan as plans
+from luthier.checkpoint import Store, require_space
+from luthier.errors import LuthierError
+from luthier.parallel import format_bytes
+from luthier.program import materialize
+from luthier.program.program import Leaves
+from luthier.records import Recorder, events
+from luthier.train.feed import Feed
+from luthier.train.interrupt import INTERRUPTED, StopSignals
+from luthier.train.loop import Loop, Position, Rates
+from luthier.train.opening import Opened, Request, open_run
+from luthier.train.profile import ProfiledSteps, Profiler
+from luthier.train.results import FINISHED, Result
+from luthier.train.sampling import final_sample
+
+
+def run(
+    graph: Any,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    run: str | None = None,
+    new: bool = False,
+    extend: bool = False,
+    profile: str | None = None,
+    packages: Sequence[str] = (),
+    command: str = "",
+) -> Result:
+    """Train an experiment to its end, from its first step or from where it was left.
+
+    Args:
+      graph: The experiment graph.
+      devices: What to train on; None means all devices of the default backend.
+      run: The run to continue; None goes by the graph: the same graph continues the same run.
+      new: Start a run of its own, although the graph has one already.
+      extend: Go on with schedules that a changed number of steps reshapes.
+      profile: Steps to trace, as `steps=10:15`.
+      packages: The user's modules that a recorded graph may name.
+      command: The command that resumes the run, for messages; empty in a notebook.
+
+    Returns:
+      Where the run stands. An interrupt (Ctrl-C) saves, and returns as well.
+
+    Raises:
+      BadInput: The graph cannot be run; nothing was written.
+      TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
+    """
+    steps = None if profile is None else ProfiledSteps.parse(profile)
+    graphs.validate(graph, packages)
+    plan = plans.make(graph, devices)
+    _look_at_data(plan)
+    _look_at_disk(plan)
+    with open_run(graph, plan, Request(run, new, extend, packages)) as opened:
+        if opened.is_over:
+            return _over(opened)
+        return _train(plan, opened, steps, extend, command)
+
+
+def _train(
+    plan: Any, opened: Opened, profile: ProfiledSteps | None, extend: bool, command: str
+) -> Result:
+    experiment, directory = plan.program.experiment, opened.directory
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(_open_store(plan, directory))
+        last = None if store is None else store.latest()
+        feed = stack.enter_context(contextlib.closing(_feed(plan)))
+        values, start = plan.program.values(), time.perf_counter()
+        source = store if last is not None else None
+        leaves = materialize(plan.program, values, store=source, step=last, data=feed)
+        if source is not None:
+            source.cut_back(last)
+        directory.cut_back(last)
+        recorder = stack.enter_context(experiment.records.open(directory))
+        recorder.goodput.add("init", time.perf_counter() - start)
+        position = _position(store, last, experiment, extend)
+        recorder.emit(_header(plan, opened, position))
+        changed = store.notices(last) if store is not None and last is not None else []
+        for notice in [*opened.notices, *changed]:
+            recorder.notice(notice)
+        loop = Loop(
+            plan,
+            values,
+            leaves,
+            position,
+            feed,
+            emit=recorder.emit,
+            save=_saver(plan, store, feed, recorder),
+            rates=_rates(plan),
+            profiler=Profiler(profile, directory.path / "profile"),
+        )
+        status = _run_loop(loop, recorder)
+        if store is not None:
+            store.wait()
+            _tell_committed(store, recorder)
+        return _end(loop, opened, recorder, status, command)
+
+
+def _run_loop(loop: Loop, recorder: Recorder) -> str:
+    """Run the loop within its signals; record a failure before it goes on."""
+    try:
+        with StopSignals() as signals, recorder.goodput.span("train"):
+            return loop.run(signals)
+    except KeyboardInterrupt:
+        step = loop.position.progress.steps
+        recorder.emit(events.Ended(INTERRUPTED, step, message="interrupted twice, not saved"))
+        raise
+    except Exception as error:
+        message = " ".join(str(error).split()) if isinstance(error, LuthierError) else repr(error)
+        recorder.emit(events.Ended("failed", loop.position.progress.steps, message=message[:500]))
+        raise
+
+
+def _end(loop: Loop, opened: Opened, recorder: Recorder, status: str, command: str) -> Result:
+    program, step = loop.plan.program, loop.position.progress.steps
+    sample = ""
+    if status == FINISHED:
+        with recorder.goodput.span("sample"):
+            sample = final_sample(program, loop.leaves)
+        if sample:
+            recorder.emit(events.Sample(step, sample))
+    summary = {
+        f"{name}/{metric.name}": value
+        for name, metrics in loop.metrics.items()
+        for metric, value in metrics.items()
+    }
+    directory = opened.directory
+    message = next_steps(directory, status, command, program.experiment.training.steps)
+    recorder.emit(events.Ended(status, step, summary, message))
+    return Result(directory.path, status, step, loop.metrics, sample, message)
+
+
+def next_steps(directory: Any, status: str, command: str, steps: int) -> str:
+    """Return what the user may do next with a run.
+
+    Args:
+      directory: The run's `RunDirectory`.
+      status: How it ended.
+      command: The command that started it; empty in a notebook.
+      steps: Optimizer steps of the whole run.
+    """
+    again = command or "luthier.train(graph)"
+    if status != FINISHED:
+        return f"to resume: {again}"
+    if not command:
+        return f"the run is in {directory.path}"
+    return (
+        f"to extend: {again} training.steps={2 * steps} --run {directory.id} --extend\n"
+        f'to sample: luthier generate {directory.id} --prompt "To be"'
+    )
+
+
+def _over(opened: Opened) -> Result:
+    directory = opened.directory
+    status = directory.read_status()
+    message = (
+        f"run {directory.name}/{directory.id} is finished (step {status.step}); nothing to do. "
+        f"To extend it: training.steps=N --run {directory.id} --extend; to train anew: --new"
+    )
+    return Result(directory.path, FINISHED, status.step, message=message)
+
+
+def _look_at_data(plan: Any) -> None:
+    """Read what is needed of the data now, so that bad data leaves nothing behind."""
+    experiment = plan.program.experiment
+    _feed(plan).close()
+    for evaluation in experiment.evaluations.values():
+        evaluation.data.num_rows  # noqa: B018
+
+
+def _look_at_disk(plan: Any) -> None:
+    experiment = plan.program.experiment
+    if experiment.checkpoints is not None:
+        copies = experiment.checkpoints.most_kept(experiment.training.steps)
+        require_space(experiment.records.directory, plan.state_bytes * copies)
+
+
+def _feed(plan: Any) -> Feed:
+    experiment = plan.program.experiment
+
+    def iterator() -> Any:
+        return experiment.data.iterator(
+            global_batch_size=experiment.training.global_batch_size,
+            seed=experiment.seed,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        )
+
+    return Feed(iterator, plan.program.batch, experiment.task.count_tokens)
+
+
+@contextlib.contextmanager
+def _open_store(plan: Any, directory: Any) -> Iterator[Store | None]:
+    checkpoints = plan.program.experiment.checkpoints
+    if checkpoints is None:
+        yield None
+        return
+    store = Store(directory.checkpoints_path, checkpoints)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _position(store: Store | None, last: int | None, experiment: Any, extend: bool) -> Position:
+    if store is None or last is None:
+        return Position()
+    position = Position.from_dict(store.read_extra(last)["position"])
+    if extend and position.progress.steps < experiment.training.steps:
+        position.finished, position.ended = False, None
+    return position
+
+
+def _saver(plan: Any, store: Store | None, feed: Feed, recorder: Recorder) -> Any:
+    def save(step: int, leaves: Leaves, position: Position, metrics: Mapping[str, float]) -> None:
+        if store is None:
+            return
+        with recorder.goodput.span("save"):
+            recorder.flush()
+            extra = {"position": position.to_dict()}
+            store.save(step, plan.program.named(leaves), feed, extra, metrics)
+        _tell_committed(store, recorder)
+
+    return save
+
+
+def _tell_committed(store: Store, recorder: Recorder) -> None:
+    for step in store.committed():
+        recorder.emit(events.Saved(step))
+
+
+def _rates(plan: Any) -> Rates:
+    experiment = plan.program.experiment
+    devices = list(plan.program.mesh.devices.flat)
+    peak = plans.device_facts(devices[0], len(devices)).peak_flops
+    return Rates(
+        tokens_per_step=plan.tokens_per_step,
+        model_flops_per_step=plan.model_flops.full,
+        peak_flops=None if peak is None else peak * len(devices),
+        rows_per_epoch=experiment.data.num_rows,
+    )
+
+
+def _header(plan: Any, opened: Opened, position: Position) -> events.Header:
+    experiment = plan.program.experiment
+    devices = list(plan.program.mesh.devices.flat)
+    bytes_per_device = sum(plan.bytes_per_device.values())
+    return events.Header(
+        experiment=experiment.name,
+        run_directory=str(opened.directory.path),
+        step=position.progress.steps,
+        total_steps=experiment.training.steps,
+        parameters=plan.parameters,
+        mesh=dict(plan.program.sizes),
+        devices=f"{len(devices)} x {devices[0].device_kind}",
+        memory_bytes_per_device=bytes_per_device,
+        flops_per_step=plan.model_flops.full,
+        data=_describe(experiment.data),
+        evaluations={
+            name: _describe(evaluation.data) for name, evaluation in experiment.evaluations.items()
+        },
+        notes={"state": format_bytes(plan.state_bytes)},
+    )
+
+
+def _describe(data: Any) -> Mapping[str, Any]:
+    describe = getattr(data, "describe", None)
+    return {} if describe is None else describe()

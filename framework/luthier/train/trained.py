@@ -1,0 +1,166 @@
+"""Looking at runs that were trained: load, evaluate, sample."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from luthier import graph as graphs
+from luthier import plan as plans
+from luthier.checkpoint import Store
+from luthier.errors import Problem, RunError
+from luthier.metrics import Metric
+from luthier.program import Program, Weights
+from luthier.program.program import Leaves, Values
+from luthier.records import RunDirectory, find
+from luthier.train.evaluate import Evaluator
+from luthier.train.sampling import can_generate, sample_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A run's state, on the devices.
+
+    Args:
+      directory: The run.
+      program: Its program.
+      values: Its hoisted scalars.
+      leaves: The state.
+      step: When it was saved.
+    """
+
+    directory: RunDirectory
+    program: Program
+    values: Values
+    leaves: Leaves
+    step: int
+
+
+def load_run(
+    run: str,
+    *,
+    root: str = "runs",
+    step: int | str | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    packages: Sequence[str] = (),
+) -> Trained:
+    """Rebuild a run from its directory alone.
+
+    Args:
+      run: The run's directory, id, or name.
+      root: Where runs are kept.
+      step: Which checkpoint: a step, `best`, or None for the latest.
+      devices: Where the state goes; None means all devices of the default backend.
+      packages: The user's modules that the recorded graph may name.
+
+    Raises:
+      BadInput: There is no such run or checkpoint, or it is damaged.
+    """
+    directory = find(root, run)
+    graph = graphs.from_json(directory.read_config(), packages=packages)
+    plan = plans.make(graph, devices)
+    checkpoints = plan.program.experiment.checkpoints
+    if checkpoints is None:
+        remedy = "train with checkpoints=Checkpoints(...)"
+        raise RunError(Problem(f"{directory.id} keeps no checkpoints", "checkpoints", "", remedy))
+    store = Store(directory.checkpoints_path, checkpoints)
+    try:
+        chosen = _choose(store, directory, step)
+        arrays = store.restore(chosen, plan.program.abstract_state, None)
+    finally:
+        store.close()
+    leaves = tuple(arrays[name] for name in plan.program.names)
+    return Trained(directory, plan.program, plan.program.values(), leaves, chosen)
+
+
+def evaluate_run(
+    run: str,
+    *,
+    evaluations: Sequence[str] = (),
+    weights: Weights | None = None,
+    **where: Any,
+) -> tuple[Trained, dict[str, dict[Metric, float]]]:
+    """Evaluate a run on its named sets, every row once.
+
+    Args:
+      run: The run's directory, id, or name.
+      evaluations: Names of the sets; none means all.
+      weights: The trained parameters or their moving average; None as each set says.
+      **where: As for `load_run`.
+
+    Returns:
+      The run, and the metrics of every set.
+
+    Raises:
+      BadInput: There is no such run, checkpoint, set, or moving average.
+    """
+    trained = load_run(run, **where)
+    known = trained.program.experiment.evaluations
+    problems = [
+        Problem(
+            f"there is no evaluation {name!r}",
+            nearest=graphs.nearest(name, list(known)),
+            remedy=f"there are: {', '.join(known) or 'none'}",
+        )
+        for name in evaluations
+        if name not in known
+    ]
+    if weights is Weights.EMA and trained.program.experiment.training.ema is None:
+        problems.append(Problem(f"{trained.directory.id} keeps no moving average", "training.ema"))
+    if problems:
+        raise RunError(problems)
+    metrics = {}
+    for name in evaluations or known:
+        evaluation = known[name]
+        if weights is not None:
+            evaluation = dataclasses.replace(evaluation, weights=weights)
+        evaluator = Evaluator(trained.program, evaluation, f"evaluations.{name}")
+        metrics[name] = evaluator(trained.values, trained.leaves)
+    return trained, metrics
+
+
+def sample_run(
+    run: str,
+    prompts: Sequence[str] = ("",),
+    *,
+    weights: Weights = Weights.PARAMETERS,
+    stop: str = "",
+    options: dict[str, Any],
+    **where: Any,
+) -> list[str]:
+    """Let a run's language model continue prompts.
+
+    Args:
+      run: The run's directory, id, or name.
+      prompts: Text to continue.
+      weights: The trained parameters, or their moving average.
+      stop: Text at which a continuation ends; empty for none.
+      options: As for `luthier.models.generate`: `max_new_tokens`, `temperature`, `seed`, ...
+      **where: As for `load_run`.
+
+    Raises:
+      BadInput: There is no such run or checkpoint, or the model cannot generate.
+    """
+    trained = load_run(run, **where)
+    if not can_generate(trained.program):
+        remedy = "sampling needs data with a tokenizer and a model with init_cache and decode"
+        raise RunError(Problem(f"{trained.directory.id} cannot generate text", "", "", remedy))
+    if weights is Weights.EMA and trained.program.experiment.training.ema is None:
+        raise RunError(Problem(f"{trained.directory.id} keeps no moving average", "training.ema"))
+    return sample_text(
+        trained.program, trained.leaves, prompts, weights=weights.value, stop=stop, **options
+    )
+
+
+def _choose(store: Store, directory: RunDirectory, step: int | str | None) -> int:
+    known = list(store.steps())
+    chosen = store.latest() if step is None else store.best() if step == "best" else int(step)
+    if chosen is not None and chosen in known:
+        return chosen
+    what = "no checkpoint yet" if not known else f"no checkpoint {step}"
+    listed = ", ".join(map(str, known))
+    remedy = f"it has {listed}" if known else "train it first"
+    raise RunError(Problem(f"{directory.name}/{directory.id} has {what}", remedy=remedy))
