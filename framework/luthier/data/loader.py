@@ -1,0 +1,166 @@
+"""Batches of rows through Grain: prefetched by threads, and checkpointed with the model.
+
+This is the only module that imports Grain, and it is imported at the first batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Iterator
+from typing import Any, Protocol
+
+import grain
+import numpy as np
+
+from luthier.data.order import host_positions, shuffled_rows
+from luthier.errors import DataError, Problem
+
+Batch = dict[str, np.ndarray]
+_REMEDY = "restore the data that the run began with, or start a new run"
+
+
+class Rows(Protocol):
+    """Random access to the rows of an epoch."""
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of an epoch."""
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of the rows and their numbers."""
+
+    def gather(self, rows: np.ndarray) -> Batch:
+        """Return rows, int64 [B], as entries [B, ...]; -1 is a row of padding."""
+
+
+class _Batches:
+    """The batches of one process: a random access source for Grain, whose index is the step."""
+
+    def __init__(self, rows: Rows, global_batch_size: int, process_index: int, process_count: int):
+        self._rows = rows
+        self._global_batch_size = global_batch_size
+        self._process = (process_index, process_count)
+
+    def _positions(self, step: int) -> np.ndarray:
+        return host_positions(int(step), self._global_batch_size, *self._process)
+
+
+class _Shuffled(_Batches):
+    def __init__(self, rows: Rows, seed: int, *sizes: int):
+        super().__init__(rows, *sizes)
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return sys.maxsize // self._global_batch_size
+
+    def __getitem__(self, step: int) -> Batch:
+        rows = shuffled_rows(self._positions(step), self._rows.num_rows, self._seed)
+        return self._rows.gather(rows)
+
+
+class _Once(_Batches):
+    def __len__(self) -> int:
+        return -(-self._rows.num_rows // self._global_batch_size)
+
+    def __getitem__(self, step: int) -> Batch:
+        rows = self._positions(step)
+        return self._rows.gather(np.where(rows < self._rows.num_rows, rows, -1))
+
+
+class ShuffledIterator(grain.DatasetIterator):
+    """Endless batches in the global order, whose state fits any number of processes.
+
+    The state is the number of rows consumed by all processes together, with what it takes to
+    tell whether it fits: the seed and the digest of the rows.
+    """
+
+    def __init__(
+        self, parent: grain.DatasetIterator, rows: Rows, seed: int, global_batch_size: int
+    ):
+        super().__init__(parent)
+        self._steps = parent
+        self._seed = seed
+        self._global_batch_size = global_batch_size
+        self._rows = rows
+
+    def __next__(self) -> Batch:
+        return next(self._steps)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the iterator stands, as JSON-able values; the same on every process."""
+        step = self._steps.get_state()["next_index"]
+        rows = step * self._global_batch_size
+        return {"rows": rows, "seed": self._seed, "data": self._rows.digest}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from a state, of whatever number of processes.
+
+        Raises:
+          DataError: when the data or the seed is another, or the rows consumed are not a whole
+            number of batches.
+        """
+        problems = []
+        if state["data"] != self._rows.digest:
+            what = "the training data is not what it was at the checkpoint (text, tokens or rows)"
+            problems.append(Problem(what, remedy=_REMEDY))
+        if state["seed"] != self._seed:
+            what = f"the data was shuffled with seed {state['seed']}, not {self._seed}"
+            problems.append(Problem(what, remedy=_REMEDY))
+        step, rest = divmod(state["rows"], self._global_batch_size)
+        if rest:
+            size = self._global_batch_size
+            what = f"{state['rows']} rows consumed are no whole number of batches of {size} rows"
+            problems.append(Problem(what, remedy="continue with the former global batch size"))
+        if problems:
+            raise DataError(problems)
+        self._steps.set_state({"next_index": step})
+
+    async def load(self, directory: Any) -> Awaitable[None]:
+        """Read the state that any process saved (Grain wants as many processes as there were)."""
+
+        async def read() -> None:
+            files = sorted(directory.glob("process_*.json"))
+            if not files:
+                what = f"{directory}: no state of the data iterator"
+                raise DataError(Problem(what, remedy="choose another checkpoint"))
+            self.set_state(json.loads(await asyncio.to_thread(files[0].read_text)))
+
+        return read()
+
+
+def shuffled(
+    rows: Rows,
+    *,
+    seed: int,
+    global_batch_size: int,
+    process_index: int,
+    process_count: int,
+    num_threads: int,
+    prefetch_batches: int,
+) -> ShuffledIterator:
+    """Return the endless iterator of one process over the global order of `order.shuffled_rows`."""
+    source = _Shuffled(rows, seed, global_batch_size, process_index, process_count)
+    parent = _iterate(source, num_threads, prefetch_batches)
+    return ShuffledIterator(parent, rows, seed, global_batch_size)
+
+
+def once(
+    rows: Rows,
+    *,
+    global_batch_size: int,
+    process_index: int,
+    process_count: int,
+    num_threads: int,
+    prefetch_batches: int,
+) -> Iterator[Batch]:
+    """Return the batches of one process over all rows, in order; the last is padded."""
+    source = _Once(rows, global_batch_size, process_index, process_count)
+    return _iterate(source, num_threads, prefetch_batches)
+
+
+def _iterate(source: Any, num_threads: int, prefetch_batches: int) -> grain.DatasetIterator:
+    options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=prefetch_batches)
+    return iter(grain.MapDataset.source(source).to_iter_dataset(options))

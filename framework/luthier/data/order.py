@@ -1,0 +1,86 @@
+"""The order of training rows: a pure function of seed and position, the same for any hosts.
+
+Epochs follow one another without a gap: position p of the endless order is place p % N of epoch
+p // N, and each epoch is a permutation of its own. The batch of step s is positions
+[s * B, (s + 1) * B), and process k of P holds the k-th of P equal parts of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+_ROUNDS = 6
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
+_SALTS = [np.uint64(round_ * _GOLDEN % 2**64) for round_ in range(_ROUNDS)]
+
+
+def host_positions(
+    step: int, global_batch_size: int, process_index: int = 0, process_count: int = 1
+) -> np.ndarray:
+    """Return the positions in the global order that a process reads for a step.
+
+    Args:
+      step: The step, from 0.
+      global_batch_size: B, the rows of all processes; a multiple of `process_count`.
+      process_index: Which process.
+      process_count: How many processes.
+
+    Returns:
+      Positions int64 [B / process_count]; those of all processes, one after another, are the
+      positions of the global batch.
+    """
+    rows = global_batch_size // process_count
+    start = step * global_batch_size + process_index * rows
+    return np.arange(start, start + rows, dtype=np.int64)
+
+
+def shuffled_rows(positions: np.ndarray, num_rows: int, seed: int) -> np.ndarray:
+    """Return the rows that stand at positions of the endless shuffled order.
+
+    Every epoch is a permutation of 0..num_rows - 1 computed place by place (a Feistel network
+    over mixed radices with cycle walking), so that no order is stored however large the corpus.
+
+    Args:
+      positions: Positions p >= 0, int64 [n].
+      num_rows: N, the rows of an epoch.
+      seed: Which order; any integer.
+
+    Returns:
+      Rows int64 [n].
+
+    Source: Black and Rogaway 2002, Ciphers with arbitrary finite domains (CT-RSA), methods 2
+      and 3; the round function is the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
+    """
+    epochs, places = np.divmod(np.asarray(positions, np.int64), num_rows)
+    seeds = np.array([seed % 2**64, seed // 2**64 % 2**64], np.uint64)
+    key = _mix(_mix(seeds[:1]) + seeds[1:] * np.uint64(_GOLDEN))
+    keys = _mix(key + epochs.astype(np.uint64) * np.uint64(_GOLDEN))
+    rows = _permute(places, num_rows, keys)
+    outside = np.flatnonzero(rows >= num_rows)
+    while outside.size:
+        rows[outside] = _permute(rows[outside], num_rows, keys[outside])
+        outside = outside[rows[outside] >= num_rows]
+    return rows
+
+
+def _permute(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
+    """Permute 0..a*b - 1, the smallest near-square that holds `size`."""
+    b = math.isqrt(size - 1) + 1
+    a = -(-size // b)
+    left, right = np.divmod(values.astype(np.uint64), np.uint64(b))
+    for round_ in range(_ROUNDS):
+        salted = keys + _SALTS[round_]
+        if round_ % 2:
+            right = (right + _mix(salted ^ left) % np.uint64(b)) % np.uint64(b)
+        else:
+            left = (left + _mix(salted ^ right) % np.uint64(a)) % np.uint64(a)
+    return (left * np.uint64(b) + right).astype(np.int64)
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """Return the SplitMix64 finalizer of uint64 [n]."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

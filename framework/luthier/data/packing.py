@@ -1,0 +1,141 @@
+"""How documents share the rows of a batch; swap the node.
+
+Every document is a run of targets (its tokens, then the end token). A row has room for `length` of
+them. A chunk is a run of targets of one document in one row; what no chunk covers is padding.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import heapq
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """Which chunks stand in which row.
+
+    Chunks are listed row by row, in the order in which they stand in it.
+
+    Args:
+      row_starts: Row r has the chunks row_starts[r]..row_starts[r + 1] - 1; int64 [rows + 1].
+      starts: Where the inputs of a chunk start in the token stream; int64 [chunks].
+      lengths: The targets of a chunk; int32 [chunks].
+      ids: The number of a chunk in the order of the corpus, from 1; int32 [chunks].
+    """
+
+    row_starts: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+    ids: np.ndarray
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return len(self.row_starts) - 1
+
+
+class Packing(abc.ABC):
+    """Lays documents out in rows."""
+
+    @abc.abstractmethod
+    def plan(self, num_targets: np.ndarray, length: int) -> Plan:
+        """Return the plan for documents of these numbers of targets.
+
+        Args:
+          num_targets: The targets of each document, each >= 1; int64 [documents]. In the token
+            stream a document takes one place more (the start token in front).
+          length: The targets for which a row has room.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Concatenate(Packing):
+    """Documents follow one another and are cut every `length`: only the last row has padding."""
+
+    def plan(self, num_targets: np.ndarray, length: int) -> Plan:
+        """Return the plan; a document is cut wherever a row ends."""
+        ends = np.cumsum(num_targets)
+        num_rows = -(-int(ends[-1]) // length)
+        row_edges = np.arange(num_rows, dtype=np.int64) * length
+        edges = np.union1d(ends - num_targets, row_edges)
+        document = np.searchsorted(ends, edges, side="right")
+        return Plan(
+            row_starts=np.append(np.searchsorted(edges, row_edges), len(edges)),
+            starts=edges + document,
+            lengths=np.diff(edges, append=ends[-1]).astype(np.int32),
+            ids=np.arange(1, len(edges) + 1, dtype=np.int32),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Unpacked(Packing):
+    """One chunk of at most `length` targets a row, padded: the reference for the other ways."""
+
+    def plan(self, num_targets: np.ndarray, length: int) -> Plan:
+        """Return the plan; a document is cut every `length` of its own targets."""
+        starts, lengths = _chunks(num_targets, length)
+        return _by_row(starts, lengths, np.arange(len(starts)))
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstFit(Packing):
+    """Chunks of at most `length` targets, each whole in the first row that has room for it.
+
+    The chunks, with their numbers, are those of `Unpacked`.
+
+    Source: Johnson 1973, Near-optimal bin packing algorithms (first fit).
+    """
+
+    def plan(self, num_targets: np.ndarray, length: int) -> Plan:
+        """Return the plan; full chunks have a row each, the ends of documents share rows."""
+        starts, lengths = _chunks(num_targets, length)
+        rows = np.arange(len(lengths))
+        ends = np.flatnonzero(lengths < length)
+        rows[ends] = ends[_first_fit(lengths[ends], length)]
+        return _by_row(starts, lengths, rows)
+
+
+def _chunks(num_targets: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the start in the stream and the length of each chunk, documents cut every `length`."""
+    counts = -(-num_targets // length)
+    document = np.repeat(np.arange(len(counts)), counts)
+    offset = (np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)) * length
+    stream_starts = np.cumsum(num_targets + 1) - (num_targets + 1)
+    lengths = np.minimum(num_targets[document] - offset, length)
+    return stream_starts[document] + offset, lengths.astype(np.int32)
+
+
+def _by_row(starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> Plan:
+    """Return the plan in which chunk i, from the corpus's order, is in a row named by rows[i]."""
+    order = np.argsort(rows, kind="stable")
+    _, row_starts = np.unique(rows[order], return_index=True)
+    return Plan(
+        row_starts=np.append(row_starts, len(order)),
+        starts=starts[order],
+        lengths=lengths[order],
+        ids=(order + 1).astype(np.int32),
+    )
+
+
+def _first_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:
+    """Return, for each item, the index of the item that opened its bin; O(capacity) an item."""
+    none = len(lengths)
+    first_by_room = np.full(capacity + 1, none)  # the earliest bin with exactly this much room
+    bins_by_room: list[list[int]] = [[] for _ in range(capacity + 1)]
+    opened = np.empty(len(lengths), np.int64)
+    for item, length in enumerate(lengths.tolist()):
+        room = length + int(first_by_room[length:].argmin())
+        bin_ = int(first_by_room[room])
+        if bin_ == none:
+            bin_, room = item, capacity
+        else:
+            heapq.heappop(bins_by_room[room])
+            first_by_room[room] = bins_by_room[room][0] if bins_by_room[room] else none
+        opened[item] = bin_
+        left = room - length
+        heapq.heappush(bins_by_room[left], bin_)
+        first_by_room[left] = bins_by_room[left][0]
+    return opened

@@ -1,0 +1,67 @@
+"""Finding and reading the files that the user names."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+
+from luthier.errors import DataError, Problem
+
+
+def matching_files(pattern: str) -> tuple[str, ...]:
+    """Return the files that a pattern matches, sorted by path.
+
+    Args:
+      pattern: A path, or a pattern with `*`, `?`, `[a-z]` and `**` (any depth); `~` is the home.
+
+    Returns:
+      The paths, sorted by code point, directories left out.
+
+    Raises:
+      DataError: when nothing matches.
+    """
+    expanded = os.path.expanduser(pattern)
+    found = [expanded] if os.path.exists(expanded) else glob.glob(expanded, recursive=True)
+    files = tuple(sorted(path for path in found if not os.path.isdir(path)))
+    if files:
+        return files
+    folder, name = os.path.split(expanded)
+    if os.path.isdir(expanded):
+        what = f"{pattern!r} is a directory, not a file"
+        raise DataError(Problem(what, remedy=f"name its files: {os.path.join(pattern, '**')!r}"))
+    nearby = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+    raise DataError(
+        Problem(
+            f"no file matches {pattern!r}",
+            nearest=tuple(difflib.get_close_matches(name, sorted(nearby), n=3)),
+            remedy=f"relative patterns start at {os.getcwd()}",
+        )
+    )
+
+
+def unreadable(path: str, error: OSError) -> Problem:
+    """Return the problem of a file that the system refuses to read."""
+    reason = error.strerror or str(error)
+    return Problem(f"{path}: cannot be read: {reason}", remedy="check the file and its permissions")
+
+
+def empty(path: str) -> Problem:
+    """Return the problem of a file without content."""
+    return Problem(f"{path}: the file is empty", remedy="delete it or leave it out of the pattern")
+
+
+def read_file(path: str) -> bytes:
+    """Return the whole content of a file.
+
+    Raises:
+      DataError: when the file is unreadable or empty.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise DataError(unreadable(path, error)) from None
+    if not content:
+        raise DataError(empty(path))
+    return content

@@ -1,0 +1,264 @@
+"""Byte-level byte pair encoding: reading a vocabulary, and training one."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from luthier.data.sources.source import Source, blocks
+from luthier.data.tokenizers.tokenizer import Tokenizer, to_bytes
+from luthier.errors import DataError, Problem
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_NOT_TEXT = re.compile("([\udc80-\udcff]+)")
+_PROBE = "To be,  or\tnot\n\n\x00 to be: naïve e\u0301 ﬁ 東京 123\r\n 🎻 "
+_TRAIN = "train one with `luthier data train-tokenizer`"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bpe(Tokenizer):
+    """A byte-level BPE vocabulary in a Hugging Face `tokenizers` JSON file.
+
+    Every byte of every document is encoded: a text round-trips exactly, a character may be split
+    over tokens (each counts its own bytes), and a byte that is not part of valid UTF-8 becomes
+    the token of that single byte. Text that looks like a special token is encoded as text.
+
+    Args:
+      path: The JSON file.
+      bos_token: The special token of the file that begins a document (GPT-2: `<|endoftext|>`).
+      eos_token: The special token of the file that ends a document.
+
+    Raises:
+      DataError: at first use, when the file is missing or damaged, is not byte-level BPE, changes
+        text (a normalizer, a prefix space), or lacks the special tokens.
+
+    Source: Sennrich, Haddow and Birch 2016, arXiv:1508.07909; Radford et al. 2019 (the byte-level
+      alphabet of GPT-2).
+    """
+
+    path: str
+    bos_token: str = "<bos>"
+    eos_token: str = "<eos>"
+
+    @functools.cached_property
+    def _tokenizer(self) -> tokenizers.Tokenizer:
+        tokenizer = _read(self.path)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True
+        vocabulary = tokenizer.get_vocab()
+        problems = []
+        for name in sorted({self.bos_token, self.eos_token} - set(vocabulary)):
+            added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+            there = ", ".join(added) or "none"
+            problems.append(
+                Problem(
+                    f"{self.path}: no special token {name!r} (it has: {there})",
+                    nearest=tuple(difflib.get_close_matches(name, added, n=3)),
+                    remedy="name its special tokens with `bos_token` and `eos_token`",
+                )
+            )
+        if not set(_alphabet()) <= set(vocabulary):
+            problems.append(Problem(f"{self.path}: not byte-level BPE", remedy=_TRAIN))
+        if problems:
+            raise DataError(problems)
+        return tokenizer
+
+    @functools.cached_property
+    def _pieces(self) -> list[bytes]:
+        """The bytes that each token stands for."""
+        to_byte = {character: byte for byte, character in enumerate(_alphabet())}
+        vocabulary = self._tokenizer.get_vocab()
+        added = self._tokenizer.get_added_tokens_decoder()
+        pieces = [b""] * (max(vocabulary.values()) + 1)
+        for piece, token in vocabulary.items():
+            if token in added:
+                pieces[token] = b"" if added[token].special else added[token].content.encode()
+                continue
+            if not set(piece) <= set(to_byte):
+                what = f"{self.path}: not byte-level BPE (its token {token} is {piece!r})"
+                raise DataError(Problem(what, remedy=_TRAIN))
+            pieces[token] = bytes(to_byte[character] for character in piece)
+        tokens = self._tokenizer.encode(_PROBE, add_special_tokens=False).ids
+        if b"".join(pieces[token] for token in tokens) != _PROBE.encode():
+            what = f"{self.path}: changes text (a normalizer or a prefix space)"
+            raise DataError(Problem(what, remedy=_TRAIN))
+        return pieces
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens, special ones included."""
+        return len(self._pieces)
+
+    @functools.cached_property
+    def bos(self) -> int:
+        """The token that begins a document."""
+        return self._tokenizer.get_vocab()[self.bos_token]
+
+    @functools.cached_property
+    def eos(self) -> int:
+        """The token that ends a document."""
+        return self._tokenizer.get_vocab()[self.eos_token]
+
+    @functools.cached_property
+    def byte_lengths(self) -> np.ndarray:
+        """The bytes that each token stands for, int32 [vocab_size]; 0 for special tokens."""
+        return np.array([len(piece) for piece in self._pieces], np.int32)
+
+    @functools.cached_property
+    def _byte_tokens(self) -> list[int]:
+        vocabulary = self._tokenizer.get_vocab()
+        return [vocabulary[character] for character in _alphabet()]
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """Return the tokens of a text; bytes that are not UTF-8 become single-byte tokens."""
+        return self.encode_many([to_bytes(text)])[0].tolist()
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Return the text; what is not UTF-8 (half a character) shows as U+FFFD."""
+        return self.decode_bytes(tokens).decode("utf-8", "replace")
+
+    def decode_bytes(self, tokens: Iterable[int]) -> bytes:
+        """Return the bytes exactly; special tokens stand for nothing."""
+        pieces = self._pieces
+        return b"".join(pieces[int(token)] for token in tokens)
+
+    def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
+        """Return the tokens of many documents, int32, encoded on all cores."""
+        parts = [list(_split(document)) for document in documents]
+        texts = [part for document in parts for part in document if isinstance(part, str)]
+        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        encodings = (np.array(encoding.ids, np.int32) for encoding in encoded)
+        return [
+            np.concatenate(
+                [np.empty(0, np.int32)]
+                + [
+                    next(encodings)
+                    if isinstance(part, str)
+                    else np.array([self._byte_tokens[byte] for byte in part], np.int32)
+                    for part in document
+                ]
+            )
+            for document in parts
+        ]
+
+
+def train_bpe(
+    source: Source,
+    vocab_size: int,
+    path: str,
+    *,
+    bos_token: str = "<bos>",
+    eos_token: str = "<eos>",
+) -> Bpe:
+    """Train a byte-level BPE vocabulary on a source and write it; the same input, the same file.
+
+    Args:
+      source: The documents; hold out what you evaluate on.
+      vocab_size: The number of tokens, the 256 bytes and the two special tokens included.
+      path: The JSON file to write; folders are made, an old file is replaced at the end.
+      bos_token: The name of the special token that begins a document.
+      eos_token: The name of the special token that ends a document.
+
+    Returns:
+      The tokenizer, reading from `path`.
+
+    Raises:
+      DataError: when `vocab_size` is too small for the bytes or too large for the corpus, or the
+        file cannot be written.
+
+    Source: Sennrich, Haddow and Birch 2016, arXiv:1508.07909, algorithm 1; pre-tokens and byte
+      alphabet of Radford et al. 2019 (GPT-2).
+    """
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    specials = list(dict.fromkeys([bos_token, eos_token]))
+    if vocab_size < 256 + len(specials):
+        what = f"a byte-level vocabulary of {vocab_size} tokens is too small"
+        raise DataError(Problem(what, remedy=f"ask for at least {256 + len(specials)} tokens"))
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        show_progress=False,
+        special_tokens=specials,
+        initial_alphabet=_alphabet(),
+    )
+    backend.train_from_iterator(_texts(source), trainer)
+    reached = backend.get_vocab_size()
+    if reached < vocab_size:
+        what = f"the corpus has only enough for {reached} tokens, not {vocab_size}"
+        raise DataError(Problem(what, remedy=f"ask for at most {reached} tokens, or add text"))
+    _write(path, backend.to_str(pretty=True))
+    return Bpe(path, bos_token, eos_token)
+
+
+def _read(path: str) -> tokenizers.Tokenizer:
+    import tokenizers
+
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8") as file:
+            content = file.read()
+    except OSError as error:
+        what = f"{path}: the tokenizer cannot be read: {error.strerror or error}"
+        raise DataError(Problem(what, remedy=_TRAIN)) from None
+    except UnicodeDecodeError:
+        raise DataError(Problem(f"{path}: not a tokenizer file", remedy=_TRAIN)) from None
+    try:
+        return tokenizers.Tokenizer.from_str(content)
+    except Exception as error:  # the Rust side raises a bare Exception
+        what = f"{path}: not a tokenizer file: {error}"
+        raise DataError(Problem(what, remedy=_TRAIN)) from None
+
+
+def _write(path: str, content: str) -> None:
+    path = os.path.expanduser(path)
+    folder = os.path.dirname(path) or "."
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".tokenizer-") as scratch:
+            whole = os.path.join(scratch, "tokenizer.json")
+            with open(whole, "w", encoding="utf-8") as file:
+                file.write(content)
+            os.replace(whole, path)
+    except OSError as error:
+        what = f"{path}: the tokenizer cannot be written: {error.strerror or error}"
+        raise DataError(Problem(what, remedy="choose a path that can be written")) from None
+
+
+def _texts(source: Source) -> Iterator[str]:
+    for _, documents in blocks(source):
+        for document in documents:
+            yield from (part for part in _split(document) if isinstance(part, str))
+
+
+def _split(document: bytes) -> Iterator[str | bytes]:
+    """Yield the runs of valid UTF-8 as `str` and the bytes between them as `bytes`."""
+    try:
+        yield document.decode("utf-8")
+    except UnicodeDecodeError:
+        for part in _NOT_TEXT.split(document.decode("utf-8", "surrogateescape")):
+            if _NOT_TEXT.fullmatch(part):
+                yield part.encode("utf-8", "surrogateescape")
+            elif part:
+                yield part
+
+
+@functools.cache
+def _alphabet() -> list[str]:
+    """The printable character that stands for each byte, as in GPT-2."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (chr(code) for code in range(0x100, 0x200))
+    return [chr(byte) if byte in printable else next(others) for byte in range(256)]
