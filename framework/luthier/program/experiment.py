@@ -168,4 +168,4 @@ class Experiment:
     checkpoints: Checkpoints | None = None
     records: Records = dataclasses.field(default_factory=Records)
 
-    RANGES: ClassVar[dict[str, str]] = {"seed": "0 <= x < 2**32"}
+    RANGES: ClassVar[dict[str, str]] = {"seed": "0 <= x < 4294967296"}

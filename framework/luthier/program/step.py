@@ -41,7 +41,7 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
     total, gradient = gradient_of(experiment, state, batch)
 
     loss = total.loss.value()
-    gradient_norm = optax.global_norm(gradient)
+    gradient_norm = optax.tree.norm(gradient)
     next_state = dict(state)
     memory = _optimizer_state(optimizer, parameters, state)
     update, memory = optimizer.transformation.update(gradient, memory, parameters)
@@ -66,7 +66,7 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
     next_state["step"] = step + 1
     scalars |= {metric.name: ratio.value() for metric, ratio in total.metrics.items()}
     scalars |= {
-        "parameter_norm": optax.global_norm(below("parameters", next_state)),
+        "parameter_norm": optax.tree.norm(below("parameters", next_state)),
         "learning_rate": optimizer.learning_rate(step - skipped),
     }
     return next_state, scalars

@@ -1,0 +1,198 @@
+"""Measure what the training loop adds to the step, against loops written by hand.
+
+Two comparisons, each interleaved in one process, with the batch already on the device:
+
+* `model`: our loop (scalars fetched, recorded as JSON lines, cadences, guard) against a plain
+  `jax.jit` loop over the same model, optimizer and guard, at 4 layers, d = 256.
+* `leaves`: the loop's time per step over that of the bare ahead-of-time call on flat leaves, at
+  about 1,000 state arrays.
+
+Command: python tools/bench_step.py [--blocks 7] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from luthier import graph as graphs
+from luthier import plan as plans
+from luthier.program import train_step
+from luthier.records.json_lines import JsonLines
+from luthier.train.feed import Fed
+from luthier.train.interrupt import StopSignals
+from luthier.train.loop import Loop, Position, Rates
+from luthier.train.profile import Profiler
+
+MODEL = (
+    "model.dim=256",
+    "model.num_layers=4",
+    "model.block.attention.num_heads=4",
+    "model.block.attention.num_kv_heads=4",
+    "model.block.mlp.hidden_dim=1024",
+    "data.length=256",
+    "training.global_batch_size=8",
+)
+LEAVES = (
+    "model.dim=16",
+    "model.num_layers=36",
+    "model.block.attention.num_heads=1",
+    "model.block.attention.num_kv_heads=1",
+    "model.block.mlp.hidden_dim=16",
+    "model.stack=luthier.layers.Unrolled()",
+    "data.length=8",
+    "training.global_batch_size=1",
+)
+COMMON = ("evaluations={}", "checkpoints=None", "training.steps=1000000")
+
+
+class StillFeed:
+    """Hands out one batch that is on the device already."""
+
+    def __init__(self, arrays, tokens):
+        self._fed = Fed(arrays, tokens, 0.0)
+
+    def next(self):
+        return self._fed
+
+    def get_state(self):
+        return {}
+
+
+class Case:
+    """A program with one batch, and the loops over it."""
+
+    def __init__(self, overrides, directory):
+        graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*overrides, *COMMON])
+        self.plan = plans.make(graph, jax.devices()[:1])
+        self.program = self.plan.program
+        training = self.program.experiment.training
+        rows = next(
+            iter(
+                self.program.experiment.data.iterator(
+                    global_batch_size=training.global_batch_size, seed=0
+                )
+            )
+        )
+        self.batch = {n: jax.device_put(rows[n], s.sharding) for n, s in self.program.batch.items()}
+        self.tokens = int(rows["weights"].sum())
+        self.values = self.program.values()
+        self.compiled = self.program.compile_step()
+        self.lines = JsonLines(directory / f"{time.time_ns()}.jsonl", print)
+
+    def ours(self):
+        """Return a function that takes `count` steps in our loop."""
+        rates = Rates(self.tokens, self.plan.model_flops.full, 1e12, 1000)
+        loop = Loop(
+            self.plan,
+            self.values,
+            self.program.init(self.values),
+            Position(),
+            StillFeed(self.batch, self.tokens),
+            emit=self.lines.emit,
+            save=lambda *_: None,
+            rates=rates,
+            profiler=Profiler(None, Path("unused")),
+        )
+
+        def run(count):
+            signals = StopSignals()
+            for _ in range(count):
+                assert signals.requested is None
+                loop._advance(self.compiled)
+            loop._drain(0)
+
+        return run
+
+    def by_hand(self):
+        """Return a function that takes `count` steps in a plain `jax.jit` loop over a dict."""
+        experiment = self.program.experiment
+        state = self.program.named(self.program.init(self.values))
+        step = jax.jit(lambda state, batch: train_step(experiment, state, batch), donate_argnums=0)
+        holder = [step(state, self.batch)[0]]
+
+        def run(count):
+            state = holder[0]
+            for _ in range(count):
+                state, scalars = step(state, self.batch)
+            float(scalars["loss"])
+            holder[0] = state
+
+        return run
+
+    def bare(self):
+        """Return a function that makes `count` bare calls of the compiled step on flat leaves."""
+        holder = [self.program.init(self.values)]
+
+        def run(count):
+            leaves = holder[0]
+            for _ in range(count):
+                leaves, vector = self.compiled(self.values, leaves, self.batch)
+            np.asarray(vector)
+            holder[0] = leaves
+
+        return run
+
+
+def interleave(sides, blocks, count):
+    """Time blocks of `count` steps of every side in turn; return seconds per step by side."""
+    seconds = {name: [] for name in sides}
+    for name, run in sides.items():
+        run(count)
+    for block in range(blocks):
+        order = list(sides.items())
+        for name, run in order if block % 2 else reversed(order):
+            start = time.perf_counter()
+            run(count)
+            seconds[name].append((time.perf_counter() - start) / count)
+    return seconds
+
+
+def summary(seconds, over):
+    """Return medians, spread, and the median of the blocks' ratios and differences."""
+    (ours, other) = seconds
+    ratios = [a / b for a, b in zip(seconds[ours], seconds[other], strict=True)]
+    differences = [a - b for a, b in zip(seconds[ours], seconds[other], strict=True)]
+    found = {f"{name}_median_ms": statistics.median(s) * 1e3 for name, s in seconds.items()}
+    found |= {f"{name}_spread_ms": (max(s) - min(s)) * 1e3 for name, s in seconds.items()}
+    medians = [statistics.median(s) for s in seconds.values()]
+    return found | {
+        "ratio_of_medians": medians[0] / medians[1],
+        "median_ratio": statistics.median(ratios),
+        "median_difference_us": statistics.median(differences) * 1e6,
+        "limit": over,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    report = {"jax": jax.__version__, "python": platform.python_version(), "cores": os.cpu_count()}
+    with tempfile.TemporaryDirectory() as folder:
+        case = Case(MODEL, Path(folder))
+        sides = {"loop": case.ours(), "jit_by_hand": case.by_hand()}
+        report["model"] = summary(interleave(sides, options.blocks, 5), "ratio <= 1.02")
+        case = Case(LEAVES, Path(folder))
+        report["num_leaves"] = len(case.program.names)
+        sides = {"loop": case.ours(), "bare_call": case.bare()}
+        report["leaves"] = summary(
+            interleave(sides, options.blocks, 100), "ratio <= 1.05 or difference <= 100 us"
+        )
+    print(json.dumps(report, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
