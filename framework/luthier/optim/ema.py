@@ -1,0 +1,56 @@
+"""An exponential moving average of the parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from luthier.optim.scalars import runtime
+
+
+@dataclasses.dataclass(frozen=True)
+class Ema:
+    r"""A moving average that forgets the first parameters quickly.
+
+    $$ a_{t+1} = a_t + c_t (\theta_{t+1} - a_t), \qquad c_t = \max(1 - d, \frac{W}{W + 1 + t}) $$
+
+    With $W = 9$ the decay $1 - c_t$ is $\min(d, (1 + t) / (10 + t))$.
+
+    Args:
+      decay: The decay after the warmup, $d$.
+      warmup_steps: How slowly the decay rises to it, $W$; 0 for a constant decay.
+
+    Source: Polyak and Juditsky, 1992, SIAM J. Control Optim. 30(4); the warmup is that of
+      TensorFlow's `ExponentialMovingAverage`.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"decay": "0 <= x < 1", "warmup_steps": "0 <= x"}
+
+    decay: float = 0.999
+    warmup_steps: int = 9
+
+    def init(self, parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Return the average before the first update: copies, float32 or wider."""
+        return {
+            name: jnp.array(p, jnp.promote_types(p.dtype, jnp.float32), copy=True)
+            for name, p in parameters.items()
+        }
+
+    def update(
+        self, average: Mapping[str, jax.Array], parameters: Mapping[str, jax.Array], step: Any
+    ) -> dict[str, jax.Array]:
+        """Return the next average.
+
+        Args:
+          average: The average so far, by parameter name.
+          parameters: The parameters after the update.
+          step: Updates before this one, int32.
+        """
+        warmup = runtime(self.warmup_steps, step)
+        forget = warmup / (warmup + 1 + jnp.asarray(step).astype(warmup.dtype))
+        share = jnp.maximum(runtime(1 - self.decay, step), forget)
+        return {name: a + share * (parameters[name] - a) for name, a in average.items()}

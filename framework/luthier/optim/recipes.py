@@ -1,0 +1,136 @@
+"""Recipes: whole optimizers, as papers name them."""
+
+from __future__ import annotations
+
+import optax
+
+from luthier.optim.masks import DECAYED, Mask
+from luthier.optim.optimizer import Optimizer, assemble
+from luthier.optim.schedules import Schedule
+from luthier.optim.stages import (
+    Transformation,
+    accumulate_momentum,
+    accumulate_nesterov_momentum,
+    add_decayed_weights,
+    clip_by_global_norm,
+    scale_by_adam,
+)
+
+
+def adamw(
+    learning_rate: Schedule | float,
+    b1: float = 0.9,
+    b2: float = 0.95,
+    eps: float = 1e-8,
+    weight_decay: float = 0.1,
+    decay_mask: Mask = DECAYED,
+    clip_norm: float | None = 1.0,
+) -> Optimizer:
+    r"""Adam with decoupled weight decay.
+
+    With $u_t$ of `scale_by_adam` on the clipped gradient:
+
+    $$ \theta_t = \theta_{t-1} - \eta_t (u_t + \lambda \theta_{t-1}) $$
+
+    Args:
+      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+      b1: Decay of the first moment.
+      b2: Decay of the second moment.
+      eps: Added to the root of the second moment.
+      weight_decay: The decay, $\lambda$.
+      decay_mask: The parameters that decay; by default not biases, norms and embeddings.
+      clip_norm: Limit of the norm of the whole gradient; None for no limit.
+
+    Returns:
+      The optimizer.
+
+    Source: Loshchilov and Hutter, 2019, arXiv:1711.05101, algorithm 2.
+    Deviation: weight decay is multiplied by the learning rate, as PyTorch and Optax do.
+    """
+    stages = [
+        _clip(clip_norm),
+        scale_by_adam(b1, b2, eps),
+        add_decayed_weights(weight_decay, decay_mask),
+    ]
+    return assemble(stages, learning_rate)
+
+
+def sgd(
+    learning_rate: Schedule | float,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    decay_mask: Mask = DECAYED,
+    clip_norm: float | None = None,
+) -> Optimizer:
+    r"""Stochastic gradient descent with momentum and L2 regularization.
+
+    $$ s_t = g_t + \lambda \theta_{t-1} + \mu s_{t-1}, \quad \theta_t = \theta_{t-1} - \eta_t s_t $$
+
+    Args:
+      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+      momentum: The decay of the sum of gradients, $\mu$.
+      weight_decay: The strength of the regularization, $\lambda$, added after clipping.
+      decay_mask: The parameters that it is for; by default not biases, norms and embeddings.
+      clip_norm: Limit of the norm of the whole gradient; None for no limit.
+
+    Returns:
+      The optimizer.
+
+    Source: Sutskever et al., 2013, ICML, equation 1.
+    Deviation: the learning rate is taken out of the sum, as PyTorch and Optax do.
+    """
+    stages = [
+        _clip(clip_norm),
+        add_decayed_weights(weight_decay, decay_mask),
+        accumulate_momentum(momentum),
+    ]
+    return assemble(stages, learning_rate)
+
+
+def nesterov(
+    learning_rate: Schedule | float,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    decay_mask: Mask = DECAYED,
+    clip_norm: float | None = None,
+) -> Optimizer:
+    r"""Stochastic gradient descent with Nesterov momentum and L2 regularization.
+
+    With $h_t = g_t + \lambda \theta_{t-1}$:
+
+    $$ s_t = h_t + \mu s_{t-1}, \quad \theta_t = \theta_{t-1} - \eta_t (h_t + \mu s_t) $$
+
+    Args:
+      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+      momentum: The decay of the sum of gradients, $\mu$.
+      weight_decay: The strength of the regularization, $\lambda$, added after clipping.
+      decay_mask: The parameters that it is for; by default not biases, norms and embeddings.
+      clip_norm: Limit of the norm of the whole gradient; None for no limit.
+
+    Returns:
+      The optimizer.
+
+    Source: Sutskever et al., 2013, ICML, equations 3 and 4, in the variables of Bengio et al.,
+      2013, arXiv:1212.0901, equation 7.
+    """
+    stages = [
+        _clip(clip_norm),
+        add_decayed_weights(weight_decay, decay_mask),
+        accumulate_nesterov_momentum(momentum),
+    ]
+    return assemble(stages, learning_rate)
+
+
+_CLIPPED_AND_DECAYED = {"weight_decay": "0 <= x", "clip_norm": "0 < x"}
+_MOMENTUM = {"momentum": "0 <= x < 1", **_CLIPPED_AND_DECAYED}
+_ADAM = {"b1": "0 <= x < 1", "b2": "0 <= x < 1", "eps": "0 < x", **_CLIPPED_AND_DECAYED}
+adamw.RANGES = _ADAM  # type: ignore[attr-defined]
+sgd.RANGES = _MOMENTUM  # type: ignore[attr-defined]
+nesterov.RANGES = _MOMENTUM  # type: ignore[attr-defined]
+
+
+def _clip(clip_norm: float | None) -> Transformation:
+    # A stage in any case, so that the names of the states do not depend on it.
+    if clip_norm is None:
+        return optax.with_extra_args_support(optax.identity())
+    return clip_by_global_norm(clip_norm)

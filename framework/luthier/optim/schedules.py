@@ -1,0 +1,258 @@
+r"""Schedules: hyperparameters as functions of the number of updates so far.
+
+All are branch-free, so every argument may be traced, and pure, so the value that is logged is the
+value that is used. In the formulas $t$ is the step, $W$ the warmup and $T$ the total.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from luthier.errors import BadInput, Problem
+from luthier.optim.scalars import Hyperparameter, runtime
+
+_LENGTHS = {"warmup_steps": "0 <= x", "total_steps": "0 < x"}
+
+
+class Schedule(Protocol):
+    """A hyperparameter as a function of the step."""
+
+    def __call__(self, step: Any) -> jax.Array:
+        """Return the value at `step` (int32, 0 for the first update), float32."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """The same value at every step.
+
+    Args:
+      value: The value.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"value": "0 <= x"}
+
+    value: float
+
+    def __call__(self, step: Any) -> jax.Array:
+        """Return the value at `step`, float32."""
+        return runtime(self.value, step)
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupCosine:
+    r"""A linear rise to the peak, then half a cosine down to the end.
+
+    $$ \eta_t = \begin{cases} s + (p - s)\, t / W & t < W \\
+       e + (p - e)\, \tfrac12 (1 + \cos(\pi \min(1, \frac{t - W}{T - W}))) & t \ge W \end{cases} $$
+
+    Args:
+      peak: The highest value, $p$, reached at `warmup_steps`.
+      warmup_steps: Steps of the rise, $W$.
+      total_steps: Step at which the end is reached, $T$, with the warmup in it.
+      end: Value from then on, $e$.
+      start: Value at step 0 if there is a warmup, $s$.
+
+    Source: Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {**_LENGTHS, "peak": "0 <= x", "end": "0 <= x"}
+    RELATIONS: ClassVar[tuple[str, ...]] = ("warmup_steps < total_steps",)
+
+    peak: float
+    warmup_steps: int
+    total_steps: int
+    end: float = 0.0
+    start: float = 0.0
+
+    def __call__(self, step: Any) -> jax.Array:
+        """Return the value at `step`, float32."""
+        warmup, total = runtime(self.warmup_steps, step), runtime(self.total_steps, step)
+        remaining = 0.5 * (1 + jnp.cos(jnp.pi * _progress(step, warmup, total)))
+        decayed = _between(self.end, self.peak, remaining, step)
+        return _warmed_up(self.start, self.peak, warmup, step, decayed)
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupLinear:
+    r"""A linear rise to the peak, then a linear fall to the end.
+
+    $$ \eta_t = \begin{cases} s + (p - s)\, t / W & t < W \\
+       e + (p - e)\, (1 - \min(1, \frac{t - W}{T - W})) & t \ge W \end{cases} $$
+
+    Args:
+      peak: The highest value, $p$, reached at `warmup_steps`.
+      warmup_steps: Steps of the rise, $W$.
+      total_steps: Step at which the end is reached, $T$, with the warmup in it.
+      end: Value from then on, $e$.
+      start: Value at step 0 if there is a warmup, $s$.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {**_LENGTHS, "peak": "0 <= x", "end": "0 <= x"}
+    RELATIONS: ClassVar[tuple[str, ...]] = ("warmup_steps < total_steps",)
+
+    peak: float
+    warmup_steps: int
+    total_steps: int
+    end: float = 0.0
+    start: float = 0.0
+
+    def __call__(self, step: Any) -> jax.Array:
+        """Return the value at `step`, float32."""
+        warmup, total = runtime(self.warmup_steps, step), runtime(self.total_steps, step)
+        decayed = _between(self.end, self.peak, 1 - _progress(step, warmup, total), step)
+        return _warmed_up(self.start, self.peak, warmup, step, decayed)
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupStableDecay:
+    r"""A linear rise to the peak, the peak for most of the run, and a linear fall at its end.
+
+    A run can be extended from a checkpoint of the stable part. With $D$ the steps of the fall:
+
+    $$ \eta_t = \begin{cases} s + (p - s)\, t / W & t < W \\
+       e + (p - e)\, \min(1, \max(0, \frac{T - t}{D})) & t \ge W \end{cases} $$
+
+    Args:
+      peak: The highest value, $p$.
+      warmup_steps: Steps of the rise, $W$.
+      decay_steps: Steps of the fall, $D$.
+      total_steps: Step at which the end is reached, $T$, with the warmup in it.
+      end: Value from then on, $e$.
+      start: Value at step 0 if there is a warmup, $s$.
+
+    Source: Hu et al., 2024, arXiv:2404.06395, equation 1; the linear fall is from Hagele et al.,
+      2024, arXiv:2405.18392, section 3.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {
+        **_LENGTHS,
+        "decay_steps": "0 <= x",
+        "peak": "0 <= x",
+        "end": "0 <= x",
+    }
+    RELATIONS: ClassVar[tuple[str, ...]] = ("warmup_steps + decay_steps <= total_steps",)
+
+    peak: float
+    warmup_steps: int
+    decay_steps: int
+    total_steps: int
+    end: float = 0.0
+    start: float = 0.0
+
+    def __call__(self, step: Any) -> jax.Array:
+        """Return the value at `step`, float32."""
+        warmup, total = runtime(self.warmup_steps, step), runtime(self.total_steps, step)
+        fall_begins = total - runtime(self.decay_steps, step)
+        decayed = _between(self.end, self.peak, 1 - _progress(step, fall_begins, total), step)
+        return _warmed_up(self.start, self.peak, warmup, step, decayed)
+
+
+@dataclasses.dataclass(frozen=True)
+class InverseSquareRoot:
+    r"""A linear rise to the peak, then a fall with the square root of the step; it never ends.
+
+    $$ \eta_t = p \min(t / W, \sqrt{W / t}) $$
+
+    Args:
+      peak: The highest value, $p$, reached at `warmup_steps`.
+      warmup_steps: Steps of the rise, $W$.
+
+    Source: Vaswani et al., 2017, arXiv:1706.03762, equation 3.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"peak": "0 <= x", "warmup_steps": "0 < x"}
+
+    peak: float
+    warmup_steps: int
+
+    def __call__(self, step: Any) -> jax.Array:
+        """Return the value at `step`, float32."""
+        warmup = runtime(self.warmup_steps, step)
+        fall = jnp.sqrt(warmup / jnp.maximum(_real(step), 1))
+        return runtime(self.peak, step) * jnp.minimum(_real(step) / warmup, fall)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exponential:
+    r"""A fall by a constant factor in every interval.
+
+    $$ \eta_t = \max(e,\ v\, r^{t / D}) $$
+
+    Args:
+      initial: Value at step 0, $v$.
+      rate: Factor for every `decay_steps`, $r$.
+      decay_steps: Steps of an interval, $D$.
+      end: The lowest value, $e$.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {
+        "initial": "0 <= x",
+        "rate": "0 < x",
+        "decay_steps": "0 < x",
+        "end": "0 <= x",
+    }
+
+    initial: float
+    rate: float
+    decay_steps: int
+    end: float = 0.0
+
+    def __call__(self, step: Any) -> jax.Array:
+        """Return the value at `step`, float32."""
+        intervals = _real(step) / runtime(self.decay_steps, step)
+        value = runtime(self.initial, step) * runtime(self.rate, step) ** intervals
+        return jnp.maximum(runtime(self.end, step), value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Piecewise:
+    """Constant pieces.
+
+    Args:
+      values: The value of each piece; one more than there are boundaries.
+      boundaries: The step at which each piece but the first begins, ascending.
+
+    Raises:
+      BadInput: There is not one boundary less than there are values.
+    """
+
+    values: Sequence[float]
+    boundaries: Sequence[int]
+
+    def __post_init__(self) -> None:
+        """Check the lengths, which are never traced."""
+        if len(self.values) != len(self.boundaries) + 1:
+            what = f"Piecewise: {len(self.values)} values and {len(self.boundaries)} boundaries"
+            raise BadInput(Problem(what, remedy="give one boundary less than values"))
+
+    def __call__(self, step: Any) -> jax.Array:
+        """Return the value at `step`, float32."""
+        value = runtime(self.values[0], step)
+        for boundary, later in zip(self.boundaries, self.values[1:], strict=True):
+            value = jnp.where(_real(step) < runtime(boundary, step), value, runtime(later, step))
+        return value
+
+
+def _real(step: Any) -> jax.Array:
+    return jnp.asarray(step).astype(jnp.result_type(float))
+
+
+def _progress(step: Any, begin: jax.Array, end: jax.Array) -> jax.Array:
+    return jnp.clip((_real(step) - begin) / jnp.maximum(end - begin, 1), 0, 1)
+
+
+def _between(low: Hyperparameter, high: Hyperparameter, share: jax.Array, step: Any) -> jax.Array:
+    end = runtime(low, step)
+    return end + (runtime(high, step) - end) * share
+
+
+def _warmed_up(
+    start: float, peak: Hyperparameter, warmup: jax.Array, step: Any, then: jax.Array
+) -> jax.Array:
+    rise = _between(start, peak, _real(step) / jnp.maximum(warmup, 1), step)
+    return jnp.where(_real(step) < warmup, rise, then)

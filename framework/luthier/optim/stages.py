@@ -1,0 +1,211 @@
+"""The stages that recipes chain: transformations of gradients with traced hyperparameters.
+
+They are Optax transformations that also read `count`, the number of updates so far, which
+`assemble` hands to every stage; so one counter serves the whole optimizer. Optax's own do not
+serve: `optax.adamw` refuses scalars that are objects, computes `1 - b2 ** t` in float32 (wrong by
+2e-4 for b2 = 0.9999) and gives other bits for a constant than for a traced b2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from luthier.optim.masks import Mask
+from luthier.optim.scalars import runtime
+from luthier.optim.schedules import Schedule
+
+Arrays = Mapping[str, jax.Array]
+Transformation: TypeAlias = optax.GradientTransformationExtraArgs
+
+
+class AdamState(NamedTuple):
+    """Moving averages of the gradient and of its square, by parameter name."""
+
+    first_moment: dict[str, jax.Array]
+    second_moment: dict[str, jax.Array]
+
+
+class MomentumState(NamedTuple):
+    """The accumulated gradient by parameter name."""
+
+    trace: dict[str, jax.Array]
+
+
+def chain(transformations: Sequence[optax.GradientTransformation]) -> Transformation:
+    """Return transformations one after the other: `optax.chain` of a list.
+
+    Args:
+      transformations: Any transformations of Optax or of ours, first one first.
+    """
+    return optax.with_extra_args_support(optax.chain(*transformations))
+
+
+def global_norm(arrays: Arrays) -> jax.Array:
+    r"""Return the norm of all arrays as one vector, $\|g\|_2$, accumulated in float32 or wider.
+
+    Args:
+      arrays: Gradients or parameters by name, of any shapes.
+    """
+    wide = (_widen(x) for x in arrays.values())
+    return jnp.sqrt(sum((jnp.sum(x * x) for x in wide), start=jnp.float32(0)))
+
+
+def clip_by_global_norm(max_norm: float) -> Transformation:
+    r"""Scale all gradients down together if their norm is above a limit.
+
+    $$ g \leftarrow g \min(1, c / \|g\|_2) $$
+
+    Args:
+      max_norm: The limit, $c$.
+
+    Source: Pascanu et al., 2013, arXiv:1211.5063, algorithm 1.
+    """
+
+    def update(
+        gradients: Arrays, state: Any, parameters: Any = None, *, count: jax.Array, **_: Any
+    ) -> tuple[Any, Any]:
+        scale = jnp.minimum(1, runtime(max_norm, count) / global_norm(gradients))
+        return {name: g * scale for name, g in gradients.items()}, state
+
+    return Transformation(optax.init_empty_state, update)
+
+
+def add_decayed_weights(weight_decay: float, mask: Mask) -> Transformation:
+    r"""Add a share of every parameter that is in the mask: $u \leftarrow u + \lambda \theta$.
+
+    Args:
+      weight_decay: The share, $\lambda$.
+      mask: The parameters that decay.
+    """
+
+    def update(
+        updates: Arrays, state: Any, parameters: Any = None, *, count: jax.Array, **_: Any
+    ) -> tuple[Any, Any]:
+        decay = runtime(weight_decay, count)
+        decayed = {n: u + decay * parameters[n] if mask(n) else u for n, u in updates.items()}
+        return decayed, state
+
+    return Transformation(optax.init_empty_state, update)
+
+
+def scale_by_adam(b1: float, b2: float, eps: float) -> Transformation:
+    r"""Divide the mean of the gradient by the root of the mean of its square.
+
+    $$ m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad
+       v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2, \quad
+       u_t = \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \epsilon} $$
+
+    Args:
+      b1: Decay of the first moment, $\beta_1$.
+      b2: Decay of the second moment, $\beta_2$.
+      eps: Added to the root, $\epsilon$.
+
+    Source: Kingma and Ba, 2015, arXiv:1412.6980, algorithm 1.
+    Deviation: $1 - \beta^t$ is computed as $-\mathrm{expm1}(t\, \mathrm{log1p}(-(1 - \beta)))$,
+      right to float32 also near $\beta = 1$. Moments are float32 also for narrower parameters.
+    """
+
+    def init(parameters: Arrays) -> AdamState:
+        return AdamState(_zeros(parameters), _zeros(parameters))
+
+    def update(
+        gradients: Arrays, state: AdamState, parameters: Any = None, *, count: jax.Array, **_: Any
+    ) -> tuple[Any, AdamState]:
+        # Complements are taken of the raw objects: near 1, float32 would lose half their digits.
+        new1, new2 = runtime(1 - b1, count), runtime(1 - b2, count)
+        old1, old2, small = runtime(b1, count), runtime(b2, count), runtime(eps, count)
+        first = {n: old1 * state.first_moment[n] + new1 * g for n, g in gradients.items()}
+        second = {n: old2 * state.second_moment[n] + new2 * (g * g) for n, g in gradients.items()}
+        unbias1, unbias2 = _bias_correction(new1, count), _bias_correction(new2, count)
+        updates = {
+            name: (m / unbias1) / (jnp.sqrt(second[name] / unbias2) + small)
+            for name, m in first.items()
+        }
+        return updates, AdamState(first, second)
+
+    return Transformation(init, update)
+
+
+def accumulate_momentum(momentum: float) -> Transformation:
+    r"""Replace the gradient by its decaying sum: $u_t = g_t + \mu u_{t-1}$.
+
+    Args:
+      momentum: The decay, $\mu$.
+
+    Source: Sutskever et al., 2013, ICML, equation 1 (with the learning rate taken out of the sum).
+    """
+
+    def update(
+        gradients: Arrays,
+        state: MomentumState,
+        parameters: Any = None,
+        *,
+        count: jax.Array,
+        **_: Any,
+    ) -> tuple[Any, MomentumState]:
+        decay = runtime(momentum, count)
+        trace = {n: g + decay * state.trace[n] for n, g in gradients.items()}
+        return trace, MomentumState(trace)
+
+    return Transformation(lambda parameters: MomentumState(_zeros(parameters)), update)
+
+
+def accumulate_nesterov_momentum(momentum: float) -> Transformation:
+    r"""Look one step ahead of the decaying sum: $s_t = g_t + \mu s_{t-1}$, $u_t = g_t + \mu s_t$.
+
+    Args:
+      momentum: The decay, $\mu$.
+
+    Source: Sutskever et al., 2013, ICML, equations 3 and 4, in the variables of Bengio et al.,
+      2013, arXiv:1212.0901, equation 7.
+    """
+
+    def update(
+        gradients: Arrays,
+        state: MomentumState,
+        parameters: Any = None,
+        *,
+        count: jax.Array,
+        **_: Any,
+    ) -> tuple[Any, MomentumState]:
+        decay = runtime(momentum, count)
+        trace = {n: g + decay * state.trace[n] for n, g in gradients.items()}
+        return {n: g + decay * trace[n] for n, g in gradients.items()}, MomentumState(trace)
+
+    return Transformation(lambda parameters: MomentumState(_zeros(parameters)), update)
+
+
+def scale_by_learning_rate(learning_rate: Schedule) -> Transformation:
+    r"""Turn a direction into an update: $u \leftarrow -\eta_t u$.
+
+    Args:
+      learning_rate: The learning rate, $\eta$, by the number of updates so far.
+    """
+
+    def update(
+        updates: Arrays, state: Any, parameters: Any = None, *, count: jax.Array, **_: Any
+    ) -> tuple[Any, Any]:
+        rate = learning_rate(count)
+        return {name: -rate * u for name, u in updates.items()}, state
+
+    return Transformation(optax.init_empty_state, update)
+
+
+def _widen(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _zeros(parameters: Arrays) -> dict[str, jax.Array]:
+    return {
+        name: jnp.zeros_like(p, dtype=jnp.promote_types(p.dtype, jnp.float32))
+        for name, p in parameters.items()
+    }
+
+
+def _bias_correction(complement: jax.Array, count: jax.Array) -> jax.Array:
+    return -jnp.expm1((count + 1).astype(complement.dtype) * jnp.log1p(-complement))

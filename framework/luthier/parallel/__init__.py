@@ -1,0 +1,42 @@
+"""Where things live: devices, the mesh, rules, and the layout of every array on it."""
+
+from luthier.parallel import hosts
+from luthier.parallel.activations import activation_rules, constrain
+from luthier.parallel.bytes import array_bytes, bytes_per_device, format_bytes
+from luthier.parallel.hosts import configure, devices, global_array
+from luthier.parallel.mesh import AXES, Mesh, make_mesh
+from luthier.parallel.rules import (
+    Parallelism,
+    Rules,
+    activation_rules_table,
+    axis_product,
+    parameter_rules,
+)
+from luthier.parallel.specs import ArrayInfo, Placement, place, shardings
+from luthier.parallel.table import format_spec, sharding_table
+
+__all__ = [
+    "AXES",
+    "ArrayInfo",
+    "Mesh",
+    "Parallelism",
+    "Placement",
+    "Rules",
+    "activation_rules",
+    "activation_rules_table",
+    "array_bytes",
+    "axis_product",
+    "bytes_per_device",
+    "configure",
+    "constrain",
+    "devices",
+    "format_bytes",
+    "format_spec",
+    "global_array",
+    "hosts",
+    "make_mesh",
+    "parameter_rules",
+    "place",
+    "sharding_table",
+    "shardings",
+]

@@ -1,0 +1,106 @@
+"""Logical axis rules: which mesh axes share out which dimension, as a value in the graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+
+from luthier.errors import Problem
+from luthier.parallel.mesh import Mesh
+
+Table = Mapping[str, Sequence[str]]
+"""Logical axis name to the mesh axes that share it out; no mesh axes means replicated."""
+
+
+def parameter_rules() -> dict[str, tuple[str, ...]]:
+    """Return the rules for parameters that fit most models: FSDP by embed, tensor by the rest."""
+    return {
+        "embed": ("fsdp",),
+        "vocab": ("tensor",),
+        "heads": ("tensor",),
+        "kv_heads": ("tensor",),
+        "mlp": ("tensor",),
+        "head_dim": (),
+        "length": (),
+        "layers": (),
+    }
+
+
+def activation_rules_table() -> dict[str, tuple[str, ...]]:
+    """Return the rules for activations and batches that fit most models."""
+    return {
+        "batch": ("data", "fsdp"),
+        "length": (),
+        "embed": (),
+        "vocab": ("tensor",),
+        "heads": ("tensor",),
+        "kv_heads": ("tensor",),
+        "mlp": ("tensor",),
+        "head_dim": (),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """Which mesh axes share out which logical axis.
+
+    A graph that wants single rules to be settable by path holds the tables themselves:
+    `Config(Rules, parameters=parameter_rules(), activations=activation_rules_table())`.
+
+    Args:
+      parameters: Logical axis to mesh axes, for parameters and the optimizer's state.
+      activations: The same for batches and for what layers compute.
+    """
+
+    parameters: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=parameter_rules)
+    activations: dict[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=activation_rules_table
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Parallelism:
+    """How an experiment is spread over devices.
+
+    Args:
+      mesh: Numbers of devices along each axis.
+      rules: What is shared out along which axis.
+    """
+
+    mesh: Mesh = Mesh()
+    rules: Rules = dataclasses.field(default_factory=Rules)
+
+
+def axis_product(mesh_axes: Sequence[str], sizes: Mapping[str, int]) -> int:
+    """Return into how many shards mesh axes together cut a dimension.
+
+    Args:
+      mesh_axes: Names of mesh axes.
+      sizes: Mesh axis to number of devices; an axis that is not in it counts as 1.
+    """
+    return math.prod(sizes.get(axis, 1) for axis in mesh_axes)
+
+
+def table_problems(table: Table, sizes: Mapping[str, int], path: str) -> list[Problem]:
+    """Return what is wrong with a table of rules, whether or not a rule is used.
+
+    Args:
+      table: Logical axis to mesh axes.
+      sizes: The mesh axes that there are.
+      path: Where the table stands in the graph.
+    """
+    problems = []
+    for logical, mesh_axes in table.items():
+        where = f"{path}.{logical}"
+        if isinstance(mesh_axes, str):
+            remedy = f"write ({mesh_axes!r},)"
+            problems.append(Problem(f"{mesh_axes!r} is no tuple of mesh axes", where, "", remedy))
+            continue
+        for axis in mesh_axes:
+            if axis not in sizes:
+                near = difflib.get_close_matches(axis, sizes, n=2)
+                has = f"it has {', '.join(sizes)}"
+                problems.append(Problem(f"the mesh has no axis {axis!r}", where, "", has, near))
+    return problems

@@ -1,0 +1,220 @@
+"""The resolver: from logical axes and rules to a layout, with the reason for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jax.sharding import Mesh as DeviceMesh
+from jax.sharding import NamedSharding, PartitionSpec
+
+from luthier.errors import Problem, ShardingError
+from luthier.parallel.bytes import array_bytes
+from luthier.parallel.mesh import alternatives
+from luthier.parallel.rules import Table, axis_product, table_problems
+
+LogicalAxes = Sequence[str | None]
+
+_REMEDIES = {
+    "vocab": "set its pad_to_multiple={shards}",
+    "batch": "use a multiple of {shards} rows",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayInfo:
+    """What the resolver must know of an array.
+
+    Args:
+      shape: Its global shape.
+      dtype: Its type.
+      axes: A logical axis name, or None, for every dimension; None replicates the array.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    axes: tuple[str | None, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where an array lives, and why.
+
+    Args:
+      name: Name of the array.
+      shape: Its global shape.
+      dtype: Its type.
+      axes: Its logical axes, if it has any.
+      spec: The mesh axes along each dimension.
+      reason: Which rule put it there, for every logical axis.
+      bytes_per_device: Bytes of the shard that each device holds.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    axes: tuple[str | None, ...] | None
+    spec: PartitionSpec
+    reason: str
+    bytes_per_device: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Dimension:
+    """How one dimension is shared out: along which mesh axes, and the reason in words."""
+
+    mesh_axes: tuple[str, ...]
+    reason: str
+
+    @property
+    def entry(self) -> str | tuple[str, ...] | None:
+        """What stands for this dimension in a `PartitionSpec`."""
+        if len(self.mesh_axes) == 1:
+            return self.mesh_axes[0]
+        return self.mesh_axes or None
+
+
+def resolve(axes: LogicalAxes, table: Table, sizes: Mapping[str, int]) -> list[Dimension]:
+    """Find the mesh axes for every dimension, first come, first served.
+
+    A mesh axis can share out one dimension of an array: later claims are dropped. Mesh axes of
+    size 1 are left out of the layout.
+
+    Args:
+      axes: A logical axis name, or None, for every dimension.
+      table: Logical axis to mesh axes.
+      sizes: Mesh axis to number of devices.
+
+    Returns:
+      One `Dimension` for every entry of `axes`.
+    """
+    users: dict[str, str] = {}
+    found = []
+    for index, logical in enumerate(axes):
+        kept, notes = [], []
+        for axis in () if logical is None else table.get(logical, ()):
+            if sizes[axis] == 1:
+                notes.append(f"{axis} has size 1")
+            elif axis in users:
+                notes.append(f"{axis} dropped, already used by {users[axis]}")
+            else:
+                users[axis] = str(logical)
+                kept.append(axis)
+        found.append(Dimension(tuple(kept), _reason(index, logical, table, kept, notes)))
+    return found
+
+
+def place(
+    arrays: Mapping[str, ArrayInfo],
+    table: Table,
+    sizes: Mapping[str, int],
+    path: str = "parallelism.rules.parameters",
+) -> dict[str, Placement]:
+    """Lay arrays out on the mesh as the rules say.
+
+    Args:
+      arrays: What to lay out, by name.
+      table: Logical axis to mesh axes.
+      sizes: Mesh axis to number of devices.
+      path: Where the table stands in the graph, for messages.
+
+    Returns:
+      A placement for every array, in the order of `arrays`.
+
+    Raises:
+      ShardingError: Rules name mesh axes that do not exist, arrays have another number of
+        logical axes than dimensions, or dimensions are not divisible; all of them at once.
+    """
+    problems = table_problems(table, sizes, path)
+    if problems:
+        raise ShardingError(problems)
+    placements = {}
+    for name, info in arrays.items():
+        if info.axes is None:
+            placements[name] = _replicated(name, info)
+            continue
+        if len(info.axes) != len(info.shape):
+            problems.append(_wrong_rank(name, info))
+            continue
+        dimensions = resolve(info.axes, table, sizes)
+        for index, dimension in enumerate(dimensions):
+            if info.shape[index] % axis_product(dimension.mesh_axes, sizes):
+                problems.append(_uneven(name, info, index, dimension, sizes, path))
+        shards = math.prod(axis_product(d.mesh_axes, sizes) for d in dimensions)
+        placements[name] = Placement(
+            name=name,
+            shape=info.shape,
+            dtype=info.dtype,
+            axes=info.axes,
+            spec=PartitionSpec(*(d.entry for d in dimensions)),
+            reason="; ".join(d.reason for d in dimensions) or "scalar: replicated",
+            bytes_per_device=array_bytes(info.shape, info.dtype) // shards,
+        )
+    if problems:
+        raise ShardingError(problems)
+    return placements
+
+
+def shardings(placements: Mapping[str, Placement], mesh: DeviceMesh) -> dict[str, NamedSharding]:
+    """Return the placements as shardings over devices.
+
+    Args:
+      placements: What `place` found.
+      mesh: The devices, with the axes that the placements name.
+    """
+    return {name: NamedSharding(mesh, p.spec) for name, p in placements.items()}
+
+
+def _reason(
+    index: int, logical: str | None, table: Table, kept: Sequence[str], notes: Sequence[str]
+) -> str:
+    if logical is None:
+        return f"dimension {index} has no logical axis: replicated"
+    if logical not in table:
+        return f"no rule for {logical!r}: replicated"
+    if kept:
+        text = f"{logical} -> {', '.join(kept)}"
+        return f"{text} ({', '.join(notes)})" if notes else text
+    return f"{logical}: {', '.join(notes) or 'replicated'}"
+
+
+def _replicated(name: str, info: ArrayInfo) -> Placement:
+    reason = "no logical axes: replicated" if info.shape else "scalar: replicated"
+    spec = PartitionSpec(*(None for _ in info.shape))
+    size = array_bytes(info.shape, info.dtype)
+    return Placement(name, info.shape, info.dtype, None, spec, reason, size)
+
+
+def _wrong_rank(name: str, info: ArrayInfo) -> Problem:
+    axes = info.axes or ()
+    what = f"{len(axes)} logical axes {tuple(axes)} for the {len(info.shape)} dimensions "
+    remedy = "give its logical_axes one name, or None, per dimension"
+    return Problem(f"{what}of shape {info.shape}", name, remedy=remedy)
+
+
+def _uneven(
+    name: str,
+    info: ArrayInfo,
+    index: int,
+    dimension: Dimension,
+    sizes: Mapping[str, int],
+    path: str,
+) -> Problem:
+    logical, size = (info.axes or ())[index], info.shape[index]
+    used = dimension.mesh_axes
+    shards = axis_product(used, sizes)
+    mesh = " x ".join(f"{axis}={sizes[axis]}" for axis in used)
+    mesh = f"mesh axis {mesh}" if len(used) == 1 else f"mesh axes {mesh} = {shards}"
+    rule = f"rule {logical} -> {', '.join(used)}"
+    own = _REMEDIES.get(str(logical), f"make {logical} a multiple of {{shards}}")
+    remedies = [own.format(shards=shards)]
+    rest = shards // sizes[used[-1]]
+    if size % rest == 0:
+        smaller = math.gcd(size // rest, sizes[used[-1]])
+        remedies.append(f"parallelism.mesh.{used[-1]}={smaller}")
+    if logical not in _REMEDIES:
+        remedies.append(f"{path}.{logical}=()")
+    what = f"dimension {index} {logical!r} ({size}) is not divisible by {mesh} ({rule})"
+    return Problem(what, name, remedy=alternatives(remedies))
