@@ -1,0 +1,49 @@
+"""The facts of a run: its directory, its metrics, what it shows, and its mirrors."""
+
+from luthier.records.catalogue import RunSummary, find, list_runs, summarize
+from luthier.records.console import Console
+from luthier.records.directory import Configuration, RunDirectory, new_id
+from luthier.records.events import Ended, Evaluation, Event, Header, Notice, Sample, Saved, Step
+from luthier.records.goodput import Goodput
+from luthier.records.lock import Holder, Lock
+from luthier.records.metrics_file import CutBack, Recorded, cut_back, read_events, read_metrics
+from luthier.records.recorder import Recorder, Records, Sink
+from luthier.records.source import Source, read_source
+from luthier.records.status import Status
+from luthier.records.weights_and_biases import Mirrored, Wandb, rebuild
+
+__all__ = [
+    "Configuration",
+    "Console",
+    "CutBack",
+    "Ended",
+    "Evaluation",
+    "Event",
+    "Goodput",
+    "Header",
+    "Holder",
+    "Lock",
+    "Mirrored",
+    "Notice",
+    "Recorded",
+    "Recorder",
+    "Records",
+    "RunDirectory",
+    "RunSummary",
+    "Sample",
+    "Saved",
+    "Sink",
+    "Source",
+    "Status",
+    "Step",
+    "Wandb",
+    "cut_back",
+    "find",
+    "list_runs",
+    "new_id",
+    "read_events",
+    "read_metrics",
+    "read_source",
+    "rebuild",
+    "summarize",
+]

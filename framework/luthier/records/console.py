@@ -1,0 +1,388 @@
+"""What a run shows while it trains: a header, a live line, evaluations and notices above it.
+
+In a terminal the live line is redrawn in place, in a notebook it is one output that is updated, and
+in a pipe or a log file it becomes a plain line now and then. rich is imported when a console opens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+from luthier.records import events
+from luthier.records.events import LEARNING_RATE, LOSS, MFU, TOKENS_PER_SECOND
+
+_LEAST_BAR = 6
+_ENTROPIES = (("unigram", "unigram_entropy"), ("bigram", "bigram_entropy"))
+_NATS_OF = {"nats_per_byte": 1.0, "bits_per_byte": math.log(2.0)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Console:
+    """What is shown while training.
+
+    Args:
+      plain_every_seconds: Where lines cannot be redrawn: least time between two of them.
+      plain_every_steps: The same in steps, instead of seconds.
+      width: Columns to use; None asks the terminal (80 in a pipe).
+    """
+
+    plain_every_seconds: float = 15.0
+    plain_every_steps: int | None = None
+    width: int | None = None
+
+    def open(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> ConsoleSink:
+        """Return the sink that shows a run on `stream`, or on the standard output."""
+        return ConsoleSink(self, stream, clock)
+
+
+def format_count(value: float) -> str:
+    """Return a count in at most five characters: `950`, `12.3k`, `124M`, `1.24B`."""
+    for size, suffix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size * 0.9995:
+            return _three_digits(value / size) + suffix
+    return str(int(value)) if value == int(value) else _three_digits(value)
+
+
+def format_bytes(value: float) -> str:
+    """Return a number of bytes in binary units: `512 B`, `1.21 GiB`."""
+    for size, suffix in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if value >= size:
+            return f"{_three_digits(value / size)} {suffix}"
+    return f"{int(value)} B"
+
+
+def format_seconds(value: float) -> str:
+    """Return a time span: `0:00:42`, `12:03:04`, `2d 03:04:05`."""
+    minutes, seconds = divmod(int(max(0.0, value)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    clock = f"{hours:02d}:{minutes:02d}:{seconds:02d}"
+    return f"{days}d {clock}" if days else clock[1:] if hours < 10 else clock
+
+
+def _three_digits(value: float) -> str:
+    return (
+        f"{value:.2f}"
+        if abs(value) < 9.995
+        else f"{value:.1f}"
+        if abs(value) < 99.95
+        else f"{value:.0f}"
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if 1e-3 <= abs(value) < 1e5 or value == 0 else f"{value:.4g}"
+
+
+def _entropies(facts: Mapping[str, Any], scale: float = 1.0) -> str:
+    shown = [f"{name} {facts[key] / scale:.4f}" for name, key in _ENTROPIES if facts.get(key)]
+    return ", ".join(shown)
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    """Return what data says of itself, in one line."""
+    parts = []
+    for key, value in facts.items():
+        if key in dict(_ENTROPIES).values() or isinstance(value, Mapping | list | tuple):
+            continue
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            shown = format_bytes(value) if key == "bytes" else format_count(value)
+            parts.append(shown if key == "bytes" else f"{shown} {key.replace('_', ' ')}")
+        elif value is not None:
+            parts.append(str(value))
+    entropies = _entropies(facts)
+    if entropies:
+        parts.append(f"entropy {entropies} nats per byte")
+    return ", ".join(parts)
+
+
+def header_rows(header: events.Header) -> list[tuple[str, str]]:
+    """Return the header's facts as pairs of label and text; what is not known is left out."""
+    mesh = " ".join(f"{axis}={size}" for axis, size in header.mesh.items())
+    parts = [f"{header.total_steps:,} steps" if header.total_steps else ""]
+    if header.step:
+        parts.append(f"resumed at step {header.step:,}")
+    rows = [("run", header.run_directory), ("training", ", ".join(filter(None, parts)))]
+    if header.parameters is not None:
+        rows.append(("parameters", f"{header.parameters:,} ({format_count(header.parameters)})"))
+    rows.append(("devices", f"{header.devices}, mesh {mesh}" if mesh else header.devices))
+    if header.memory_bytes_per_device is not None:
+        rows.append(
+            ("memory", f"{format_bytes(header.memory_bytes_per_device)} of state per device")
+        )
+    if header.flops_per_step is not None:
+        rows.append(("FLOPs", f"{format_count(header.flops_per_step).replace('B', 'G')} per step"))
+    rows.append(("data", _facts(header.data)))
+    rows += [(f"eval {name}", _facts(facts)) for name, facts in header.evaluations.items()]
+    rows += [(str(label), str(text)) for label, text in header.notes.items()]
+    return [(label, text) for label, text in rows if text]
+
+
+class _Pace:
+    """Steps per second over the last while."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque(maxlen=64)
+
+    def mark(self, now: float, step: int) -> None:
+        if not self._marks or now - self._marks[-1][0] >= 0.5 or len(self._marks) < 2:
+            self._marks.append((now, step))
+
+    def left(self, step: int, total: int | None) -> float | None:
+        """Return the seconds left, or None while nobody knows."""
+        if total is None or len(self._marks) < 2:
+            return None
+        (first, begin), (last, end) = self._marks[0], self._marks[-1]
+        return (total - step) * (last - first) / (end - begin) if end > begin else None
+
+
+class ConsoleSink:
+    """Shows a run. See `Console`.
+
+    Args:
+      settings: What to show.
+      stream: Where; None is the standard output.
+      clock: Returns seconds; monotonic.
+    """
+
+    essential = False
+
+    def __init__(
+        self,
+        settings: Console,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        from rich.console import Console as RichConsole
+
+        self._settings = settings
+        self._clock = clock
+        self._console = RichConsole(file=stream, width=settings.width, highlight=False)
+        self._header: events.Header | None = None
+        self._step: events.Step | None = None
+        self._pace = _Pace()
+        self._best: dict[tuple[str, str], float] = {}
+        self._smooth: dict[str, float] = {}
+        self._next_at = -math.inf
+        self._plain: tuple[float, int] | None = None  # when and at which step the last line was
+        self._shown_step = -1
+        self._live: _LiveLine | None = None
+        if self._console.is_jupyter:
+            self._live = _NotebookLine()
+        elif self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._live = _TerminalLine(self._console)
+
+    def emit(self, event: events.Event) -> None:
+        """Show an event; most steps only take note of it, so that they cost next to nothing."""
+        if isinstance(event, events.Step):
+            self._take_step(event)
+        elif isinstance(event, events.Header):
+            self._header = event
+            self._show_header(event)
+        elif isinstance(event, events.Evaluation):
+            self._print(self._evaluation_line(event), "bold")
+        elif isinstance(event, events.Sample):
+            self._print(f"sample at step {event.step:,}:")
+            self._print("\n".join("  | " + line for line in event.text.splitlines()), "italic")
+        elif isinstance(event, events.Notice):
+            self._print(f"note: {event.text}", "yellow")
+        elif isinstance(event, events.Ended):
+            self._show_end(event)
+
+    def flush(self) -> None:
+        """Do nothing; what is shown is shown."""
+
+    def close(self) -> None:
+        """Put the terminal back as it was."""
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+    def _take_step(self, step: events.Step) -> None:
+        now = self._clock()
+        self._step = step
+        for name in (TOKENS_PER_SECOND, MFU):
+            if name in step.values:
+                value = step.values[name]
+                self._smooth[name] = value + 0.9 * (self._smooth.get(name, value) - value)
+        self._pace.mark(now, step.step)
+        if self._live is None:
+            self._maybe_plain(now, step.step)
+        elif now >= self._next_at:
+            begin = time.perf_counter()
+            self._live.show(self._line(self._console.width, bar=True))
+            # Drawing takes at most a fiftieth of the time.
+            self._next_at = now + max(0.1, 50 * (time.perf_counter() - begin))
+
+    def _maybe_plain(self, now: float, step: int) -> None:
+        every = self._settings.plain_every_steps
+        if self._plain is None:
+            due = True
+        elif every is not None:
+            due = step // every > self._plain[1] // every
+        else:
+            due = now - self._plain[0] >= self._settings.plain_every_seconds
+        total = self._header.total_steps if self._header else None
+        if due or (total is not None and step >= total):
+            self._plain = (now, step)
+            self._show_plain()
+
+    def _show_plain(self) -> None:
+        if self._step is not None and self._shown_step != self._step.step:
+            self._shown_step = self._step.step
+            self._print(self._line(10_000, bar=False))
+
+    def _line(self, width: int, bar: bool) -> str:
+        """Return the line about the last step: what fits, the most important first."""
+        assert self._step is not None
+        step, values = self._step.step, self._step.values
+        total = self._header.total_steps if self._header else None
+        head = f"step {step:,}/{total:,}" if total else f"step {step:,}"
+        left = self._pace.left(step, total)
+        parts = {"head": (0, head)}
+        if bar and total:
+            parts["bar"] = (4, "━" * _LEAST_BAR)
+        if LOSS in values:
+            parts[LOSS] = (0, f"loss {_number(values[LOSS])}")
+        if LEARNING_RATE in values:
+            parts[LEARNING_RATE] = (5, f"lr {values[LEARNING_RATE]:.1e}")
+        if TOKENS_PER_SECOND in self._smooth:
+            parts[TOKENS_PER_SECOND] = (2, f"{format_count(self._smooth[TOKENS_PER_SECOND])} tok/s")
+        if MFU in self._smooth:
+            parts[MFU] = (3, f"MFU {100 * self._smooth[MFU]:.1f}%")
+        if left is not None:
+            parts["left"] = (1, f"{format_seconds(left)} left")
+        while len(parts) > 1 and _width(parts) >= width:
+            del parts[max(parts, key=lambda name: parts[name][0])]
+        if total and "bar" in parts:
+            room = min(40, width - 1 - _width(parts) + _LEAST_BAR)
+            parts["bar"] = (4, _bar(room, step / total))
+        return "  ".join(text for _, text in parts.values())
+
+    def _evaluation_line(self, event: events.Evaluation) -> str:
+        facts = self._header.evaluations.get(event.name, {}) if self._header else {}
+        parts = []
+        for name, value in event.values.items():
+            text = f"{name} {_number(value)}"
+            entropies = _entropies(facts, _NATS_OF[name]) if name in _NATS_OF else ""
+            text += f" ({entropies})" if entropies else ""
+            parts.append(text + (" best" if self._is_best(event, name, value) else ""))
+        return f"eval {event.name} at step {event.step:,}: " + "  ".join(parts)
+
+    def _is_best(self, event: events.Evaluation, name: str, value: float) -> bool:
+        """Return whether the value is better than all that were shown before."""
+        direction = event.better.get(name)
+        if direction is None or math.isnan(value):
+            return False
+        key = (event.name, name)
+        before = self._best.get(key)
+        better = before is None or (value < before if direction == "lower" else value > before)
+        if better:
+            self._best[key] = value
+        return better and before is not None
+
+    def _show_header(self, header: events.Header) -> None:
+        rows = header_rows(header)
+        if self._live is None:
+            self._print(header.experiment)
+            width = max((len(label) for label, _ in rows), default=0)
+            for label, text in rows:
+                self._print(f"  {label.ljust(width)}  {text}")
+            return
+        from rich.panel import Panel
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 2))
+        for label, text in rows:
+            table.add_row(Text(label, style="dim"), Text(text, overflow="fold"))
+        title = Text(header.experiment, style="bold")
+        self._console.print(Panel(table, title=title, title_align="left", expand=False))
+
+    def _show_end(self, event: events.Ended) -> None:
+        if self._live is not None and self._step is not None:
+            self._live.show("")
+            self._print(self._line(self._console.width, bar=False))
+        elif self._live is None:
+            self._show_plain()
+        self._print(f"{event.status} at step {event.step:,}", "bold")
+        if event.message:
+            self._print(event.message)
+
+    def _print(self, text: str, style: str = "") -> None:
+        if self._live is None:
+            # Plain text is for programs too: it is neither wrapped nor cut.
+            self._console.file.write(text + "\n")
+            self._console.file.flush()
+            return
+        from rich.text import Text
+
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+
+def _width(parts: Mapping[str, tuple[int, str]]) -> int:
+    return len("  ".join(text for _, text in parts.values()))
+
+
+def _bar(width: int, share: float) -> str:
+    full = int(width * min(1.0, max(0.0, share)))
+    return "━" * full + "─" * (width - full)
+
+
+class _LiveLine:
+    """A line that is redrawn in place."""
+
+    def show(self, text: str) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class _TerminalLine(_LiveLine):
+    """The last line of a terminal; what anybody prints meanwhile appears above it."""
+
+    def __init__(self, console: Any):
+        from rich.live import Live
+
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._started = False
+
+    def show(self, text: str) -> None:
+        from rich.text import Text
+
+        if not self._started:
+            self._live.start()
+            self._started = True
+        line = Text(text, no_wrap=True, overflow="ellipsis")
+        line.highlight_regex("━+", "green")
+        self._live.update(line, refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+class _NotebookLine(_LiveLine):
+    """One output of a notebook's cell, updated."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, text: str) -> None:
+        from IPython.display import display
+
+        content = {"text/plain": text}
+        if self._handle is None:
+            self._handle = display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
+
+    def close(self) -> None:
+        self._handle = None

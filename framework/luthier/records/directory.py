@@ -1,0 +1,298 @@
+"""A run's directory: `<root>/<name>/<id>/`, with everything that is known about the run.
+
+config.json          the recorded graph that was executed
+config.history.json  where each of its values was set
+config.txt           the same graph for reading
+config.values.json   its values as nested plain data, for other programs
+plan.json            what it was expected to cost
+source.json          which source ran (and source-*.patch: how it differs from its commit)
+status.json          how the run stands
+goodput.json         where its time went, in seconds by kind of work
+metrics.jsonl        every step, evaluation, sample and notice
+lock                 who writes here
+checkpoints/         what training resumes from
+wandb.json, wandb/   the mirror for Weights & Biases
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from luthier.errors import Problem, RunError
+from luthier.records import events
+from luthier.records.files import read_json, run_error, sync_directory, write_atomically, write_json
+from luthier.records.lock import Holder, Lock, holder
+from luthier.records.metrics_file import CutBack, cut_back
+from luthier.records.source import Source
+from luthier.records.status import CREATED, Status, read_status, write_status
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,+-]*")
+
+
+def new_id() -> str:
+    """Return an id for a run that no other has: the time, which sorts, and four random digits."""
+    return time.strftime("%Y%m%d-%H%M%S-") + os.urandom(2).hex()
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """A graph in the forms in which it is recorded.
+
+    Args:
+      graph: The graph as JSON text, from which it can be rebuilt.
+      history: Where each value was set, by path.
+      text: The rendered graph, for reading.
+      values: The graph's values as nested plain data, or None.
+    """
+
+    graph: str
+    history: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    text: str = ""
+    values: Mapping[str, Any] | None = None
+
+    def files(self) -> dict[str, str]:
+        """Return the text of every file, by name."""
+        files = {
+            "config.json": self.graph if self.graph.endswith("\n") else self.graph + "\n",
+            "config.history.json": json.dumps(self.history, indent=1, default=str) + "\n",
+            "config.txt": self.text if self.text.endswith("\n") else self.text + "\n",
+        }
+        if self.values is not None:
+            files["config.values.json"] = json.dumps(self.values, indent=1, default=str) + "\n"
+        return files
+
+
+class RunDirectory:
+    """A run's directory, which exists; make one with `create`, `open` or `luthier.records.find`.
+
+    Args:
+      path: The directory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = pathlib.Path(path)
+
+    def __repr__(self) -> str:
+        return f"RunDirectory({str(self.path)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunDirectory) and self.path.resolve() == other.path.resolve()
+
+    def __hash__(self) -> int:
+        return hash(self.path.resolve())
+
+    @classmethod
+    def create(
+        cls,
+        root: str | os.PathLike[str],
+        name: str,
+        id: str | None = None,
+        *,
+        configuration: Configuration,
+        source: Source | None = None,
+    ) -> RunDirectory:
+        """Make a run's directory; it appears whole, or not at all.
+
+        Args:
+          root: Where runs are kept.
+          name: The experiment's name.
+          id: The run's id; a new one when it is None.
+          configuration: The graph that will be executed.
+          source: What source will run.
+
+        Raises:
+          RunError: The run exists, a name cannot name a directory, or the disk refuses.
+        """
+        id = new_id() if id is None else id
+        path = cls.locate(root, name, id)
+        if (path / "config.json").exists():
+            remedy = "open it to continue the run, or choose another id"
+            raise RunError(Problem(f"the run {path} exists already", remedy=remedy))
+        building = path.with_name(f".{id}.{os.getpid()}.tmp")
+        files = configuration.files()
+        if source is not None:
+            files |= source.files()
+        try:
+            building.mkdir(parents=True)
+            for file_name, text in files.items():
+                write_atomically(building / file_name, text)
+            write_status(building / "status.json", Status())
+            os.rename(building, path)
+            sync_directory(path.parent)
+        except OSError as error:
+            raise run_error("create", path, error) from error
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        return cls(path)
+
+    @staticmethod
+    def locate(root: str | os.PathLike[str], name: str, id: str) -> pathlib.Path:
+        """Return where a run's directory is, or would be.
+
+        Raises:
+          RunError: `name` or `id` cannot name a directory, or `root` is not on a disk.
+        """
+        if "://" in os.fspath(root):
+            remedy = "runs append and lock: keep records.directory on a disk"
+            raise RunError(Problem(f"{os.fspath(root)} is not a directory", remedy=remedy))
+        for what, value in (("name", name), ("id", id)):
+            if not _NAME.fullmatch(value):
+                remedy = "use letters, digits and ._=,+-, and start with a letter or digit"
+                raise RunError(Problem(f"{value!r} cannot be the {what} of a run", remedy=remedy))
+        return pathlib.Path(root) / name / id
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
+        """Return the run's directory at `path`.
+
+        Raises:
+          RunError: There is none.
+        """
+        directory = cls(path)
+        if not directory.config_path.is_file():
+            remedy = "`luthier runs` lists the runs"
+            raise RunError(Problem(f"{directory.path} is not a run's directory", remedy=remedy))
+        return directory
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return self.path.resolve().parent.name
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.path.resolve().name
+
+    @property
+    def config_path(self) -> pathlib.Path:
+        """The recorded graph."""
+        return self.path / "config.json"
+
+    @property
+    def metrics_path(self) -> pathlib.Path:
+        """Every step, evaluation, sample and notice, a line each."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def status_path(self) -> pathlib.Path:
+        """How the run stands."""
+        return self.path / "status.json"
+
+    @property
+    def checkpoints_path(self) -> pathlib.Path:
+        """Where checkpoints are kept."""
+        return self.path / "checkpoints"
+
+    @property
+    def lock_path(self) -> pathlib.Path:
+        """Who writes here."""
+        return self.path / "lock"
+
+    def read_config(self) -> str:
+        """Return the recorded graph as JSON text.
+
+        Raises:
+          RunError: It cannot be read.
+        """
+        try:
+            return self.config_path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise run_error("read", self.config_path, error) from error
+
+    def read_values(self) -> dict[str, Any]:
+        """Return the graph's values as nested plain data; empty where they were not recorded."""
+        return read_json(self.path / "config.values.json", default={})
+
+    def read_source(self) -> dict[str, Any]:
+        """Return what source ran last; empty where it was not recorded."""
+        return read_json(self.path / "source.json", default={})
+
+    def read_plan(self) -> dict[str, Any] | None:
+        """Return the plan, or None where there is none."""
+        return read_json(self.path / "plan.json")
+
+    def write_plan(self, plan: Mapping[str, Any]) -> None:
+        """Record what the run is expected to cost."""
+        write_json(self.path / "plan.json", plan)
+
+    def write_source(self, source: Source) -> None:
+        """Record what source runs from now on."""
+        self._replace(source.files())
+
+    def write_configuration(self, configuration: Configuration) -> None:
+        """Record the graph with which the run goes on; the earlier one stays as `config.1.json`."""
+        self._replace(configuration.files())
+
+    def _replace(self, files: Mapping[str, str]) -> None:
+        """Write the files that changed, and keep what they were under the first free number."""
+        changed = {}
+        for name, text in files.items():
+            path = self.path / name
+            try:
+                before = path.read_text(encoding="utf-8") if path.exists() else None
+            except OSError as error:
+                raise run_error("read", path, error) from error
+            if before != text:
+                changed[name] = (before, text)
+        number = 1
+        while any((self.path / _numbered(name, number)).exists() for name in changed):
+            number += 1
+        for name, (before, text) in changed.items():
+            if before is not None:
+                write_atomically(self.path / _numbered(name, number), before)
+            write_atomically(self.path / name, text)
+
+    def read_status(self) -> Status:
+        """Return how the run stands: `running` only if a process really holds its lock.
+
+        Raises:
+          RunError: status.json is damaged.
+        """
+        status = read_status(self.status_path)
+        if status.status == events.RUNNING and self.writer() is None:
+            message = "the process ended without a word"
+            status = dataclasses.replace(status, status=events.INTERRUPTED, message=message)
+        return status
+
+    def write_status(self, status: Status) -> None:
+        """Write how the run stands."""
+        write_status(self.status_path, status)
+
+    def writer(self) -> Holder | None:
+        """Return the live process that writes here, if any."""
+        return holder(self.lock_path)
+
+    def lock(self) -> Lock:
+        """Become the one writer of this directory; release it, or use it in a `with`.
+
+        Raises:
+          RunError: Another process is; the message names it.
+        """
+        return Lock(self.lock_path)
+
+    def cut_back(self, step: int | None) -> CutBack:
+        """Drop what was recorded after the restored `step` (None: nothing was restored).
+
+        Raises:
+          RunError: The file cannot be read or written.
+        """
+        return cut_back(self.metrics_path, -1 if step is None else step)
+
+    @property
+    def started(self) -> bool:
+        """Whether a process ever trained here."""
+        return read_status(self.status_path).status != CREATED
+
+
+def _numbered(name: str, number: int) -> str:
+    stem, dot, suffix = name.rpartition(".")
+    return f"{stem}.{number}{dot}{suffix}"

@@ -1,0 +1,153 @@
+"""What happens in a run, as typed facts. Everything that a run tells anybody is one of these.
+
+Events are emitted in the order of their steps. Step numbers count finished optimizer steps:
+`Step(1)` is the first, and an evaluation of untrained parameters is at step 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+LOSS = "loss"
+LEARNING_RATE = "learning_rate"
+TOKENS_PER_SECOND = "tokens_per_second"
+STEPS_PER_SECOND = "steps_per_second"
+MFU = "mfu"
+TOKENS = "tokens"
+EPOCHS = "epochs"
+SECONDS = "seconds"
+STEP_SECONDS = "step_seconds"
+DATA_WAIT_SECONDS = "data_wait_seconds"
+MEMORY_BYTES = "memory_bytes"
+
+# Names of step values that are about speed, not about learning.
+PERFORMANCE = frozenset(
+    {
+        TOKENS_PER_SECOND,
+        STEPS_PER_SECOND,
+        MFU,
+        SECONDS,
+        STEP_SECONDS,
+        DATA_WAIT_SECONDS,
+        MEMORY_BYTES,
+    }
+)
+
+FINISHED = "finished"
+INTERRUPTED = "interrupted"
+FAILED = "failed"
+PREEMPTED = "preempted"
+RUNNING = "running"
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """A process starts (or goes on) training.
+
+    Args:
+      experiment: The experiment's name.
+      run_directory: Where the run is recorded, or empty.
+      step: Steps already done: 0 for a new run, the restored step after a restart.
+      total_steps: Steps of the whole run, when known.
+      parameters: Number of parameters.
+      mesh: Size of every mesh axis.
+      devices: The devices in words, such as `8 x cpu`.
+      memory_bytes_per_device: Bytes that the state takes on one device.
+      flops_per_step: Model FLOPs of one optimizer step.
+      data: What the training data says of itself; `unigram_entropy` and `bigram_entropy` are in
+        nats per byte.
+      evaluations: The same for every evaluation set, by its name.
+      notes: Further lines to show, by label.
+    """
+
+    experiment: str
+    run_directory: str = ""
+    step: int = 0
+    total_steps: int | None = None
+    parameters: int | None = None
+    mesh: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    devices: str = ""
+    memory_bytes_per_device: int | None = None
+    flops_per_step: float | None = None
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    evaluations: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Optimizer step number `step` is done; `values` are its scalars by name, on the host."""
+
+    step: int
+    values: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """An evaluation set was evaluated.
+
+    Args:
+      step: Steps done when it was evaluated.
+      name: The evaluation set's name.
+      values: Its metrics by name.
+      better: For a metric that has a best value, `lower` or `higher`.
+    """
+
+    step: int
+    name: str
+    values: Mapping[str, float]
+    better: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A checkpoint of `step` is committed."""
+
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """The model generated `text` after `step` steps."""
+
+    step: int
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Notice:
+    """The user should know `text`; one line."""
+
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """The process stops training.
+
+    Args:
+      status: `finished`, `interrupted`, `preempted` or `failed`.
+      step: Steps done.
+      summary: The run's final figures by name.
+      message: Why it ended, or what the user may do next; lines.
+    """
+
+    status: str
+    step: int
+    summary: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    message: str = ""
+
+
+Event = Header | Step | Evaluation | Saved | Sample | Notice | Ended
+
+KINDS: dict[str, type] = {
+    "header": Header,
+    "step": Step,
+    "evaluation": Evaluation,
+    "saved": Saved,
+    "sample": Sample,
+    "notice": Notice,
+    "ended": Ended,
+}

@@ -1,0 +1,97 @@
+"""Files that are whole or absent: a reader never sees half of one, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import pathlib
+from typing import Any
+
+from luthier.errors import Problem, RunError
+
+_REMEDIES = {
+    errno.ENOSPC: "free space on that disk, then rerun the same command",
+    errno.EDQUOT: "free space within your quota, then rerun the same command",
+    errno.EFBIG: "raise the limit on file sizes (`ulimit -f`), then rerun the same command",
+    errno.EROFS: "choose a writable place with records.directory=PATH",
+    errno.EACCES: "choose a writable place with records.directory=PATH",
+    errno.EPERM: "choose a writable place with records.directory=PATH",
+    errno.ENOENT: "see that the directory exists and was not removed",
+    errno.ENOTDIR: "choose a directory with records.directory=PATH",
+}
+
+
+def run_error(action: str, path: str | os.PathLike[str], error: OSError) -> RunError:
+    """Return the one-line error for an operating system's refusal.
+
+    Args:
+      action: What was tried, such as `write`.
+      path: The file or directory that it was tried on.
+      error: What the operating system said.
+    """
+    reason = error.strerror or str(error) or type(error).__name__
+    remedy = _REMEDIES.get(error.errno or 0, "")
+    return RunError(Problem(f"cannot {action} {os.fspath(path)}: {reason}", remedy=remedy))
+
+
+def write_atomically(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file so that `path` holds the old text or the new, never a part of it.
+
+    Args:
+      path: The file; its directory must exist.
+      text: What to write, as UTF-8.
+
+    Raises:
+      RunError: The disk is full, the directory is missing or cannot be written.
+    """
+    path = pathlib.Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise run_error("write", path, error) from error
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make the names in a directory durable, where the file system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write a value as strict, indented JSON, atomically."""
+    write_atomically(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: str | os.PathLike[str], default: Any = None) -> Any:
+    """Return a JSON file's value.
+
+    Args:
+      path: The file.
+      default: What a missing file stands for.
+
+    Raises:
+      RunError: The file cannot be read, or is not JSON.
+    """
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+        return json.loads(text)
+    except FileNotFoundError:
+        return default
+    except OSError as error:
+        raise run_error("read", path, error) from error
+    except ValueError as error:
+        raise RunError(Problem(f"{os.fspath(path)} is damaged: {error}")) from error

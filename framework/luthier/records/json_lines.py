@@ -1,0 +1,220 @@
+"""The sink that is the record: a thread appends events to metrics.jsonl, durably."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from luthier.errors import Problem, RunError
+from luthier.records.events import Event
+from luthier.records.files import run_error
+from luthier.records.metrics_file import encode_event
+
+_POLL_SECONDS = 0.1
+
+
+def _silent(text: str) -> None:
+    del text
+
+
+class JsonLines:
+    """Appends events to a file, in the order in which they are emitted.
+
+    `emit` only queues. When the disk refuses, the events are kept in memory and tried again every
+    second, and it is reported once; `flush` says whether everything is on disk, and raises where it
+    is not. When `capacity` events wait, `emit` waits too (the disk is slow) or raises (it refuses).
+
+    Args:
+      path: The file; a torn last line in it is cut off first.
+      report: Is given one line about trouble, and one when it is over; called from any thread.
+      sync_seconds: Longest time between two fsyncs while events come in.
+      retry_seconds: Time between two attempts after the disk refused.
+      capacity: Most events that may wait in memory.
+
+    Raises:
+      RunError: The file cannot be opened for writing.
+    """
+
+    essential = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        report: Callable[[str], None] = _silent,
+        *,
+        sync_seconds: float = 2.0,
+        retry_seconds: float = 1.0,
+        capacity: int = 65536,
+    ):
+        self.path = pathlib.Path(path)
+        self._report = report
+        self._sync_seconds = sync_seconds
+        self._retry_seconds = retry_seconds
+        self._capacity = capacity
+        self._pending: deque[dict[str, Any]] = deque()
+        self._condition = threading.Condition()
+        self._asked = self._answered = 0  # numbers of flushes
+        self._error: OSError | None = None
+        self._defect: BaseException | None = None
+        self._closing = False
+        self._step = 0
+        try:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            self._end = _mend(self._descriptor)
+        except OSError as error:
+            raise run_error("write", self.path, error) from error
+        self._thread = threading.Thread(target=self._run, name="luthier-json-lines", daemon=True)
+        self._thread.start()
+
+    def emit(self, event: Event) -> None:
+        """Queue an event.
+
+        Raises:
+          RunError: The disk has refused for so long that no more events fit into memory.
+          TypeError: A value of a step or an evaluation is not a number.
+        """
+        record = encode_event(event, time.time(), self._step)
+        self._step = max(self._step, record["step"])
+        with self._condition:
+            self._check()
+            while len(self._pending) >= self._capacity:
+                if self._error is not None:
+                    raise run_error("write", self.path, self._error)
+                self._condition.wait(0.1)
+                self._check()
+            self._pending.append(record)
+
+    def flush(self) -> None:
+        """Return when everything emitted so far is durable.
+
+        Raises:
+          RunError: The disk refuses.
+        """
+        with self._condition:
+            if self._closing:
+                return
+            self._asked += 1
+            number = self._asked
+            self._condition.notify_all()
+            while self._answered < number:
+                self._check()
+                self._condition.wait(1.0)
+            if self._error is not None:
+                raise run_error("write", self.path, self._error)
+
+    def close(self) -> None:
+        """Flush and end the thread; a second call does nothing. See `flush` for what it raises."""
+        with self._condition:
+            if self._closing:
+                return
+        try:
+            self.flush()
+        finally:
+            with self._condition:
+                self._closing = True
+                self._condition.notify_all()
+            self._thread.join()
+            os.close(self._descriptor)
+
+    def _check(self) -> None:
+        if self._defect is not None:
+            raise RuntimeError(f"the writer of {self.path} has died") from self._defect
+        if self._closing:
+            raise RunError(Problem(f"{self.path} is closed"))
+
+    def _run(self) -> None:
+        try:
+            self._write_forever()
+        except BaseException as error:  # a defect of ours: it must not pass in silence
+            with self._condition:
+                self._defect = error
+                self._condition.notify_all()
+
+    def _write_forever(self) -> None:
+        unsynced_since: float | None = None
+        while True:
+            with self._condition:
+                self._wait()
+                batch = list(self._pending)
+                asked, closing = self._asked, self._closing
+            error = self._append(batch)
+            written = 0 if error else len(batch)
+            if written and unsynced_since is None:
+                unsynced_since = time.monotonic()
+            if error is None and unsynced_since is not None:
+                due = time.monotonic() - unsynced_since >= self._sync_seconds
+                if due or closing or asked > self._answered:
+                    error = self._sync()
+                    unsynced_since = unsynced_since if error else None
+            self._answer(asked, error, written)
+            if closing:
+                return
+
+    def _wait(self) -> None:
+        """Sleep until there is something to do."""
+        if self._asked == self._answered and not self._closing:
+            # Not woken by every event: that would cost the training thread more than the event.
+            self._condition.wait(_POLL_SECONDS if self._error is None else self._retry_seconds)
+
+    def _answer(self, asked: int, error: OSError | None, written: int) -> None:
+        with self._condition:
+            for _ in range(written):
+                self._pending.popleft()
+            waiting = len(self._pending)
+            before, self._error = self._error, error
+            self._answered = asked
+            self._condition.notify_all()
+        if error is not None and before is None:
+            self._report(
+                f"{run_error('write', self.path, error)} ({waiting} records wait in memory)"
+            )
+        elif error is None and before is not None:
+            self._report(f"{self.path} can be written again; nothing is lost")
+
+    def _append(self, batch: list[dict[str, Any]]) -> OSError | None:
+        """Write whole lines, or leave the file as it was."""
+        if not batch:
+            return None
+        data = memoryview(
+            b"".join(json.dumps(record, allow_nan=False).encode() + b"\n" for record in batch)
+        )
+        size = len(data)
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._end)
+            return error
+        self._end += size
+        return None
+
+    def _sync(self) -> OSError | None:
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            return error
+        return None
+
+
+def _mend(descriptor: int) -> int:
+    """Cut off a torn last line; return the file's length."""
+    end = os.fstat(descriptor).st_size
+    position = end
+    while position > 0:
+        start = max(0, position - 65536)
+        newline = os.pread(descriptor, position - start, start).rfind(b"\n")
+        if newline >= 0:
+            position = start + newline + 1
+            break
+        position = start
+    if position != end:
+        os.ftruncate(descriptor, position)
+    return position

@@ -1,0 +1,290 @@
+"""The record of a run: one JSON object per line, every step exactly once, across restarts.
+
+A line is `{"kind": "step", "step": 12, "time": 1767225600.1, "values": {"loss": 2.5}}`. JSON has no
+NaN and no infinities: in `values` they stand as the strings "NaN", "Infinity" and "-Infinity".
+Every other float reads back as the very same double.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import numbers
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from luthier.errors import Problem, RunError
+from luthier.records.events import KINDS, Evaluation, Event, Step
+from luthier.records.files import run_error, sync_directory
+
+_KIND_OF = {cls: kind for kind, cls in KINDS.items()}
+_FIELDS = {kind: {field.name for field in dataclasses.fields(cls)} for kind, cls in KINDS.items()}
+
+
+class Recorded(NamedTuple):
+    """An event with the time (seconds since 1970) and the step at which it was recorded."""
+
+    time: float
+    step: int
+    event: Event
+
+
+class CutBack(NamedTuple):
+    """How many lines `cut_back` kept and dropped, and how many of the dropped were unreadable."""
+
+    kept: int
+    dropped: int
+    damaged: int
+
+
+def encode_number(value: Any) -> int | float | str:
+    """Return a scalar as strict JSON holds it.
+
+    Args:
+      value: A bool, int, float, NumPy scalar or array without dimensions.
+
+    Raises:
+      TypeError: It is not a number.
+    """
+    if isinstance(value, str):
+        raise TypeError(f"a recorded value is a number, not {value!r}")
+    if isinstance(value, int | numbers.Integral):
+        return int(value)
+    number = float(value)
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _encode(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_encode(entry) for entry in value]
+    if value is None or isinstance(value, str | bool):
+        return value
+    try:
+        return encode_number(value)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def encode_event(event: Event, time: float, step: int) -> dict[str, Any]:
+    """Return an event as the JSON object of its line.
+
+    Args:
+      event: Any event.
+      time: Seconds since 1970.
+      step: The step for events that have none of their own.
+
+    Raises:
+      TypeError: A value of a step or an evaluation is not a number.
+    """
+    record: dict[str, Any] = {"kind": _KIND_OF[type(event)], "step": step, "time": round(time, 6)}
+    if isinstance(event, Step | Evaluation):
+        values = {name: encode_number(value) for name, value in event.values.items()}
+        record["step"] = int(event.step)
+        if isinstance(event, Evaluation):
+            record["name"] = event.name
+            if event.better:
+                record["better"] = dict(event.better)
+        record["values"] = values
+        return record
+    for field in dataclasses.fields(event):
+        record[field.name] = _encode(getattr(event, field.name))
+    return record
+
+
+def decode_event(record: Mapping[str, Any]) -> Recorded | None:
+    """Return the event of a line's JSON object, or None for a kind of a later version."""
+    kind = record["kind"]
+    if kind not in KINDS:
+        return None
+    fields = {name: value for name, value in record.items() if name in _FIELDS[kind]}
+    try:
+        if kind in ("step", "evaluation"):
+            values = record["values"]
+            fields["values"] = {name: _decode_number(value) for name, value in values.items()}
+        return Recorded(record["time"], record["step"], KINDS[kind](**fields))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"a recorded {kind} of step {record['step']} is damaged: {error!r}"
+        raise RunError(Problem(what)) from error
+
+
+def _decode_number(value: Any) -> Any:
+    return float(value) if isinstance(value, str) else value
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """Return the line's object, or None when the line is torn or damaged."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    if isinstance(record, dict) and "kind" in record and isinstance(record.get("step"), int):
+        return record
+    return None
+
+
+def read_records(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yield every line's JSON object; a torn end (a process killed while writing) is left out.
+
+    Args:
+      path: A metrics.jsonl; a missing file has no lines.
+
+    Raises:
+      RunError: A line with good ones after it cannot be read; the message names it.
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise run_error("read", path, error) from error
+    with file:
+        damaged = 0
+        for number, line in enumerate(file, start=1):
+            record = _parse(line)
+            if record is None:
+                damaged = damaged or number
+            elif damaged:
+                remedy = "resuming the run drops that line and keeps a copy of the file"
+                raise RunError(Problem(f"{path}: line {damaged} is damaged", remedy=remedy))
+            else:
+                yield record
+
+
+def read_events(path: str | os.PathLike[str]) -> Iterator[Recorded]:
+    """Yield the events recorded in `path`, in order. See `read_records` for what it raises."""
+    for record in read_records(path):
+        recorded = decode_event(record)
+        if recorded is not None:
+            yield recorded
+
+
+def read_metrics(
+    path: str | os.PathLike[str], evaluation: str | None = None
+) -> list[dict[str, float]]:
+    """Return the steps (or one evaluation set's results) as rows, ready for `pandas.DataFrame`.
+
+    Args:
+      path: A metrics.jsonl.
+      evaluation: The name of an evaluation set, or None for the training steps.
+
+    Returns:
+      One dict per row: `step`, `time` and the values by name.
+    """
+    rows = []
+    for time, step, event in read_events(path):
+        wanted = (
+            isinstance(event, Step)
+            if evaluation is None
+            else (isinstance(event, Evaluation) and event.name == evaluation)
+        )
+        if wanted:
+            rows.append({"step": step, "time": time, **event.values})  # type: ignore[union-attr]
+    return rows
+
+
+def cut_back(path: str | os.PathLike[str], step: int) -> CutBack:
+    """Drop every line that was recorded after `step`, and whatever is torn, atomically.
+
+    Called before a restart from a checkpoint of `step`, it makes the file what it was when that
+    checkpoint was saved. Where a line inside the file is damaged, the file is kept as
+    `metrics.jsonl.damaged` too.
+
+    Args:
+      path: A metrics.jsonl; a missing file is fine.
+      step: The restored step; -1 drops everything.
+
+    Returns:
+      How many lines were kept and dropped.
+
+    Raises:
+      RunError: The file cannot be read or written.
+    """
+    path = pathlib.Path(path)
+    try:
+        return _cut_back(path, step)
+    except FileNotFoundError:
+        return CutBack(0, 0, 0)
+    except OSError as error:
+        raise run_error("cut back", path, error) from error
+
+
+def _cut_back(path: pathlib.Path, step: int) -> CutBack:
+    kept = dropped = damaged = 0
+    end = position = 0  # `end`: where the kept lines would end if only a tail were dropped
+    holes = inner_damage = False
+    torn_at = -1
+    with open(path, "rb") as file:
+        for line in file:
+            record = _parse(line)
+            if record is not None and torn_at >= 0:
+                inner_damage = True
+            if record is not None and record["step"] <= step:
+                holes = holes or end != position
+                kept += 1
+                end = position + len(line)
+            else:
+                dropped += 1
+                damaged += record is None
+                torn_at = position if record is None else torn_at
+            position += len(line)
+    if not dropped:
+        return CutBack(kept, 0, 0)
+    if inner_damage:
+        copy = path.with_name(path.name + ".damaged")
+        copy.write_bytes(path.read_bytes())
+    if holes:
+        _rewrite(path, step)
+    else:
+        with open(path, "rb+") as file:
+            file.truncate(end)
+            os.fsync(file.fileno())
+    return CutBack(kept, dropped, damaged)
+
+
+def _rewrite(path: pathlib.Path, step: int) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(path, "rb") as source, open(temporary, "wb") as target:
+            for line in source:
+                record = _parse(line)
+                if record is not None and record["step"] <= step:
+                    target.write(line)
+            target.flush()
+            os.fsync(target.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def read_last(
+    path: str | os.PathLike[str], kind: type, window_bytes: int = 1 << 18
+) -> Recorded | None:
+    """Return the last event of a type, looking only at the file's end.
+
+    Args:
+      path: A metrics.jsonl; a missing file has no events.
+      kind: The event's class.
+      window_bytes: How much of the end to look at.
+    """
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - window_bytes))
+            lines = file.read().splitlines(keepends=True)
+    except OSError:
+        return None
+    for line in reversed(lines):
+        record = _parse(line)
+        if record is not None and record["kind"] == _KIND_OF[kind]:
+            return decode_event(record)
+    return None

@@ -1,0 +1,187 @@
+"""The recorder: what a run emits goes to every sink, and no sink can harm another or the run."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import sys
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from luthier.errors import RunError
+from luthier.records.console import Console
+from luthier.records.directory import RunDirectory
+from luthier.records.events import Ended, Event, Notice
+from luthier.records.goodput import Goodput
+from luthier.records.json_lines import JsonLines
+from luthier.records.status import StatusFile
+from luthier.records.weights_and_biases import Wandb
+
+
+class Sink(Protocol):
+    """Takes in events. An `essential` sink's errors stop the run; any other's are told, once."""
+
+    essential: bool
+
+    def emit(self, event: Event) -> None:
+        """Take in an event; must return fast."""
+
+    def flush(self) -> None:
+        """Make what was taken in durable, where that means something."""
+
+    def close(self) -> None:
+        """Let go of everything; emits nothing any more."""
+
+
+class Recorder:
+    """Hands events to sinks, from the thread that trains.
+
+    Args:
+      sinks: In the order in which they are given events, and closed.
+      goodput: The run's stopwatch; its summary becomes part of the summary of `Ended`.
+    """
+
+    def __init__(self, sinks: Sequence[Sink] = (), goodput: Goodput | None = None):
+        self.goodput = Goodput() if goodput is None else goodput
+        self._sinks = list(sinks)
+        self._reports: deque[str] = deque()
+        self._closed = False
+        atexit.register(self._close_at_exit)
+
+    def add(self, sink: Sink) -> None:
+        """Hand events to one more sink from now on."""
+        self._sinks.append(sink)
+
+    def report(self, text: str) -> None:
+        """Have one line emitted as a `Notice` at the next opportunity; callable from any thread."""
+        self._reports.append(text)
+
+    def emit(self, event: Event) -> None:
+        """Hand an event to every sink.
+
+        Raises:
+          RunError: The run can no longer be recorded; every sink was given the event.
+          TypeError: A value of a step or an evaluation is not a number.
+        """
+        if isinstance(event, Ended):
+            summary = {**self.goodput.summary(), **event.summary}
+            event = dataclasses.replace(event, summary=summary)
+        self._deliver(event)
+        self._deliver_reports()
+
+    def notice(self, text: str) -> None:
+        """Tell the user one line."""
+        self.emit(Notice(text))
+
+    def flush(self) -> None:
+        """Return when everything emitted is on disk; called before a checkpoint is committed.
+
+        Raises:
+          RunError: The disk refuses.
+        """
+        self._each("flush", lambda sink: sink.flush())
+        self._deliver_reports()
+
+    def close(self) -> None:
+        """Close every sink in order; a second call does nothing.
+
+        Raises:
+          RunError: Not everything emitted is on disk.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self._close_at_exit)
+        failure: Exception | None = None
+        while self._sinks:
+            sink = self._sinks.pop(0)
+            try:
+                sink.close()
+            except Exception as error:
+                if sink.essential:
+                    failure = failure or error
+                else:
+                    self.report(_ended(sink, error))
+            self._deliver_reports()
+        if failure is not None:
+            raise failure
+
+    def _deliver(self, event: Event) -> None:
+        self._each("emit", lambda sink: sink.emit(event))
+
+    def _deliver_reports(self) -> None:
+        while self._reports:
+            try:
+                self._deliver(Notice(self._reports.popleft()))
+            except RunError:
+                if not self._closed:
+                    raise
+
+    def _each(self, verb: str, call) -> None:
+        failure: Exception | None = None
+        for sink in tuple(self._sinks):
+            try:
+                call(sink)
+            except Exception as error:
+                if sink.essential:
+                    failure = failure or error
+                    continue
+                self._sinks.remove(sink)
+                self.report(_ended(sink, error))
+        if failure is not None:
+            raise failure
+
+    def _close_at_exit(self) -> None:
+        try:
+            self.close()
+        except Exception as error:
+            print(f"luthier: {error}", file=sys.stderr)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _ended(sink: Sink, error: Exception) -> str:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return f"{type(sink).__name__} stopped recording: {reason}; training goes on"
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """How runs are recorded; the JSON lines always are.
+
+    Args:
+      directory: Where runs are kept.
+      console: What is shown while training; None shows nothing.
+      wandb: The mirror in Weights & Biases; None makes none.
+    """
+
+    directory: str = "runs"
+    console: Console | None = Console()
+    wandb: Wandb | None = None
+
+    def open(self, run_directory: RunDirectory | None) -> Recorder:
+        """Return a recorder for a run.
+
+        Args:
+          run_directory: The run's directory, locked and cut back by the caller; None records
+            nothing and only shows.
+
+        Raises:
+          RunError: The directory cannot be written.
+        """
+        recorder = Recorder()
+        report = recorder.report
+        if run_directory is not None:
+            recorder.add(JsonLines(run_directory.metrics_path, report))
+            recorder.add(StatusFile(run_directory.status_path, report, goodput=recorder.goodput))
+            mirror = self.wandb.open(run_directory, report) if self.wandb is not None else None
+            if mirror is not None:
+                recorder.add(mirror)
+        if self.console is not None:
+            recorder.add(self.console.open())
+        return recorder

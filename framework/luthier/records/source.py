@@ -1,0 +1,199 @@
+"""What source a run ran: versions, git revision, what differs from it, hashes of packages."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_VERSIONS_OF = (
+    "luthier", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "fiddle", "numpy",
+    "wandb",
+)  # fmt: skip
+_LARGEST_PATCH_BYTES = 4 << 20
+_SKIPPED = frozenset({"__pycache__", "node_modules", "build", "dist"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What source a run ran.
+
+    Args:
+      versions: Version of every package that matters, by distribution name.
+      python: Version of Python.
+      platform: Operating system, kernel and machine.
+      git: `root`, `revision`, `branch`, `dirty`, `untracked`, `patch_sha256`; empty outside a
+        repository.
+      packages: SHA-256 over the Python files of each of the user's packages, and of luthier.
+      patch: How tracked files differ from the revision; empty when they don't.
+      arguments: The command line.
+    """
+
+    versions: dict[str, str]
+    python: str
+    platform: str
+    git: dict[str, Any]
+    packages: dict[str, str]
+    patch: str = ""
+    arguments: tuple[str, ...] = ()
+
+    def files(self) -> dict[str, str]:
+        """Return the text of every file that records this, by name."""
+        record = dataclasses.asdict(self)
+        patch = record.pop("patch")
+        files = {}
+        if patch:
+            record["git"]["patch"] = f"source-{self.git['patch_sha256'][:12]}.patch"
+            files[record["git"]["patch"]] = patch
+        return {"source.json": json.dumps(record, indent=1) + "\n", **files}
+
+
+def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] = ".") -> Source:
+    """Return what source runs in this process.
+
+    It calls git twice at most, with time limits, and imports nothing; a missing git, package or
+    repository leaves its entry empty.
+
+    Args:
+      packages: Import names of the user's packages.
+      directory: Any directory of the repository to describe.
+    """
+    git, patch = _git(pathlib.Path(directory))
+    hashes = {}
+    for name in ("luthier", *packages):
+        digest = hash_package(name)
+        if digest:
+            hashes[name] = digest
+    return Source(
+        versions=_versions(),
+        python=platform.python_version(),
+        platform=platform.platform(),
+        git=git,
+        packages=hashes,
+        patch=patch,
+        arguments=tuple(sys.argv),
+    )
+
+
+def _versions() -> dict[str, str]:
+    import importlib.metadata  # here, for the start-up time of those who don't need it
+
+    versions = {}
+    for name in _VERSIONS_OF:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def hash_package(name: str) -> str:
+    """Return the SHA-256 over the names and contents of a package's Python files.
+
+    Args:
+      name: An import name, such as `my_project` or `my_project.models`.
+
+    Returns:
+      Hexadecimal digits, or "" where there is no such package on the path.
+    """
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return ""
+    if spec is None:
+        return ""
+    digest = hashlib.sha256()
+    if spec.submodule_search_locations is None:
+        files = iter([(spec.name + ".py", pathlib.Path(spec.origin))]) if spec.origin else iter(())
+    else:
+        files = _python_files(spec.submodule_search_locations)
+    for relative, path in files:
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue
+        for part in (relative.encode(), content):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _python_files(locations: Sequence[str]) -> Iterator[tuple[str, pathlib.Path]]:
+    for location in locations:
+        for directory, directories, names in os.walk(location):
+            directories[:] = sorted(
+                name for name in directories if not name.startswith(".") and name not in _SKIPPED
+            )
+            for name in sorted(names):
+                if name.endswith(".py"):
+                    path = pathlib.Path(directory, name)
+                    yield path.relative_to(location).as_posix(), path
+
+
+def _git(directory: pathlib.Path) -> tuple[dict[str, Any], str]:
+    status = _call_git(directory, "status", "--porcelain=v2", "--branch", "-z", "--no-renames")
+    if status is None:
+        return {}, ""
+    revision = branch = ""
+    untracked, changed = [], []
+    for entry in status.decode(errors="replace").split("\0"):
+        if entry.startswith("# branch.oid "):
+            revision = entry.removeprefix("# branch.oid ")
+        elif entry.startswith("# branch.head "):
+            branch = entry.removeprefix("# branch.head ")
+        elif entry.startswith("? "):
+            untracked.append(entry[2:])
+        elif entry and not entry.startswith("#"):
+            changed.append(entry)
+    git: dict[str, Any] = {
+        "root": str(_root(directory)),
+        "revision": "" if revision == "(initial)" else revision,
+        "branch": "" if branch == "(detached)" else branch,
+        "dirty": bool(changed),
+        "untracked": untracked[:100],
+    }
+    if not changed or not git["revision"]:
+        return git, ""
+    patch = _call_git(directory, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv")
+    if patch is None:
+        return git, ""
+    git["patch_sha256"] = hashlib.sha256(patch).hexdigest()
+    if len(patch) > _LARGEST_PATCH_BYTES:
+        return git, ""
+    return git, patch.decode(errors="surrogateescape").encode(errors="replace").decode()
+
+
+def _root(directory: pathlib.Path) -> pathlib.Path:
+    resolved = directory.resolve()
+    for candidate in (resolved, *resolved.parents):
+        if (candidate / ".git").exists():
+            return candidate
+    return resolved
+
+
+def _call_git(directory: pathlib.Path, *arguments: str, seconds: float = 5.0) -> bytes | None:
+    """Return what git prints, or None; the repository's own hooks and monitors are not run."""
+    command = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", *arguments)
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        result = subprocess.run(
+            command,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=seconds,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout if result.returncode == 0 else None

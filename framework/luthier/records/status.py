@@ -1,0 +1,208 @@
+"""status.json: how a run stands, for those who look from outside."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from luthier.errors import Problem, RunError
+from luthier.records import events
+from luthier.records.files import read_json, write_json
+from luthier.records.goodput import Goodput
+from luthier.records.metrics_file import encode_number
+
+CREATED = "created"
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """How a run stands.
+
+    Args:
+      status: `created`, `running`, `finished`, `interrupted`, `preempted` or `failed`.
+      step: Steps done.
+      total_steps: Steps of the whole run, when known.
+      saved_step: The last step of which a checkpoint is committed.
+      seconds: Seconds spent training, over all restarts.
+      tokens: Tokens trained on.
+      restarts: How often training went on after it had ended.
+      started: When the run first started, in seconds since 1970.
+      updated: When this was written.
+      message: What was said when the run ended.
+      metrics: The last step's values.
+      evaluations: The last values of every evaluation set.
+    """
+
+    status: str = CREATED
+    step: int = 0
+    total_steps: int | None = None
+    saved_step: int | None = None
+    seconds: float = 0.0
+    tokens: int = 0
+    restarts: int = 0
+    started: float = 0.0
+    updated: float = 0.0
+    message: str = ""
+    metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    evaluations: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+
+def read_status(path: str | os.PathLike[str]) -> Status:
+    """Return the status in a file; a missing file is a run that never started.
+
+    Raises:
+      RunError: The file is damaged.
+    """
+    fields = read_json(path, default={})
+    if not isinstance(fields, dict):
+        raise RunError(Problem(f"{os.fspath(path)} is damaged: it holds no status"))
+    known = {field.name for field in dataclasses.fields(Status)}
+    return Status(**{name: value for name, value in fields.items() if name in known})
+
+
+def write_status(path: str | os.PathLike[str], status: Status) -> None:
+    """Write a status atomically.
+
+    Raises:
+      RunError: The file cannot be written.
+    """
+    write_json(path, dataclasses.asdict(status))
+
+
+class StatusFile:
+    """The sink that keeps status.json up to date, from a thread of its own.
+
+    Args:
+      path: The file.
+      report: Is given one line when the file cannot be written.
+      goodput: Its seconds, with those of earlier processes, go to goodput.json beside the file.
+      every_seconds: Time between two updates while nothing special happens.
+    """
+
+    essential = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        report: Callable[[str], None] = lambda text: None,
+        *,
+        goodput: Goodput | None = None,
+        every_seconds: float = 10.0,
+    ):
+        self.path = pathlib.Path(path)
+        self._report = report
+        self._goodput = goodput
+        self._every_seconds = every_seconds
+        self._earlier = read_status(self.path)
+        self._goodput_path = self.path.with_name("goodput.json")
+        self._earlier_goodput: dict[str, float] = read_json(self._goodput_path, default={})
+        self._status = self._earlier
+        self._step: events.Step | None = None
+        self._wake = threading.Event()
+        self._closing = False
+        self._reported = False
+        self._thread = threading.Thread(target=self._run, name="luthier-status", daemon=True)
+        self._thread.start()
+
+    def emit(self, event: events.Event) -> None:
+        """Take note of an event; the file follows soon."""
+        replace = dataclasses.replace
+        status = self._status
+        if isinstance(event, events.Step):
+            self._step = event
+            return
+        if isinstance(event, events.Evaluation):
+            self._status = replace(
+                status, evaluations={**status.evaluations, event.name: event.values}
+            )
+            return
+        if isinstance(event, events.Header):
+            self._status = self._start(event)
+        elif isinstance(event, events.Saved):
+            self._status = replace(status, saved_step=event.step)
+        elif isinstance(event, events.Ended):
+            self._status = replace(
+                status, status=event.status, step=event.step, message=event.message
+            )
+        else:
+            return
+        self._wake.set()
+
+    def _start(self, header: events.Header) -> Status:
+        earlier = self._earlier
+        return dataclasses.replace(
+            earlier,
+            status=events.RUNNING,
+            step=header.step,
+            total_steps=header.total_steps,
+            restarts=earlier.restarts + (earlier.status != CREATED),
+            started=earlier.started or time.time(),
+            message="",
+        )
+
+    def flush(self) -> None:
+        """Have the file written soon; does not wait for it."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Write the file a last time and end the thread."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        written: tuple[Status, events.Step | None] = (self._earlier, None)
+        while True:
+            closing = self._closing
+            latest = (self._status, self._step)
+            if latest != written:
+                self._write(*latest)
+                written = latest
+            if closing:
+                return
+            self._wake.wait(self._every_seconds)
+            self._wake.clear()
+
+    def _write(self, status: Status, step: events.Step | None) -> None:
+        if step is not None:
+            values = step.values
+            status = dataclasses.replace(
+                status,
+                step=max(step.step, status.step),
+                metrics=values,
+                seconds=float(values.get(events.SECONDS, status.seconds)),
+                tokens=int(values.get(events.TOKENS, status.tokens)),
+            )
+        status = dataclasses.replace(
+            status,
+            updated=time.time(),
+            metrics=_strict(status.metrics),
+            evaluations={name: _strict(values) for name, values in status.evaluations.items()},
+        )
+        try:
+            write_status(self.path, status)
+            self._write_goodput()
+        except RunError as error:
+            if not self._reported:
+                self._report(str(error))
+            self._reported = True
+
+    def _write_goodput(self) -> None:
+        seconds = self._goodput.seconds() if self._goodput is not None else {}
+        if seconds:
+            whole = Goodput()
+            whole.restore(self._earlier_goodput)
+            whole.restore(seconds)
+            write_json(self._goodput_path, whole.seconds())
+
+
+def _strict(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, str) else encode_number(value)
+        for name, value in values.items()
+    }

@@ -1,0 +1,284 @@
+"""The process that mirrors a run into Weights & Biases: the only importer of wandb.
+
+    python -m luthier.records.weights_and_biases.mirror RUN_DIRECTORY --mode auto --process PID
+
+It follows the run's metrics.jsonl until its standard input ends or the training process is gone,
+then takes in the rest and finishes. It tells its parent what to tell the user in JSON lines on the
+standard output; all other output goes to wandb/mirror.log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import html
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from luthier.errors import LuthierError
+from luthier.records import events
+from luthier.records.directory import RunDirectory
+from luthier.records.files import read_json
+from luthier.records.lock import Lock
+from luthier.records.metrics_file import Recorded, decode_event
+from luthier.records.weights_and_biases.access import choose_mode
+
+_EXIT_CODES = {events.FINISHED: 0, events.PREEMPTED: 75, events.INTERRUPTED: 130}
+_POLL_SECONDS = 1.0
+Say = Callable[..., None]
+
+
+class Lines:
+    """Reads whole lines of a file that grows.
+
+    Args:
+      path: The file; it may not exist yet.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self._path = path
+        self._file: Any = None
+        self._rest = b""
+
+    def read(self) -> Iterator[Recorded]:
+        """Yield the events that were added since the last call."""
+        if self._file is None:
+            try:
+                self._file = open(self._path, "rb")  # noqa: SIM115
+            except FileNotFoundError:
+                return
+        while chunk := self._file.read(1 << 20):
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                recorded = None
+                with contextlib.suppress(ValueError, LuthierError, KeyError, TypeError):
+                    recorded = decode_event(json.loads(line))
+                if recorded is not None:
+                    yield recorded
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class Rows:
+    """Turns events into W&B history rows, one per step, in the order of steps.
+
+    W&B takes rows in ascending order only. A row is complete when a later step is recorded.
+
+    Args:
+      run: The W&B run.
+      wandb: The wandb module.
+    """
+
+    def __init__(self, run: Any, wandb: Any):
+        self._run = run
+        self._wandb = wandb
+        # Online and resumed: the server has the rows before this one.
+        self._next = int(run.step or 0) if getattr(run, "resumed", False) else 0
+        self._waiting: dict[int, dict[str, Any]] = {}
+        self._last_step = -1
+        self._defined: set[str] = set()
+        self.exit_code = 1
+
+    def take(self, recorded: Recorded) -> None:
+        """Take in an event."""
+        event, step = recorded.event, recorded.step
+        if isinstance(event, events.Step):
+            row = {_step_key(name): value for name, value in event.values.items()}
+            self._add(step, recorded.time, row)
+            self._last_step = max(self._last_step, step)
+            self.release(self._last_step)
+        elif isinstance(event, events.Evaluation):
+            row = {f"eval/{event.name}/{name}": value for name, value in event.values.items()}
+            for name, direction in event.better.items():
+                self._define(f"eval/{event.name}/{name}", direction)
+            self._add(step, recorded.time, row)
+        elif isinstance(event, events.Sample):
+            text = self._wandb.Html(f"<pre>{html.escape(event.text)}</pre>", inject=False)
+            self._add(step, recorded.time, {"sample": text})
+        elif isinstance(event, events.Header):
+            self.exit_code = 1
+            self._header(event)
+        elif isinstance(event, events.Ended):
+            self.exit_code = _EXIT_CODES.get(event.status, 1)
+            self._run.summary["status"] = event.status
+            self._run.summary.update(dict(event.summary))
+
+    def release(self, before: float = float("inf")) -> None:
+        """Log the rows of steps before `before`."""
+        for step in sorted(step for step in self._waiting if step < before):
+            row = self._waiting.pop(step)
+            if step >= self._next:
+                self._run.log(row, step=step)
+                self._next = step + 1
+
+    def _add(self, step: int, time: float, row: dict[str, Any]) -> None:
+        self._waiting.setdefault(step, {"_timestamp": time}).update(row)
+
+    def _define(self, key: str, direction: str) -> None:
+        if key not in self._defined:
+            self._defined.add(key)
+            self._run.define_metric(key, summary="min,last" if direction == "lower" else "max,last")
+
+    def _header(self, header: events.Header) -> None:
+        summary = self._run.summary
+        facts = {
+            "parameters": header.parameters,
+            "flops_per_step": header.flops_per_step,
+            "memory_bytes_per_device": header.memory_bytes_per_device,
+            "devices": header.devices,
+        }
+        summary.update({name: value for name, value in facts.items() if value not in (None, "")})
+        for name, described in header.evaluations.items():
+            for key, value in described.items():
+                if key.endswith("_entropy"):
+                    summary[f"eval/{name}/{key}"] = value
+
+
+def _step_key(name: str) -> str:
+    if name in (events.TOKENS, events.EPOCHS) or "/" in name:
+        return name
+    return f"performance/{name}" if name in events.PERFORMANCE else f"train/{name}"
+
+
+def _config(run: RunDirectory) -> dict[str, Any]:
+    """Return the resolved graph as nested values, and what source ran."""
+    return {**run.read_values(), "source": run.read_source(), "run_directory": str(run.path)}
+
+
+def _begin(wandb: Any, run: RunDirectory, mode: str, process: int) -> Any:
+    """Start the W&B run."""
+    fields = read_json(run.path / "wandb.json", default={})
+    source = run.read_source()
+    program, *sys.argv[1:] = source.get("arguments") or ["luthier"]  # W&B shows the command line
+    settings = wandb.Settings(
+        program=program,
+        console="off",
+        silent=True,
+        disable_git=True,
+        git_commit=source.get("git", {}).get("revision") or None,
+        save_code=False,
+        use_dot_wandb=False,
+        init_timeout=60,
+        finish_timeout=float(fields.get("finish_seconds", 60.0)),
+        x_disable_stats=not fields.get("system_metrics", True),
+        x_stats_pid=process,
+        x_stats_track_process_tree=True,
+    )
+    return wandb.init(
+        project=fields.get("project"),
+        entity=fields.get("entity"),
+        id=fields.get("id"),
+        name=fields.get("name"),
+        group=fields.get("group"),
+        job_type=fields.get("job_type"),
+        notes=fields.get("notes"),
+        tags=fields.get("tags") or None,
+        dir=str(run.path),
+        config=_config(run),
+        mode=mode,
+        resume="allow" if mode == "online" else None,
+        settings=settings,
+    )
+
+
+def _offline_directories(run: RunDirectory) -> set[pathlib.Path]:
+    return {path for path in (run.path / "wandb").glob("offline-run-*") if path.is_dir()}
+
+
+def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool], say: Say) -> None:
+    """Mirror a run until `ended()`, which waits a moment, says that it has.
+
+    Args:
+      run: The run.
+      mode: `auto`, `online` or `offline`.
+      process: The process that trains, whose load is sampled.
+      ended: Whether training is over.
+      say: Tells the parent something.
+    """
+    mode, reason = choose_mode(mode)
+    import wandb
+
+    superseded = _offline_directories(run)
+    try:
+        wandb_run = _begin(wandb, run, mode, process)
+    except Exception as error:
+        if mode == "offline":
+            raise
+        mode, reason = "offline", f"online failed: {_line(error)}"
+        wandb_run = _begin(wandb, run, mode, process)
+    if mode == "offline":
+        path = str(pathlib.Path(wandb_run.dir).parent)
+        remedy = f"to upload it: wandb sync {path}"
+        text = f"offline{f' ({reason})' if reason else ''}; {remedy}"
+        say(mode=mode, path=path, notice=text)
+    else:
+        say(mode=mode, path=str(wandb_run.dir), url=wandb_run.url or "", notice=wandb_run.url or "")
+    rows = Rows(wandb_run, wandb)
+    lines = Lines(run.metrics_path)
+    running = True
+    while running:
+        running = not ended()
+        for recorded in lines.read():
+            rows.take(recorded)
+    lines.close()
+    rows.release()
+    wandb_run.finish(exit_code=rows.exit_code)
+    if mode == "offline":
+        for earlier in superseded:
+            shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _has_ended(parent: int) -> bool:
+    """Wait a moment; return whether the standard input or the parent has ended."""
+    readable, _, _ = select.select([sys.stdin], [], [], _POLL_SECONDS)
+    return bool(readable and not os.read(0, 4096)) or os.getppid() != parent
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the process; return its exit code."""
+    parent = os.getppid()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run_directory")
+    parser.add_argument("--mode", default="auto")
+    parser.add_argument("--process", type=int, default=0)
+    parser.add_argument("--patience", type=float, default=30.0)
+    options = parser.parse_args(arguments)
+    # It ends when training does, not when somebody interrupts training.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(10)
+    parent_output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(**message: Any) -> None:
+        with contextlib.suppress(OSError):
+            parent_output.write(json.dumps(message) + "\n")
+            parent_output.flush()
+
+    run = RunDirectory(options.run_directory)
+    try:
+        with Lock(run.path / "wandb" / "lock", patience_seconds=options.patience):
+            mirror(run, options.mode, options.process, lambda: _has_ended(parent), say)
+    except BaseException as error:
+        say(failed=_line(error))
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

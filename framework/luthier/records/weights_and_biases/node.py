@@ -1,0 +1,275 @@
+"""The run's mirror in Weights & Biases, kept by a process of its own that follows metrics.jsonl.
+
+Training never calls wandb: a second process reads the lines that training writes anyway. So W&B can
+neither slow nor stop training, whatever it does; a training process that is killed loses nothing of
+the mirror; and rebuilding a mirror is the same program, started on a finished file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from luthier.errors import Problem, RunError
+from luthier.records.directory import RunDirectory
+from luthier.records.events import Event
+from luthier.records.files import read_json, write_json
+
+MODES = ("auto", "online", "offline", "off")
+SETTINGS_FILE = "wandb.json"
+PATIENCE_SECONDS = 30.0  # for the mirror of a process that was killed to finish
+_abandoned: list[subprocess.Popen[bytes]] = []  # still uploading when training had ended
+
+
+class Mirrored(NamedTuple):
+    """Where a mirror is: `mode` is `online` or `offline`; `url` is empty offline."""
+
+    mode: str
+    path: str
+    url: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Wandb:
+    """The mirror of a run in Weights & Biases.
+
+    Args:
+      project: The W&B project.
+      entity: The user or team; None is the key's own.
+      name: The run's name in W&B; None is `<name>/<id>`.
+      group: Runs of one group are shown together.
+      job_type: What the run does within its group.
+      notes: A longer description.
+      tags: Labels to filter by.
+      mode: `auto` is online where there are a key and a network, else offline; `online`, `offline`,
+        `off`. The environment's WANDB_MODE decides what `auto` is.
+      system_metrics: Whether W&B samples the load of processors, memory and disks.
+      finish_seconds: Longest wait for the upload when training ends; it goes on in the background.
+    """
+
+    project: str = "luthier"
+    entity: str | None = None
+    name: str | None = None
+    group: str | None = None
+    job_type: str | None = None
+    notes: str | None = None
+    tags: tuple[str, ...] = ()
+    mode: str = "auto"
+    system_metrics: bool = True
+    finish_seconds: float = 60.0
+
+    def open(self, run_directory: RunDirectory, report: Callable[[str], None]) -> WandbSink | None:
+        """Start the mirror of a run, or return None when it is off.
+
+        Args:
+          run_directory: The run's directory.
+          report: Is given one line about anything that the user should know; from any thread.
+
+        Raises:
+          RunError: `mode` is unknown.
+        """
+        if resolved_mode(self.mode) == "off":
+            return None
+        return WandbSink(self, run_directory, report)
+
+
+def resolved_mode(mode: str, environment: Mapping[str, str] | None = None) -> str:
+    """Return the mode with the environment's wishes in it: `auto`, `online`, `offline` or `off`.
+
+    Raises:
+      RunError: The mode is unknown.
+    """
+    if mode not in MODES:
+        remedy = f"use one of {', '.join(MODES)}"
+        raise RunError(Problem(f"{mode!r} is not a mode", path="records.wandb.mode", remedy=remedy))
+    if mode != "auto":
+        return mode
+    environment = os.environ if environment is None else environment
+    if environment.get("WANDB_DISABLED", "").lower() in ("1", "true", "yes", "on"):
+        return "off"
+    wish = environment.get("WANDB_MODE", "").lower()
+    return {"offline": "offline", "dryrun": "offline", "online": "online", "run": "online",
+            "disabled": "off"}.get(wish, "auto")  # fmt: skip
+
+
+class WandbSink:
+    """Keeps the mirror's process, which reads the JSON lines itself: `emit` has nothing to do."""
+
+    essential = False
+
+    def __init__(self, node: Wandb, run_directory: RunDirectory, report: Callable[[str], None]):
+        self._node = node
+        self._report = report
+        self._run = run_directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failed = False
+        try:
+            write_settings(node, run_directory)
+            self._process = _start(run_directory, resolved_mode(node.mode), subprocess.PIPE)
+        except (OSError, RunError) as error:
+            self._report(f"W&B is off: {error}; training goes on")
+            return
+        self._reader = threading.Thread(target=self._read, name="luthier-wandb", daemon=True)
+        self._reader.start()
+
+    def emit(self, event: Event) -> None:
+        """Do nothing: the process follows metrics.jsonl."""
+
+    def flush(self) -> None:
+        """Do nothing: the process follows metrics.jsonl."""
+
+    def close(self) -> None:
+        """Have the process finish, and wait for it no longer than `finish_seconds`."""
+        process = self._process
+        if process is None:
+            return
+        self._process = None
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(self._node.finish_seconds)
+        except subprocess.TimeoutExpired:
+            _abandoned.append(process)
+            self._report(
+                f"W&B is not done after {self._node.finish_seconds:.0f} s: process {process.pid}"
+                f" goes on in the background; {_remedy(self._run)} repeats it"
+            )
+            return
+        self._reader.join(5.0)
+        if process.returncode and not self._failed:
+            self._fail(_exit_reason(process.returncode))
+
+    def _read(self) -> None:
+        """Pass on what the process has to say."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                message = _message(line)
+                if message.get("failed"):
+                    self._fail(message["failed"])
+                elif message.get("notice"):
+                    self._report(f"W&B: {message['notice']}")
+        if self._process is not None and not self._failed:
+            # It ended although training goes on.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._fail(_exit_reason(process.wait(10.0)))
+
+    def _fail(self, reason: str) -> None:
+        if not self._failed:
+            self._failed = True
+            self._report(
+                f"W&B stopped: {reason}; training goes on; {_remedy(self._run)} makes up for it"
+            )
+
+
+def _remedy(run_directory: RunDirectory) -> str:
+    return f"`luthier runs {run_directory.id} --sync wandb`"
+
+
+def _exit_reason(code: int) -> str:
+    return f"its process was ended by signal {-code}" if code < 0 else f"its process ended ({code})"
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def write_settings(node: Wandb, run_directory: RunDirectory) -> None:
+    """Write wandb.json, which tells the process everything; a run keeps its W&B id for good."""
+    path = run_directory.path / SETTINGS_FILE
+    earlier = read_json(path, default={})
+    settings = dataclasses.asdict(node)
+    settings["tags"] = list(node.tags)
+    settings["name"] = node.name or f"{run_directory.name}/{run_directory.id}"
+    settings["id"] = earlier.get("id") or os.urandom(4).hex()
+    write_json(path, settings)
+
+
+def _start(run_directory: RunDirectory, mode: str, stdin: int) -> subprocess.Popen[bytes]:
+    """Start the process that mirrors; it ends when its standard input does."""
+    if not sys.executable:
+        raise RunError(Problem("this Python has no executable to start a process with"))
+    wandb_path = run_directory.path / "wandb"
+    wandb_path.mkdir(exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
+    root = str(pathlib.Path(__file__).resolve().parents[3])
+    inherited = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join([root, inherited] if inherited else [root])
+    environment |= {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "PYTHONUNBUFFERED": "1"}
+    environment.setdefault("WANDB_ERROR_REPORTING", "false")
+    environment.pop("PYTHONWARNINGS", None)
+    with open(wandb_path / "mirror.log", "ab") as log:
+        return subprocess.Popen(
+            [
+                sys.executable, "-P", "-m", "luthier.records.weights_and_biases.mirror",
+                str(run_directory.path.resolve()), "--mode", mode, "--process", str(os.getpid()),
+                "--patience", str(PATIENCE_SECONDS),
+            ],
+            cwd=wandb_path,
+            env=environment,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for training
+        )  # fmt: skip
+
+
+def rebuild(
+    run_directory: RunDirectory, mode: str = "auto", wandb: Wandb | None = None
+) -> Mirrored:
+    """Make a run's mirror anew from its JSON lines, and wait until it is done.
+
+    Offline, the run's earlier offline files are replaced by one that holds just what the JSON lines
+    hold. Online, W&B keeps rows that it already has, and is given those that it lacks.
+
+    Args:
+      run_directory: The run.
+      mode: `auto`, `online` or `offline`.
+      wandb: How to mirror it; None is as it was, or the defaults.
+
+    Returns:
+      Where the mirror is.
+
+    Raises:
+      RunError: It cannot be done; the message says why.
+    """
+    mode = resolved_mode(mode)
+    if mode == "off":
+        remedy = "give it a mode: online or offline"
+        raise RunError(Problem("W&B is switched off in the environment", remedy=remedy))
+    if wandb is not None or not (run_directory.path / SETTINGS_FILE).exists():
+        write_settings(wandb or Wandb(), run_directory)
+    try:
+        process = _start(run_directory, mode, subprocess.DEVNULL)
+    except OSError as error:
+        raise RunError(Problem(f"cannot start the mirror: {error}")) from error
+    with process:
+        assert process.stdout is not None
+        messages = [_message(line) for line in process.stdout]
+    where: Mirrored | None = None
+    for message in messages:
+        if "mode" in message:
+            where = Mirrored(message["mode"], message.get("path", ""), message.get("url", ""))
+    failed = [message["failed"] for message in messages if message.get("failed")]
+    if process.returncode or failed or where is None:
+        reason = failed[0] if failed else _exit_reason(process.returncode)
+        log = run_directory.path / "wandb" / "mirror.log"
+        raise RunError(
+            Problem(f"W&B cannot mirror {run_directory.path}: {reason}", remedy=f"see {log}")
+        )
+    return where

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import types
+
+from luthier.records import Records, Wandb, events, read_source
+from luthier.records.metrics_file import Recorded, encode_event
+from luthier.records.weights_and_biases.mirror import Lines, Rows
+
+
+def line(event, step=0):
+    return (json.dumps(encode_event(event, 5.0, step)) + "\n").encode()
+
+
+def test_lines_of_a_file_that_grows(tmp_path):
+    path = tmp_path / "m.jsonl"
+    lines = Lines(path)
+    assert list(lines.read()) == []
+    first, second = line(events.Step(1, {"loss": 1.0})), line(events.Step(2, {"loss": 2.0}))
+    path.write_bytes(first + second[:10])
+    assert [recorded.step for recorded in lines.read()] == [1]
+    assert list(lines.read()) == []
+    with open(path, "ab") as file:
+        file.write(second[10:] + b"garbage\n" + line(events.Notice("x")))
+    assert [type(recorded.event).__name__ for recorded in lines.read()] == ["Step", "Notice"]
+    lines.close()
+
+
+class Run:
+    def __init__(self, step=0, resumed=False):
+        self.step, self.resumed = step, resumed
+        self.logged, self.defined, self.summary = [], {}, {}
+
+    def log(self, row, step):
+        self.logged.append((step, row))
+
+    def define_metric(self, name, summary):
+        self.defined[name] = summary
+
+
+def rows(*recorded, run=None):
+    run = run or Run()
+    wandb = types.SimpleNamespace(Html=lambda text, inject: text)
+    rows = Rows(run, wandb)
+    for event in recorded:
+        step = getattr(event, "step", 0)
+        rows.take(Recorded(5.0, step, event))
+    rows.release()
+    return run, rows
+
+
+def test_rows_are_named_by_what_they_are_about():
+    values = {"loss": 2.0, "mfu": 0.4, "tokens": 64, "epochs": 0.5, "probe/entropy": 1.0}
+    run, _ = rows(events.Step(1, values))
+    assert run.logged == [
+        (
+            1,
+            {
+                "_timestamp": 5.0,
+                "train/loss": 2.0,
+                "performance/mfu": 0.4,
+                "tokens": 64,
+                "epochs": 0.5,
+                "probe/entropy": 1.0,
+            },
+        )
+    ]
+
+
+def test_what_belongs_to_a_step_is_one_row_and_rows_ascend():
+    run, _ = rows(
+        events.Evaluation(0, "held_out", {"loss": 5.0}),
+        events.Evaluation(2, "held_out", {"loss": 3.0}, {"loss": "lower"}),
+        events.Step(1, {"loss": 4.0}),
+        events.Step(2, {"loss": 3.5}),
+        events.Sample(2, "<b>&"),
+        events.Step(3, {"loss": math.nan}),
+    )
+    assert [step for step, _ in run.logged] == [0, 1, 2, 3]
+    assert run.logged[2][1] == {
+        "_timestamp": 5.0,
+        "eval/held_out/loss": 3.0,
+        "train/loss": 3.5,
+        "sample": "<pre>&lt;b&gt;&amp;</pre>",
+    }
+    assert run.defined == {"eval/held_out/loss": "min,last"}
+
+
+def test_a_resumed_run_is_not_given_what_the_server_has():
+    steps = [events.Step(step, {"loss": 1.0}) for step in range(1, 7)]
+    run, _ = rows(*steps, run=Run(step=4, resumed=True))
+    assert [step for step, _ in run.logged] == [4, 5, 6]
+
+
+def test_the_end_decides_the_exit_code():
+    ended = {"finished": 0, "preempted": 75, "interrupted": 130, "failed": 1, "strange": 1}
+    for status, code in ended.items():
+        run, taken = rows(events.Header("x"), events.Ended(status, 5, {"best": 1.0}))
+        assert taken.exit_code == code
+        assert run.summary == {"status": status, "best": 1.0}
+    _, taken = rows(events.Header("x"), events.Ended("interrupted", 5), events.Header("x", step=5))
+    assert taken.exit_code == 1, "it was started again, and has not ended with a word"
+
+
+def test_the_real_wandb_offline(run, read_wandb):
+    """Everything that W&B is to hold, read back from the file that it writes."""
+    run.write_source(read_source(directory=pathlib.Path(__file__).parent))
+    wandb = Wandb(project="p", group="g", job_type="j", tags=("a", "b"), notes="n")
+    recorder = Records(console=None, wandb=wandb).open(run)
+    entropies = {"unigram_entropy": 3.3, "bigram_entropy": 2.4}
+    recorder.emit(events.Header("demo", parameters=123, evaluations={"held_out": entropies}))
+    for step in range(1, 31):
+        values = {"loss": 5 / step, "tokens": 10 * step, "mfu": 0.4}
+        recorder.emit(events.Step(step, values))
+        if step % 10 == 0:
+            metrics = {"nats_per_byte": 3 - step / 20}
+            recorder.emit(events.Evaluation(step, "held_out", metrics, {"nats_per_byte": "lower"}))
+    recorder.emit(events.Step(31, {"loss": math.nan}))
+    recorder.emit(events.Sample(31, "To be"))
+    recorder.emit(events.Ended("finished", 31, {"best": 1.5}))
+    recorder.close()
+
+    (directory,) = (run.path / "wandb").glob("offline-run-*")
+    contents = read_wandb(directory)
+    described = contents["run"]
+    assert described["run_id"] == json.loads((run.path / "wandb.json").read_text())["id"]
+    assert (described["project"], described["run_group"], described["job_type"]) == ("p", "g", "j")
+    assert (described["display_name"], described["notes"]) == ("demo/abc123", "n")
+    assert described["tags"] == ["a", "b"]
+    source = run.read_source()
+    assert described.get("git", {}).get("commit", "") == source["git"].get("revision", "")
+    assert contents["config"]["model"] == {"dim": 8}
+    assert contents["config"]["source"]["versions"] == source["versions"]
+
+    history = contents["history"]
+    assert [row["_step"] for row in history] == list(range(1, 32))
+    assert history[2]["train/loss"] == 5 / 3
+    assert history[2]["tokens"] == 30
+    assert history[2]["performance/mfu"] == 0.4
+    assert history[9]["eval/held_out/nats_per_byte"] == 2.5
+    assert history[30]["train/loss"] == "NaN"
+    assert history[30]["sample._type"] == "html-file"
+
+    summary = contents["summary"]
+    assert summary["parameters"] == 123
+    assert summary["eval/held_out/unigram_entropy"] == 3.3
+    assert summary["best"] == 1.5
+    assert summary["status"] == "finished"
+    assert contents["exit"] == 0
+    assert "eval/held_out/nats_per_byte" in contents["metrics"]
