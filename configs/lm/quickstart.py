@@ -14,7 +14,7 @@ import jax
 
 from luthier import checkpoint, data, durations, layers, models, optim, parallel, program, records
 from luthier import tasks
-from luthier.graph import value
+from luthier.graph import floor_divide, value
 
 
 def experiment() -> fdl.Config[program.Experiment]:
@@ -40,7 +40,11 @@ def experiment() -> fdl.Config[program.Experiment]:
         optimizer=fdl.Config(
             optim.adamw,
             learning_rate=fdl.Config(
-                optim.WarmupCosine, peak=3e-3, warmup_steps=50, total_steps=steps, end=3e-4
+                optim.WarmupCosine,
+                peak=3e-3,
+                warmup_steps=floor_divide(steps, 12),
+                total_steps=steps,
+                end=3e-4,
             ),
             b1=0.9,
             b2=0.98,

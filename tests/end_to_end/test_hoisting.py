@@ -21,7 +21,7 @@ def _set(graph, setting):
 
 @pytest.fixture(scope="module")
 def base(shrunk):
-    return shrunk("optimizer.learning_rate.warmup_steps=1")
+    return shrunk("optimizer.learning_rate.warmup_steps=0")
 
 
 @pytest.fixture(scope="module")

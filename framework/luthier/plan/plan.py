@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.errors import Problem, ValidationError
 from luthier.parallel import Placement
 from luthier.plan.flops import ModelFlops, count, model_flops, trace_forward
+from luthier.tasks import BatchCoupled
 
 KINDS = ("parameters", "optimizer", "ema", "variables", "guard", "step")
 
@@ -108,6 +110,7 @@ def make(graph: Any, devices: Sequence[jax.Device] | None = None, hoist: Sequenc
     per_device["batch"] = sum(_shard_bytes(entry) for entry in program.batch.values())
     tokens = _tokens_per_step(program)
     total = sum(parameters.values())
+    hardware_flops = count(program.traced_step.jaxpr).total
     return Plan(
         program=program,
         parameters=total,
@@ -116,7 +119,7 @@ def make(graph: Any, devices: Sequence[jax.Device] | None = None, hoist: Sequenc
         bytes_per_device={kind: size for kind, size in per_device.items() if size},
         tokens_per_step=tokens,
         model_flops=model_flops(trace_forward(program), total, tokens),
-        hardware_flops=count(program.traced_step.jaxpr).total,
+        hardware_flops=hardware_flops,
     )
 
 
@@ -148,6 +151,10 @@ def check(graph: Any, program: programs.Program) -> list[Problem]:
             below = f"{path}.{problem.path}" if problem.path else path
             problems.append(dataclasses.replace(problem, path=below, origin=origin))
     problems += _vocabulary(experiment)
+    if training.accumulation > 1 and isinstance(task.reduction, BatchCoupled):
+        what = f"accumulation would change the loss, whose rows see each other: {task.reduction.reason}"
+        remedy = "set training.accumulation=1"
+        problems.append(Problem(what, "training.accumulation", "", remedy))
     return problems
 
 
@@ -170,8 +177,5 @@ def _shard_bytes(entry: jax.ShapeDtypeStruct) -> int:
 
 def _tokens_per_step(program: programs.Program) -> int:
     task = program.experiment.task
-    full = {
-        name: jax.numpy.ones(entry.shape[1:], entry.dtype)[None]
-        for name, entry in program.batch.items()
-    }
-    return int(task.count_tokens(full)) * program.experiment.training.global_batch_size
+    row = {n: np.ones((1, *entry.shape[1:]), entry.dtype) for n, entry in program.batch.items()}
+    return int(task.count_tokens(row)) * program.experiment.training.global_batch_size

@@ -63,6 +63,7 @@ class Scalar:
     __floordiv__ = _delegate(operator.floordiv)
     __rfloordiv__ = _delegate(operator.floordiv, reflected=True)
     __mod__ = _delegate(operator.mod)
+    __rmod__ = _delegate(operator.mod, reflected=True)
     __pow__ = _delegate(operator.pow)
     __rpow__ = _delegate(operator.pow, reflected=True)
     __neg__ = _delegate(operator.neg)

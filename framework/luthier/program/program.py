@@ -135,7 +135,8 @@ class Program:
 
         shardings = tuple(leaf.sharding for leaf in self.abstract_leaves)
         jitted = jax.jit(step, donate_argnums=1, out_shardings=(shardings, self.replicated))
-        traced = jitted.trace(self.values(), self.abstract_leaves, dict(self.batch))
+        with components_at_fault("the training step cannot be traced", "model"):
+            traced = jitted.trace(self.values(), self.abstract_leaves, dict(self.batch))
         return traced, tuple(names)
 
     def compile_step(self) -> Callable[[Values, Leaves, Mapping[str, jax.Array]], Any]:
@@ -238,13 +239,30 @@ def _abstract_state(
         axes.update(structure_of(experiment).axes())
         return init_state(experiment)
 
-    try:
+    with components_at_fault("the model cannot be built", "model"):
         return jax.eval_shape(init, hoisting.values_of(graph, hoist)), axes
+
+
+@contextlib.contextmanager
+def components_at_fault(what: str, path: str) -> Iterator[None]:
+    """Tell what goes wrong inside components, which the graph chose, as bad input in one line.
+
+    Args:
+      what: What cannot be done.
+      path: The part of the graph that is at fault.
+
+    Raises:
+      ValidationError: A component raised a TypeError, ValueError or AttributeError.
+    """
+    try:
+        yield
     except LuthierError:
         raise
+    except jax.errors.ConcretizationTypeError:
+        raise  # callers that hoist leaves want to know
     except (TypeError, ValueError, AttributeError) as error:
         line = str(error).strip().partition("\n")[0]
-        problem = Problem(f"cannot be built: {type(error).__name__}: {line}", "model")
+        problem = Problem(f"{what}: {type(error).__name__}: {line}", path)
         raise ValidationError(problem) from error
 
 
@@ -294,7 +312,8 @@ def _abstract_batch(
     found = {}
     for name in task_axes:
         shape, dtype = spec[name]
-        placed = place({name: ArrayInfo(shape, jnp.dtype(dtype), task_axes[name])}, table, sizes)
+        info = {name: ArrayInfo(shape, jnp.dtype(dtype), task_axes[name])}
+        placed = place(info, table, sizes, path="parallelism.rules.activations")
         sharding = NamedSharding(mesh, placed[name].spec)
         found[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
     return found

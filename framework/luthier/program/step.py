@@ -51,14 +51,13 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
         average = training.ema.update(below("ema", state), parameters, step)
         next_state |= with_prefix("ema", average)
 
-    skipped = jnp.zeros((), jnp.int32)
+    skipped = state.get("guard/total_skipped", 0)
     scalars = {"loss": loss, "gradient_norm": gradient_norm}
     if training.guard is not None:
         guard = unflatten("guard", training.guard.init(), state)
         accepted, guard = training.guard.check(guard, loss, gradient_norm)
         next_state = {n: jnp.where(accepted, next_state[n], state[n]) for n in state}
         next_state |= flatten_tree("guard", guard)
-        skipped = guard.total_skipped
         scalars |= {
             "skipped": jnp.where(accepted, 0, 1),
             "consecutive_skipped": guard.consecutive_skipped,

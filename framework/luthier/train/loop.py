@@ -243,7 +243,8 @@ class Loop:
             metrics = self._evaluators[name](self.values, self.leaves, num_batches)
             self.metrics[name], self._evaluated_step[name] = metrics, step
             values = {metric.name: value for metric, value in metrics.items()}
-            self._emit(events.Evaluation(step, name, values))
+            better = {metric.name: metric.better for metric in metrics}
+            self._emit(events.Evaluation(step, name, values, better))
         self._clock = time.perf_counter()
 
     def _heed_patience(self, due: Mapping[str, int | None]) -> None:

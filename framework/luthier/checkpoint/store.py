@@ -1,0 +1,293 @@
+"""The checkpoints of one run.
+
+One process at a time writes (the lock of the run directory sees to that); any number may read.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import errno
+import json
+import os
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from luthier.checkpoint import arrays as arrays_lib
+from luthier.checkpoint import commit as commit_lib
+from luthier.checkpoint import versions
+from luthier.checkpoint.commit import Commit
+from luthier.checkpoint.directory import Directory
+from luthier.checkpoint.policy import Checkpoints
+from luthier.errors import CheckpointError, Problem
+
+if TYPE_CHECKING:
+    import jax
+
+_DISK_FULL = re.compile(r"no space left|disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)
+
+
+class Store:
+    """Saves and restores named arrays, the data iterator and JSON-able facts, as one whole.
+
+    With several processes, all of them call the same methods in the same order.
+
+    Args:
+      directory: Where the checkpoints are, on a local or shared POSIX disk. Made at the first save.
+      policy: What is kept. Saving `every` so often is the caller's part.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], policy: Checkpoints | None = None):
+        if "://" in os.fspath(directory):
+            what = f"{directory} is not a directory of a disk"
+            raise CheckpointError(Problem(what, remedy="give a local or a mounted one"))
+        self._directory = Directory(pathlib.Path(directory).absolute())
+        self._policy = policy or Checkpoints()
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+        self._pending: tuple[int, concurrent.futures.Future[None]] | None = None
+        self._committed: list[int] = []
+        self._is_clean = False
+        self._num_barriers = 0
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    @property
+    def directory(self) -> pathlib.Path:
+        """Where the checkpoints are."""
+        return self._directory.path
+
+    # What there is.
+
+    def steps(self) -> list[int]:
+        """Return the steps of all committed checkpoints, in order."""
+        return sorted(self._directory.committed())
+
+    def latest(self) -> int | None:
+        """Return the step of the newest committed checkpoint; what a killed save left is none."""
+        return max(self._directory.committed(), default=None)
+
+    def best(self) -> int | None:
+        """Return the step of the checkpoint with the best metric, of those saved with one."""
+        return self._policy.best(self._directory.saved())
+
+    def read(self, step: int) -> Commit:
+        """Return what is in a checkpoint, without its arrays.
+
+        Raises:
+          CheckpointError: There is none of that step, or it is damaged.
+        """
+        path = self._directory.committed().get(step)
+        if path is None:
+            what = f"{self.directory} has no checkpoint of step {step}"
+            raise CheckpointError(Problem(what, remedy=self._others(step)))
+        try:
+            return commit_lib.read(path)
+        except CheckpointError as error:
+            raise CheckpointError(
+                Problem(problem.what, remedy=problem.remedy or self._others(step))
+                for problem in error.problems
+            ) from error
+
+    def read_extra(self, step: int) -> dict[str, Any]:
+        """Return what was saved beside the arrays. Raises as `read`."""
+        return dict(self.read(step).extra)
+
+    def notices(self, step: int) -> list[str]:
+        """Return one line for each package that is of another version now. Raises as `read`."""
+        return versions.notices(self.read(step).versions)
+
+    def check(self, step: int) -> list[Problem]:
+        """Read every file of a checkpoint and return what is damaged; empty when it is whole."""
+        try:
+            commit = self.read(step)
+        except CheckpointError as error:
+            return list(error.problems)
+        path = self._directory.committed()[step]
+        return [
+            Problem(f"{path} is damaged: {damage}", remedy=self._others(step))
+            for damage in commit_lib.check(path, commit)
+        ]
+
+    def newest_whole(self) -> tuple[int | None, list[Problem]]:
+        """Return the newest step whose files are all as written, and what is wrong with later ones.
+
+        Reads everything of the checkpoints that it looks at.
+        """
+        problems: list[Problem] = []
+        for step in reversed(self.steps()):
+            if not (damage := self.check(step)):
+                return step, problems
+            problems += damage
+        return None, problems
+
+    # Saving.
+
+    def save(
+        self,
+        step: int,
+        arrays: Mapping[str, jax.Array],
+        iterator: Any = None,
+        extra: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Begin to save, and return as soon as the arrays may be donated and the iterator moved.
+
+        A save that is still going on is waited for. When this one is committed, older checkpoints
+        that the policy does not keep are deleted. A checkpoint of the same step is replaced.
+
+        Args:
+          step: Optimizer steps done.
+          arrays: Arrays by name, of any sharding.
+          iterator: The data iterator (Orbax's `save` and `load`, or `get_state` and `set_state`).
+          extra: JSON-able facts, copied.
+          metrics: Values by `evaluation/metric`, for `keep_best`.
+
+        Raises:
+          CheckpointError: The save before this failed, or this one cannot begin.
+        """
+        self.wait()
+        commit = Commit(
+            step=step,
+            arrays={name: (tuple(a.shape), str(a.dtype)) for name, a in arrays.items()},
+            extra=json.loads(json.dumps(extra or {})),
+            metrics={name: float(value) for name, value in (metrics or {}).items()},
+            versions=versions.current(),
+            has_iterator=iterator is not None,
+        )
+        path = self.directory / str(step)
+        try:
+            if arrays_lib.process_index() == 0:
+                if not self._is_clean:
+                    self._directory.clean()
+                self._directory.make_room(step)
+            self._is_clean = True
+            self._barrier("may begin")
+            pending = arrays_lib.save(path, arrays, iterator)
+        except OSError as error:
+            _blame_disk(self, step, error)
+            raise
+        self._pending = (step, self._thread.submit(self._finish, path, pending, commit))
+
+    def committed(self) -> list[int]:
+        """Return the steps committed since the last call, without waiting.
+
+        Raises:
+          CheckpointError: The last save failed.
+        """
+        if self._pending is not None and self._pending[1].done():
+            self.wait()
+        committed, self._committed = self._committed, []
+        return committed
+
+    def wait(self) -> None:
+        """Wait until the save that is going on is committed.
+
+        Raises:
+          CheckpointError: It failed.
+        """
+        if self._pending is None:
+            return
+        (step, future), self._pending = self._pending, None
+        try:
+            future.result()
+        except Exception as error:
+            if arrays_lib.process_index() == 0:
+                self._directory.clean()
+            _blame_disk(self, step, error)
+            raise
+        self._committed.append(step)
+
+    def close(self) -> None:
+        """Wait, and end the thread. Raises as `wait`."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+
+    # Restoring.
+
+    def restore(
+        self,
+        step: int,
+        abstract: Mapping[str, jax.ShapeDtypeStruct],
+        iterator: Any = None,
+        *,
+        partial: bool = False,
+    ) -> dict[str, jax.Array]:
+        """Read arrays straight into shardings of any mesh, after checking every file.
+
+        Args:
+          step: Which checkpoint.
+          abstract: Shape, dtype and sharding by name.
+          iterator: The data iterator to set to its saved state, in place; None leaves it out.
+          partial: Whether the checkpoint may hold arrays that are not asked for.
+
+        Returns:
+          The arrays by name.
+
+        Raises:
+          CheckpointError: There is no such checkpoint; it is damaged; or arrays are missing, left
+            over, or of another shape or dtype: all are listed.
+        """
+        commit, path = self.read(step), self._directory.committed()[step]
+        problems = arrays_lib.compare(commit.arrays, abstract, partial)
+        if iterator is not None and not commit.has_iterator:
+            problems.append(Problem(f"{path} was saved without the state of a data iterator"))
+        if problems := problems or self.check(step):
+            raise CheckpointError(problems)
+        if iterator is not None:
+            arrays_lib.load_iterator(path, iterator)
+        return arrays_lib.load(path, abstract)
+
+    def cut_back(self, step: int) -> None:
+        """Delete every later checkpoint, and what killed saves left: training goes on from here."""
+        self.wait()
+        if arrays_lib.process_index() == 0:
+            for later in self.steps():
+                if later > step:
+                    self._directory.delete(later)
+            self._directory.clean()
+        self._barrier("cut back")
+
+    # Files.
+
+    def _finish(self, path: pathlib.Path, pending: arrays_lib.Pending, commit: Commit) -> None:
+        with arrays_lib.without_logs():
+            pending.result()
+        if arrays_lib.process_index() == 0:
+            commit_lib.write(path, commit)
+            saved = self._directory.saved()
+            for step in {checkpoint.step for checkpoint in saved} - self._policy.kept(saved):
+                self._directory.delete(step)
+            self._directory.delete_replaced(commit.step)
+        self._barrier("committed")
+
+    def _barrier(self, event: str) -> None:
+        self._num_barriers += 1
+        arrays_lib.barrier(f"{self.directory} {event} {self._num_barriers}")
+
+    def _others(self, step: int) -> str:
+        others = ", ".join(str(other) for other in reversed(self.steps()) if other != step)
+        return f"other checkpoints: {others}" if others else "there is no other checkpoint"
+
+
+def _blame_disk(store: Store, step: int, error: BaseException) -> None:
+    """Raise the one-line error for a full or unwritable disk; return when it is our own bug."""
+    cause: BaseException | None = error
+    while not (cause is None or isinstance(cause, OSError) or _DISK_FULL.search(str(cause))):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return
+    full = getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    full = full or bool(_DISK_FULL.search(str(cause)))
+    what = f"{store.directory}: step {step} was not saved: {'the disk is full' if full else cause}"
+    remedy = "free some space" if full else "see to the directory"
+    latest = store.latest()
+    after = "starts again" if latest is None else f"continues from step {latest}"
+    remedy = f"{remedy} and rerun the command: it {after}"
+    raise CheckpointError(Problem(what, remedy=remedy)) from error

@@ -1,0 +1,105 @@
+"""Cross-entropy of a categorical prediction. Shapes: B batch rows, L length, D dim, V vocabulary.
+
+Everything is per token and nothing is divided: the caller weights and sums. Logits are taken to
+float32 (float64 stays). Hyperparameters may be tracers; `None` leaves a term out of the program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from luthier.losses.chunking import Chunking, Whole
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TokenLosses:
+    """What one prediction costs, per token.
+
+    Args:
+      nats_BL: -log p(target), float32: what is reported.
+      loss_BL: The same with label smoothing and z-loss, float32: what is trained on.
+      correct_BL: 1 where the target has the largest logit (the first one, among equals), float32.
+        Nothing is computed for it where it is not used.
+    """
+
+    nats_BL: jax.Array
+    loss_BL: jax.Array
+    correct_BL: jax.Array
+
+
+def cross_entropy(
+    logits_BLV: jax.Array,
+    targets_BL: jax.Array,
+    *,
+    z_loss: Any = None,
+    label_smoothing: Any = None,
+) -> TokenLosses:
+    """Return the cross-entropy of every token.
+
+    nats = log Z - l[target], with log Z = logsumexp(l);
+    loss = (1 - s) nats + s mean_v(log Z - l[v]) + z (log Z)^2.
+
+    Args:
+      logits_BLV: Unnormalized log probabilities [..., V]. A class with logit -inf is not a class:
+        it gets no share of the smoothing.
+      targets_BL: Class ids, integers [...].
+      z_loss: Weight z of the squared log normalizer, or None.
+      label_smoothing: Probability s that is spread over all classes, or None.
+
+    Returns:
+      Per-token losses, each [...].
+
+    Source: label smoothing: Szegedy et al. 2015, arXiv:1512.00567, section 7. z-loss: Chowdhery et
+    al. 2022, arXiv:2204.02311, section 5 (z = 1e-4).
+    """
+    logits_BLV = logits_BLV.astype(jnp.promote_types(logits_BLV.dtype, jnp.float32))
+    log_z_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
+    target_logits_BL = jnp.take_along_axis(logits_BLV, targets_BL[..., None], axis=-1)[..., 0]
+    nats_BL = log_z_BL - target_logits_BL
+    loss_BL = nats_BL
+    if label_smoothing is not None:
+        is_class_BLV = logits_BLV != -jnp.inf
+        total_BL = jnp.sum(jnp.where(is_class_BLV, logits_BLV, 0), axis=-1)
+        mean_BL = total_BL / jnp.sum(is_class_BLV, axis=-1)
+        loss_BL = loss_BL + label_smoothing * (target_logits_BL - mean_BL)
+    if z_loss is not None:
+        loss_BL = loss_BL + z_loss * jnp.square(log_z_BL)
+    correct_BL = (jnp.argmax(logits_BLV, axis=-1) == targets_BL).astype(nats_BL.dtype)
+    return TokenLosses(nats_BL, loss_BL, correct_BL)
+
+
+def unembedded_cross_entropy(
+    hidden_BLD: jax.Array,
+    unembed: Callable[[jax.Array], jax.Array],
+    targets_BL: jax.Array,
+    *,
+    z_loss: Any = None,
+    label_smoothing: Any = None,
+    chunking: Chunking = Whole(),
+) -> TokenLosses:
+    """Return the cross-entropy of every token without holding the logits of all of them.
+
+    Args:
+      hidden_BLD: The model's last hidden states [B, L, D].
+      unembed: From hidden states [B, C, D] to logits [B, C, V]; may close over parameters.
+      targets_BL: Class ids, integers [B, L].
+      z_loss: As in `cross_entropy`.
+      label_smoothing: As in `cross_entropy`.
+      chunking: How many positions have logits at a time.
+
+    Returns:
+      Per-token losses, each [B, L], and gradients, as of `cross_entropy(unembed(hidden_BLD))`.
+    """
+
+    def losses(hidden_BCD: jax.Array, targets_BC: jax.Array) -> TokenLosses:
+        return cross_entropy(
+            unembed(hidden_BCD), targets_BC, z_loss=z_loss, label_smoothing=label_smoothing
+        )
+
+    return chunking.map(losses, hidden_BLD, targets_BL)

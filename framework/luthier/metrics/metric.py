@@ -1,0 +1,66 @@
+"""Names of what is measured, as typed keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from luthier.metrics.ratio import Ratio
+
+Direction = Literal["lower", "higher"]
+
+
+def identity(value: float) -> float:
+    """Return the mean as it is."""
+    return value
+
+
+def exponential(value: float) -> float:
+    """Return e to the mean: a perplexity from nats per token. Infinite where a float ends."""
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def bits(value: float) -> float:
+    """Return nats in bits."""
+    return value / math.log(2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A typed key: what a `Ratio` measures, and which way is better.
+
+    Metrics are keys of the dictionaries that jitted functions return, so they hash, and sort by
+    name.
+
+    Args:
+      name: The name in records and on the command line (`nats_per_byte`).
+      better: Whether a `lower` or a `higher` value is better.
+      transform: From the merged ratio's value to the value reported, on the host.
+    """
+
+    name: str
+    better: Direction = "lower"
+    transform: Callable[[float], float] = identity
+
+    def __lt__(self, other: Metric) -> bool:
+        return self.name < other.name
+
+    def __str__(self) -> str:
+        return self.name
+
+    def value(self, ratio: Ratio) -> float:
+        """Return what is reported for `ratio`, in double precision."""
+        return self.transform(ratio.host().value())
+
+
+LOSS = Metric("loss")
+NATS_PER_TOKEN = Metric("nats_per_token")
+NATS_PER_BYTE = Metric("nats_per_byte")
+BITS_PER_BYTE = Metric("bits_per_byte", transform=bits)
+PERPLEXITY = Metric("perplexity", transform=exponential)
+ACCURACY = Metric("accuracy", better="higher")

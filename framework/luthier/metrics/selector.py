@@ -1,0 +1,91 @@
+"""Which metric decides: early stopping, the best checkpoint, the objective of a sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+
+from luthier.errors import BadInput, Problem
+from luthier.metrics.metric import Direction, Metric
+
+
+@dataclasses.dataclass(frozen=True)
+class Selector:
+    """Names one metric of one evaluation set, checked against what the experiment evaluates.
+
+    Args:
+      evaluation: Name of the evaluation set (a key of `experiment.evaluations`).
+      metric: Name of the metric that the task reports there.
+      direction: Whether a `lower` or a `higher` value is better; `check` compares it with the
+        metric's own.
+    """
+
+    evaluation: str
+    metric: str
+    direction: Direction = "lower"
+
+    @property
+    def name(self) -> str:
+        """The name in records: `evaluation/metric`."""
+        return f"{self.evaluation}/{self.metric}"
+
+    def check(self, evaluations: Mapping[str, Sequence[Metric]]) -> list[Problem]:
+        """Return what is wrong with this choice, given the metrics of every evaluation set.
+
+        Args:
+          evaluations: The metrics that each evaluation set reports.
+
+        Returns:
+          One problem for an unknown set, metric or contrary direction; empty when all is well.
+        """
+        if self.evaluation not in evaluations:
+            return [_unknown("evaluation", self.evaluation, list(evaluations))]
+        metrics = {metric.name: metric for metric in evaluations[self.evaluation]}
+        if self.metric not in metrics:
+            return [_unknown("metric", self.metric, list(metrics))]
+        metric = metrics[self.metric]
+        if metric.better != self.direction:
+            return [
+                Problem(
+                    f"{metric.name} is better {metric.better}, not {self.direction}",
+                    path="direction",
+                    remedy=f"set direction={metric.better}",
+                )
+            ]
+        return []
+
+    def find(self, evaluations: Mapping[str, Sequence[Metric]]) -> Metric:
+        """Return the metric that is named.
+
+        Raises:
+          BadInput: `check` finds a problem.
+        """
+        if problems := self.check(evaluations):
+            raise BadInput(problems)
+        metrics = evaluations[self.evaluation]
+        return next(metric for metric in metrics if metric.name == self.metric)
+
+    def select(self, values: Mapping[str, Mapping[Metric, float]]) -> float | None:
+        """Return the value that decides, out of the values of every evaluation set, if there."""
+        for metric, value in values.get(self.evaluation, {}).items():
+            if metric.name == self.metric:
+                return value
+        return None
+
+    def better(self, value: float, other: float) -> bool:
+        """Return whether `value` is strictly better than `other`; NaN is worse than anything."""
+        if math.isnan(value) or math.isnan(other):
+            return not math.isnan(value)
+        return value < other if self.direction == "lower" else value > other
+
+
+def _unknown(kind: str, name: str, known: Sequence[str]) -> Problem:
+    listed = ", ".join(sorted(known)) or "none"
+    return Problem(
+        f"there is no {kind} named {name!r} here",
+        path=kind,
+        remedy=f"there are: {listed}",
+        nearest=difflib.get_close_matches(name, known),
+    )

@@ -1,0 +1,54 @@
+"""Sums over many batches, on the host."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Mapping
+
+import jax
+
+from luthier.metrics.metric import Metric
+from luthier.metrics.ratio import Ratio
+
+
+class Totals:
+    """Merges the ratios of many batches in double precision, without waiting for the last few.
+
+    The sums are correctly rounded (`math.fsum`), so that neither the number nor the order of the
+    batches changes the result by more than the float32 sum within each batch does.
+
+    Args:
+      num_pending: How many batches may still be on the device; older ones are fetched, which also
+        keeps the host from running further ahead than that.
+    """
+
+    def __init__(self, num_pending: int = 2):
+        self._num_pending = num_pending
+        self._pending: collections.deque[dict[Metric, Ratio]] = collections.deque()
+        self._parts: dict[Metric, tuple[list[float], list[float]]] = {}
+
+    def add(self, ratios: Mapping[Metric, Ratio]) -> None:
+        """Merge one batch; its arrays may still be being computed."""
+        self._pending.append(dict(ratios))
+        while len(self._pending) > self._num_pending:
+            self._fetch()
+
+    def ratios(self) -> dict[Metric, Ratio]:
+        """Return the merged ratios of everything added, as Python floats."""
+        while self._pending:
+            self._fetch()
+        return {
+            metric: Ratio(math.fsum(numerators), math.fsum(denominators))
+            for metric, (numerators, denominators) in self._parts.items()
+        }
+
+    def values(self) -> dict[Metric, float]:
+        """Return what is reported: the transformed value of every merged ratio."""
+        return {metric: metric.value(ratio) for metric, ratio in self.ratios().items()}
+
+    def _fetch(self) -> None:
+        for metric, ratio in jax.device_get(self._pending.popleft()).items():
+            numerators, denominators = self._parts.setdefault(metric, ([], []))
+            numerators.append(float(ratio.numerator))
+            denominators.append(float(ratio.denominator))

@@ -1,0 +1,129 @@
+"""Next-token prediction. Shapes: B batch rows, L length, D dim, V vocabulary."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from luthier.layers.dropout import DropoutKeys
+from luthier.losses import Chunking, TokenLosses, Whole, unembedded_cross_entropy
+from luthier.metrics import (
+    ACCURACY,
+    BITS_PER_BYTE,
+    LOSS,
+    NATS_PER_BYTE,
+    NATS_PER_TOKEN,
+    PERPLEXITY,
+    Metric,
+    Ratio,
+)
+from luthier.tasks.task import Additive, Batch, LossSums
+
+_ENTRIES = (
+    "inputs",
+    "targets",
+    "weights",
+    "segments",
+    "positions",
+    "documents",
+    "target_bytes",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelling:
+    """Predicts every token of a document from those before it.
+
+    A batch holds int32 [B, L] `inputs`, `targets`, `segments` (0 = padding), `positions`,
+    `documents`, `target_bytes` (UTF-8 bytes that the target stands for), and float32 `weights`
+    (0 = not counted). The model has `hidden(inputs_BL, positions_BL=, segments_BL=, dropout=)` and
+    `logits(hidden_BLD)`.
+
+    Smoothing and z-loss are in the loss only: reported nats are -log p(target). Nats per byte
+    divide by the bytes of the counted targets and include the nats of the end-of-document token,
+    so that tokenizers can be compared.
+
+    Args:
+      z_loss: Weight of the squared log normalizer; None leaves the term out.
+      label_smoothing: Probability spread over the vocabulary; None leaves the term out.
+      chunking: How many positions have logits at a time.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"z_loss": "0 <= x", "label_smoothing": "0 <= x < 1"}
+    reduction: ClassVar[Additive] = Additive()
+    loss_metrics: ClassVar[tuple[Metric, ...]] = (NATS_PER_TOKEN, NATS_PER_BYTE)
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        LOSS,
+        NATS_PER_TOKEN,
+        NATS_PER_BYTE,
+        BITS_PER_BYTE,
+        PERPLEXITY,
+        ACCURACY,
+    )
+    batch_axes: ClassVar[dict[str, tuple[str, ...]]] = dict.fromkeys(_ENTRIES, ("batch", "length"))
+
+    z_loss: float | None = 0.0
+    label_smoothing: float | None = None
+    chunking: Chunking = Whole()
+
+    def loss(self, model: Any, batch: Batch, key: jax.Array | None) -> LossSums:
+        """Return the summed loss over the summed weights, with nats per token and per byte.
+
+        Args:
+          model: A language model, under the trace.
+          batch: As above.
+          key: Key of this step's dropout, the same for every part of the batch; None for none.
+        """
+        dropout = None
+        if key is not None:
+            dropout = DropoutKeys.of_tokens(key, batch["documents"], batch["positions"])
+        losses = self._losses(model, batch, dropout)
+        ratios = _ratios(losses, batch)
+        return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
+
+    def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
+        """Return every metric of a batch, without dropout; a subclass may add its own."""
+        return _ratios(self._losses(model, batch, None), batch)
+
+    def count_tokens(self, batch: Batch) -> Any:
+        """Return the number of targets with non-zero weight."""
+        return (batch["weights"] != 0).sum()
+
+    def _losses(self, model: Any, batch: Batch, dropout: DropoutKeys | None) -> TokenLosses:
+        hidden_BLD = model.hidden(
+            batch["inputs"],
+            positions_BL=batch["positions"],
+            segments_BL=batch["segments"],
+            dropout=dropout,
+        )
+        return unembedded_cross_entropy(
+            hidden_BLD,
+            model.logits,
+            batch["targets"],
+            z_loss=self.z_loss,
+            label_smoothing=self.label_smoothing,
+            chunking=self.chunking,
+        )
+
+
+def _ratios(losses: TokenLosses, batch: Batch) -> dict[Metric, Ratio]:
+    weights_BL = batch["weights"]
+
+    def weighted_sum(values_BL: jax.Array) -> jax.Array:
+        # A token of weight 0 counts nothing, even where its loss is not finite.
+        return jnp.sum(jnp.where(weights_BL != 0, values_BL * weights_BL, 0))
+
+    tokens = jnp.sum(weights_BL)
+    num_bytes = weighted_sum(batch["target_bytes"])
+    nats = weighted_sum(losses.nats_BL)
+    return {
+        LOSS: Ratio(weighted_sum(losses.loss_BL), tokens),
+        NATS_PER_TOKEN: Ratio(nats, tokens),
+        NATS_PER_BYTE: Ratio(nats, num_bytes),
+        BITS_PER_BYTE: Ratio(nats, num_bytes),
+        PERPLEXITY: Ratio(nats, tokens),
+        ACCURACY: Ratio(weighted_sum(losses.correct_BL), tokens),
+    }

@@ -1,0 +1,91 @@
+"""A project of one's own, with luthier installed from a wheel and this repository out of reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAIN = ["train", "configs.addition", "--wandb", "off", "checkpoints.every.count=10"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel of this checkout, built without a network."""
+    source = tmp_path_factory.mktemp("source")
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "framework", source / "framework", ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (source / "dist").glob("*.whl")
+    return wheel
+
+
+def test_the_wheel_holds_the_package_and_the_template_only(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    package = ROOT / "framework" / "luthier"
+    files = [p for p in package.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    expected = {p.relative_to(package.parent).as_posix() for p in files}
+    held = {name for name in names if ".dist-info/" not in name}
+    assert held == expected
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+@pytest.mark.slow
+def test_train_kill_resume_evaluate_generate(wheel, tmp_path):
+    installed = tmp_path / "installed"
+    install = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target"]
+    subprocess.run([sys.executable, *install, str(installed), str(wheel)], check=True)
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    folder = tmp_path / "fretwork"
+
+    def start(*words, cwd=folder):
+        command = [sys.executable, "-m", "luthier", *words]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command, cwd=cwd, env=environment, **pipes)
+
+    def run(*words, cwd=folder):
+        process = start(*words, cwd=cwd)
+        out, _ = process.communicate()
+        assert process.returncode == 0, out
+        return out
+
+    where = "import luthier; print(luthier.__file__)"
+    told = subprocess.run(
+        [sys.executable, "-c", where], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert told.stdout.startswith(str(installed))
+    run("init", "fretwork", cwd=tmp_path)
+    assert "configs.addition" in run("list")
+    assert "fretwork.layers.SquaredReluMlp" in run("show", "configs.addition")
+
+    training = start(*TRAIN)
+    deadline = time.monotonic() + 300
+    while not list(folder.glob("runs/addition/*/checkpoints/20*")):
+        assert training.poll() is None, training.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    training.send_signal(signal.SIGKILL)
+    training.communicate()
+
+    assert "finished at step 800" in run(*TRAIN)
+    (record,) = folder.glob("runs/addition/*/metrics.jsonl")
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    steps = [line["step"] for line in lines if line.get("kind", line.get("event")) == "step"]
+    assert steps == list(range(1, 801))
+
+    evaluated = json.loads(run("evaluate", "last", "--json"))
+    assert evaluated["evaluations"]["held_out"]["answer_accuracy"] > 0.95
+    assert run("generate", "last", "--prompt", "3+4=", "--temperature", "0").startswith("3+4=7")

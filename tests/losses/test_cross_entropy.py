@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from luthier.losses import Chunked, Whole, cross_entropy, unembedded_cross_entropy
+
+B, D, V = 3, 8, 13
+
+
+def reference(logits, targets, z_loss=0.0, label_smoothing=0.0):
+    """Float64 NumPy, written as the formula of the papers."""
+    logits = np.asarray(logits, np.float64)
+    shift = logits.max(-1, keepdims=True)
+    log_z = np.log(np.exp(logits - shift).sum(-1)) + shift[..., 0]
+    log_probabilities = logits - log_z[..., None]
+    smoothed = np.eye(logits.shape[-1])[np.asarray(targets)]
+    nats = -(smoothed * log_probabilities).sum(-1)
+    smoothed = (1 - label_smoothing) * smoothed + label_smoothing / logits.shape[-1]
+    loss = -(smoothed * log_probabilities).sum(-1) + z_loss * log_z**2
+    return nats, loss
+
+
+def sample(seed=0, length=7):
+    keys = jax.random.split(jax.random.key(seed), 4)
+    hidden = jax.random.normal(keys[0], (B, length, D))
+    table = jax.random.normal(keys[1], (V, D))
+    targets = jax.random.randint(keys[2], (B, length), 0, V)
+    share = jnp.array([0.1, 0.9, 0.5])[:, None]
+    weights = (jax.random.uniform(keys[3], (B, length)) < share).astype(jnp.float32)
+    return hidden, table, targets, weights
+
+
+def test_against_numpy_in_float64():
+    hidden, table, targets, _ = sample()
+    logits = 5 * hidden @ table.T
+    losses = cross_entropy(logits, targets, z_loss=1e-2, label_smoothing=0.1)
+    nats, loss = reference(logits, targets, 1e-2, 0.1)
+    np.testing.assert_allclose(losses.nats_BL, nats, rtol=1e-6, atol=3e-6)
+    np.testing.assert_allclose(losses.loss_BL, loss, rtol=1e-6, atol=3e-6)
+
+
+def test_against_optax():
+    hidden, table, targets, _ = sample(1)
+    logits = hidden @ table.T
+    losses = cross_entropy(logits, targets, label_smoothing=0.2)
+    expected = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+    np.testing.assert_allclose(losses.nats_BL, expected, rtol=1e-5, atol=1e-6)
+    labels = optax.smooth_labels(jax.nn.one_hot(targets, V), 0.2)
+    expected = optax.softmax_cross_entropy(logits, labels)
+    np.testing.assert_allclose(losses.loss_BL, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_huge_logits_stay_finite():
+    losses = cross_entropy(jnp.array([[1e4, -1e4, 0.0]]), jnp.array([1]), label_smoothing=0.1)
+    assert losses.nats_BL[0] == 2e4
+    assert jnp.isfinite(losses.loss_BL[0])
+
+
+def test_logits_in_bfloat16_are_reduced_in_float32():
+    logits = jax.random.normal(jax.random.key(0), (4, 1000)).astype(jnp.bfloat16)
+    losses = cross_entropy(logits, jnp.arange(4), z_loss=1e-4)
+    assert losses.nats_BL.dtype == losses.loss_BL.dtype == jnp.float32
+    nats, _ = reference(logits.astype(jnp.float32), np.arange(4))
+    np.testing.assert_allclose(losses.nats_BL, nats, rtol=1e-6)
+
+
+def test_classes_of_logit_minus_infinity_are_none():
+    hidden, table, targets, _ = sample(2)
+    logits = hidden @ table.T
+    padded = jnp.pad(logits, ((0, 0), (0, 0), (0, 3)), constant_values=-jnp.inf)
+
+    def loss(logits):
+        losses = cross_entropy(logits, targets, z_loss=1e-3, label_smoothing=0.1)
+        return losses.loss_BL.sum()
+
+    value, gradient = jax.value_and_grad(loss)(logits)
+    padded_value, padded_gradient = jax.value_and_grad(loss)(padded)
+    np.testing.assert_allclose(padded_value, value, rtol=1e-6)
+    np.testing.assert_allclose(padded_gradient[..., :V], gradient, rtol=1e-5, atol=1e-7)
+    assert not padded_gradient[..., V:].any()
+
+
+def test_correct_counts_a_tie_once():
+    losses = cross_entropy(jnp.zeros((3, 3)), jnp.arange(3))
+    assert losses.correct_BL.tolist() == [1, 0, 0]
+
+
+def test_terms_of_weight_zero_change_nothing():
+    hidden, table, targets, _ = sample(3)
+    without = cross_entropy(hidden @ table.T, targets)
+    with_zeros = cross_entropy(hidden @ table.T, targets, z_loss=0.0, label_smoothing=0.0)
+    np.testing.assert_array_equal(without.loss_BL, with_zeros.loss_BL)
+
+
+def test_hyperparameters_may_be_tracers():
+    hidden, table, targets, _ = sample(4)
+
+    @jax.jit
+    def loss(z_loss, label_smoothing):
+        return cross_entropy(
+            hidden @ table.T, targets, z_loss=z_loss, label_smoothing=label_smoothing
+        ).loss_BL
+
+    for z_loss, smoothing in ((0.0, 0.0), (1e-3, 0.3)):
+        _, expected = reference(hidden @ table.T, targets, z_loss, smoothing)
+        np.testing.assert_allclose(loss(z_loss, smoothing), expected, rtol=1e-5, atol=1e-6)
+    assert loss._cache_size() == 1
+
+
+@functools.cache
+def objective(chunking, z_loss, smoothing):
+    def loss(hidden, table, targets, weights):
+        losses = unembedded_cross_entropy(
+            hidden,
+            lambda hidden: hidden @ table.T,
+            targets,
+            z_loss=z_loss,
+            label_smoothing=smoothing,
+            chunking=chunking,
+        )
+        return jnp.sum(losses.loss_BL * weights), losses
+
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+
+
+def relative(a, b):
+    return float(jnp.linalg.norm(a - b) / jnp.maximum(jnp.linalg.norm(b), 1e-30))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    length=st.sampled_from([1, 7, 12]),
+    chunk=st.sampled_from([1, 3, 4, 8]),
+    z_loss=st.sampled_from([None, 1e-2]),
+    smoothing=st.sampled_from([None, 0.15]),
+)
+def test_chunked_gradients_are_the_whole_ones(seed, length, chunk, z_loss, smoothing):
+    arguments = sample(seed, length)
+    with jax.default_matmul_precision("highest"):
+        (whole, losses), gradients = objective(Whole(), z_loss, smoothing)(*arguments)
+        (value, chunked), chunked_gradients = objective(Chunked(chunk), z_loss, smoothing)(
+            *arguments
+        )
+    np.testing.assert_allclose(value, whole, rtol=1e-6)
+    np.testing.assert_allclose(chunked.nats_BL, losses.nats_BL, rtol=1e-6, atol=1e-6)
+    for a, b in zip(chunked_gradients, gradients, strict=True):
+        assert relative(a, b) <= 1e-6
+
+
+def test_chunked_gradients_in_float64():
+    with jax.enable_x64(True):
+        arguments = [
+            array.astype(jnp.float64) if array.dtype == jnp.float32 else array
+            for array in sample(9, 11)
+        ]
+        (_, losses), gradients = objective(Whole(), 1e-2, 0.1)(*arguments)
+        _, chunked = objective(Chunked(4), 1e-2, 0.1)(*arguments)
+        assert losses.nats_BL.dtype == jnp.float64
+        for a, b in zip(chunked, gradients, strict=True):
+            assert relative(a, b) <= 1e-13
+
+
+@pytest.mark.parametrize("chunking", [Whole(), Chunked(3)])
+def test_masked_tokens_have_no_gradient(chunking):
+    hidden, table, targets, weights = sample(5)
+    _, (gradient, _) = objective(chunking, 1e-2, 0.1)(hidden, table, targets, weights)
+    assert not gradient[weights == 0].any()
+    assert gradient[weights != 0].any()

@@ -1,0 +1,97 @@
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from luthier import graph as graphs
+from luthier import program as programs
+from luthier.errors import BadInput, ShardingError, ValidationError
+
+SMALL = (
+    "model.dim=16",
+    "model.num_layers=2",
+    "model.block.attention.num_heads=2",
+    "model.block.attention.num_kv_heads=2",
+    "model.block.mlp.hidden_dim=32",
+    "data.length=16",
+    "training.global_batch_size=8",
+)
+
+
+def _graph(*overrides):
+    return graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL, *overrides])
+
+
+def _make(*overrides, num_devices=1, hoist=()):
+    return programs.make(_graph(*overrides), jax.devices()[:num_devices], hoist)
+
+
+def test_making_a_program_makes_no_array(monkeypatch):
+    created = []
+    original = nnx.Param.__init__
+
+    def spy(self, value, **metadata):
+        created.append(value)
+        original(self, value, **metadata)
+
+    monkeypatch.setattr(nnx.Param, "__init__", spy)
+    before = len(jax.live_arrays())
+    program = _make()
+    assert created
+    assert all(isinstance(value, jax.core.Tracer) for value in created)
+    assert len(jax.live_arrays()) == before
+    assert program.names == tuple(sorted(program.names))
+
+
+def test_a_model_of_billions_is_planned_in_no_memory():
+    program = _make("model.dim=8192", "model.num_layers=96", "model.block.mlp.hidden_dim=32768")
+    parameters = [p for n, p in program.placements.items() if n.startswith("parameters/")]
+    assert sum(np.prod(p.shape, dtype=np.int64) for p in parameters) > 1e10
+
+
+def test_optimizer_state_and_average_lie_where_their_parameter_lies():
+    overrides = ("parallelism.mesh.fsdp=4", "parallelism.mesh.tensor=2", "training.ema:=luthier.optim.Ema(0.9)")
+    placements = _make(*overrides, num_devices=8).placements
+    own = {n.partition("/")[2]: p for n, p in placements.items() if n.startswith("parameters/")}
+    sharded = 0
+    for name, placement in placements.items():
+        parameter = own.get(name.rpartition("/")[2])
+        if parameter is not None and name.startswith(("optimizer/", "ema/")):
+            assert placement.spec == parameter.spec, name
+            sharded += any(placement.spec)
+    assert sharded >= 10
+
+
+def test_a_batch_that_cannot_be_divided_names_the_multiple():
+    with pytest.raises(ValidationError) as caught:
+        _make("training.global_batch_size=12", num_devices=8)
+    assert "training.global_batch_size: 12 rows cannot be divided over 8 devices" in str(caught.value)
+    assert "use a multiple of 8" in str(caught.value)
+    with pytest.raises(ValidationError, match="use a multiple of 16"):
+        _make("training.global_batch_size=8", "training.accumulation=2", num_devices=8)
+
+
+def test_a_parameter_that_cannot_be_divided_is_named_with_its_rule():
+    with pytest.raises(ShardingError, match=r"blocks.*heads.*tensor"):
+        _make("parallelism.mesh.tensor=4", num_devices=4)
+
+
+def test_a_model_that_cannot_be_built_is_one_line_at_its_path():
+    with pytest.raises(BadInput) as caught:
+        _make("model.block.mlp.activation=jax.numpy.concatenate").traced_step  # noqa: B018
+    assert "Traceback" not in str(caught.value)
+
+
+def test_scalars_have_names_and_the_state_is_donated():
+    program = _make()
+    step = program.compile_step()
+    leaves = program.init(program.values())
+    data = program.experiment.data.iterator(global_batch_size=8, seed=0)
+    batch = {n: jax.device_put(x, program.batch[n].sharding) for n, x in next(data).items()}
+    after, vector = step(program.values(), leaves, batch)
+    assert {"loss", "gradient_norm", "learning_rate", "skipped"} <= set(program.scalar_names)
+    assert vector.shape == (len(program.scalar_names),)
+    donated = dict(zip(program.names, (leaf.is_deleted() for leaf in leaves), strict=True))
+    kept = [name for name, gone in donated.items() if not gone]
+    assert not [name for name in kept if name.startswith(("parameters/", "optimizer/1", "ema/"))]
+    assert int(program.named(after)["step"]) == 1

@@ -1,0 +1,109 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from luthier import graph as graphs
+from luthier import program as programs
+
+SMALL = (
+    "model.dim=16",
+    "model.num_layers=1",
+    "model.block.attention.num_heads=2",
+    "model.block.attention.num_kv_heads=2",
+    "model.block.mlp.hidden_dim=32",
+    "data.length=16",
+    "training.global_batch_size=4",
+    "optimizer:=luthier.optim.sgd(luthier.optim.Constant(0.5), momentum=0.0)",
+)
+
+
+class Stepper:
+    def __init__(self, *overrides):
+        graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL, *overrides])
+        self.program = programs.make(graph, jax.devices()[:1])
+        self.step = self.program.compile_step()
+        data = self.program.experiment.data.iterator(global_batch_size=4, seed=0)
+        self.batch = next(data)
+        self.leaves = self.program.init(self.program.values())
+
+    def __call__(self, **changed):
+        batch = self.batch | changed
+        arrays = {n: jax.device_put(batch[n], s.sharding) for n, s in self.program.batch.items()}
+        before = {n: np.asarray(x) for n, x in self.program.named(self.leaves).items()}
+        self.leaves, vector = self.step(self.program.values(), self.leaves, arrays)
+        after = {n: np.asarray(x) for n, x in self.program.named(self.leaves).items()}
+        scalars = dict(zip(self.program.scalar_names, np.asarray(vector).tolist(), strict=True))
+        return before, after, scalars
+
+
+def test_a_step_of_descent_is_the_learning_rate_times_the_gradient():
+    stepper = Stepper()
+    program = stepper.program
+
+    def gradient(leaves, batch):
+        with program.tracing(()) as experiment:
+            return programs.gradient_of(experiment, program.named(leaves), batch)[1]
+
+    expected = jax.jit(gradient)(stepper.leaves, dict(stepper.batch))
+    expected = {name: np.asarray(g) for name, g in expected.items()}
+    before, after, scalars = stepper()
+    norm = np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in expected.values()))
+    assert scalars["gradient_norm"] == pytest.approx(norm, rel=1e-5)
+    assert scalars["learning_rate"] == 0.5
+    for name, g in expected.items():
+        moved = after[f"parameters/{name}"] - before[f"parameters/{name}"]
+        np.testing.assert_allclose(moved, -0.5 * g, rtol=1e-4, atol=1e-7, err_msg=name)
+
+
+def test_a_refused_step_leaves_everything_but_the_guard_and_the_step_as_it_was():
+    stepper = Stepper("training.ema:=luthier.optim.Ema(0.5)")
+    stepper()
+    poison = np.full_like(stepper.batch["weights"], np.nan)
+    before, after, scalars = stepper(weights=poison)
+    assert scalars["skipped"] == 1
+    for name in before:
+        if name == "step":
+            assert after[name] == before[name] + 1
+        elif not name.startswith("guard/"):
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+    assert after["guard/consecutive_skipped"] == 1
+    _, healed, scalars = stepper()
+    assert scalars["skipped"] == 0
+    assert healed["guard/consecutive_skipped"] == 0
+    assert healed["guard/total_skipped"] == 1
+
+
+def test_without_a_guard_what_is_not_finite_goes_through():
+    stepper = Stepper("training.guard=None")
+    _, after, _ = stepper(weights=np.full_like(stepper.batch["weights"], np.nan))
+    assert not np.isfinite(after["parameters/norm.scale"]).all()
+
+
+def test_a_batch_without_targets_moves_nothing():
+    stepper = Stepper()
+    before, after, scalars = stepper(weights=np.zeros_like(stepper.batch["weights"]))
+    assert scalars["gradient_norm"] == 0
+    for name in before:
+        if name.startswith("parameters/"):
+            np.testing.assert_array_equal(after[name], before[name])
+
+
+def test_the_average_is_of_the_parameters_after_the_update():
+    stepper = Stepper("training.ema:=luthier.optim.Ema(0.5, warmup_steps=0)")
+    before, after, _ = stepper()
+    name = "norm.scale"
+    expected = 0.5 * before[f"ema/{name}"] + 0.5 * after[f"parameters/{name}"]
+    np.testing.assert_allclose(after[f"ema/{name}"], expected, rtol=1e-6)
+
+
+def test_the_seed_decides_parameters_and_dropout_apart():
+    one, same, other = Stepper(), Stepper(), Stepper("seed=1")
+    for a, b in zip(one.leaves, same.leaves, strict=True):
+        np.testing.assert_array_equal(a, b)
+    name = "parameters/embedding.table"
+    assert not np.array_equal(one.program.named(one.leaves)[name], other.program.named(other.leaves)[name])
+    assert not jnp.array_equal(
+        jax.random.key_data(programs.step.dropout_key(0)),
+        jax.random.key_data(programs.step.dropout_key(1)),
+    )
