@@ -8,7 +8,12 @@ from luthier.program.program import Leaves, Program, Values
 
 
 def materialize(
-    program: Program, values: Values, *, store: Any = None, step: int | None = None, data: Any = None
+    program: Program,
+    values: Values,
+    *,
+    store: Any = None,
+    step: int | None = None,
+    data: Any = None,
 ) -> Leaves:
     """Return the state's arrays, each on the devices where it belongs.
 

@@ -12,8 +12,8 @@ from typing import Any
 from luthier import graph as graphs
 from luthier.errors import LuthierError
 from luthier.records import Configuration, Lock, RunDirectory, find, list_runs, read_source
-from luthier.train.resume import check_continuation, compare
 from luthier.train.results import FINISHED
+from luthier.train.resume import check_continuation, compare
 
 ID_LENGTH = 8
 NUM_SIBLINGS = 20

@@ -145,6 +145,8 @@ def _misfits(
             saved = (tuple(arrays[name]["shape"]), arrays[name]["dtype"])
             wanted = (tuple(placements[name].shape), str(jnp.dtype(placements[name].dtype)))
             if saved != wanted:
-                what = f"is {saved[1]}{list(saved[0])} in the run, {wanted[1]}{list(wanted[0])} here"
+                what = (
+                    f"is {saved[1]}{list(saved[0])} in the run, {wanted[1]}{list(wanted[0])} here"
+                )
                 problems.append(Problem(what, name))
     return problems

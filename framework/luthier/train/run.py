@@ -12,7 +12,7 @@ import jax
 from luthier import graph as graphs
 from luthier import plan as plans
 from luthier.checkpoint import Store, require_space
-from luthier.errors import LuthierError
+from luthier.errors import CheckpointError, LuthierError
 from luthier.parallel import format_bytes
 from luthier.program import materialize
 from luthier.program.program import Leaves
@@ -23,7 +23,7 @@ from luthier.train.loop import Loop, Position, Rates
 from luthier.train.opening import Opened, Request, open_run
 from luthier.train.profile import ProfiledSteps, Profiler
 from luthier.train.results import FINISHED, Result
-from luthier.train.sampling import final_sample
+from luthier.train.trained import final_sample
 
 
 def run(
@@ -73,7 +73,9 @@ def _train(
     experiment, directory = plan.program.experiment, opened.directory
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(_open_store(plan, directory))
-        last = None if store is None else store.latest()
+        last, damage = (None, []) if store is None else store.newest_whole()
+        if damage and last is None:
+            raise CheckpointError(damage)
         feed = stack.enter_context(contextlib.closing(_feed(plan)))
         values, start = plan.program.values(), time.perf_counter()
         source = store if last is not None else None
@@ -86,7 +88,8 @@ def _train(
         position = _position(store, last, experiment, extend)
         recorder.emit(_header(plan, opened, position))
         changed = store.notices(last) if store is not None and last is not None else []
-        for notice in [*opened.notices, *changed]:
+        fallback = [f"{problem}; going on from step {last}" for problem in damage]
+        for notice in [*opened.notices, *fallback, *changed]:
             recorder.notice(notice)
         loop = Loop(
             plan,

@@ -1,0 +1,78 @@
+"""The lazy description of an experiment: paths, overrides, validation, recording, comparison.
+
+This is the one room that knows Fiddle. It never imports jax, flax or optax by itself.
+
+Some functions are called like the module that holds them (`paths`, `build`, `resolve`): here the
+names mean the functions; import from a module by its full name
+(`from luthier.graph.paths import find`).
+"""
+
+from __future__ import annotations
+
+from luthier.graph import signatures
+from luthier.graph.build import build
+from luthier.graph.diff import Change, diff, render_diff
+from luthier.graph.edits.copies import copy_graph
+from luthier.graph.edits.origins import origin_of
+from luthier.graph.edits.setting import set_value
+from luthier.graph.fingerprint import fingerprint
+from luthier.graph.load import equal, from_json
+from luthier.graph.overrides import apply
+from luthier.graph.paths import get, nearest, nearest_paths, paths, walk
+from luthier.graph.record import history, to_dict, to_json
+from luthier.graph.render import render
+from luthier.graph.resolve import resolve
+from luthier.graph.signatures import UNSET
+from luthier.graph.validation import validate
+from luthier.graph.values import (
+    add,
+    evaluate,
+    expression,
+    floor_divide,
+    is_value_node,
+    modulo,
+    multiply,
+    power,
+    subtract,
+    true_divide,
+    value,
+)
+
+__all__ = [
+    "UNSET",
+    "Change",
+    "add",
+    "apply",
+    "build",
+    "copy_graph",
+    "diff",
+    "equal",
+    "evaluate",
+    "expression",
+    "fingerprint",
+    "floor_divide",
+    "from_json",
+    "get",
+    "history",
+    "is_value_node",
+    "modulo",
+    "multiply",
+    "nearest",
+    "nearest_paths",
+    "origin_of",
+    "paths",
+    "power",
+    "render",
+    "render_diff",
+    "resolve",
+    "set_value",
+    "subtract",
+    "to_dict",
+    "to_json",
+    "true_divide",
+    "validate",
+    "value",
+    "walk",
+]
+
+signatures.install()

@@ -1,0 +1,280 @@
+"""Building what a graph describes, with values put in its place and errors that fit on one line.
+
+`build` follows the rules of `fdl.build`: a shared node is built once; a Partial becomes a partial
+function; an ArgFactory makes a new value at each call. It differs in two ways: leaves can be
+replaced by path (by tracers, so that one compiled program serves many values), and an error tells
+the path, the class, and where the offending argument was set; it does not print what was built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from luthier.errors import BadInput, LuthierError, Problem, UnknownReference
+from luthier.graph import signatures
+from luthier.graph import values as value_nodes
+from luthier.graph.edits.origins import made_at, origin_of
+from luthier.graph.paths import Path, find, format_path, join, nearest, parse_path
+from luthier.graph.public_names import display_name
+from luthier.graph.record.structure import nodes
+
+_LONGEST = 240
+_LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None), type))
+_UNDER_WAY = object()
+
+# Where the walk is: (the way to the parent, the part below it); written out only for errors.
+_Way = tuple[Any, Any] | None
+
+
+def build(graph: Any, values: Mapping[str, Any] | None = None) -> Any:
+    """Return what `graph` describes.
+
+    Args:
+      graph: A node, or a list, tuple or dict of nodes.
+      values: What to put in the place of leaves or whole nodes, by path relative to `graph`
+        (`{"optimizer.b2": 0.9}`). An argument left at its default can be given too. The path of any
+        user of a value node replaces the node, for all its users. They are passed on untouched, so
+        tracers are welcome.
+
+    Returns:
+      The built object.
+
+    Raises:
+      BadInput: A class or function refused its arguments, or a path does not exist. Errors that jax
+        raises for tracers, and our own errors that are not about input, pass through unchanged.
+    """
+    builder = _Builder(graph)
+    for path, value in (values or {}).items():
+        builder.replace(path, value)
+    return builder.build(graph, None)
+
+
+class _Inside(dict[Any, Any]):
+    """What to put in the place of some elements of a tuple; values may be `_Inside` again."""
+
+
+class _Builder:
+    """Builds one graph: what is built already, and what is put in the place of what."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self.built: dict[int, Any] = {}
+        self.replaced: dict[int, dict[Any, Any]] = {}
+
+    def replace(self, path: str, value: Any) -> None:
+        """Put `value` in the place of what is at `path`."""
+        place = find(self.graph, path)
+        if value_nodes.is_value_node(place.value) and not place.is_default:
+            self.built[id(place.value)] = value
+            return
+        parts = parse_path(path)
+        owners = [self.graph]
+        for depth in range(1, len(parts)):
+            owners.append(find(self.graph, parts[:depth]).value)
+        # Equal tuples may be one object by chance, so that what is in one is kept at its owner.
+        depth = max(i for i, owner in enumerate(owners) if not isinstance(owner, tuple))
+        owner = owners[depth]
+        below_default = depth > 0 and find(self.graph, parts[:depth]).is_default
+        if below_default or not isinstance(owner, fdl.Buildable | list | dict):
+            remedy = f"set all of {format_path(parts[: max(depth, 1)])} in the graph first"
+            raise BadInput(Problem("only parts of nodes can be replaced", path, remedy=remedy))
+        table = self.replaced.setdefault(id(owner), {})
+        for part in parts[depth:-1]:
+            table = table.setdefault(part, _Inside())
+        table[parts[-1]] = value
+
+    def build(self, value: Any, way: _Way, inside: _Inside | None = None) -> Any:
+        """Return what `value`, met on `way`, describes."""
+        kind = type(value)
+        if kind in _LEAVES:
+            return value
+        if isinstance(value, fdl.Buildable):
+            return self._once(value, way, self._node)
+        if kind is dict:
+            return self._once(value, way, self._dict)
+        if kind is list:
+            return self._once(value, way, self._list)
+        if kind is tuple:
+            return tuple(self._children(value, enumerate(value), inside, way).values())
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            fields = zip(value._fields, value, strict=True)
+            return kind(**self._children(value, fields, inside, way))
+        return value
+
+    def _once(self, value: Any, way: _Way, make: Any) -> Any:
+        key = id(value)
+        made = self.built.get(key, self)  # `self` is nothing that could have been built
+        if made is self:
+            self.built[key] = _UNDER_WAY
+            made = self.built[key] = make(value, way)
+        elif made is _UNDER_WAY:
+            raise BadInput(Problem("the graph goes round in a circle here", _written(way)))
+        return made
+
+    def _children(self, owner: Any, entries: Any, table: Any, way: _Way) -> dict[Any, Any]:
+        """Return the built parts of one node or container, replaced ones included."""
+        if not table:
+            return {part: self.build(child, (way, part)) for part, child in entries}
+        made = {}
+        for part, child in entries:
+            new = table.get(part, table)
+            if new is table:
+                made[part] = self.build(child, (way, part))
+            elif isinstance(new, _Inside):
+                made[part] = self.build(child, (way, part), new)
+            else:
+                made[part] = new
+        if isinstance(owner, fdl.Buildable):
+            made |= {part: new for part, new in table.items() if part not in made}
+        return made
+
+    def _dict(self, value: dict[Any, Any], way: _Way) -> Any:
+        return self._children(value, value.items(), self.replaced.get(id(value)), way)
+
+    def _list(self, value: list[Any], way: _Way) -> Any:
+        table = self.replaced.get(id(value))
+        return list(self._children(value, enumerate(value), table, way).values())
+
+    def _node(self, node: fdl.Buildable, way: _Way) -> Any:
+        given = node.__arguments__
+        table = self.replaced.get(id(node))
+        arguments = self._children(node, given.items(), table, way)
+        positional: list[Any] = []
+        if not all(isinstance(part, str) for part in arguments):
+            positional, arguments = node.__signature_info__.transform_to_args_kwargs(arguments)
+        kind = type(node)
+        if kind is fdl.Partial and not any(_may_hold_factory(child) for child in given.values()):
+            return functools.partial(node.__fn_or_cls__, *positional, **arguments)
+        if kind is fdl.Config and any(type(child) is fdl.ArgFactory for child in given.values()):
+            part = next(part for part, child in given.items() if type(child) is fdl.ArgFactory)
+            what = "an ArgFactory belongs into a Partial, which calls it anew each time"
+            raise BadInput(Problem(what, _written((way, part)), remedy="use fdl.Config here"))
+        try:
+            return node.__build__(*positional, **arguments)
+        except BadInput as error:
+            raise _under(error, _written(way)) from error
+        except (LuthierError, MemoryError):
+            raise
+        except Exception as error:
+            if _is_of_jax(error):
+                raise
+            raise _refused(self.graph, node, _written(way), error) from error
+
+
+def _may_hold_factory(child: Any) -> bool:
+    return isinstance(child, fdl.ArgFactory | list | tuple | dict)
+
+
+def _is_of_jax(error: Exception) -> bool:
+    """Say whether it is an error of jax's own: a tracer used as a number, a full device."""
+    return any(cls.__module__.split(".")[0] in ("jax", "jaxlib") for cls in type(error).__mro__)
+
+
+def _parts(way: _Way) -> Path:
+    parts = []
+    while way is not None:
+        way, part = way
+        parts.append(part)
+    return tuple(reversed(parts))
+
+
+def _written(way: _Way) -> str:
+    return format_path(_parts(way))
+
+
+def _under(error: BadInput, path: str) -> BadInput:
+    """Return `error` with `path` put before the paths of its problems."""
+
+    def moved(problem: Problem) -> Problem:
+        inner = problem.path
+        if inner == path or (path and inner.startswith((f"{path}.", f"{path}["))):
+            return problem
+        dot = "." if path and inner and not inner.startswith("[") else ""
+        return dataclasses.replace(problem, path=f"{path}{dot}{inner}")
+
+    try:
+        return type(error)([moved(problem) for problem in error.problems])
+    except TypeError:  # a subclass with another constructor
+        return BadInput([moved(problem) for problem in error.problems])
+
+
+def _refused(graph: Any, node: fdl.Buildable, path: str, error: Exception) -> BadInput:
+    """Return what `error`, raised while the node at `path` was built, says in one line."""
+    path, node = _culprit(node, path, error)
+    told = " ".join(str(error).split()) or "no reason is given"
+    told = told if len(told) <= _LONGEST else f"{told[: _LONGEST - 3]}..."
+    target = node.__fn_or_cls__
+    what = f"{display_name(target)} refused: {type(error).__name__}: {told}"
+    known = signatures.arguments(target).names
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", told)
+    if unknown and unknown[1] in node.__arguments__:
+        at, near = join(path, unknown[1]), nearest(unknown[1], known)
+        return BadInput(Problem(what, at, _origin(graph, node, at), nearest=near))
+    if "missing" in told:
+        missing = [name for name in re.findall(r"'(\w+)'", told) if name in known]
+        if missing:
+            remedy = " and ".join(f"set {join(path, name)}" for name in missing)
+            return BadInput(Problem(what, path, made_at(node), remedy))
+    part = _blamed(node, told)
+    if part is None:
+        return BadInput(Problem(what, path, made_at(node)))
+    return BadInput(Problem(what, join(path, part), _origin(graph, node, join(path, part))))
+
+
+def _origin(graph: Any, node: fdl.Buildable, path: str) -> str:
+    try:
+        return origin_of(graph, path) or made_at(node)
+    except (UnknownReference, KeyError):
+        return made_at(node)
+
+
+def _blamed(node: fdl.Buildable, told: str) -> Any:
+    """Return the argument of `node` that a message is about; None where it is not clear."""
+    given = node.__arguments__
+    for pattern in (r"[`'\"]{}[`'\"]", r"\b{}\b"):
+        named = {
+            found.start(): part
+            for part in given
+            if (found := re.search(pattern.format(re.escape(str(part))), told))
+        }
+        if named:
+            return named[min(named)]
+    if len(given) == 1:
+        return next(iter(given))
+    for part, child in given.items():
+        plain = value_nodes.evaluate(child) if value_nodes.is_value_node(child) else child
+        said = rf"(?<!\w){re.escape(repr(plain))}(?!\w)"
+        if isinstance(plain, int | float | str) and re.search(said, told):
+            return part
+    return None
+
+
+def _culprit(node: fdl.Buildable, path: str, error: Exception) -> tuple[str, fdl.Buildable]:
+    """Return the path and node of the template below `node` in whose call the error arose.
+
+    A parent calls the templates that it is given, so that an error of a child arises in the call of
+    the parent. The frames of the error say which classes were being made.
+    """
+    frames = set()
+    trace = error.__traceback__
+    while trace is not None:
+        frames.add(trace.tb_frame.f_code)
+        trace = trace.tb_next
+    found = [(path, node)]
+    for below, child in nodes(node):
+        code = _code(child.__fn_or_cls__)
+        if code in frames and isinstance(child, fdl.Partial) and child is not node:
+            dot = "." if path and below and not below.startswith("[") else ""
+            found.append((f"{path}{dot}{below}", child))
+    return found[-1]
+
+
+def _code(target: Any) -> Any:
+    maker = getattr(target, "__init__", None) if isinstance(target, type) else target
+    return getattr(maker, "__code__", None)

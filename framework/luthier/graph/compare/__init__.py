@@ -1,0 +1,1 @@
+"""Comparing two graphs: what has the same structure, and which elements belong together."""

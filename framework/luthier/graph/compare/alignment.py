@@ -1,0 +1,139 @@
+"""Which elements of two lists belong together, so that an insertion is one change."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+# Up to this many comparisons the longest common subsequence is found exactly.
+_EXACT = 250_000
+
+Pair = tuple[int | None, int | None]
+
+
+def align(
+    equal_a: Sequence[Any],
+    equal_b: Sequence[Any],
+    alike_a: Sequence[Any],
+    alike_b: Sequence[Any],
+) -> list[Pair]:
+    """Return pairs of places of two lists, in order; None where an element has no partner.
+
+    Args:
+      equal_a: A key for each element of the first list; equal elements have equal keys.
+      equal_b: The same for the second list.
+      alike_a: Coarser keys, such as the class: between equal elements, those are paired next.
+      alike_b: The same for the second list.
+
+    Returns:
+      Pairs (place in the first list, place in the second list).
+    """
+    pairs: list[Pair] = []
+    start_a = start_b = 0
+    anchors = [*common(equal_a, equal_b), (len(equal_a), len(equal_b))]
+    for end_a, end_b in anchors:
+        if start_a < end_a or start_b < end_b:
+            between = _between(alike_a[start_a:end_a], alike_b[start_b:end_b])
+            pairs += [
+                (None if i is None else start_a + i, None if j is None else start_b + j)
+                for i, j in between
+            ]
+        if end_a < len(equal_a):
+            pairs.append((end_a, end_b))
+        start_a, start_b = end_a + 1, end_b + 1
+    return pairs
+
+
+def _between(alike_a: Sequence[Any], alike_b: Sequence[Any]) -> list[Pair]:
+    """Pair what is alike among elements of which none are equal."""
+    if len(alike_a) == len(alike_b):
+        return [(index, index) for index in range(len(alike_a))]
+    pairs: list[Pair] = []
+    start_a = start_b = 0
+    for end_a, end_b in [*common(alike_a, alike_b), (len(alike_a), len(alike_b))]:
+        pairs += [(index, None) for index in range(start_a, end_a)]
+        pairs += [(None, index) for index in range(start_b, end_b)]
+        if end_a < len(alike_a):
+            pairs.append((end_a, end_b))
+        start_a, start_b = end_a + 1, end_b + 1
+    return pairs
+
+
+def common(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
+    """Return the places of a long common subsequence: the longest where that is cheap to find."""
+    head = 0
+    while head < min(len(a), len(b)) and a[head] == b[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail]:
+        tail += 1
+    middle_a, middle_b = a[head : len(a) - tail], b[head : len(b) - tail]
+    if len(middle_a) * len(middle_b) <= _EXACT:
+        middle = _longest(middle_a, middle_b)
+    else:
+        middle = _by_occurrence(middle_a, middle_b)
+    return [
+        *((index, index) for index in range(head)),
+        *((head + i, head + j) for i, j in middle),
+        *((len(a) - tail + k, len(b) - tail + k) for k in range(tail)),
+    ]
+
+
+def _longest(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
+    """Return a longest common subsequence, by the textbook's table."""
+    rows = [[0] * (len(b) + 1)]
+    for left in reversed(a):
+        last, row = rows[-1], [0] * (len(b) + 1)
+        for j in range(len(b) - 1, -1, -1):
+            row[j] = last[j + 1] + 1 if left == b[j] else max(last[j], row[j + 1])
+        rows.append(row)
+    rows.reverse()
+    pairs, i, j = [], 0, 0
+    while i < len(a) and j < len(b):
+        if a[i] == b[j]:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+        elif rows[i + 1][j] >= rows[i][j + 1]:
+            i += 1
+        else:
+            j += 1
+    return pairs
+
+
+def _by_occurrence(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
+    """Match the first with the first of equal elements, and so on; keep what is in order."""
+    places: dict[Any, int] = {}
+    for index, key in enumerate(_numbered(b)):
+        places[key] = index
+    matches = [(i, places[key]) for i, key in enumerate(_numbered(a)) if key in places]
+    return _increasing(matches)
+
+
+def _numbered(elements: Sequence[Any]) -> list[tuple[Any, int]]:
+    counts: dict[Any, int] = {}
+    keys = []
+    for element in elements:
+        counts[element] = counts.get(element, 0) + 1
+        keys.append((element, counts[element]))
+    return keys
+
+
+def _increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return a longest subsequence whose second numbers rise (patience sorting)."""
+    ends: list[int] = []  # the smallest second number that a subsequence of each length ends in
+    last: list[int] = []  # which pair that is
+    before: list[int] = []
+    for index, (_, second) in enumerate(pairs):
+        length = bisect_left(ends, second)
+        before.append(last[length - 1] if length else -1)
+        if length == len(ends):
+            ends.append(second)
+            last.append(index)
+        else:
+            ends[length], last[length] = second, index
+    chosen, index = [], last[-1] if last else -1
+    while index >= 0:
+        chosen.append(pairs[index])
+        index = before[index]
+    return chosen[::-1]

@@ -1,0 +1,1 @@
+"""Changing a graph in place: copies, sets and where each value came from."""

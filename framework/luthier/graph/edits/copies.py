@@ -1,0 +1,93 @@
+"""Copies of graphs: sharing, tags, history and the identity of leaves are kept."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import fiddle as fdl
+from fiddle import history
+from fiddle.signatures import get_signature
+
+from luthier.graph import signatures
+from luthier.graph.paths import children, is_container, is_dataclass_instance, is_node
+from luthier.graph.signatures import UNSET
+
+_PLAIN = (int, float, str, bool, type(None))
+
+
+def copy_graph(graph: Any) -> Any:
+    """Return a copy that keeps sharing, tags and history, and the leaves by identity.
+
+    `copy.deepcopy` would clone leaves such as `jax.nn.relu`, and the clones are unequal.
+    """
+    return _copy(graph, {})
+
+
+def _copy(value: Any, copies: dict[int, Any]) -> Any:
+    kind = type(value)
+    if kind in _PLAIN or not (is_container(value) or is_node(value)):
+        return value
+    if id(value) in copies:
+        return copies[id(value)]
+    if is_node(value):
+        return _copy_node(value, copies)
+    if isinstance(value, dict):
+        made = copies[id(value)] = value.copy()
+        for key, child in value.items():
+            made[key] = _copy(child, copies)
+        return made
+    if not isinstance(value, list | tuple):
+        return value
+    made_children = [_copy(child, copies) for child in value]
+    if kind is list:
+        copies[id(value)] = made_children
+        return made_children
+    if all(new is old for new, old in zip(made_children, value, strict=True)):
+        return value
+    copies[id(value)] = kind(*made_children) if hasattr(kind, "_fields") else kind(made_children)
+    return copies[id(value)]
+
+
+def _copy_node(node: fdl.Buildable, copies: dict[int, Any]) -> fdl.Buildable:
+    made = copies[id(node)] = object.__new__(type(node))
+    target = node.__fn_or_cls__
+    given = {part: _copy(child, copies) for part, child in node.__arguments__.items()}
+    signature = node.__signature_info__
+    if signatures.is_module_class(target) and signature.signature is not get_signature(target):
+        # Made before the signature shim was there: positional arguments had no names then.
+        names = signatures.arguments(target).names
+        given = {names[p] if isinstance(p, int) else p: child for p, child in given.items()}
+        made.__init_callable__(target)
+        signature = made.__signature_info__
+    past = {part: list(entries) for part, entries in node.__argument_history__.items()}
+    tags = {part: set(of_part) for part, of_part in node.__argument_tags__.items()}
+    made.__dict__.update(
+        __fn_or_cls__=target,
+        __arguments__=given,
+        __signature_info__=signature,
+        __argument_history__=history.History(past),
+        __argument_tags__=collections.defaultdict(set, tags),
+    )
+    return made
+
+
+def as_node(value: Any) -> Any:
+    """Return an instance of a dataclass as a node that builds it; anything else as it is."""
+    if not is_dataclass_instance(value):
+        return value
+    with history.suspend_tracking():
+        node = fdl.Config(type(value))
+        fixed = signatures.arguments(type(value)).defaults
+        for name, child, _ in children(value):
+            default = fixed.get(name, UNSET)
+            if child is not default and not _equal(child, default):
+                setattr(node, str(name), as_node(child))
+    return node
+
+
+def _equal(a: Any, b: Any) -> bool:
+    try:
+        return type(a) is type(b) and bool(a == b)
+    except Exception:  # arrays do not compare to one truth value
+        return False

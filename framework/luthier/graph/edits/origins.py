@@ -1,0 +1,144 @@
+"""Where each value was set: a file and line, or the argument that set it.
+
+Fiddle keeps a history of every argument of every node. Our own sets stamp it with an origin such as
+`argument 2: training.steps=10`. A set inside a list, tuple or dict, which Fiddle does not see, is
+recorded on the node that owns it, under the written-out rest of the path (`layers[0]`,
+`parameters.embed`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import fiddle as fdl
+from fiddle import history
+
+from luthier.graph import values
+from luthier.graph.paths import Part, child_of, format_path, parse_path
+
+for _file in ("paths", "edits/setting", "edits/copies", "edits/origins"):
+    history.add_exclude_location(os.path.normpath(f"luthier/graph/{_file}.py"))
+
+
+def stamp(node: fdl.Buildable, key: Part, value: Any, origin: str = "") -> None:
+    """Record in Fiddle's history that `key` of `node` was set to `value`.
+
+    Args:
+      node: The node that holds the argument.
+      key: The argument, or the argument and the path inside it (`layers[0]`).
+      value: What it was set to; `history.DELETED` for a reset.
+      origin: Who set it; without one, the caller's file and line.
+    """
+    if not history.tracking_enabled():
+        return
+    past = history.History()  # Fiddle numbers the entries, and finds the caller
+    past.add_new_value(key, value)
+    entry = past[key][-1]
+    if origin:
+        entry = dataclasses.replace(entry, location=history.Location(origin, 0, None))
+    node.__argument_history__[key].append(entry)
+
+
+def now() -> int:
+    """Return the sequence number at which Fiddle's history stands."""
+    past = history.History()
+    past.add_new_value("", None)
+    return past[""][-1].sequence_id if past[""] else 0
+
+
+def stamp_since(start: int, value: Any, origin: str) -> None:
+    """Record `origin` as the origin of everything in `value` that was set after `start`.
+
+    Args:
+      start: What `now` returned before `value` was made; nodes that are older are left alone.
+      value: A node, or a list, tuple or dict that may hold nodes.
+      origin: Who made it.
+    """
+    location = history.Location(origin, 0, None)
+    pending, seen = [value], set()
+    while pending:
+        found = pending.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, fdl.Buildable):
+            made = found.__argument_history__.get("__fn_or_cls__", ())
+            if made and made[0].sequence_id < start:
+                continue
+            for entries in found.__argument_history__.values():
+                entries[:] = [
+                    dataclasses.replace(e, location=location) if e.sequence_id > start else e
+                    for e in entries
+                ]
+            pending += found.__arguments__.values()
+        elif isinstance(found, dict):
+            pending += found.values()
+        elif isinstance(found, list | tuple):
+            pending += found
+
+
+def location_text(location: history.Location) -> str:
+    """Return a location as `file:line`, relative to the working directory or to the packages.
+
+    An origin of our own (`argument 2: training.steps=10`) is returned as it is.
+    """
+    if not location.line_number:
+        return location.filename
+    return f"{short_file(location.filename)}:{location.line_number}"
+
+
+def short_file(name: str) -> str:
+    """Return a file's name relative to the working directory or to the installed packages."""
+    for marker in (f"site-packages{os.sep}", f"dist-packages{os.sep}"):
+        if marker in name:
+            return name.split(marker)[-1]
+    if not os.path.isabs(name):
+        return name
+    relative = os.path.relpath(name)
+    return relative if not relative.startswith("..") else os.sep.join(name.split(os.sep)[-3:])
+
+
+def _last(node: fdl.Buildable, key: Part) -> history.HistoryEntry | None:
+    entries = node.__argument_history__.get(key, ())
+    kept = [e for e in entries if e.kind is history.ChangeKind.NEW_VALUE]
+    return kept[-1] if kept else None
+
+
+def entry_of(graph: Any, path: str) -> history.HistoryEntry | None:
+    """Return the last entry of the history that concerns `path`; None where it is a default.
+
+    Args:
+      graph: A node.
+      path: A path that exists.
+    """
+    parts = parse_path(path)
+    value, owner, depth = graph, None, 0
+    for index, part in enumerate(parts):
+        if isinstance(value, fdl.Buildable):
+            owner, depth = value, index
+        value, is_default = child_of(value, part)
+        if is_default:
+            return None
+    if owner is None:
+        return None
+    first = parts[depth]
+    keys: list[Part] = [first]
+    keys += [format_path(parts[depth:end]) for end in range(depth + 2, len(parts) + 1)]
+    found = [entry for key in keys if (entry := _last(owner, key)) is not None]
+    if values.is_constant(value) and (entry := _last(value, "value")) is not None:
+        found.append(entry)
+    return max(found, key=lambda entry: entry.sequence_id) if found else None
+
+
+def origin_of(graph: Any, path: str) -> str:
+    """Return where the value at `path` was set: `file:line` or an argument; "" for a default."""
+    entry = entry_of(graph, path)
+    return location_text(entry.location) if entry is not None else ""
+
+
+def made_at(node: fdl.Buildable) -> str:
+    """Return where a node was made; empty where its history is not known."""
+    entry = _last(node, "__fn_or_cls__")
+    return location_text(entry.location) if entry is not None else ""

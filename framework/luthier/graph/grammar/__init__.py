@@ -1,0 +1,1 @@
+"""The override grammar: statements, typed values, names and selections."""

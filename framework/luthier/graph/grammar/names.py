@@ -1,0 +1,201 @@
+"""Names in values: `optax.sgd`, `jnp.bfloat16`, `WarmupCosine`, `layers.GatedMlp`.
+
+A name is looked for, in this order, among the classes of the annotation, what stands beside the
+callables at hand (in their modules), luthier's rooms and what they export, and as an import.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import importlib.util
+import os
+import pathlib
+import sys
+import traceback
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import luthier
+from luthier.errors import Problem
+from luthier.graph.edits.origins import short_file
+from luthier.graph.grammar import types as annotation_types
+from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.paths import nearest
+
+SHORT = {"jnp": "jax.numpy", "np": "numpy", "nnx": "flax.nnx", "P": "jax.sharding.PartitionSpec"}
+"""Heads of dotted names that everybody abbreviates."""
+
+DTYPES = {
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "fp16": "float16",
+    "f32": "float32",
+    "fp32": "float32",
+    "f64": "float64",
+    "fp64": "float64",
+    **{
+        name: name
+        for name in (
+            *("bfloat16", "float16", "float32", "float64"),
+            *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+            *("float8_e4m3fn", "float8_e5m2"),
+        )
+    },
+}
+"""Dtypes by the names that people use, and their names in `jax.numpy`."""
+
+
+def dtype(name: str) -> Any:
+    """Return a dtype of `jax.numpy` by one of its names; None where there is none."""
+    if name not in DTYPES:
+        return None
+    return getattr(importlib.import_module("jax.numpy"), DTYPES[name])
+
+
+def find_object(name: str, annotation: Any = Any, near: Sequence[Any] = ()) -> Any:
+    """Return the object that a name in a value means.
+
+    Args:
+      name: A bare or dotted name.
+      annotation: The annotation of the place that the value is for.
+      near: Callables whose modules are searched too.
+
+    Raises:
+      Unreadable: There is none, or its module cannot be imported.
+    """
+    head, *rest = name.split(".")
+    if any(part.startswith("__") for part in (head, *rest)):
+        raise Unreadable(f"{name!r} is private")
+    for found in _in_reach(head, annotation, near):
+        return _follow(found, head, rest)
+    rooms = _rooms()
+    if head in rooms and rest and rest[0] in _exported(head):
+        return _follow(import_module(f"luthier.{head}"), head, rest)
+    if not rest:
+        for room in rooms:
+            if head in _exported(room):
+                return getattr(import_module(f"luthier.{room}"), head)
+    full = [*SHORT.get(head, head).split("."), *rest]
+    # A bare word is never a module: `steps=abc` does not mean Python's abc.
+    if len(full) == 1 or importlib.util.find_spec(full[0]) is None:
+        close = nearest(head, _names_in_reach(annotation, near))
+        close = close or nearest(head, (other for room in rooms for other in _exported(room)))
+        remedy = "give its full name (package.module.Name), or quote it if it is text"
+        remedy = "" if close else remedy
+        raise Unreadable(Problem(f"there is nothing called {name!r}", nearest=close, remedy=remedy))
+    found = _follow(import_module(full[0]), full[0], full[1:])
+    if isinstance(found, types.ModuleType):
+        raise Unreadable(f"{name} is a module, not a value")
+    return found
+
+
+def _follow(found: Any, at: str, rest: Sequence[str]) -> Any:
+    for part in rest:
+        name = f"{at}.{part}"
+        if isinstance(found, types.ModuleType) and not hasattr(found, part):
+            full = f"{found.__name__}.{part}"
+            if hasattr(found, "__path__") and importlib.util.find_spec(full) is not None:
+                found, at = import_module(full), name
+                continue
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            close = nearest(part, [other for other in dir(found) if not other.startswith("_")])
+            close = [f"{at}.{other}" for other in close]
+            raise Unreadable(Problem(f"{at} has no {part!r}", nearest=close)) from None
+        at = name
+    return found
+
+
+def _in_reach(name: str, annotation: Any, near: Sequence[Any]) -> Iterator[Any]:
+    for member in annotation_types.members(annotation):
+        for cls in _family(member):
+            if cls.__name__ == name:
+                yield cls
+    for module in _modules_of(near):
+        found = vars(module).get(name)
+        if getattr(found, "__module__", None) == module.__name__ and callable(found):
+            yield found
+
+
+def _names_in_reach(annotation: Any, near: Sequence[Any]) -> Iterator[str]:
+    for member in annotation_types.members(annotation):
+        for cls in _family(member):
+            yield cls.__name__
+    for module in _modules_of(near):
+        for name, found in vars(module).items():
+            if getattr(found, "__module__", None) == module.__name__ and name[:1] != "_":
+                yield name
+
+
+def _family(cls: Any) -> Iterator[type]:
+    """Yield a class of an annotation and its subclasses (not those of builtins)."""
+    if not isinstance(cls, type) or getattr(cls, "__module__", "builtins") == "builtins":
+        return
+    seen, pending = set(), [cls]
+    while pending:
+        found = pending.pop(0)
+        if found not in seen:
+            seen.add(found)
+            yield found
+            pending += type.__subclasses__(found)
+
+
+def _modules_of(near: Sequence[Any]) -> Iterator[types.ModuleType]:
+    for target in near:
+        module = sys.modules.get(getattr(target, "__module__", None) or "")
+        if module is not None and module.__name__ != "builtins":
+            yield module
+
+
+@functools.cache
+def _rooms() -> tuple[str, ...]:
+    """Return luthier's rooms and modules, without those that hold no parts of an experiment."""
+    root = pathlib.Path(next(iter(luthier.__path__)))
+    rooms = sorted(path.parent.name for path in root.glob("*/__init__.py"))
+    modules = sorted(path.stem for path in root.glob("*.py") if path.stem[:1] != "_")
+    return tuple(name for name in (*rooms, *modules) if name not in ("cli", "graph", "errors"))
+
+
+@functools.cache
+def _exported(room: str) -> frozenset[str]:
+    """Return the public names of a room, read from its facade without importing it."""
+    root = pathlib.Path(next(iter(luthier.__path__)))
+    path = root / room / "__init__.py"
+    path = path if path.exists() else root / f"{room}.py"
+    found: set[str] = set()
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ImportFrom) and statement.module != "__future__":
+            if path.stem == "__init__":
+                found |= {alias.asname or alias.name for alias in statement.names}
+        elif isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            found.add(statement.name)
+    return frozenset(name for name in found if name[:1] != "_")
+
+
+def import_module(name: str) -> types.ModuleType:
+    """Import a module.
+
+    Raises:
+      Unreadable: Its code fails; the problem says where (file and line).
+    """
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # whatever the module's own code raises
+        raise Unreadable(Problem(f"importing {name} failed: {failure_line(error)}")) from error
+
+
+def failure_line(error: BaseException) -> str:
+    """Return an exception of somebody else's code as one line: `file:line: Type: message`."""
+    message = " ".join(str(error).split())[:300]
+    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{short_file(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    machinery = (os.sep + "importlib" + os.sep, "<frozen", os.sep + "luthier" + os.sep + "graph")
+    own = [frame for frame in frames if not any(part in frame.filename for part in machinery)]
+    theirs = [frame for frame in own if "-packages" + os.sep not in frame.filename] or own
+    return f"{short_file(theirs[-1].filename)}:{theirs[-1].lineno}: {said}" if theirs else said

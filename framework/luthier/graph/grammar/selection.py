@@ -1,0 +1,184 @@
+"""Which paths of a graph a statement is about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import fiddle as fdl
+
+from luthier.errors import Problem
+from luthier.graph import signatures, values
+from luthier.graph.grammar.statements import Statement
+from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.paths import Place, children, find, is_node, join, nearest, parse_path, walk
+from luthier.graph.signatures import UNSET
+
+
+def select(graph: Any, statement: Statement, places: Callable[[], Sequence[Place]]) -> list[Place]:
+    """Return the places that a pattern is about; each once, however many paths lead to it.
+
+    Args:
+      graph: A node.
+      statement: What was written.
+      places: Returns every place of the graph, by every path.
+
+    Raises:
+      Unreadable: A pattern matches nothing.
+    """
+    match = {"any": _by_pattern, "glob": _by_pattern, "class": _by_class, "tag": _by_tag}
+    found = match[statement.selector](graph, statement, places())
+    if not found:
+        raise Unreadable(f"{statement.target!r} matches nothing")
+    return found
+
+
+def every_place(graph: Any) -> list[Place]:
+    """Return every place of a graph by every path, without what parents pass to their templates."""
+    return [
+        place for place in walk(graph, unset=True) if place.value is not UNSET or not _passed(place)
+    ]
+
+
+def _passed(place: Place) -> bool:
+    return isinstance(place.owner, fdl.Partial) and place.part in signatures.inherited(
+        place.owner.__fn_or_cls__
+    )
+
+
+def _unique(places: Iterable[Place]) -> list[Place]:
+    """Return the different places: two ways to one argument, or constant, are one."""
+    found: dict[Any, Place] = {}
+    for place in places:
+        if values.is_constant(place.value):
+            key: Any = id(place.value)
+        elif (
+            isinstance(place.owner, fdl.Buildable | list | dict) and not place.is_default
+        ) or isinstance(place.owner, fdl.Buildable):
+            key = (id(place.owner), place.part)
+        else:
+            key = place.path
+        found.setdefault(key, place)
+    return list(found.values())
+
+
+def _by_pattern(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:
+    target = statement.target
+    anywhere = "(?:.+[.])?" if statement.selector == "any" else ""
+    matches = re.compile(anywhere + _regex(target)).fullmatch
+    found = _unique(place for place in places if matches(place.path))
+    if found:
+        return found
+    if statement.selector == "glob" and not target.startswith("*"):
+        inside = re.compile("(?:.+[.])?" + _regex(target))
+        elsewhere = [place.path for place in places if inside.fullmatch(place.path)]
+        if elsewhere:
+            remedy = f"paths start at the root; for all of them write any:{target}"
+            raise Unreadable(Problem(f"{target!r} matches nothing", "", "", remedy, elsewhere[:2]))
+    last = re.split(r"[.\[]", target.rstrip("]"))[-1]
+    close = nearest(last, {place.part for place in places if isinstance(place.part, str)})
+    near = [target[: len(target) - len(last)] + name for name in close] if close != [last] else []
+    word = "any:" if statement.selector == "any" else ""
+    raise Unreadable(Problem(f"{word}{target} matches nothing", nearest=[word + n for n in near]))
+
+
+def _regex(pattern: str) -> str:
+    """Return a regular expression: `**` stands for any parts, `*` for one name or index."""
+    made, position = "", 0
+    while position < len(pattern):
+        if pattern.startswith("**.", position):
+            made, position = made + "(?:.+[.])?", position + 3
+        elif pattern.startswith("**", position):
+            made, position = made + ".+", position + 2
+        elif pattern[position] == "*":
+            is_index = made.endswith("\\[")
+            made, position = made + (r"[^\]]*" if is_index else r"[^.\[\]]*"), position + 1
+        else:
+            made, position = made + re.escape(pattern[position]), position + 1
+    return made
+
+
+def _by_class(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:
+    words = statement.target.split(".")
+    nodes = [Place("", graph, None, "", False), *places]
+    nodes = [place for place in nodes if _is_graph_node(place.value)]
+    for count in range(len(words) - 1, 0, -1):
+        wanted = ".".join(words[:count])
+        matching = [place for place in nodes if wanted in _titles(place.value.__fn_or_cls__)]
+        if matching:
+            field = ".".join(words[count:])
+            return _fields(graph, matching, wanted, field, places)
+    if len(words) == 1:
+        what = f"class:{words[0]} names no field; write class:{words[0]}.FIELD=VALUE"
+        raise Unreadable(Problem(what))
+    known = {title for p in nodes for title in _titles(p.value.__fn_or_cls__) if "." not in title}
+    what = f"class:{statement.target}: the graph has no node of {words[0]}"
+    close = nearest(words[0], known)
+    near = [f"class:{'.'.join([name, *words[1:]])}" for name in close]
+    raise Unreadable(Problem(what, nearest=near, remedy="" if near else _list(known)))
+
+
+def _fields(
+    graph: Any, nodes: Sequence[Place], name: str, field: str, places: Sequence[Place]
+) -> list[Place]:
+    head = parse_path(field)[0]
+    having = [p for p in nodes if head in {part for part, _, _ in children(p.value, unset=True)}]
+    if not having:
+        known = {part for p in nodes for part, _, _ in children(p.value, unset=True)}
+        names = sorted(part for part in known if isinstance(part, str))
+        near = [f"class:{name}.{other}" for other in nearest(str(head), names)]
+        what = f"class:{name}.{field}: {name} has no {str(head)!r}"
+        raise Unreadable(Problem(what, nearest=near, remedy="" if near else _list(names)))
+    first: dict[int, str] = {}
+    for place in having:
+        first.setdefault(id(place.value), place.path)
+    wanted = [f"{at}.{field}" if at else field for at in first.values()]
+    by_path = {place.path: place for place in places}
+    return _unique(by_path[path] if path in by_path else find(graph, path) for path in wanted)
+
+
+def _list(names: Any) -> str:
+    return f"there are {', '.join(sorted(names)[:12])}"
+
+
+def _is_graph_node(value: Any) -> bool:
+    return is_node(value) and not values.is_value_node(value)
+
+
+def _titles(target: Any) -> set[str]:
+    """Return the names that a class or function, and the bases of a class, can be called by."""
+    titles: set[str] = set()
+    for cls in target.__mro__[:-1] if isinstance(target, type) else (target,):
+        module = getattr(cls, "__module__", "") or ""
+        name = getattr(cls, "__qualname__", "")
+        if not module.startswith("flax.nnx") or cls is target:
+            parts = [*module.split("."), *name.split(".")]
+            titles |= {".".join(parts[start:]) for start in range(len(parts))}
+            # `optax.adamw` is defined in `optax._src.alias`.
+            titles.add(f"{parts[0]}.{name}")
+    return titles - {""}
+
+
+def _by_tag(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:
+    nodes = [Place("", graph, None, "", False), *places]
+    tagged: list[Place] = []
+    known: set[str] = set()
+    for place in nodes:
+        if not is_node(place.value):
+            continue
+        for part, tags in place.value.__argument_tags__.items():
+            names = {base.__name__ for tag in tags for base in tag.__mro__ if base is not fdl.Tag}
+            full = {f"{tag.__module__}.{tag.__qualname__}" for tag in tags}
+            known |= {tag.__name__ for tag in tags}
+            if statement.target in names | full:
+                path = join(place.path, part)
+                child = place.value.__arguments__.get(part, UNSET)
+                tagged.append(Place(path, child, place.value, part, False))
+    if not tagged:
+        near = [f"tag:{name}" for name in nearest(statement.target, known)]
+        remedy = "" if near or not known else _list(known)
+        remedy = remedy or ("" if known else "the graph has no tags")
+        what = f"no argument is tagged {statement.target!r}"
+        raise Unreadable(Problem(what, nearest=near, remedy=remedy))
+    return _unique(tagged)

@@ -1,0 +1,99 @@
+"""Statements of the override grammar, before the graph is looked at.
+
+    PATH=VALUE   PATH:=VALUE   PATH+=VALUE   PATH-=VALUE   PATH*=VALUE   PATH~   reset:PATH
+
+PATH may be `any:SUFFIX` (`**.SUFFIX`), hold `*` for one part and `**` for any number of them, or be
+`class:NAME.FIELD` (`@NAME.FIELD`) or `tag:NAME` (`#NAME`). `--fdl.PATH=VALUE` is accepted too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from luthier.errors import Problem
+from luthier.graph.grammar.unreadable import Unreadable
+
+EXPECTED = "expected PATH=VALUE (or :=, +=, -=, *=, PATH~, reset:PATH)"
+
+_WORDS = {"any:": "any", "class:": "class", "tag:": "tag", "**.": "any", "@": "class", "#": "tag"}
+_OPERATORS = (":=", "+=", "-=", "*=", "=")
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """One override.
+
+    Args:
+      selector: How `target` is meant: `path`, `any`, `glob`, `class` or `tag`.
+      target: The path, suffix, pattern, class and field, or tag.
+      operator: `=`, `:=`, `+=`, `-=`, `*=` or `~`.
+      text: The value as it was written.
+      value: The value itself, where the override came from Python and not as text.
+      has_value: Whether `value` counts instead of `text`.
+    """
+
+    selector: str
+    target: str
+    operator: str
+    text: str = ""
+    value: Any = None
+    has_value: bool = False
+
+
+def parse_statement(text: str) -> Statement:
+    """Return the parts of one override.
+
+    Args:
+      text: `optimizer.b2=0.9`, say.
+
+    Raises:
+      Unreadable: It has no operator, no path or no value.
+    """
+    left = text.strip().removeprefix("--fdl.").strip()
+    if left.startswith("reset:"):
+        return _statement(text, left.removeprefix("reset:"), "~", "")
+    position, operator = _find_operator(left)
+    if not operator:
+        if left.endswith("~"):
+            return _statement(text, left[:-1], "~", "")
+        if left.startswith("~"):
+            return _statement(text, left[1:], "~", "")
+        raise Unreadable(Problem(f"{EXPECTED}, got {text!r}"))
+    return _statement(text, left[:position], operator, left[position + len(operator) :].strip())
+
+
+def _find_operator(text: str) -> tuple[int, str]:
+    """Return where the first operator outside brackets and quotes is, and which it is."""
+    depth, quote = 0, ""
+    for position, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif depth and letter in "'\"":
+            quote = letter
+        elif letter in "[]":
+            depth += 1 if letter == "[" else -1
+        elif depth <= 0:
+            for operator in _OPERATORS:
+                # `blocks[*]=1` and `model.*=1`: a star after a dot belongs to the path.
+                starred = operator == "*=" and text[position - 1 : position] in ("", ".", "*")
+                if text.startswith(operator, position) and not starred:
+                    return position, operator
+    return -1, ""
+
+
+def _statement(text: str, target: str, operator: str, value: str) -> Statement:
+    target, selector = target.strip(), "path"
+    for word, kind in _WORDS.items():
+        if target.startswith(word):
+            target, selector = target.removeprefix(word).strip(), kind
+            break
+    else:
+        if "*" in target:
+            selector = "glob"
+    if not target:
+        raise Unreadable(Problem(f"{EXPECTED}, got {text!r}", remedy="the path is missing"))
+    if operator != "~" and not value:
+        remedy = f"write {target}~ to reset it, {target}=None for nothing, {target}='' for no text"
+        raise Unreadable(Problem(f"{text!r} has no value", remedy=remedy))
+    return Statement(selector, target, operator, value)

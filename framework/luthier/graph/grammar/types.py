@@ -1,0 +1,341 @@
+"""What an annotation admits, strictly: `True` is not an int, an int is a float.
+
+Nodes count as what they build: `fdl.Config(Mlp)` fits an annotation that `Mlp` fits, value nodes
+fit where their value does, a protocol admits every node.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import fiddle as fdl
+import typing_extensions
+
+from luthier.graph import signatures, values
+from luthier.graph.paths import is_node
+
+_UNIONS = (typing.Union, types.UnionType)
+_SEQUENCES = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Iterable)
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+NUMBER = int | float
+_PLAIN = (bool, int, float, complex, str, bytes)
+
+
+_MEMBERS: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+_MOST_MEMBERS = 10_000
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """Return the alternatives of an annotation: `int | None` has two, `int` one.
+
+    Args:
+      annotation: Any annotation; aliases, `Annotated`, new types and type variables count as what
+        they stand for.
+    """
+    # By identity, because `int | str` and `str | int` are equal, and their order is shown.
+    known = _MEMBERS.get(id(annotation))
+    if known is None:
+        if len(_MEMBERS) >= _MOST_MEMBERS:
+            _MEMBERS.clear()
+        # The annotation is kept, so that its id stays its own.
+        known = _MEMBERS[id(annotation)] = (annotation, _find_members(annotation))
+    return known[1]
+
+
+def _find_members(annotation: Any) -> tuple[Any, ...]:
+    origin = typing_extensions.get_origin(annotation)
+    if origin in _UNIONS:
+        arguments = typing_extensions.get_args(annotation)
+        return tuple(part for argument in arguments for part in members(argument))
+    if origin is typing.Annotated:
+        return members(typing_extensions.get_args(annotation)[0])
+    if isinstance(annotation, typing.TypeVar):
+        if annotation.__constraints__:
+            return tuple(part for bound in annotation.__constraints__ for part in members(bound))
+        return members(annotation.__bound__) if annotation.__bound__ is not None else (Any,)
+    if hasattr(annotation, "__supertype__"):
+        return members(annotation.__supertype__)
+    if type(annotation).__name__ == "TypeAliasType":
+        return members(annotation.__value__)
+    if annotation is None:
+        return (type(None),)
+    if annotation in (inspect.Parameter.empty, object) or isinstance(annotation, str):
+        return (Any,)
+    if isinstance(annotation, typing.ForwardRef):
+        return (Any,)
+    return (annotation,)
+
+
+def admits_anything(annotation: Any) -> bool:
+    """Return whether the annotation says nothing."""
+    return Any in members(annotation) and not is_dtype_annotation(annotation)
+
+
+def is_dtype(value: object) -> bool:
+    """Return whether `value` is a dtype of NumPy or JAX."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return False
+    if isinstance(value, numpy.dtype):
+        return True
+    if not isinstance(value, type):
+        return False
+    return issubclass(value, numpy.generic) or isinstance(
+        getattr(value, "dtype", None), numpy.dtype
+    )
+
+
+def is_dtype_annotation(annotation: Any) -> bool:
+    """Return whether an annotation is for dtypes (`jax.typing.DTypeLike`, `jnp.dtype`)."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or annotation in _PLAIN:
+        return False
+    return any(
+        member is numpy.dtype or typing_extensions.get_origin(member) is numpy.dtype
+        for member in members(annotation)
+    )
+
+
+def inferred(value: Any) -> Any:
+    """Return the annotation that a value without one suggests; `Any` where it says nothing."""
+    value = values.evaluate(value) if values.is_value_node(value) else value
+    if isinstance(value, bool | str | enum.Enum):
+        return type(value)
+    if isinstance(value, int | float):
+        return NUMBER
+    if is_dtype(value):
+        return sys.modules["numpy"].dtype
+    if type(value) in (list, tuple, dict):
+        return type(value)
+    return Any
+
+
+def element(annotation: Any, container: type, part: int | str = 0) -> Any:
+    """Return the annotation of what is inside a container that is annotated with `annotation`.
+
+    Args:
+      annotation: `tuple[int, ...]`, `dict[str, Path] | None`.
+      container: `list`, `tuple` or `dict`.
+      part: Which element.
+    """
+    for member in members(annotation):
+        origin = typing_extensions.get_origin(member)
+        arguments = typing_extensions.get_args(member)
+        if not isinstance(origin, type) or not arguments or not issubclass(container, origin):
+            continue
+        if issubclass(container, dict):
+            return arguments[1] if len(arguments) > 1 else Any
+        if origin is tuple and not (len(arguments) == 2 and arguments[1] is ...):
+            is_inside = isinstance(part, int) and -len(arguments) <= part < len(arguments)
+            return arguments[part] if is_inside else Any  # type: ignore[index]
+        return arguments[0]
+    return Any
+
+
+def key(annotation: Any) -> Any:
+    """Return the annotation of the keys of a dict that is annotated with `annotation`."""
+    for member in members(annotation):
+        if typing_extensions.get_origin(member) in _MAPPINGS:
+            return typing_extensions.get_args(member)[0]
+    return Any
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Return whether a value or node may stand where `annotation` is.
+
+    Args:
+      value: A value, node or value node.
+      annotation: A resolved annotation.
+    """
+    if values.is_value_node(value):
+        value = values.evaluate(value)
+    if value is signatures.UNSET or (annotation in _PLAIN and type(value) is annotation):
+        return True
+    if is_dtype_annotation(annotation) and not isinstance(value, fdl.Buildable):
+        return _fits_dtype(value, annotation)
+    return any(_fits_member(value, member) for member in members(annotation)) and _fits_limits(
+        value, annotation
+    )
+
+
+def _fits_dtype(value: Any, annotation: Any) -> bool:
+    if value is None:
+        return type(None) in members(annotation)
+    if isinstance(value, str):
+        try:
+            sys.modules["numpy"].dtype(value)
+        except TypeError:
+            return False
+        return str in members(annotation)
+    return is_dtype(value)
+
+
+def _fits_limits(value: Any, annotation: Any) -> bool:
+    """Return whether the limits of an `Annotated` (`Annotated[int, Gt(0)]`) hold."""
+    if typing_extensions.get_origin(annotation) is not typing.Annotated:
+        return True
+    if not isinstance(value, _PLAIN):
+        return True
+    return _fits_pydantic(value, annotation)
+
+
+def _fits_member(value: Any, member: Any) -> bool:
+    if member is Any:
+        return True
+    if is_node(value):
+        return _node_fits(value, member)
+    if member is type(None):
+        return value is None
+    if member is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if member is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if member is complex:
+        return isinstance(value, int | float | complex) and not isinstance(value, bool)
+    if isinstance(member, type) and not typing_extensions.get_args(member):
+        return _is_instance(value, member)
+    return _fits_generic(value, member)
+
+
+def _is_instance(value: Any, cls: type) -> bool:
+    if typing_extensions.is_protocol(cls):
+        if cls is collections.abc.Callable:
+            return callable(value)
+        return all(hasattr(value, name) for name in typing_extensions.get_protocol_members(cls))
+    if typing_extensions.is_typeddict(cls):
+        return isinstance(value, dict)
+    try:
+        return isinstance(value, cls)
+    except TypeError:  # a class whose metaclass refuses
+        return True
+
+
+def _fits_generic(value: Any, member: Any) -> bool:
+    origin = typing_extensions.get_origin(member)
+    arguments = typing_extensions.get_args(member)
+    if origin is typing.Literal:
+        return any(value == choice and type(value) is type(choice) for choice in arguments)
+    if member is Callable or origin is collections.abc.Callable or member is typing.Callable:
+        return callable(value)
+    if origin is type:
+        return isinstance(value, type) and _is_subclass(value, arguments[0])
+    if origin in _MAPPINGS:
+        return isinstance(value, dict) and all(
+            fits(name, arguments[0]) and fits(child, arguments[1]) for name, child in value.items()
+        )
+    if origin in _SEQUENCES:
+        if isinstance(value, str | bytes | dict) or not _is_instance(value, origin):
+            return False
+        if origin is tuple and not (len(arguments) == 2 and arguments[1] is ...):
+            if arguments == ((),):
+                return value == ()
+            return len(value) == len(arguments) and all(map(fits, value, arguments))
+        return all(fits(child, arguments[0]) for child in value)
+    if isinstance(origin, type):
+        return _is_instance(value, origin)
+    return _fits_pydantic(value, member)
+
+
+def _fits_pydantic(value: Any, annotation: Any) -> bool:
+    import pydantic  # here, because it is slow to import and rarely needed
+
+    config = pydantic.ConfigDict(arbitrary_types_allowed=True, strict=True)
+    try:
+        pydantic.TypeAdapter(annotation, config=config).validate_python(value)
+    except pydantic.ValidationError:
+        return False
+    except Exception:  # an annotation that pydantic cannot read says nothing
+        return True
+    return True
+
+
+def _is_subclass(cls: type, wanted: Any) -> bool:
+    for member in members(wanted):
+        origin = typing_extensions.get_origin(member) or member
+        if member is Any or not isinstance(origin, type) or typing_extensions.is_protocol(origin):
+            return True
+        try:
+            if issubclass(cls, origin):
+                return True
+        except TypeError:
+            return True
+    return False
+
+
+def _node_fits(node: fdl.Buildable, member: Any) -> bool:
+    target = node.__fn_or_cls__
+    origin = typing_extensions.get_origin(member) or member
+    is_protocol = isinstance(origin, type) and typing_extensions.is_protocol(origin)
+    if is_protocol or isinstance(origin, typing.TypeVar):
+        return True
+    if isinstance(node, fdl.Partial):
+        if origin in (collections.abc.Callable, typing.Callable):
+            return True
+        if origin is type:
+            member = typing_extensions.get_args(member)[0]
+    if isinstance(target, type):
+        return _builds(target, member, exactly=True)
+    produced = signatures.type_hints(target).get("return", Any)
+    return any(_builds(part, member, exactly=False) for part in members(produced))
+
+
+def _builds(produced: Any, member: Any, exactly: bool) -> bool:
+    """Return whether a `produced` fits; a function may return a subclass, so not `exactly` that."""
+    wanted = typing_extensions.get_origin(member) or member
+    produced = typing_extensions.get_origin(produced) or produced
+    if produced is Any or wanted is Any or not isinstance(produced, type):
+        return True
+    if wanted in (collections.abc.Callable, typing.Callable):
+        is_open = produced is collections.abc.Callable or typing_extensions.is_protocol(produced)
+        return is_open or any("__call__" in cls.__dict__ for cls in produced.__mro__)
+    if wanted is typing.Literal or not isinstance(wanted, type):
+        return False
+    if wanted is float and produced is int:
+        return True
+    try:
+        return issubclass(produced, wanted) or (not exactly and issubclass(wanted, produced))
+    except TypeError:
+        return True
+
+
+def describe(annotation: Any) -> str:
+    """Return an annotation in words, with its article: `an int or None`."""
+    if is_dtype_annotation(annotation):
+        return "a dtype or None" if type(None) in members(annotation) else "a dtype"
+    names = {getattr(member, "__name__", "").split(".")[-1] for member in members(annotation)}
+    if {"Array", "float"} <= names:
+        return "a number, an array or a callable" if "Callable" in names else "a number or an array"
+    words = list(dict.fromkeys(_describe_member(member) for member in members(annotation)))
+    if "None" in words:
+        words = [word for word in words if word != "None"] + ["None"]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _describe_member(member: Any) -> str:
+    origin, arguments = typing_extensions.get_origin(member), typing_extensions.get_args(member)
+    if member is type(None):
+        return "None"
+    if origin is typing.Literal:
+        return " or ".join(map(repr, arguments))
+    if origin is collections.abc.Callable or member is typing.Callable:
+        return "a callable"
+    if origin in _MAPPINGS and arguments:
+        return f"a dict of {_plain(arguments[0])} to {_plain(arguments[1])}"
+    if origin is tuple and not (len(arguments) == 2 and arguments[1] is ...):
+        inside = ", ".join(_plain(argument) for argument in arguments)
+        return f"a tuple of ({inside})"
+    if origin in _SEQUENCES and arguments:
+        return f"a {origin.__name__.lower()} of {_plain(arguments[0])}"
+    name = getattr(member, "__name__", None) or str(member).removeprefix("typing.")
+    return f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _plain(annotation: Any) -> str:
+    return describe(annotation).replace("an ", "").replace("a ", "")

@@ -1,0 +1,274 @@
+"""A recorded graph, read back: checked, and equal to the one that was written.
+
+What a record names is imported only where the allow-list of `public_names` lets it; the arguments
+of every node are checked against what its class or function takes today.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import fiddle as fdl
+from fiddle import history, tagging
+
+from luthier.errors import Problem, RecordError
+from luthier.graph import signatures
+from luthier.graph.compare.structures import leaf_key
+from luthier.graph.paths import join, nearest
+from luthier.graph.public_names import load_object
+from luthier.graph.record.encode import FORMAT, KINDS, VERSION
+from luthier.graph.record.leaves import decode_leaf, is_leaf
+from luthier.graph.record.structure import entries, is_shared_node
+
+_NODES = {name: kind for kind, name in KINDS.items()}
+_LOST = object()
+
+
+def from_json(text: str, packages: Sequence[str] = (), source: str = "config.json") -> Any:
+    """Return the graph that `to_json` wrote.
+
+    Args:
+      text: The record.
+      packages: The user's own packages that it may name (`[tool.luthier] packages`).
+      source: What the text was read from; it becomes the origin of every value.
+
+    Returns:
+      A graph that is equal to the recorded one, with its sharing and tags.
+
+    Raises:
+      RecordError: The text is damaged or of another version, names what may not be imported or
+        does not exist, or gives an argument that is not taken; all of it is told at once.
+    """
+    data = _parse(text, source)
+    _check_header(data, source)
+    return decode(data["graph"], packages, source)
+
+
+def decode(data: Any, packages: Sequence[str] = (), source: str = "config.json") -> Any:
+    """Return the graph of a JSON value that `record.encode.encode` made; see `from_json`."""
+    decoder = _Decoder(packages, source)
+    try:
+        graph = decoder.decode(data, "")
+    except RecursionError:
+        raise RecordError(Problem(f"{source} is nested too deeply")) from None
+    if decoder.problems:
+        raise RecordError(decoder.problems)
+    return graph
+
+
+def _parse(text: str, source: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except RecursionError:
+        what = "it is nested too deeply"
+    except json.JSONDecodeError as error:
+        what = f"{error.msg} in line {error.lineno}, column {error.colno}"
+    except (ValueError, TypeError) as error:
+        what = str(error)
+    raise RecordError(Problem(f"{source} is not readable as JSON: {what}"))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        counts = collections.Counter(key for key, _ in pairs)
+        raise ValueError(f"{counts.most_common(1)[0][0]!r} is given twice")
+    return made
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f'{name} is not JSON; write {{"float": "{name.lower()}"}}')
+
+
+def _check_header(data: Any, source: str) -> None:
+    if not isinstance(data, dict) or data.get("format") != FORMAT or "graph" not in data:
+        remedy = "give the config.json of a run"
+        raise RecordError(Problem(f"{source} is not a recorded graph", remedy=remedy))
+    version = data.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        what = f"{source} has format version {version!r}; this luthier reads up to {VERSION}"
+        raise RecordError(Problem(what, remedy="read it with the luthier that wrote it, or newer"))
+
+
+class _Decoder:
+    """Decodes one graph; collects what is wrong with it, with its path."""
+
+    def __init__(self, packages: Sequence[str], source: str):
+        self.packages = packages
+        self.location = history.Location(source, 0, None)
+        self.numbered: dict[int, Any] = {}
+        self.objects: dict[str, Any] = {}
+        self.problems: list[Problem] = []
+
+    def decode(self, data: Any, path: str) -> Any:
+        """Return what `data` describes; `_LOST` where that cannot be said."""
+        if isinstance(data, list):
+            return [self.decode(item, join(path, index)) for index, item in enumerate(data)]
+        if not isinstance(data, dict):
+            return data
+        try:
+            if "ref" in data:
+                return self._follow(data["ref"])
+            made = self._make(data, path)
+        except RecordError as error:
+            self.problems += [dataclasses.replace(p, path=p.path or path) for p in error.problems]
+            made = _LOST
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            what = f"cannot read this: {type(error).__name__}: {error}"
+            self.problems.append(Problem(what, path))
+            made = _LOST
+        if "id" in data and isinstance(data["id"], int):
+            self.numbered[data["id"]] = made
+        return made
+
+    def _follow(self, number: Any) -> Any:
+        if not isinstance(number, int) or number not in self.numbered:
+            raise RecordError(Problem(f'there is no "id": {number!r} before this "ref"'))
+        return self.numbered[number]
+
+    def _make(self, data: dict[str, Any], path: str) -> Any:
+        for kind, node in _NODES.items():
+            if kind in data:
+                return self._node(node, data, data[kind], path)
+        for kind, reader in _CONTAINERS.items():
+            if kind in data:
+                return reader(self, data, path)
+        if is_leaf(data):
+            return decode_leaf(data, self._load)
+        raise RecordError(Problem(f"cannot tell what has the keys {', '.join(data)[:80]}"))
+
+    def _load(self, name: Any) -> Any:
+        if not isinstance(name, str):
+            raise RecordError(Problem(f"{name!r} is not a name"))
+        if name not in self.objects:
+            self.objects[name] = load_object(name, self.packages)
+        return self.objects[name]
+
+    def _node(self, kind: type, data: dict[str, Any], name: str, path: str) -> Any:
+        given = _mapping(data, "arguments")
+        arguments = {part: self.decode(child, join(path, part)) for part, child in given.items()}
+        tags = {part: self._tags(names) for part, names in _mapping(data, "tags").items()}
+        if kind is tagging.TaggedValueCls:
+            found = tags.get("value", frozenset())
+            return tagging.TaggedValue(found, arguments.get("value", fdl.NO_VALUE))
+        target = self._load(name)
+        if not callable(target):
+            raise RecordError(Problem(f"{name} is not a class or function"))
+        self._check_arguments(target, name, arguments, path)
+        entries_of = {"__fn_or_cls__": target, **arguments}
+        past = {part: (self._entry(part, value),) for part, value in entries_of.items()}
+        metadata = fdl.BuildableTraverserMetadata(target, tuple(arguments), tags, past)
+        return kind.__unflatten__(arguments.values(), metadata)  # type: ignore[attr-defined]
+
+    def _entry(self, part: str, value: Any) -> history.HistoryEntry:
+        kind = history.ChangeKind.NEW_VALUE
+        return history.HistoryEntry(0, part, kind, value, self.location)
+
+    def _tags(self, names: Any) -> frozenset[Any]:
+        found = frozenset(self._load(name) for name in names)
+        for tag in found:
+            if not isinstance(tag, tagging.TagType):
+                raise RecordError(Problem(f"{tag!r} is not a tag"))
+        return found
+
+    def _check_arguments(
+        self, target: Callable[..., Any], name: str, arguments: Mapping[str, Any], path: str
+    ) -> None:
+        known = signatures.arguments(target)
+        if known.has_kwargs:
+            return
+        for part in arguments:
+            if part not in known.names:
+                near = nearest(part, known.names)
+                remedy = "" if near else f"it takes {', '.join(known.names[:12]) or 'none'}"
+                what = f"{name} takes no argument {part!r}"
+                self.problems.append(Problem(what, join(path, part), remedy=remedy, nearest=near))
+
+    def _dict(self, data: dict[str, Any], path: str) -> Any:
+        inside = data["dict"]
+        if isinstance(inside, dict):
+            return {key: self.decode(child, join(path, key)) for key, child in inside.items()}
+        pairs = [(self.decode(key, path), child) for key, child in inside]
+        return {key: self.decode(child, join(path, key)) for key, child in pairs}
+
+    def _fields(self, data: dict[str, Any], path: str) -> Any:
+        name = data["instance"] if "instance" in data else data["namedtuple"]
+        inside = _mapping(data, "fields")
+        fields = {part: self.decode(child, join(path, part)) for part, child in inside.items()}
+        cls = self._load(name)
+        is_record = dataclasses.is_dataclass(cls) or hasattr(cls, "_fields")
+        if not (isinstance(cls, type) and is_record):
+            raise RecordError(Problem(f"{name} is not a dataclass or named tuple"))
+        self._check_arguments(cls, name, fields, path)
+        if any(value is _LOST for value in fields.values()) or self.problems:
+            return _LOST
+        try:
+            return cls(**fields)
+        except Exception as error:
+            what = f"{name} refuses its fields: {type(error).__name__}: {error}"
+            raise RecordError(Problem(what)) from error
+
+    def _items(self, data: dict[str, Any], path: str) -> Any:
+        kind, inside = next((key, data[key]) for key in _SEQUENCES if key in data)
+        if not isinstance(inside, list):
+            raise RecordError(Problem(f"a {kind} is written as a list"))
+        return _SEQUENCES[kind](self.decode(inside, path))
+
+
+def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
+    found = data.get(key, {})
+    if not isinstance(found, dict):
+        raise RecordError(Problem(f'"{key}" is not an object'))
+    return found
+
+
+_SEQUENCES: Mapping[str, Callable[[Any], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+}
+_CONTAINERS: Mapping[str, Callable[[_Decoder, dict[str, Any], str], Any]] = {
+    "dict": _Decoder._dict,
+    "instance": _Decoder._fields,
+    "namedtuple": _Decoder._fields,
+    **dict.fromkeys(_SEQUENCES, _Decoder._items),
+}
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Say whether two graphs are the same: classes, set arguments, values, sharing and tags.
+
+    An argument that is set to its default differs from one that is not set, `1` from `1.0` and from
+    `True`; histories and the order of keys do not count. Sharing counts for nodes, lists and dicts.
+
+    Args:
+      a: A node or value.
+      b: A node or value.
+    """
+    return _equal(a, b, {}, {})
+
+
+def _equal(a: Any, b: Any, partners: dict[int, Any], taken: dict[int, Any]) -> bool:
+    if type(a) is not type(b):
+        return False
+    if is_shared_node(a):
+        if id(a) in partners or id(b) in taken:
+            return partners.get(id(a)) is b and taken.get(id(b)) is a
+        partners[id(a)], taken[id(b)] = b, a
+    if isinstance(a, fdl.Buildable):
+        tags_a = {part: tags for part, tags in a.__argument_tags__.items() if tags}
+        tags_b = {part: tags for part, tags in b.__argument_tags__.items() if tags}
+        if a.__fn_or_cls__ != b.__fn_or_cls__ or tags_a != tags_b:
+            return False
+    inside_a, inside_b = entries(a), entries(b)
+    if inside_a is None or inside_b is None:
+        return a is b or leaf_key(a) == leaf_key(b)
+    values_b = dict(inside_b)
+    return len(inside_a) == len(values_b) and all(
+        key in values_b and _equal(child, values_b[key], partners, taken) for key, child in inside_a
+    )

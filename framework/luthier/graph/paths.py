@@ -1,0 +1,396 @@
+"""Paths of a graph: `model.layers[0].dim`, `evaluations['held out'].every`.
+
+A path is a tuple of parts: a string is an argument of a node, a field of a dataclass or a key of a
+dict; an integer is a place in a list or tuple. Written out, string parts that are identifiers take
+a dot (also for keys of dicts: `evaluations.held_out.every`), all others brackets.
+
+Paths reach what is set and what is not: arguments left at their default, and what lies below a
+default (its list elements, dict keys, dataclass fields). Setting something below a default copies
+the default into the graph first.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import fiddle as fdl
+
+from luthier.errors import Problem, UnknownReference
+from luthier.graph import signatures, values
+from luthier.graph.signatures import UNSET
+
+Part = str | int
+Path = tuple[Part, ...]
+
+_PART = re.compile(
+    r"""\.?(?P<name>[A-Za-z_]\w*)|\[\s*(?P<key>-?\d+|'[^']*'|"[^"]*"|\w+)\s*\]""", re.ASCII
+)
+
+
+def parse_path(text: str) -> Path:
+    """Return the parts of a written path.
+
+    Args:
+      text: `model.layers[0].dim`, `evaluations['held out'].every`; empty for the root.
+
+    Raises:
+      UnknownReference: It cannot be read.
+    """
+    parts: list[Part] = []
+    position = 0
+    while position < len(text):
+        match = _PART.match(text, position)
+        if match is None or ((match[0].startswith(".") == (position == 0)) and match["name"]):
+            raise UnknownReference(Problem(f"{text!r} is not a path; write it like a.b[0]['c']"))
+        if match["name"]:
+            parts.append(match["name"])
+        else:
+            key = match["key"]
+            parts.append(ast.literal_eval(key) if key[0] in "-'\"0123456789" else key)
+        position = match.end()
+    return tuple(parts)
+
+
+def format_path(path: Path) -> str:
+    """Return `path` written out, as `parse_path` reads it."""
+    text = ""
+    for part in path:
+        text = join(text, part)
+    return text
+
+
+def join(prefix: str, part: Part) -> str:
+    """Return a written path with one more part."""
+    if isinstance(part, str) and part.isidentifier():
+        return f"{prefix}.{part}" if prefix else part
+    return f"{prefix}[{part!r}]"
+
+
+class Place(NamedTuple):
+    """One place of a graph.
+
+    Args:
+      path: Where it is, written out.
+      value: What is there; `UNSET` where nothing is and there is no default.
+      owner: The node, list, tuple, dict or dataclass that holds it.
+      part: Which part of the owner it is.
+      is_default: Whether it is a default, or lies below one.
+    """
+
+    path: str
+    value: Any
+    owner: Any
+    part: Part
+    is_default: bool
+
+
+def _find_kind(cls: Any) -> str:
+    """Return what values of a class are to a path; asked very often, so it is cached."""
+    if issubclass(cls, fdl.Buildable):
+        return "node"
+    if issubclass(cls, dict):
+        return "dict"
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return "named"
+    if issubclass(cls, list | tuple):
+        return "sequence"
+    return "dataclass" if dataclasses.is_dataclass(cls) else ""
+
+
+_kind: Callable[[Any], str] = functools.lru_cache(maxsize=4096)(_find_kind)
+
+
+def is_node(value: object) -> bool:
+    """Return whether `value` is a node of the graph (value nodes are too)."""
+    return _kind(type(value)) == "node"
+
+
+def is_container(value: object) -> bool:
+    """Return whether paths go on below `value` (value nodes are leaves)."""
+    kind = _kind(type(value))
+    return kind != "" and not (kind == "node" and values.is_value_node(value))
+
+
+def is_dataclass_instance(value: object) -> bool:
+    """Return whether `value` is an instance of a dataclass."""
+    return _kind(type(value)) == "dataclass"
+
+
+def children(value: Any, *, unset: bool = False) -> list[tuple[Part, Any, bool]]:
+    """Return the parts of one node or container.
+
+    Args:
+      value: A node, list, tuple, dict or dataclass instance.
+      unset: Whether to include arguments that are not set and have no default.
+
+    Returns:
+      (part, child, whether it is a default) in the order of the signature; nothing for leaves.
+    """
+    kind = _kind(type(value))
+    if kind == "node":
+        return _arguments_of(value, unset)
+    if kind == "dict":
+        return [(key, child, False) for key, child in value.items() if isinstance(key, str | int)]
+    if kind == "sequence":
+        return [(index, child, False) for index, child in enumerate(value)]
+    if kind == "named":
+        return [(name, getattr(value, name), False) for name in value._fields]
+    if kind == "dataclass":
+        fields = [field.name for field in dataclasses.fields(value) if field.init]
+        return [(name, getattr(value, name, UNSET), False) for name in fields]
+    return []
+
+
+def _arguments_of(node: fdl.Buildable, unset: bool) -> list[tuple[Part, Any, bool]]:
+    given = node.__arguments__
+    known = signatures.arguments(node.__fn_or_cls__)
+    found: list[tuple[Part, Any, bool]] = []
+    for index, name in enumerate(known.positional_only):
+        if index in given:
+            found.append((index, given[index], False))
+        elif name in known.defaults:
+            found.append((index, known.defaults[name], True))
+    for name in known.names:
+        if name in given:
+            found.append((name, given[name], False))
+        elif name in known.defaults:
+            found.append((name, known.defaults[name], True))
+        elif unset:
+            found.append((name, UNSET, False))
+    if len(found) < len(given) or known.has_args or known.has_kwargs:
+        there = {part for part, _, _ in found}
+        found += [(part, child, False) for part, child in given.items() if part not in there]
+    return found
+
+
+def walk(
+    graph: Any, *, defaults: bool = True, unset: bool = False, once: bool = False
+) -> Iterator[Place]:
+    """Yield every place of a graph below its root, parents first.
+
+    Args:
+      graph: A node.
+      defaults: Whether to include arguments left at their default, and what is below them.
+      unset: Whether to include arguments that are not set and have no default.
+      once: Whether what is shared is entered at its first path only (its further paths are still
+        yielded). Without it, every path there is is yielded.
+    """
+    entered: set[int] = {id(graph)}
+    above: set[int] = {id(graph)}
+    # What is entered: (value, its path, whether it is below a default, its parts still to come).
+    stack = [(graph, "", False, iter(children(graph, unset=unset)))]
+    while stack:
+        owner, prefix, below_default, rest = stack[-1]
+        for part, child, is_default in rest:
+            is_default = is_default or below_default
+            if is_default and not defaults:
+                continue
+            path = join(prefix, part)
+            yield Place(path, child, owner, part, is_default)
+            if not is_container(child) or id(child) in above:
+                continue
+            if once and not is_default and _kind(type(child)) in ("node", "dict", "sequence"):
+                if id(child) in entered:
+                    continue
+                entered.add(id(child))
+            above.add(id(child))
+            stack.append((child, path, is_default, iter(children(child, unset=unset))))
+            break
+        else:
+            stack.pop()
+            above.discard(id(owner))
+
+
+def paths(graph: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) for every node and leaf of a graph, defaults included."""
+    for place in walk(graph):
+        yield place.path, place.value
+
+
+def child_of(value: Any, part: Part) -> tuple[Any, bool]:
+    """Return one part of a node or container, and whether it is a default.
+
+    Raises:
+      KeyError: There is no such part. `UNSET` is returned for an argument without a value.
+    """
+    if is_node(value):
+        if part in value.__arguments__:
+            return value.__arguments__[part], False
+        known = signatures.arguments(value.__fn_or_cls__)
+        name = part
+        if isinstance(part, int) and 0 <= part < len(known.positional_only):
+            name = known.positional_only[part]
+        elif part not in known.names:
+            raise KeyError(part)
+        return (known.defaults[name], True) if name in known.defaults else (UNSET, False)
+    if isinstance(value, dict):
+        return value[part], False
+    if isinstance(value, list | tuple) and isinstance(part, int):
+        try:
+            return value[part], False
+        except IndexError:
+            raise KeyError(part) from None
+    for name, child, _ in children(value):
+        if name == part and isinstance(part, str):
+            return child, False
+    raise KeyError(part)
+
+
+def find(graph: Any, path: str | Path) -> Place:
+    """Return the place at `path`, whose value may be `UNSET`.
+
+    Raises:
+      UnknownReference: There is no such place; the problem holds the nearest paths.
+    """
+    parts = parse_path(path) if isinstance(path, str) else path
+    place, depth = locate(graph, parts)
+    if depth < len(parts):
+        raise UnknownReference(unknown_path(graph, parts, depth, place.value))
+    return place
+
+
+def locate(graph: Any, parts: Path) -> tuple[Place, int]:
+    """Return the deepest place on the way to `parts` that exists, and how many parts lead to it."""
+    owner, value, is_default = None, graph, False
+    for depth, part in enumerate(parts):
+        try:
+            child, child_is_default = child_of(value, part)
+        except KeyError:
+            before = parts[depth - 1] if depth else ""
+            return Place(format_path(parts[:depth]), value, owner, before, is_default), depth
+        owner, value, is_default = value, child, is_default or child_is_default
+    return Place(format_path(parts), value, owner, parts[-1] if parts else "", is_default), len(
+        parts
+    )
+
+
+def unknown_path(
+    graph: Any,
+    parts: Path,
+    depth: int,
+    owner: Any,
+    leaves: bool = False,
+    places: Iterable[Place] | None = None,
+) -> Problem:
+    """Return the problem that `parts` does not exist, because `owner` has no `parts[depth]`.
+
+    Args:
+      graph: A node.
+      parts: The path that was given.
+      depth: How many of its parts exist.
+      owner: What is there.
+      leaves: Whether to suggest the fields of a node instead of the node.
+      places: Every place of the graph, where the caller has them at hand.
+    """
+    text, at = format_path(parts), format_path(parts[:depth])
+    if not is_container(owner):
+        said = values.expression(owner) if values.is_value_node(owner) else repr(owner)
+        said = "not set" if owner is UNSET else f"{said[:60]}, which has no fields"
+        return Problem(f"does not exist: {at} is {said}", path=text)
+    near = nearest_paths(graph, parts, leaves=leaves, places=places)
+    remedy = ""
+    if not near:
+        names = [join("", part) for part, _, _ in children(owner, unset=True)]
+        there = at or "the root"
+        remedy = f"{there} has {', '.join(names[:12])}" if names else f"{there} is empty"
+    return Problem("does not exist", path=text, nearest=near, remedy=remedy)
+
+
+def get(graph: Any, path: str) -> Any:
+    """Return what is at `path`: a set value or node, else the default.
+
+    Raises:
+      UnknownReference: There is no such path, or nothing is set there and there is no default.
+    """
+    if not path:
+        return graph
+    place = find(graph, path)
+    if place.value is UNSET:
+        raise UnknownReference(Problem("is not set", path=place.path))
+    return place.value
+
+
+def nearest(name: str, candidates: Iterable[str], count: int = 3) -> list[str]:
+    """Return the candidates that are most like `name`, best first.
+
+    Args:
+      name: What was given.
+      candidates: What is valid.
+      count: The most names to return.
+    """
+    known: dict[str, list[str]] = {}
+    for candidate in dict.fromkeys(candidates):
+        known.setdefault(candidate.lower(), []).append(candidate)
+    close = difflib.get_close_matches(name.lower(), known, count, cutoff=0.7)
+    if not close:
+        close = difflib.get_close_matches(name.lower(), known, 1, cutoff=0.6)
+    return [candidate for lowered in close for candidate in known[lowered]][:count]
+
+
+def nearest_paths(
+    graph: Any,
+    path: str | Path,
+    count: int = 3,
+    leaves: bool = False,
+    places: Iterable[Place] | None = None,
+) -> list[str]:
+    """Return the existing paths that are most like `path`, best first.
+
+    Parts are corrected one after the other; where that fails, the last name is looked for in the
+    whole graph.
+
+    Args:
+      graph: A node.
+      path: What was given.
+      count: The most paths to return.
+      leaves: Whether to name the fields of a node instead of the node.
+      places: Every place of the graph, where the caller has them at hand.
+    """
+    parts = parse_path(path) if isinstance(path, str) else path
+    beam: list[tuple[float, str, Any]] = [(0.0, "", graph)]
+    for part in parts:
+        beam = [step for state in beam for step in _steps(*state, part)]
+        beam = sorted(beam, key=lambda state: state[0])[:4]
+    found = [(at, value) for _, at, value in beam] or _by_last_name(graph, parts, places)
+    if leaves:
+        found = [leaf for place in found for leaf in _leaves_of(*place)]
+    return list(dict.fromkeys(at for at, _ in found))[:count]
+
+
+def _steps(cost: float, at: str, value: Any, part: Part) -> Iterator[tuple[float, str, Any]]:
+    if not is_container(value):
+        return
+    below = {name: child for name, child, _ in children(value, unset=True)}
+    if part in below:
+        yield cost, join(at, part), below[part]
+    elif isinstance(part, str):
+        hidden = signatures.inherited(value.__fn_or_cls__) if is_node(value) else ()
+        for name in nearest(part, [n for n in below if isinstance(n, str) and n not in hidden]):
+            unlike = 1 - difflib.SequenceMatcher(None, part, name).ratio()
+            yield cost + unlike, join(at, name), below[name]
+
+
+def _by_last_name(graph: Any, parts: Path, places: Iterable[Place] | None) -> list[tuple[str, Any]]:
+    wanted = next((part for part in reversed(parts) if isinstance(part, str)), "")
+    by_name: dict[str, list[Place]] = {}
+    for place in walk(graph, unset=True, once=True) if places is None else places:
+        if isinstance(place.part, str):
+            by_name.setdefault(place.part, []).append(place)
+    names = [wanted] if wanted in by_name else nearest(wanted, by_name)
+    text = format_path(parts)
+    found = [place for name in names for place in by_name[name][:50]]
+    found.sort(key=lambda place: -difflib.SequenceMatcher(None, text, place.path).ratio())
+    return [(place.path, place.value) for place in found]
+
+
+def _leaves_of(path: str, value: Any) -> list[tuple[str, Any]]:
+    if not is_container(value) or isinstance(value, list | tuple):
+        return [(path, value)]
+    below = [(join(path, part), child) for part, child, _ in children(value, unset=True)]
+    return [place for place in below if not is_container(place[1])] or [(path, value)]

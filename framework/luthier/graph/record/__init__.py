@@ -1,0 +1,9 @@
+"""Writing a graph down: as a record, as plain values, and the history of its values."""
+
+from __future__ import annotations
+
+from luthier.graph.record.encode import to_json
+from luthier.graph.record.plain import to_dict
+from luthier.graph.record.trail import history
+
+__all__ = ["history", "to_dict", "to_json"]

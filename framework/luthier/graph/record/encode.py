@@ -1,0 +1,177 @@
+"""A graph as JSON text: public names, sharing by ids, tags; `luthier.graph.load` reads it again.
+
+A node is `{"config": "luthier.optim.adamw", "arguments": {...}}` (`partial` and `factory` for the
+other two kinds of node), with `"tags"` where it has some. What is used more than once has an `"id"`
+where it is first met and is `{"ref": id}` afterwards. Fiddle's own serializer takes time quadratic
+in the size of the graph, and writes private module paths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import fiddle as fdl
+from fiddle import tagging
+
+from luthier.errors import Problem, RecordError, UnknownReference
+from luthier.graph.edits.origins import origin_of
+from luthier.graph.paths import Part, is_dataclass_instance, join
+from luthier.graph.public_names import public_name
+from luthier.graph.record.layout import lay_out
+from luthier.graph.record.leaves import encode_leaf
+from luthier.graph.record.structure import can_share, entries, shared
+
+FORMAT = "luthier.graph"
+VERSION = 1
+KINDS: dict[type, str] = {
+    fdl.Config: "config",
+    fdl.Partial: "partial",
+    fdl.ArgFactory: "factory",
+    tagging.TaggedValueCls: "tagged",
+}
+# Folders of experiments: a record has to rebuild without the repository that they are in.
+EXPERIMENT_FOLDERS = ("configs", "sweeps")
+
+
+def to_json(graph: Any) -> str:
+    """Return the record of `graph`, from which `from_json` makes an equal one.
+
+    Args:
+      graph: A node.
+
+    Returns:
+      JSON text, the same for the same graph however its arguments were set.
+
+    Raises:
+      RecordError: Something in the graph cannot be named or written; all of it is told at once.
+    """
+    return lay_out({"format": FORMAT, "version": VERSION, "graph": encode(graph)}) + "\n"
+
+
+def encode(graph: Any) -> Any:
+    """Return the JSON value of `graph`, without the header that `to_json` writes.
+
+    Raises:
+      RecordError: Something in the graph cannot be named or written; all of it is told at once.
+    """
+    encoder = _Encoder(shared(graph))
+    data = encoder.encode(graph, "")
+    if encoder.problems:
+        raise RecordError([_with_origin(problem, graph) for problem in encoder.problems])
+    return data
+
+
+def _with_origin(problem: Problem, graph: Any) -> Problem:
+    try:
+        return dataclasses.replace(problem, origin=origin_of(graph, problem.path))
+    except (UnknownReference, KeyError):  # below something that paths do not reach
+        return problem
+
+
+class _Encoder:
+    """Encodes one graph; collects what cannot be written, with its path."""
+
+    def __init__(self, shared_ids: set[int]):
+        self.shared = shared_ids
+        self.numbers: dict[int, int] = {}
+        self.above: set[int] = set()
+        self.problems: list[Problem] = []
+
+    def encode(self, value: Any, path: str) -> Any:
+        """Return the JSON of `value`, which stands at `path`."""
+        if id(value) in self.above:
+            self.problems.append(Problem("the graph goes round in a circle here", path))
+            return None
+        numbered = id(value) in self.shared and can_share(value)
+        if numbered and id(value) in self.numbers:
+            return {"ref": self.numbers[id(value)]}
+        inside = entries(value)
+        if inside is None and not isinstance(value, set | frozenset):
+            data = self._leaf(value, path)
+            if isinstance(data, dict) and "name" in data:
+                return data
+            return {"id": self._number(value), **data} if numbered and data else data
+        number = self._number(value) if numbered else 0
+        self.above.add(id(value))
+        data = self._set(value, path) if inside is None else self._inside(value, inside, path)
+        self.above.discard(id(value))
+        if not number:
+            return data
+        return {"id": number, **(data if isinstance(data, dict) else {"list": data})}
+
+    def _number(self, value: Any) -> int:
+        return self.numbers.setdefault(id(value), len(self.numbers) + 1)
+
+    def _name(self, thing: Any, path: str) -> str:
+        try:
+            name = public_name(thing)
+        except RecordError as error:
+            self.problems += [dataclasses.replace(p, path=path) for p in error.problems]
+            return ""
+        self._check_place(name, path)
+        return name
+
+    def _check_place(self, name: str, path: str) -> None:
+        if name.split(".")[0] in EXPERIMENT_FOLDERS:
+            what = f"{name} is in a folder of experiments, which a record cannot point into"
+            self.problems.append(Problem(what, path, remedy="move it to a module of a package"))
+
+    def _leaf(self, value: Any, path: str) -> Any:
+        try:
+            data = encode_leaf(value)
+        except RecordError as error:
+            self.problems += [dataclasses.replace(p, path=path) for p in error.problems]
+            return None
+        if isinstance(data, dict):
+            self._check_place(str(data.get("name", data.get("enum", ""))), path)
+        return data
+
+    def _inside(self, value: Any, inside: list[tuple[Any, Any]], path: str) -> Any:
+        if isinstance(value, fdl.Buildable):
+            return self._node(value, inside, path)
+        if type(value) is dict:
+            return self._dict(inside, path)
+        encoded = {key: self.encode(child, join(path, key)) for key, child in inside}
+        if type(value) is list:
+            return list(encoded.values())
+        if type(value) is tuple:
+            return {"tuple": list(encoded.values())}
+        kind = "instance" if is_dataclass_instance(value) else "namedtuple"
+        return {kind: self._name(type(value), path), "fields": encoded}
+
+    def _node(self, node: fdl.Buildable, inside: list[tuple[Part, Any]], path: str) -> Any:
+        kind = KINDS.get(type(node))
+        if kind is None:
+            what = f"a node of type {type(node).__name__} cannot be recorded"
+            self.problems.append(Problem(what, path, remedy="use fdl.Config or fdl.Partial"))
+        data: dict[str, Any] = {}
+        if kind is not None:
+            data[kind] = "" if kind == "tagged" else self._name(node.__fn_or_cls__, path)
+        if any(isinstance(part, int) for part, _ in inside):
+            what = f"{data.get(kind or '', 'it')} is given arguments without names"
+            remedy = "wrap it in a function whose arguments have names"
+            self.problems.append(Problem(what, path, remedy=remedy))
+        tags = {
+            str(part): sorted(self._name(tag, join(path, part)) for tag in found)
+            for part, found in node.__argument_tags__.items()
+            if found
+        }
+        if tags:
+            data["tags"] = dict(sorted(tags.items()))
+        data["arguments"] = {part: self.encode(child, join(path, part)) for part, child in inside}
+        return data
+
+    def _dict(self, inside: list[tuple[Any, Any]], path: str) -> Any:
+        if all(type(key) is str for key, _ in inside):
+            return {"dict": {key: self.encode(child, join(path, key)) for key, child in inside}}
+        pairs = [
+            [self.encode(key, join(path, key)), self.encode(child, join(path, key))]
+            for key, child in inside
+        ]
+        return {"dict": pairs}
+
+    def _set(self, value: Any, path: str) -> Any:
+        written = [self.encode(child, path) for child in value]
+        kind = "set" if isinstance(value, set) else "frozenset"
+        return {kind: sorted(written, key=lay_out)}

@@ -1,0 +1,115 @@
+"""What a graph is made of, as the recorder sees it: entries in a fixed order, what is shared."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fiddle as fdl
+from fiddle import daglish
+
+from luthier.graph import signatures
+from luthier.graph.paths import Part, is_dataclass_instance, join
+from luthier.graph.record.leaves import is_singleton
+
+_PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
+
+
+_is_node_type: Callable[[type], bool] = functools.cache(
+    lambda kind: issubclass(kind, fdl.Buildable)
+)
+
+
+def is_node(value: Any) -> bool:
+    """Say whether `value` is a node; quicker than `isinstance`, which asks an abstract class."""
+    return _is_node_type(type(value))
+
+
+def set_arguments(node: fdl.Buildable) -> list[tuple[Part, Any]]:
+    """Return the set arguments: in the order of the signature, then free keywords by name."""
+    given = node.__arguments__
+    known = signatures.arguments(node.__fn_or_cls__).names
+    found: list[tuple[Part, Any]] = [(name, given[name]) for name in known if name in given]
+    if len(found) < len(given):
+        free = sorted((part for part in given if part not in known), key=str)
+        found += [(part, given[part]) for part in free]
+    return found
+
+
+def entries(value: Any) -> list[tuple[Any, Any]] | None:
+    """Return what is directly inside of a node or container, with its key; None for a leaf.
+
+    Args:
+      value: A node (only set arguments count), dict, list, tuple, named tuple or instance of a
+        dataclass.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return None
+    if _is_node_type(kind):
+        return set_arguments(value)
+    if kind is dict:
+        return list(value.items())
+    if kind is list or kind is tuple:
+        return list(enumerate(value))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(zip(value._fields, value, strict=True))
+    if is_dataclass_instance(value):
+        return [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
+    return None
+
+
+def can_share(value: Any) -> bool:
+    """Say whether it is known of `value` if two places hold the same one, or only equal ones."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return False
+    if kind is list or kind is dict or _is_node_type(kind):
+        return True
+    if isinstance(value, str | bytes | int | float | complex):
+        return False
+    if type(value) is tuple:
+        return bool(value) and not daglish.is_internable(value)
+    return not is_singleton(value)
+
+
+def is_shared_node(value: Any) -> bool:
+    """Say whether sharing `value` means something: it is a node, or can change in place."""
+    kind = type(value)
+    return kind is list or kind is dict or _is_node_type(kind)
+
+
+def shared(graph: Any) -> set[int]:
+    """Return the ids of everything that the graph holds in more than one place."""
+    seen: collections.Counter[int] = collections.Counter()
+
+    def visit(value: Any) -> None:
+        if can_share(value):
+            seen[id(value)] += 1
+            if seen[id(value)] > 1:
+                return
+        for _, child in entries(value) or ():
+            visit(child)
+
+    visit(graph)
+    return {key for key, count in seen.items() if count > 1}
+
+
+def nodes(graph: Any) -> Iterator[tuple[str, fdl.Buildable]]:
+    """Yield (first path, node) for every node, once each, parents first."""
+    entered: set[int] = set()
+
+    def visit(path: str, value: Any) -> Iterator[tuple[str, fdl.Buildable]]:
+        if can_share(value):
+            if id(value) in entered:
+                return
+            entered.add(id(value))
+        if is_node(value):
+            yield path, value
+        for key, child in entries(value) or ():
+            yield from visit(join(path, key), child)
+
+    yield from visit("", graph)

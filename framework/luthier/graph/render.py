@@ -1,0 +1,172 @@
+"""A graph as text for people: what was set first, then the defaults; what is shared only once.
+
+luthier.program.Experiment
+  seed = 0
+  model: partial luthier.models.Decoder
+    dim = 256 (shared as dim)
+    mlp: partial luthier.layers.Mlp
+      hidden = dim * 4 = 1024
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Any
+
+import fiddle as fdl
+
+from luthier.graph import signatures, values
+from luthier.graph.paths import Part, children, is_dataclass_instance, join
+from luthier.graph.public_names import display_name
+from luthier.graph.record.encode import KINDS
+from luthier.graph.record.structure import entries, shared
+
+DEFAULT_MARK = "  (default)"
+_INDENT = "  "
+
+
+def render(graph: Any, defaults: bool = False, width: int = 100) -> str:
+    """Return a graph as text, one argument a line.
+
+    Args:
+      graph: A node or value.
+      defaults: Whether to list arguments left at their default too, below the set ones and marked
+        `(default)`.
+      width: The longest line, in characters; what does not fit is cut and ends in `…`.
+
+    Returns:
+      Lines without colour and without a line break at the end. A shared node is written out at its
+      first place and is `same as PATH` at the others; a value node shows its expression and value.
+    """
+    renderer = _Renderer(graph, defaults, width)
+    lines = [head_text(graph), *renderer.below(graph, "", _INDENT)]
+    if entries(graph) is None:
+        lines = [text_of(graph)]
+    return "\n".join(_cut(line, width) for line in lines)
+
+
+def text_of(value: Any) -> str:
+    """Return a value on one line; a node by its class alone."""
+    if values.is_value_node(value):
+        return _value_text(value, value.__arguments__.get("name", ""))
+    if isinstance(value, fdl.Buildable):
+        return head_text(value)
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value)
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(text_of(child) for child in value))}}}"
+    inside = entries(value)
+    if inside is None:
+        return _object_text(value)
+    if is_dataclass_instance(value) or hasattr(value, "_fields"):
+        fields = ", ".join(f"{name}={text_of(child)}" for name, child in inside)
+        return f"{display_name(type(value))}({fields})"
+    if isinstance(value, dict):
+        items = [f"{text_of(key)}: {text_of(child)}" for key, child in inside]
+        return f"{{{', '.join(items)}}}"
+    texts = [text_of(child) for _, child in inside]
+    if isinstance(value, tuple):
+        return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+    return f"[{', '.join(texts)}]"
+
+
+def head_text(value: Any) -> str:
+    """Return the class of a node, with what kind of node it is; for a container, its type."""
+    if isinstance(value, fdl.Buildable):
+        kind = KINDS.get(type(value), type(value).__name__)
+        name = display_name(value.__fn_or_cls__)
+        return name if kind == "config" else f"{kind} {name}"
+    if is_dataclass_instance(value) or hasattr(value, "_fields"):
+        return display_name(type(value))
+    return type(value).__name__
+
+
+def _object_text(value: Any) -> str:
+    if isinstance(value, type) or callable(value):
+        return display_name(value)
+    text = " ".join(str(value).split())
+    return text if " at 0x" not in text else display_name(value)
+
+
+def _value_text(node: fdl.Config, name: str) -> str:
+    try:
+        known = text_of(values.evaluate(node))
+    except Exception:  # an operand is missing or wrong, which validate tells
+        known = "?"
+    if values.is_constant(node):
+        return f"{known} (shared as {name})" if name else known
+    return f"{values.expression(node)} = {known}"
+
+
+class _Renderer:
+    """Renders one graph: what is shared, and where each shared thing was first written out."""
+
+    def __init__(self, graph: Any, defaults: bool, width: int):
+        self.defaults, self.width = defaults, width
+        self.shared = shared(graph)
+        self.first: dict[int, str] = {}
+
+    def below(self, value: Any, path: str, indent: str) -> Iterator[str]:
+        """Yield the lines of what is inside of a node or container."""
+        if isinstance(value, fdl.Buildable):
+            yield from self._node(value, path, indent)
+            return
+        for key, child in entries(value) or ():
+            yield from self._entry(join("", key), child, join(path, key), indent)
+
+    def _node(self, node: fdl.Buildable, path: str, indent: str) -> Iterator[str]:
+        given = children(node, unset=True)
+        for part, child, is_default in given:
+            if not is_default and child is not signatures.UNSET:
+                label = join("", part) + self._tags(node, part)
+                yield from self._entry(label, child, join(path, part), indent)
+        passed = signatures.inherited(node.__fn_or_cls__)
+        for part, child, is_default in given:
+            if child is signatures.UNSET and type(node) is fdl.Config and part not in passed:
+                yield f"{indent}{join('', part)}{self._tags(node, part)} is not set"
+            elif is_default and self.defaults:
+                yield f"{indent}{join('', part)} = {text_of(child)}{DEFAULT_MARK}"
+
+    def _entry(self, label: str, child: Any, path: str, indent: str) -> Iterator[str]:
+        if values.is_value_node(child):
+            name = child.__arguments__.get("name", "")
+            if not name and id(child) in self.shared:
+                name = self.first.setdefault(id(child), path)
+            yield f"{indent}{label} = {_value_text(child, name)}"
+        elif not _holds_nodes(child) and self._fits(child, indent, label):
+            yield f"{indent}{label} = {text_of(child)}"
+        elif id(child) in self.first:
+            yield f"{indent}{label}: same as {self.first[id(child)]}"
+        else:
+            if id(child) in self.shared:
+                self.first[id(child)] = path
+            yield f"{indent}{label}: {head_text(child)}"
+            yield from self.below(child, path, indent + _INDENT)
+
+    def _fits(self, child: Any, indent: str, label: str) -> bool:
+        """Say whether a container of leaves goes on one line; long lists and tuples are cut."""
+        if not (isinstance(child, dict) or is_dataclass_instance(child)):
+            return True
+        return len(indent) + len(label) + len(" = ") + len(text_of(child)) <= self.width
+
+    def _tags(self, node: fdl.Buildable, part: Part) -> str:
+        tags = node.__argument_tags__.get(part)  # type: ignore[call-overload]
+        return "".join(f" #{tag.__name__}" for tag in sorted(tags, key=str)) if tags else ""
+
+
+def _holds_nodes(value: Any) -> bool:
+    """Say whether `value` is a node, or a container with nodes or with more than one line in it."""
+    if isinstance(value, fdl.Buildable):
+        return True
+    inside = entries(value)
+    return inside is not None and any(_holds_nodes(child) for _, child in inside)
+
+
+def _cut(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    mark = DEFAULT_MARK if line.endswith(DEFAULT_MARK) else ""
+    return line[: max(width - len(mark) - 1, 1)] + "…" + mark

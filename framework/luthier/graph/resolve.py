@@ -1,0 +1,168 @@
+"""References to experiments: `configs.lm.quickstart`, `package.module:function(a=1)`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import inspect
+import os
+import pkgutil
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import fiddle as fdl
+
+from luthier.errors import BadInput, Problem, UnknownReference
+from luthier.graph import signatures
+from luthier.graph.grammar import calls, literals, names
+from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.paths import nearest
+
+DEFAULT_FUNCTION = "experiment"
+
+
+def resolve(reference: str) -> fdl.Config:
+    """Return the graph that a reference names.
+
+    Args:
+      reference: `package.module` (its function `experiment`), `package.module:function`, or with
+        arguments in the override grammar: `package.module:function(layers=2, name="small")`.
+
+    Returns:
+      The graph that the function makes. The module is looked for on `sys.path`.
+
+    Raises:
+      UnknownReference: There is no such module or function, its code fails (told by file and
+        line), it is called wrongly, or it returns no graph.
+    """
+    try:
+        return _resolve(reference.strip())
+    except Unreadable as error:
+        raise UnknownReference(error.problem) from error.__cause__
+
+
+def _resolve(reference: str) -> fdl.Config:
+    target, bracket, rest = reference.partition("(")
+    module_name, colon, name = target.partition(":")
+    if bracket and not colon:
+        module_name, name = module_name, DEFAULT_FUNCTION
+    name = name or DEFAULT_FUNCTION
+    if not all(part.isidentifier() for part in [*module_name.split("."), name]):
+        remedy = "write it like package.module:function or package.module:function(a=1)"
+        if module_name.endswith(".py") or os.sep in module_name:
+            dotted = os.path.normpath(module_name).removesuffix(".py").replace(os.sep, ".")
+            remedy = f"write the module instead of the file: {dotted.lstrip('.')}"
+        raise Unreadable(Problem(f"{reference!r} is not a reference", remedy=remedy))
+    module = _find_module(module_name)
+    function = _find_function(module, name)
+    given = _read_arguments(function, f"{module_name}:{name}", bracket + rest)
+    graph = _call(function, f"{module_name}:{name}", given)
+    if not isinstance(graph, fdl.Buildable):
+        kind = type(graph).__name__
+        remedy = "return fdl.Config(Experiment, ...), which describes one, instead"
+        raise Unreadable(Problem(f"{module_name}:{name} returned {kind}, no graph", remedy=remedy))
+    return graph
+
+
+def _find_module(name: str) -> types.ModuleType:
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        at = ".".join(parts[:depth])
+        if at in sys.modules:
+            continue
+        parent = sys.modules.get(".".join(parts[: depth - 1]))
+        if depth > 1 and not hasattr(parent, "__path__"):
+            _raise_no_module(name, parts, depth, parent)
+        try:
+            spec = importlib.util.find_spec(at)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None:
+            _raise_no_module(name, parts, depth, parent)
+        names.import_module(at)
+    return sys.modules[name]
+
+
+def _raise_no_module(
+    name: str, parts: list[str], depth: int, parent: types.ModuleType | None
+) -> None:
+    at, missing = ".".join(parts[: depth - 1]), parts[depth - 1]
+    function = getattr(parent, missing, None)
+    if depth == len(parts) and callable(function):
+        raise Unreadable(Problem(f"there is no module {name!r}", nearest=(f"{at}:{missing}",)))
+    where = list(parent.__path__) if parent is not None and hasattr(parent, "__path__") else None
+    known = [found.name for found in pkgutil.iter_modules(None if depth == 1 else where or [])]
+    near = [
+        ".".join([*parts[: depth - 1], other, *parts[depth:]]) for other in nearest(missing, known)
+    ]
+    remedy = ""
+    if depth == 1 and not near:
+        remedy = "run from the folder that contains it, or install its package"
+    elif not near and known:
+        remedy = f"{at} has {', '.join(sorted(known)[:12])}"
+    raise Unreadable(Problem(f"there is no module {name!r}", nearest=near, remedy=remedy))
+
+
+def _find_function(module: types.ModuleType, name: str) -> Callable[..., Any]:
+    function = getattr(module, name, None)
+    if callable(function) and not isinstance(function, types.ModuleType):
+        return function
+    own = [
+        other
+        for other, found in vars(module).items()
+        if inspect.isfunction(found)
+        and found.__module__ == module.__name__
+        and not other.startswith("_")
+    ]
+    at = module.__name__
+    what = f"there is no function {name!r} in {at}"
+    near = [f"{at}:{other}" for other in nearest(name, own)]
+    remedy = ""
+    if not near and own:
+        remedy = f"it has {', '.join(f'{at}:{other}' for other in own[:12])}"
+    elif not near and hasattr(module, "__path__"):
+        inside = sorted(found.name for found in pkgutil.iter_modules(module.__path__))
+        remedy = f"it is a package; it has {', '.join(f'{at}.{m}' for m in inside[:12])}"
+    raise Unreadable(Problem(what, nearest=near, remedy=remedy))
+
+
+def _read_arguments(function: Callable[..., Any], name: str, text: str) -> dict[Any, Any]:
+    given: dict[Any, Any] = {}
+    if text:
+        try:
+            tree = ast.parse(f"f{text}", mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise Unreadable(f"cannot read the arguments {text!r} of {name}") from None
+        if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
+            raise Unreadable(f"cannot read the arguments {text!r} of {name}")
+        hints = signatures.type_hints(function)
+        defaults = signatures.arguments(function).defaults
+        around = literals.Surroundings([function])
+        for part, item in calls.bind(function, name, tree).items():
+            default = defaults.get(part, signatures.UNSET)
+            source = ast.get_source_segment(f"f{text}", item) or ast.unparse(item)
+            try:
+                given[part] = literals.read(source, hints.get(part, Any), default, around)
+            except Unreadable as error:
+                what = f"argument {part} of {name}: {error.problem.what}"
+                raise Unreadable(dataclasses.replace(error.problem, what=what)) from None
+    missing = [part for part in signatures.arguments(function).required if part not in given]
+    if missing:
+        example = ", ".join(f"{part}=..." for part in missing)
+        remedy = f"write {name}({example})"
+        raise Unreadable(Problem(f"{name} needs {', '.join(missing)}", remedy=remedy))
+    return given
+
+
+def _call(function: Callable[..., Any], name: str, given: dict[Any, Any]) -> Any:
+    by_position = [given[part] for part in sorted(p for p in given if isinstance(p, int))]
+    by_name = {part: value for part, value in given.items() if isinstance(part, str)}
+    try:
+        return function(*by_position, **by_name)
+    except BadInput:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        raise Unreadable(f"{name} failed: {names.failure_line(error)}") from error

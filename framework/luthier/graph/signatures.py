@@ -1,0 +1,247 @@
+"""What a callable of the graph takes: argument names, defaults and annotations, cached.
+
+`inspect.signature` of an NNX class is `(*args, **kwargs)`, because flax's metaclass defines
+`__call__`; Fiddle could then neither check names nor show defaults. `install` gives the metaclass a
+`__signature__` that answers with the signature of `__init__`. It is installed once, when flax is
+imported (or at once where flax is already there), without importing flax.
+
+The shim leans on two private names, `flax.nnx.pytreelib.PytreeMeta` and Fiddle's
+`_signature_cache`; tests/graph/test_signatures.py fails when either moves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.machinery
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fiddle as fdl
+import typing_extensions
+from fiddle._src import signatures as fiddle_signatures
+
+_FLAX_MODULE = "flax.nnx.pytreelib"
+_FLAX_METACLASS = "PytreeMeta"
+
+UNSET = fdl.NO_VALUE
+"""The value of an argument that is not set and has no default."""
+
+
+def _module_signature(cls: type) -> inspect.Signature:
+    """Return the signature of `cls.__init__` without `self`."""
+    maker: Any = getattr(cls, "__init__")  # noqa: B009
+    if maker is object.__init__:
+        return inspect.Signature()
+    signature = inspect.signature(maker)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _patch(module: types.ModuleType) -> None:
+    metaclass = getattr(module, _FLAX_METACLASS, None)
+    if metaclass is None:
+        raise ImportError(
+            f"{_FLAX_MODULE} has no {_FLAX_METACLASS}: luthier cannot read the arguments of NNX "
+            "modules with this flax; install a version that pyproject.toml allows"
+        )
+    metaclass.__signature__ = property(_module_signature)
+    fiddle_signatures._signature_cache.clear()
+
+
+class _PatchAfterImport:
+    """A finder that patches flax's module right after its own loader has run it."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find `name` with the other finders, and wrap its loader where it is flax's module."""
+        if name != _FLAX_MODULE:
+            return None
+        for finder in sys.meta_path:
+            if finder is _PatchAfterImport or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                run_then_patch = functools.partial(_run_then_patch, spec.loader.exec_module)
+                spec.loader.exec_module = run_then_patch  # type: ignore[method-assign]
+                return spec
+        return None
+
+
+def _run_then_patch(run: Callable[[types.ModuleType], None], module: types.ModuleType) -> None:
+    run(module)
+    _patch(module)
+    if _PatchAfterImport in sys.meta_path:
+        sys.meta_path.remove(_PatchAfterImport)  # type: ignore[arg-type]
+
+
+def install() -> None:
+    """Install the shim: now if flax is imported, else as soon as it is."""
+    module = sys.modules.get(_FLAX_MODULE)
+    if module is not None and hasattr(module, _FLAX_METACLASS):
+        if not isinstance(getattr(module, _FLAX_METACLASS).__dict__.get("__signature__"), property):
+            _patch(module)
+    elif _PatchAfterImport not in sys.meta_path:
+        sys.meta_path.insert(0, _PatchAfterImport)  # type: ignore[arg-type]
+
+
+def is_module_class(target: object) -> bool:
+    """Return whether `target` is an NNX module class (without importing flax)."""
+    module = sys.modules.get(_FLAX_MODULE)
+    return module is not None and isinstance(target, getattr(module, _FLAX_METACLASS))
+
+
+def inherited(target: object) -> tuple[str, ...]:
+    """Return what the caller of a template of `target` passes: `rngs` and its `INHERITED`."""
+    declared = tuple(getattr(target, "INHERITED", ()))
+    return (*declared, "rngs") if is_module_class(target) else declared
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """The arguments of one callable.
+
+    Args:
+      names: Arguments that can be set by name, in the order of the signature.
+      defaults: Default by name; results of dataclass default factories are in it, and are never
+        to be changed in place.
+      positional_only: Names of arguments that can only be given by position.
+      has_args: Whether there is an `*args`, which a graph does not support.
+      has_kwargs: Whether any further name is accepted.
+    """
+
+    names: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    positional_only: tuple[str, ...]
+    has_args: bool
+    has_kwargs: bool
+
+    @functools.cached_property
+    def required(self) -> tuple[str, ...]:
+        """The names that have no default."""
+        return tuple(name for name in self.names if name not in self.defaults)
+
+
+def cached(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Cache by the callable itself, and do without for what cannot be hashed."""
+    remembered = functools.lru_cache(maxsize=8192)(function)
+
+    @functools.wraps(function)
+    def call(target: Any) -> Any:
+        try:
+            return remembered(target)
+        except TypeError:
+            return function(target)
+
+    return call
+
+
+@cached
+def arguments(target: Callable[..., Any]) -> Arguments:
+    """Return the arguments that `target` takes.
+
+    Args:
+      target: A class or function.
+
+    Returns:
+      Its arguments; a callable without a readable signature takes any keyword.
+    """
+    try:
+        signature = fiddle_signatures.get_signature(target)
+    except (ValueError, TypeError):
+        return Arguments((), {}, (), has_args=True, has_kwargs=True)
+    factories = _factories(target)
+    names: list[str] = []
+    positional: list[str] = []
+    defaults: dict[str, Any] = {}
+    has_args = has_kwargs = False
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            has_args = True
+            continue
+        if parameter.kind is parameter.VAR_KEYWORD:
+            has_kwargs = True
+            continue
+        (positional if parameter.kind is parameter.POSITIONAL_ONLY else names).append(name)
+        if name in factories:
+            defaults[name] = factories[name]()
+        elif parameter.default is not parameter.empty:
+            defaults[name] = parameter.default
+    return Arguments(tuple(names), defaults, tuple(positional), has_args, has_kwargs)
+
+
+def _factories(target: object) -> dict[str, Callable[[], Any]]:
+    if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
+        return {}
+    return {
+        field.name: field.default_factory
+        for field in dataclasses.fields(target)
+        if field.default_factory is not dataclasses.MISSING
+    }
+
+
+@cached
+def type_hints(target: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the resolved annotations of `target`'s arguments, and `return` where there is one.
+
+    Args:
+      target: A class or function.
+
+    Returns:
+      Annotation by argument name. One that cannot be resolved (a name that is imported for type
+      checkers only, say) is left out, alone.
+    """
+    hints: dict[str, Any] = {}
+    for source, scope in _annotated(target):
+        try:
+            hints.update(typing_extensions.get_type_hints(source, scope, include_extras=True))
+            continue
+        except Exception:  # an annotation may raise anything when it is evaluated
+            pass
+        for name, annotation in getattr(source, "__annotations__", {}).items():
+            alone = types.SimpleNamespace(__annotations__={name: annotation})
+            try:
+                hints.update(typing_extensions.get_type_hints(alone, scope, include_extras=True))
+            except Exception:  # left out: the type of the current value decides instead
+                hints.pop(name, None)
+    return {
+        name: hint.type if isinstance(hint, dataclasses.InitVar) else hint
+        for name, hint in hints.items()
+    }
+
+
+def _annotated(target: Any) -> list[tuple[Any, dict[str, Any] | None]]:
+    """Return the objects that carry the annotations of `target`, later ones winning."""
+    target = typing_extensions.get_origin(target) or target
+    if isinstance(target, functools.partial):
+        return _annotated(target.func)
+    if not isinstance(target, type):
+        target = inspect.unwrap(target)
+        if not hasattr(target, "__annotations__"):
+            target = type(target).__call__
+        return [(target, getattr(target, "__globals__", None))]
+    for cls in target.__mro__:
+        if "__init__" in cls.__dict__ or "__new__" in cls.__dict__:
+            settings = cls.__dict__.get("__dataclass_params__")
+            if settings is not None and settings.init:
+                return [
+                    (_own_annotations(part), vars(sys.modules.get(part.__module__, types)))
+                    for part in reversed(cls.__mro__)
+                ]
+            maker = cls.__dict__.get("__init__") or cls.__dict__["__new__"]
+            maker = getattr(maker, "__func__", maker)
+            return [(maker, getattr(maker, "__globals__", None))]
+    return []
+
+
+def _own_annotations(cls: type) -> types.SimpleNamespace:
+    own = {
+        name: annotation
+        for name, annotation in inspect.get_annotations(cls).items()
+        if not str(annotation).startswith(("ClassVar", "typing.ClassVar"))
+    }
+    return types.SimpleNamespace(__annotations__=own)

@@ -1,0 +1,191 @@
+"""Value nodes: one named constant, used in many places, with live arithmetic on it.
+
+    dim = value(256, name="dim")
+    model.dim, model.mlp.hidden = dim, multiply(dim, 4)
+
+Set `model.dim` to 512 and `model.mlp.hidden` is 2048: setting a path that holds a constant changes
+the constant, so all its users move. Value nodes are the only nodes that parts which are built apart
+(model and data, say) may share. They are ordinary `fdl.Config` nodes of the plain functions below,
+so they are recorded, compared and built like any other node.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterator
+from typing import Any
+
+import fiddle as fdl
+from fiddle import history
+
+history.add_exclude_location(os.path.normpath("luthier/graph/values.py"))
+
+
+def constant(value: Any, name: str = "") -> Any:
+    """Return `value`; `name` is what people call it."""
+    return value
+
+
+def total(left: Any, right: Any) -> Any:
+    """Return `left + right`."""
+    return left + right
+
+
+def difference(left: Any, right: Any) -> Any:
+    """Return `left - right`."""
+    return left - right
+
+
+def product(left: Any, right: Any) -> Any:
+    """Return `left * right`."""
+    return left * right
+
+
+def quotient(left: Any, right: Any) -> Any:
+    """Return `left / right`."""
+    return left / right
+
+
+def floor_quotient(left: Any, right: Any) -> Any:
+    """Return `left // right`."""
+    return left // right
+
+
+def remainder(left: Any, right: Any) -> Any:
+    """Return `left % right`."""
+    return left % right
+
+
+def raised(left: Any, right: Any) -> Any:
+    """Return `left ** right`."""
+    return left**right
+
+
+OPERATIONS = {
+    total: ("+", 1),
+    difference: ("-", 1),
+    product: ("*", 2),
+    quotient: ("/", 2),
+    floor_quotient: ("//", 2),
+    remainder: ("%", 2),
+    raised: ("**", 3),
+}
+"""The function of every arithmetic node, with its symbol and how tightly it binds."""
+
+
+def value(value: Any, name: str = "") -> fdl.Config:
+    """Return a constant that many places of a graph can share.
+
+    Args:
+      value: A number, string, dtype or other plain value.
+      name: What people call it (`dim`); shown wherever it is used.
+    """
+    return fdl.Config(constant, value=value, name=name) if name else fdl.Config(constant, value)
+
+
+def add(left: Any, right: Any) -> fdl.Config:
+    """Return the live sum of two values or value nodes."""
+    return fdl.Config(total, left, right)
+
+
+def subtract(left: Any, right: Any) -> fdl.Config:
+    """Return the live difference of two values or value nodes."""
+    return fdl.Config(difference, left, right)
+
+
+def multiply(left: Any, right: Any) -> fdl.Config:
+    """Return the live product of two values or value nodes."""
+    return fdl.Config(product, left, right)
+
+
+def true_divide(left: Any, right: Any) -> fdl.Config:
+    """Return the live quotient of two values or value nodes."""
+    return fdl.Config(quotient, left, right)
+
+
+def floor_divide(left: Any, right: Any) -> fdl.Config:
+    """Return the live quotient, rounded down, of two values or value nodes."""
+    return fdl.Config(floor_quotient, left, right)
+
+
+def modulo(left: Any, right: Any) -> fdl.Config:
+    """Return the live remainder of two values or value nodes."""
+    return fdl.Config(remainder, left, right)
+
+
+def power(left: Any, right: Any) -> fdl.Config:
+    """Return the live power of two values or value nodes."""
+    return fdl.Config(raised, left, right)
+
+
+def is_constant(node: Any) -> bool:
+    """Return whether `node` is what `value` makes."""
+    return type(node) is fdl.Config and node.__fn_or_cls__ is constant
+
+
+def is_value_node(node: Any) -> bool:
+    """Return whether `node` is a constant or arithmetic on constants."""
+    return type(node) is fdl.Config and (node.__fn_or_cls__ is constant or is_operation(node))
+
+
+def is_operation(node: Any) -> bool:
+    """Return whether `node` is arithmetic on values."""
+    if type(node) is not fdl.Config:
+        return False
+    try:
+        return node.__fn_or_cls__ in OPERATIONS
+    except TypeError:  # a callable that cannot be hashed
+        return False
+
+
+def evaluate(node: Any) -> Any:
+    """Return what a value node stands for; anything else is returned as it is.
+
+    Args:
+      node: A value node or a plain value.
+
+    Raises:
+      ValueError: An operand is not set, or the nodes go round in a circle.
+      ArithmeticError: The arithmetic itself fails (a division by zero).
+      TypeError: Operands do not go together.
+    """
+    return _evaluate(node, ())
+
+
+def _evaluate(node: Any, above: tuple[int, ...]) -> Any:
+    if not is_value_node(node):
+        return node
+    if id(node) in above:
+        raise ValueError("the value depends on itself")
+    given = node.__arguments__
+    names = ("value",) if node.__fn_or_cls__ is constant else ("left", "right")
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise ValueError(f"a value node has no {missing[0]!r}")
+    return node.__fn_or_cls__(*[_evaluate(given[name], (*above, id(node))) for name in names])
+
+
+def operands(node: fdl.Config) -> Iterator[Any]:
+    """Yield what a value node is made of: the value of a constant, the two sides of arithmetic."""
+    for name in ("value",) if is_constant(node) else ("left", "right"):
+        if name in node.__arguments__:
+            yield node.__arguments__[name]
+
+
+def expression(node: Any) -> str:
+    """Return a value node as people write it, with the names of its constants: `dim * 4`."""
+    return _expression(node, 0)
+
+
+def _expression(node: Any, outer: int) -> str:
+    if is_constant(node):
+        name = node.__arguments__.get("name", "")
+        return name or _expression(node.__arguments__.get("value"), outer)
+    if not is_operation(node):
+        return repr(node)
+    symbol, binding = OPERATIONS[node.__fn_or_cls__]
+    left, right = node.__arguments__.get("left"), node.__arguments__.get("right")
+    # Operands at the same level need brackets on the right; for powers, on the left.
+    inner = (binding + 1, binding) if symbol == "**" else (binding, binding + 1)
+    text = f"{_expression(left, inner[0])} {symbol} {_expression(right, inner[1])}"
+    return f"({text})" if binding < outer else text

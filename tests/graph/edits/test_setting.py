@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import collections
+
+import fiddle as fdl
+import pytest
+from graph_toys import parts
+
+from luthier.durations import Steps
+from luthier.errors import UnknownReference
+from luthier.graph import get, set_value, value
+from luthier.graph.edits import setting
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+@pytest.fixture
+def graph():
+    return parts.experiment()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "steps",
+        "optimizer.learning_rate.peak",
+        "model.layers[1].hidden",
+        "model.layers[1]",
+        "evaluations['long text'].data.length",
+        "evaluations.held_out",
+        "rules.sizes[1]",
+        "rules.parameters.embed",
+        "rules.parameters.vocab[0]",
+        "evaluations['long text'].every.count",
+        "extra.a[0]",
+        "extra['b c'].x.y[1]",
+    ],
+)
+def test_a_set_is_read_back_and_changes_nothing_else(graph, path):
+    graph.extra = {"a": [1, 2], "b c": Pair(1, 2)._replace(a=1)}
+    if path.startswith("extra['b c']"):
+        graph.extra = {"b c": {"x": {"y": (1, 2)}}}
+    before = {p: v for p, v in _leaves(graph) if not p.startswith(path)}
+    set_value(graph, path, 12345)
+    assert get(graph, path) == 12345
+    after = dict(_leaves(graph))
+    assert before == {p: after[p] for p in before}
+
+
+def _leaves(graph):
+    from luthier.graph.paths import is_container, paths
+
+    return [(path, leaf) for path, leaf in paths(graph) if not is_container(leaf)]
+
+
+def test_defaults_are_copied_before_they_change(graph):
+    set_value(graph, "rules.parameters.embed", ("x",))
+    set_value(graph, "evaluations['long text'].every.count", 7)
+    other = parts.experiment()
+    assert get(other, "rules.parameters.embed") == ("fsdp",)
+    assert parts.Rules().parameters["embed"] == ("fsdp",)
+    assert get(graph, "rules.parameters.vocab") == ("tensor",)
+    assert graph.evaluations["long text"].every == fdl.Config(Steps, count=7)
+    assert fdl.build(graph).rules.parameters["embed"] == ("x",)
+
+
+def test_named_tuples_and_positions(graph):
+    graph.extra = fdl.Config(dict, p=Pair(1, 2), q=fdl.Config(parts.by_position, 1))
+    set_value(graph, "extra.p.b", 5)
+    set_value(graph, "extra.q[1]", 6)
+    assert graph.extra.p == Pair(1, 5)
+    assert graph.extra.q[1] == 6
+
+
+def test_a_constant_moves_all_its_users(graph):
+    graph.model.dim = graph.extra = dim = value(8, name="dim")
+    set_value(graph, "model.dim", 16)
+    assert graph.extra is dim
+    assert get(graph, "extra").value == 16
+    setting.replace(graph, "model.dim", 3)
+    assert (graph.model.dim, graph.extra.value) == (3, 16)
+
+
+def test_reset(graph):
+    setting.reset(graph, "optimizer.b2")
+    assert get(graph, "optimizer.b2") == 0.999
+    assert "b2" not in graph.optimizer.__arguments__
+    setting.reset(graph, "optimizer.b2")
+    setting.reset(graph, "evaluations.held_out")
+    assert list(graph.evaluations) == ["long text"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("name", "name: has no default to reset to"),
+        ("model.layers[0]", "model.layers[0]: an element of a list has no default to reset to"),
+        ("nme", "nme: does not exist; did you mean name?"),
+    ],
+)
+def test_what_cannot_be_reset(graph, path, message):
+    with pytest.raises(UnknownReference) as caught:
+        setting.reset(graph, path)
+    assert str(caught.value).startswith(message)
+
+
+def test_new_keys_only_on_request(graph):
+    with pytest.raises(UnknownReference, match="does not exist"):
+        setting.replace(graph, "evaluations.new", 1)
+    setting.replace(graph, "evaluations.new", 1, new_key=True)
+    assert graph.evaluations["new"] == 1
+    with pytest.raises(UnknownReference):
+        setting.replace(graph, "optimizer.new", 1, new_key=True)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import fiddle as fdl
+import pytest
+from graph_toys import parts
+
+from luthier.errors import UnknownReference
+from luthier.graph import evaluate, value
+from luthier.graph.edits import sharing
+from luthier.graph.grammar.unreadable import Unreadable
+
+
+@pytest.fixture
+def graph():
+    return parts.experiment()
+
+
+def test_a_plain_value_becomes_a_constant_once(graph):
+    first = sharing.refer(graph, ("model", "dim"))
+    assert graph.model.dim is first
+    assert (first.value, first.name) == (16, "dim")
+    assert sharing.refer(graph, ("model", "dim")) is first
+
+
+def test_a_default_becomes_a_constant(graph):
+    node = sharing.refer(graph, ("optimizer", "b1"))
+    assert graph.optimizer.b1 is node
+    assert evaluate(node) == 0.9
+
+
+def test_only_values_can_be_referred_to(graph):
+    graph.extra = fdl.Config(parts.Constant)
+    with pytest.raises(Unreadable, match=r"model is a node, not a value; .*alias:model"):
+        sharing.refer(graph, ("model",))
+    with pytest.raises(Unreadable, match=r"extra\.rate is not set"):
+        sharing.refer(graph, ("extra", "rate"))
+    with pytest.raises(UnknownReference, match=r"did you mean model\.dim"):
+        sharing.refer(graph, ("model", "dmi"))
+
+
+def test_aliases(graph):
+    found = sharing.alias(graph, ("extra",), ("model", "layers", 0))
+    assert found is graph.model.layers[0]
+    assert sharing.alias(graph, ("seed",), ("steps",)) is graph.steps
+
+
+def test_nothing_contains_itself(graph):
+    for target in [("model", "layers"), ("model", "layers", 0, "dim"), ("model", "dim")]:
+        with pytest.raises(Unreadable, match="would contain itself"):
+            sharing.alias(graph, target, ("model",))
+    graph.model.dim = value(3)
+    inside = fdl.Config(dict, a=graph.model.dim)
+    with pytest.raises(Unreadable, match="would contain itself"):
+        sharing.refuse_circle(graph, ("model", "dim"), inside, into_constant=True)
+    sharing.refuse_circle(graph, ("model", "dim"), inside)  # the constant is replaced
+    sharing.refuse_circle(graph, ("model", "dim"), graph.model.dim, into_constant=True)
+    sharing.refuse_circle(graph, ("steps",), graph.model.dim)
+
+
+def test_nodes_of_a_value_are_told_once(graph):
+    found = list(sharing.nodes_of([graph.model.layers, {"a": graph.model}, (graph.model,)]))
+    assert len(found) == len({id(node) for node in found}) == 3

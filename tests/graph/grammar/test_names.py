@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from graph_toys import parts
+
+from luthier import durations
+from luthier.graph.grammar import names
+from luthier.graph.grammar.unreadable import Unreadable
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("optax.sgd", optax.sgd),
+        ("jnp.bfloat16", jnp.bfloat16),
+        ("np.float32", np.float32),
+        ("P", jax.sharding.PartitionSpec),
+        ("jax.nn.relu", jax.nn.relu),
+        ("jax.nn.initializers.zeros", jax.nn.initializers.zeros),
+        ("graph_toys.parts.Kind.FAST", parts.Kind.FAST),
+        ("Seconds", durations.Seconds),
+        ("durations.Seconds", durations.Seconds),
+    ],
+)
+def test_names_that_are_known_everywhere(name, expected):
+    assert names.find_object(name) is expected
+
+
+def test_classes_of_the_annotation_come_first():
+    assert names.find_object("Steps", durations.Steps | None) is durations.Steps
+    assert names.find_object("GatedMlp", parts.Layer) is parts.GatedMlp  # a subclass
+    assert names.find_object("Kind.EXACT", parts.Kind) is parts.Kind.EXACT
+
+
+def test_what_stands_beside_the_callables_at_hand():
+    assert names.find_object("Constant", near=[parts.Cosine]) is parts.Constant
+    assert names.find_object("gelu", near=[parts.Mlp]) is parts.gelu
+    with pytest.raises(Unreadable):
+        names.find_object("dataclasses", near=[parts.Mlp])  # imported there, not of there
+    with pytest.raises(Unreadable):
+        names.find_object("np", near=[parts.Mlp])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Secnds", "there is nothing called 'Secnds'; did you mean Seconds?"),
+        ("zzzzz", "there is nothing called 'zzzzz'; give its full name (package.module.Name), or "),
+        ("zzzzz.y", "there is nothing called 'zzzzz.y'"),
+        ("optax.sdg", "optax has no 'sdg'; did you mean optax.sgd?"),
+        ("jax.nn.rleu", "jax.nn has no 'rleu'; did you mean jax.nn.relu"),
+        ("jax.nn", "jax.nn is a module, not a value"),
+        ("os", "there is nothing called 'os'"),
+        ("optax.__builtins__", "'optax.__builtins__' is private"),
+        ("graph_toys.broken_import.x", "importing graph_toys.broken_import failed: "),
+        ("graph_toys.broken_import.x", "broken_import.py:3: ModuleNotFoundError"),
+    ],
+)
+def test_what_is_not_known(name, message):
+    with pytest.raises(Unreadable) as caught:
+        names.find_object(name)
+    assert message in str(caught.value)
+
+
+def test_dtypes():
+    assert names.dtype("bf16") is jnp.bfloat16
+    assert names.dtype("int32") is jnp.int32
+    assert names.dtype("float33") is None
+    for name in names.DTYPES:
+        assert np.dtype(names.dtype(name)).name == names.DTYPES[name]
+
+
+def test_rooms_are_read_without_importing_them():
+    assert "durations" in names._rooms()
+    assert "graph" not in names._rooms()
+    assert "cli" not in names._rooms()
+    assert "Seconds" in names._exported("durations")

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from luthier.graph.grammar.statements import parse_statement
+from luthier.graph.grammar.unreadable import Unreadable
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.b=1", ("path", "a.b", "=", "1")),
+        (" a.b = x y ", ("path", "a.b", "=", "x y")),
+        ("a:=f(b=1)", ("path", "a", ":=", "f(b=1)")),
+        ("a+=1", ("path", "a", "+=", "1")),
+        ("a-=1", ("path", "a", "-=", "1")),
+        ("a*=.5", ("path", "a", "*=", ".5")),
+        ("a==b", ("path", "a", "=", "=b")),
+        ("a~", ("path", "a", "~", "")),
+        ("~a", ("path", "a", "~", "")),
+        ("reset:a.b", ("path", "a.b", "~", "")),
+        ("reset:any:a", ("any", "a", "~", "")),
+        ("--fdl.a.b=1", ("path", "a.b", "=", "1")),
+        ("any:dropout=0", ("any", "dropout", "=", "0")),
+        ("**.dropout=0", ("any", "dropout", "=", "0")),
+        ("a.**.b=0", ("glob", "a.**.b", "=", "0")),
+        ("a[*].b=0", ("glob", "a[*].b", "=", "0")),
+        ("a.*=0", ("glob", "a.*", "=", "0")),
+        ("a.b* =2", ("glob", "a.b*", "=", "2")),
+        ("a.*.b*=2", ("glob", "a.*.b", "*=", "2")),
+        ("class:Mlp.hidden=5", ("class", "Mlp.hidden", "=", "5")),
+        ("@Mlp.hidden+=5", ("class", "Mlp.hidden", "+=", "5")),
+        ("tag:Rate=5", ("tag", "Rate", "=", "5")),
+        ("#Rate*=5", ("tag", "Rate", "*=", "5")),
+        ("a['x=y'].b=3", ("path", "a['x=y'].b", "=", "3")),
+        ('a["]="]=3', ("path", 'a["]="]', "=", "3")),
+        ("a=b=c", ("path", "a", "=", "b=c")),
+        ("a=''", ("path", "a", "=", "''")),
+    ],
+)
+def test_statements(text, expected):
+    found = parse_statement(text)
+    assert (found.selector, found.target, found.operator, found.text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("abc", "expected PATH=VALUE (or :=, +=, -=, *=, PATH~, reset:PATH), got 'abc'"),
+        ("", "got ''"),
+        ("=3", "got '=3'; the path is missing"),
+        ("any: =3", "the path is missing"),
+        ("~", "the path is missing"),
+        ("a=", "'a=' has no value; write a~ to reset it, a=None for nothing, a='' for no text"),
+        ("a+=", "'a+=' has no value"),
+        ("--fdl.", "got '--fdl.'"),
+    ],
+)
+def test_what_is_no_statement(text, message):
+    with pytest.raises(Unreadable) as caught:
+        parse_statement(text)
+    assert message in str(caught.value)

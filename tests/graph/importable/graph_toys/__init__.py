@@ -1,0 +1,1 @@
+"""Toy components and experiments for the tests of luthier.graph."""

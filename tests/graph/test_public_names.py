@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import flax.nnx as nnx
+import grain
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optuna
+import pytest
+from graph_toys import parts, recorded
+from orbax.checkpoint import v1 as orbax
+
+from luthier.errors import RecordError
+from luthier.graph import public_names, values
+from luthier.graph.public_names import display_name, load_object, public_name
+
+NAMES = {
+    "optax.adamw": optax.adamw,
+    "optax.cosine_decay_schedule": optax.cosine_decay_schedule,
+    "jax.nn.gelu": jax.nn.gelu,
+    "jax.nn.relu": jax.nn.relu,
+    "jax.nn.silu": jax.nn.swish,
+    "jax.numpy.tanh": jnp.tanh,
+    "jax.numpy.add": jnp.add,
+    "jax.numpy.bfloat16": jnp.bfloat16,
+    "jax.numpy.float32": jnp.float32,
+    "numpy.float32": np.float32,
+    "jax.lax.rsqrt": jax.lax.rsqrt,
+    "jax.lax.Precision": jax.lax.Precision,
+    "jax.nn.initializers.he_normal": jax.nn.initializers.he_normal,
+    "jax.random.normal": jax.random.normal,
+    "flax.nnx.Linear": nnx.Linear,
+    "flax.nnx.Param": nnx.Param,
+    "grain.DataLoader": grain.DataLoader,
+    "optuna.samplers.TPESampler": optuna.samplers.TPESampler,
+    "orbax.checkpoint.v1.training.Checkpointer": orbax.training.Checkpointer,
+    "builtins.int": int,
+    "graph_toys.recorded.Holder.Inner": recorded.Holder.Inner,
+    "luthier.graph.values.product": values.product,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_shortest_public_name_leads_back(name):
+    assert public_name(NAMES[name]) == name
+    assert load_object(name, ["graph_toys"]) is NAMES[name]
+
+
+def test_equal_dtypes_keep_their_own_names():
+    assert jnp.float32 == np.float32
+    assert hash(jnp.float32) == hash(np.float32)
+    for _ in range(2):
+        assert public_name(jnp.float32) == "jax.numpy.float32"
+        assert public_name(np.float32) == "numpy.float32"
+
+
+def test_class_methods_have_names():
+    assert public_name(recorded.Holder.make) == "graph_toys.recorded.Holder.make"
+    assert load_object("graph_toys.recorded.Holder.make", ["graph_toys"]) == recorded.Holder.make
+
+
+def test_names_do_not_depend_on_what_was_imported_first():
+    program = (
+        "import {first}\nimport {second}\nfrom luthier.graph.public_names import public_name as n\n"
+        "import jax, optax, flax.nnx as nnx, jax.numpy as jnp\n"
+        "print([n(x) for x in (jax.nn.gelu, nnx.relu, optax.adamw, nnx.Linear, jnp.exp)])"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program.format(first=first, second=second)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for first, second in (("flax.nnx", "optax"), ("jax.nn.initializers", "jax.scipy.special"))
+    }
+    assert len(said) == 1
+    assert "jax.nn.gelu" in said.pop()
+
+
+def _local():
+    return None
+
+
+_local.__qualname__ = "test.<locals>.local"
+
+
+@pytest.mark.parametrize(
+    ("thing", "told"),
+    [
+        (lambda: 0, "lambda"),
+        (_local, "local to a function"),
+        (jax.nn.initializers.he_normal(), "local to a function"),
+        (public_names._refuse, "no public name"),
+        (object(), "no public name"),
+    ],
+)
+def test_what_has_no_name_says_why(thing, told):
+    with pytest.raises(RecordError, match=told):
+        public_name(thing)
+    assert isinstance(display_name(thing), str)
+
+
+def test_what_is_in_main_is_refused(monkeypatch):
+    monkeypatch.setattr(parts.Layer, "__module__", "__main__")
+    with pytest.raises(RecordError, match="__main__"):
+        public_names._find_name(parts.Layer)
+
+
+REFUSED = [
+    "os.system",
+    "posix.system",
+    "subprocess.Popen",
+    "builtins.eval",
+    "builtins.exec",
+    "builtins.getattr",
+    "builtins.__import__",
+    "jax._src.xla_bridge.os.system",
+    "jax._src.nn.functions.gelu",
+    "optax._src.alias.adamw",
+    "jax.os.system",
+    "jax.nn.gelu.__globals__",
+    "jax.nn.gelu.__class__",
+    "flax.nnx.Module.__subclasses__",
+    "numpy.testing.runstring",
+    "numpy.load",
+    "numpy.lib.npyio.load",
+    "jax.numpy.load",
+    "numpy.ndarray.tofile",
+    "luthier.graph.public_names.load_object",
+    "luthier.graph.from_json",
+    "luthier.graph.public_names.importlib.import_module",
+    "luthier.cli.main.console",
+    "graph_toys.parts.Layer",
+    "graph_toys.parts.pathlib.Path.unlink",
+    "jax..nn",
+    "jax.nn.gelu; import os",
+    "",
+    "jax.nn",
+    "pickle.loads",
+    "sys.modules",
+]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_off_the_list_is_refused(name):
+    with pytest.raises(RecordError) as caught:
+        load_object(name)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_nothing_off_the_list_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "evil_module.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("evil_module.run", "evil_module", "evil_module.a.b"):
+        with pytest.raises(RecordError, match=r"\[tool.luthier\]"):
+            load_object(name)
+    assert "evil_module" not in sys.modules
+
+
+def test_corners_that_run_code_are_not_even_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "numpy.f2py", raising=False)
+    with pytest.raises(RecordError, match="outside of the graph"):
+        load_object("numpy.f2py.compile")
+    assert "numpy.f2py" not in sys.modules
+
+
+def test_an_object_from_elsewhere_is_refused_where_it_is_exposed(monkeypatch):
+    for name, thing in {"run": os.system, "shell": subprocess.Popen, "module": os}.items():
+        monkeypatch.setattr(parts, name, thing, raising=False)
+        with pytest.raises(RecordError, match="may not be imported"):
+            load_object(f"graph_toys.parts.{name}", ["graph_toys"])
+    with pytest.raises(RecordError, match="defined in 'os'"):
+        load_object("graph_toys.parts.module.system", ["graph_toys"])
+
+
+def test_packages_of_the_user_are_on_the_list():
+    assert load_object("graph_toys.parts.Layer", ["graph_toys"]) is parts.Layer
+    with pytest.raises(RecordError, match="on the list"):
+        load_object("graph_toys.parts.Layer", ["graph"])
+
+
+def test_what_does_not_exist_has_nearest_names():
+    with pytest.raises(RecordError, match=r"did you mean optax\.adamw"):
+        load_object("optax.adamwx")
+    with pytest.raises(RecordError, match="does not exist"):
+        load_object("not_installed_anywhere.x", ["not_installed_anywhere"])
+
+
+def test_a_package_that_fails_to_import_says_so():
+    with pytest.raises(RecordError, match=r"importing 'graph_toys.broken_import' failed"):
+        load_object("graph_toys.broken_import.x", ["graph_toys"])
+
+
+def test_renamed_objects_are_found(monkeypatch):
+    monkeypatch.setitem(public_names.RENAMED, "luthier.old.Thing", "optax.adamw")
+    monkeypatch.setitem(public_names.RENAMED, "graph_toys.old", "graph_toys.parts")
+    assert load_object("luthier.old.Thing") is optax.adamw
+    assert load_object("graph_toys.old.Layer", ["graph_toys"]) is parts.Layer

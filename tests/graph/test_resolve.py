@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import fiddle as fdl
+import pytest
+
+from luthier.errors import BadInput, Problem, UnknownReference
+from luthier.graph import resolve
+
+
+def message(reference: str) -> str:
+    with pytest.raises(UnknownReference) as caught:
+        resolve(reference)
+    (problem,) = caught.value.problems
+    assert "Traceback" not in str(problem)
+    return str(problem)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "graph_toys.experiments",
+        " graph_toys.experiments:experiment ",
+        "graph_toys.experiments:experiment()",
+        "graph_toys.experiments()",
+    ],
+)
+def test_a_reference_makes_a_graph(reference):
+    assert resolve(reference).name == "toy"
+
+
+def test_arguments_are_read_by_their_annotations():
+    graph = resolve('graph_toys.experiments:sized(2**5, name="a b", rate=1)')
+    assert (graph.model.dim, graph.name) == (32, "a b")
+    assert graph.optimizer.learning_rate.peak == 1.0
+    assert resolve("graph_toys.experiments:sized(size=1e3, name=small)").model.dim == 1000
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("graph_toys.experimnts", "there is no module 'graph_toys.experimnts'"),
+        ("graph_toys.experimnts", "did you mean graph_toys.experiments?"),
+        ("graph_toy.experiments", "did you mean graph_toys.experiments?"),
+        ("zzzzzz.q", "there is no module 'zzzzzz.q'"),
+        ("zzzzzz.q", "run from the folder that contains it, or install its package"),
+        ("graph_toys.experiments.sized", "did you mean graph_toys.experiments:sized?"),
+        ("graph_toys.experiments.a.b", "there is no module 'graph_toys.experiments.a.b'"),
+        ("graph_toys.experiments:sizd", "there is no function 'sizd' in graph_toys.experiments"),
+        ("graph_toys.experiments:sizd", "did you mean graph_toys.experiments:sized?"),
+        ("graph_toys.experiments:zzz", "it has graph_toys.experiments:experiment, "),
+        ("graph_toys", "it is a package; it has graph_toys.broken_import, "),
+        (
+            "graph_toys.experiments:sized",
+            "graph_toys.experiments:sized needs size; write graph_toys.experiments:sized(size=...)",
+        ),
+        (
+            "graph_toys.experiments:sized(size=abc)",
+            "argument size of graph_toys.experiments:sized: ",
+        ),
+        ("graph_toys.experiments:sized(size=abc)", "'abc' is not an int"),
+        ("graph_toys.experiments:sized(siz=1)", "has no argument 'siz'"),
+        ("graph_toys.experiments:sized(siz=1)", "did you mean size?"),
+        ("graph_toys.experiments:sized(1, 2, 3, 4)", "takes 3 arguments, not 4"),
+        ("graph_toys.experiments:sized(1", "cannot read the arguments '(1'"),
+        ("graph_toys.experiments:sized(*a)", "* is not allowed"),
+        ("graph_toys.experiments:sized(1).x", "cannot read the arguments"),
+        ("graph_toys.experiments:built", "returned Source, no graph; return fdl.Config("),
+        (
+            "graph_toys/experiments.py",
+            "write the module instead of the file: graph_toys.experiments",
+        ),
+        ("", "'' is not a reference; write it like package.module:function"),
+        ("a b", "'a b' is not a reference"),
+        ("a..b", "'a..b' is not a reference"),
+        (":f", "':f' is not a reference"),
+    ],
+)
+def test_what_is_wrong_is_one_line(reference, expected):
+    assert expected in message(reference)
+
+
+def test_failures_in_the_users_code_are_told_by_file_and_line():
+    told = message("graph_toys.broken_import")
+    assert "importing graph_toys.broken_import failed: " in told
+    assert "broken_import.py:3: ModuleNotFoundError: No module named 'graph_toys.not_there'" in told
+    told = message("graph_toys.experiments:failing")
+    assert "graph_toys.experiments:failing failed: " in told
+    assert "experiments.py:29: KeyError: 'no such size'" in told
+
+
+def test_a_syntax_error_is_told_by_file_and_line(tmp_path: pathlib.Path, monkeypatch):
+    (tmp_path / "graph_toys_syntax.py").write_text("x = 1\ndef experiment(:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    told = message("graph_toys_syntax")
+    assert "graph_toys_syntax.py:2: SyntaxError: invalid syntax" in told
+
+
+def test_bad_input_of_the_function_itself_passes(tmp_path: pathlib.Path, monkeypatch):
+    source = (
+        "from luthier.errors import BadInput\ndef experiment():\n    raise BadInput('too big')\n"
+    )
+    (tmp_path / "graph_toys_refusing.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadInput) as caught:
+        resolve("graph_toys_refusing")
+    assert caught.value.problems == (Problem("too big"),)
+
+
+def test_each_call_makes_a_new_graph():
+    first, second = resolve("graph_toys.experiments"), resolve("graph_toys.experiments")
+    assert first == second
+    assert first is not second
+    assert isinstance(first, fdl.Config)
+    assert "graph_toys.experiments" in sys.modules

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from luthier.graph.validation import conditions
+
+
+@pytest.mark.parametrize(
+    ("condition", "known", "expected"),
+    [
+        ("0 <= x < 1", {"x": 0.5}, True),
+        ("0 <= x < 1", {"x": 1}, False),
+        ("0 <= x", {"x": -1}, False),
+        ("x > 0", {"x": 1e-9}, True),
+        ("x < 1e3", {"x": 10**3}, False),
+        ("-1 <= x <= 1", {"x": -1}, True),
+        ("dim % heads == 0", {"dim": 12, "heads": 5}, False),
+        ("a < b", {"a": 1, "b": 2}, True),
+        ("a * 2 + 1 != b - 3 / 2", {"a": 1, "b": 4.5}, False),
+        ("a == 0 or b % a == 0", {"a": 0, "b": 3}, True),
+        ("a > 0 and not a > 3", {"a": 3}, True),
+        ("a // 2 == 1", {"a": 3}, True),
+    ],
+)
+def test_conditions(condition, known, expected):
+    assert conditions.holds(condition, known) is expected
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "x <",
+        "f(x)",
+        "x.y > 0",
+        "x[0] > 0",
+        "__import__('os')",
+        "x in y",
+        "x ** 9 > 0",
+        "y > 0",
+        "'a'",
+        "",
+    ],
+)
+def test_what_is_no_condition(condition):
+    with pytest.raises(conditions.Malformed):
+        conditions.holds(condition, {"x": 1})
+
+
+def test_names():
+    assert conditions.names_in("dim % num_heads == 0") == {"dim", "num_heads"}
+    assert conditions.with_name("0 <= x < max", "b2") == "0 <= b2 < max"

@@ -1,0 +1,91 @@
+import json
+
+import jax
+import pytest
+
+import luthier
+from luthier import graph as graphs
+from luthier import plan as plans
+from luthier.errors import BadInput
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return graphs.resolve("configs.lm.quickstart")
+
+
+@pytest.fixture(scope="module")
+def plan(graph):
+    return plans.make(graph, jax.devices()[:1])
+
+
+def test_parameters_are_those_of_the_formula(plan, graph):
+    model = plan.program.experiment.model.keywords
+    dim, layers, hidden = model["dim"], model["num_layers"], 384
+    heads, kv_heads = 4, 2
+    attention = 2 * dim * dim + 2 * dim * dim * kv_heads // heads
+    table = 264 * dim  # 258 tokens, padded to a multiple of 8
+    expected = table + layers * (attention + 3 * dim * hidden + 2 * dim) + dim
+    assert plan.parameters == expected == sum(plan.parameters_by_subtree.values())
+
+
+def test_bytes_fall_with_the_mesh(graph, plan):
+    wide = graphs.apply(graph, ["parallelism.mesh.fsdp=8", "parallelism.mesh.data=1"])
+    sharded = plans.make(wide, jax.devices()[:8])
+    for kind in ("parameters", "optimizer", "gradients"):
+        assert sharded.bytes_per_device[kind] < plan.bytes_per_device[kind] / 4
+    assert sharded.state_bytes == plan.state_bytes
+
+
+def test_flops_do_not_depend_on_the_mesh_or_on_scanning(graph, plan):
+    unrolled = graphs.apply(graph, ["model.stack=luthier.layers.Unrolled()"])
+    assert plans.make(unrolled, jax.devices()[:1]).model_flops == plan.model_flops
+    assert plan.hardware_flops >= plan.model_flops.full * 0.99
+    assert plan.model_flops.causal < plan.model_flops.full
+
+
+def test_accumulation_and_remat_leave_model_flops_alone(graph, plan):
+    changes = [
+        "training.accumulation=2",
+        "model.stack=luthier.layers.Scanned(remat=luthier.layers.FullRemat())",
+    ]
+    other = plans.make(graphs.apply(graph, changes), jax.devices()[:1])
+    assert other.model_flops == plan.model_flops
+    assert other.hardware_flops > 1.2 * plan.hardware_flops
+
+
+def test_the_plan_is_a_function_and_json(plan):
+    assert luthier.plan is plans
+    assert json.loads(json.dumps(plan.to_dict()))["parameters"] == plan.parameters
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["evaluations.held_out.weights=EMA"], "there is no moving average"),
+        (["model.vocab_size=100"], "smaller than the tokenizer's 258"),
+        (
+            ["checkpoints.keep_best:=luthier.metrics.Selector('held_in', 'loss')"],
+            "did you mean held_out",
+        ),
+    ],
+)
+def test_what_no_single_component_can_see_is_bad_input(graph, overrides, message):
+    with pytest.raises(BadInput, match=message):
+        plans.make(graphs.apply(graph, overrides), jax.devices()[:1])
+
+
+def test_all_problems_come_at_once(graph):
+    overrides = ["model.vocab_size=100", "evaluations.held_out.weights=EMA"]
+    with pytest.raises(BadInput) as caught:
+        plans.make(graphs.apply(graph, overrides), jax.devices()[:1])
+    assert len(caught.value.problems) == 2
+
+
+def test_a_coupled_loss_is_not_accumulated(graph, monkeypatch):
+    from luthier.tasks import BatchCoupled, LanguageModelling
+
+    monkeypatch.setattr(LanguageModelling, "reduction", BatchCoupled("in-batch negatives"))
+    accumulated = graphs.apply(graph, ["training.accumulation=2"])
+    with pytest.raises(BadInput, match="in-batch negatives"):
+        plans.make(accumulated, jax.devices()[:1])

@@ -1,0 +1,63 @@
+import jax
+import pytest
+
+from luthier import graph as graphs
+from luthier import plan as plans
+from luthier.errors import BadInput
+from luthier.train.opening import Request, configuration, open_run, run_id
+
+
+@pytest.fixture
+def opened(tiny, tmp_path):
+    graph = tiny(tmp_path / "runs")
+    return graph, plans.make(graph, jax.devices()[:1])
+
+
+def test_the_id_is_of_what_trains_not_of_where_it_is_written(tiny, tmp_path):
+    graph = tiny(tmp_path)
+    same = ("records.directory=elsewhere", "name=other", "checkpoints=None")
+    assert run_id(graph) == run_id(graphs.apply(graph, same))
+    assert run_id(graph) != run_id(graphs.apply(graph, ["optimizer.b2=0.5"]))
+    assert run_id(graph) != run_id(graphs.apply(graph, ["parallelism.mesh.fsdp=2"]))
+
+
+def test_a_new_run_gets_a_directory_and_the_same_graph_finds_it(opened):
+    graph, plan = opened
+    with open_run(graph, plan, Request()) as first:
+        assert first.is_new
+        assert first.directory.read_plan()["parameters"] == plan.parameters
+    with open_run(graph, plan, Request()) as second:
+        assert not second.is_new
+        assert second.directory == first.directory
+        assert not second.is_over
+
+
+def test_a_second_writer_is_refused_in_one_line(opened):
+    graph, plan = opened
+    with (
+        open_run(graph, plan, Request()),
+        pytest.raises(BadInput, match="already written"),
+        open_run(graph, plan, Request()),
+    ):
+        pass
+
+
+def test_a_changed_graph_needs_the_run_to_be_named(opened, tiny, tmp_path):
+    graph, plan = opened
+    with open_run(graph, plan, Request()) as first:
+        pass
+    changed = graphs.apply(graph, ["optimizer.b2=0.5"])
+    with open_run(changed, plan, Request(run=first.directory.id)) as second:
+        assert second.directory == first.directory
+        assert any("optimizer.b2" in notice for notice in second.notices)
+    recorded = graphs.from_json(first.directory.read_config())
+    assert graphs.equal(recorded, changed)
+
+
+def test_a_configuration_has_every_form(tiny, tmp_path):
+    graph = tiny(tmp_path)
+    found = configuration(graph)
+    assert graphs.equal(graphs.from_json(found.graph), graph)
+    assert "optimizer" in found.text
+    assert found.values["training"]["steps"] == 12
+    assert "training.steps" in found.history

@@ -1,0 +1,185 @@
+import json
+
+import jax
+import pytest
+
+import luthier
+from luthier import graph as graphs
+from luthier import train
+from luthier.errors import BadInput, CheckpointError, TrainingStopped
+from luthier.records import RunDirectory
+
+
+def _lines(result, kind):
+    rows = [json.loads(x) for x in (result.directory / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["kind"] == kind]
+
+
+def _value(result):
+    return {m.name: v for m, v in result.metrics["held_out"].items()}
+
+
+def test_a_finished_run_has_its_whole_record(finished):
+    assert finished.status == "finished"
+    assert finished.exit_code == 0
+    assert finished.step == 12
+    steps = _lines(finished, "step")
+    assert [row["step"] for row in steps] == list(range(1, 13))
+    assert {"loss", "learning_rate", "tokens", "step_seconds", "mfu"} <= set(steps[0]["values"])
+    assert [row["step"] for row in _lines(finished, "evaluation")] == [4, 8, 12]
+    assert finished.sample
+    for name in ("config.json", "config.txt", "config.history.json", "plan.json", "status.json"):
+        assert (finished.directory / name).stat().st_size > 0
+    assert RunDirectory(finished.directory).read_status().status == "finished"
+
+
+def test_the_executed_graph_is_the_recorded_graph(finished, tiny):
+    recorded = graphs.from_json((finished.directory / "config.json").read_text())
+    assert graphs.equal(recorded, tiny(finished.directory.parents[1]))
+
+
+def test_the_same_call_says_that_the_run_is_over(finished, tiny):
+    before = (finished.directory / "metrics.jsonl").read_bytes()
+    again = luthier.train(tiny(finished.directory.parents[1]))
+    assert again.status == "finished"
+    assert "nothing to do" in again.message
+    assert again.directory == finished.directory
+    assert (finished.directory / "metrics.jsonl").read_bytes() == before
+
+
+def test_new_starts_a_run_of_its_own(tiny, tmp_path):
+    graph = tiny(tmp_path, "training.steps=2", "checkpoints=None")
+    first = train.run(graph)
+    second = train.run(graph, new=True)
+    assert second.directory.name == f"{first.directory.name}-2"
+    assert _lines(first, "step")[1]["values"]["loss"] == _lines(second, "step")[1]["values"]["loss"]
+
+
+def test_an_extended_run_goes_on_from_its_last_step(tiny, tmp_path):
+    first = train.run(tiny(tmp_path))
+    longer = tiny(tmp_path, "training.steps=16")
+    with pytest.raises(BadInput, match="--extend"):
+        train.run(longer, run=first.directory.name)
+    result = train.run(longer, run=first.directory.name, extend=True)
+    assert result.directory == first.directory
+    assert result.step == 16
+    assert [row["step"] for row in _lines(result, "step")] == list(range(1, 17))
+
+
+def test_a_run_that_differs_in_steps_only_is_offered(tiny, tmp_path):
+    first = train.run(tiny(tmp_path))
+    other = train.run(tiny(tmp_path, "training.steps=3"))
+    assert other.directory != first.directory
+    notices = " ".join(row["text"] for row in _lines(other, "notice"))
+    assert f"--run {first.directory.name} --extend" in notices
+
+
+def test_bad_input_leaves_nothing_behind(tiny, tmp_path):
+    runs = tmp_path / "runs"
+    for override in (
+        "training.steps=0",
+        "training.global_batch_size=9999",
+        "data.source:=luthier.data.TextFiles('/nowhere/*.txt')",
+        "model.block.attention.num_heads=3",
+    ):
+        with pytest.raises(BadInput):
+            train.run(tiny(runs, override))
+    assert not runs.exists()
+
+
+def test_a_full_disk_is_seen_before_the_start(tiny, tmp_path, monkeypatch):
+    import shutil
+
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(CheckpointError, match="is free"):
+        train.run(tiny(tmp_path / "runs"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_too_many_refused_steps_stop_the_run(tiny, tmp_path):
+    graph = tiny(
+        tmp_path,
+        "optimizer.learning_rate:=luthier.optim.Constant(1e30)",
+        "optimizer.clip_norm=None",
+        "training.guard.max_consecutive_skips=3",
+    )
+    with pytest.raises(TrainingStopped, match="3 steps in a row"):
+        train.run(graph)
+    (directory,) = (tmp_path / "quickstart").iterdir()
+    status = RunDirectory(directory).read_status()
+    assert status.status == "failed"
+    assert "3 steps in a row" in status.message
+
+
+def test_training_stops_early_on_a_metric(tiny, tmp_path):
+    rule = (
+        "training.early_stopping:=luthier.program.EarlyStopping("
+        "metric=luthier.metrics.Selector('held_out', 'nats_per_byte'), patience=1, min_delta=99.0)"
+    )
+    result = train.run(tiny(tmp_path, rule))
+    assert result.status == "finished"
+    assert result.step == 8
+    assert "has not improved" in " ".join(row["text"] for row in _lines(result, "notice"))
+    again = train.run(tiny(tmp_path, rule))
+    assert "nothing to do" in again.message
+
+
+@pytest.mark.parametrize(
+    ("metric", "nearest"), [("nats_per_bite", "nats_per_byte"), ("accurracy", "accuracy")]
+)
+def test_a_misspelt_metric_never_starts(tiny, tmp_path, metric, nearest):
+    rule = (
+        "training.early_stopping:=luthier.program.EarlyStopping("
+        f"metric=luthier.metrics.Selector('held_out', '{metric}'), patience=1)"
+    )
+    with pytest.raises(BadInput, match=nearest):
+        train.run(tiny(tmp_path / "runs", rule))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("stop", "step"),
+    [
+        ("luthier.durations.Steps(7)", 7),
+        ("luthier.durations.Tokens(1000)", 4),
+        ("luthier.durations.Epochs(0.25)", 6),
+    ],
+)
+def test_durations_end_training_in_their_own_unit(tiny, tmp_path, stop, step):
+    result = train.run(tiny(tmp_path, f"training.stop:={stop}"))
+    assert result.step == step
+    tokens = [row["values"]["tokens"] for row in _lines(result, "step")]
+    assert tokens[0] == pytest.approx(256, abs=32)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_newest_whole_one(tiny, tmp_path):
+    import luthier.train.loop as loops
+
+    graph = tiny(tmp_path)
+    original = loops.Loop._advance
+
+    def crash(self, step):
+        if self.position.progress.steps == 11:
+            raise OSError("the power is gone")
+        original(self, step)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loops.Loop, "_advance", crash)
+        with pytest.raises(OSError, match="power"):
+            train.run(graph)
+    (directory,) = (tmp_path / "quickstart").iterdir()
+    (data,) = [p for p in (directory / "checkpoints" / "10").rglob("d/*") if p.is_file()][:1]
+    data.write_bytes(data.read_bytes()[:-7])
+    result = train.run(graph)
+    assert [row["step"] for row in _lines(result, "step")] == list(range(1, 13))
+    notices = " ".join(row["text"] for row in _lines(result, "notice"))
+    assert "damaged" in notices
+    assert "going on from step 5" in notices
+
+
+def test_it_trains_on_the_devices_that_it_is_given(tiny, tmp_path):
+    result = train.run(tiny(tmp_path, "parallelism.mesh.fsdp=2"), devices=jax.devices()[:4])
+    plan = json.loads((result.directory / "plan.json").read_text())
+    assert plan["mesh"] == {"data": 2, "fsdp": 2, "tensor": 1}
+    assert plan["devices"]["count"] == 4
