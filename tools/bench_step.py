@@ -62,9 +62,11 @@ class StillFeed:
         self._fed = Fed(arrays, tokens, 0.0)
 
     def next(self):
+        """Return the batch."""
         return self._fed
 
     def get_state(self):
+        """Return nothing: there is no position."""
         return {}
 
 
@@ -146,7 +148,7 @@ class Case:
 def interleave(sides, blocks, count):
     """Time blocks of `count` steps of every side in turn; return seconds per step by side."""
     seconds = {name: [] for name in sides}
-    for name, run in sides.items():
+    for run in sides.values():
         run(count)
     for block in range(blocks):
         order = list(sides.items())
@@ -174,7 +176,9 @@ def summary(seconds, over):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """A small language model of Shakespeare's bytes.
 
-Paper: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", with the rotary
-  positions (arXiv:2104.09864), RMSNorm (arXiv:1910.07467) and gated MLP (arXiv:2002.05202) of today.
+Paper: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; with rotary
+  positions (arXiv:2104.09864), RMSNorm (arXiv:1910.07467) and a gated MLP (arXiv:2002.05202).
 Command: luthier train configs.lm.quickstart
 Hardware: 2 CPU cores, about 3 minutes.
 Expected: see README.md of this folder.
@@ -12,8 +12,18 @@ from __future__ import annotations
 import fiddle as fdl
 import jax
 
-from luthier import checkpoint, data, durations, layers, models, optim, parallel, program, records
-from luthier import tasks
+from luthier import (
+    checkpoint,
+    data,
+    durations,
+    layers,
+    models,
+    optim,
+    parallel,
+    program,
+    records,
+    tasks,
+)
 from luthier.graph import floor_divide, value
 
 

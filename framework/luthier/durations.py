@@ -31,7 +31,9 @@ class Duration(Protocol):
 
 def _check(duration: Duration) -> None:
     if not (math.isfinite(duration.count) and duration.count > 0):
-        raise ValueError(f"{type(duration).__name__} wants a finite count > 0, not {duration.count}")
+        raise ValueError(
+            f"{type(duration).__name__} wants a finite count > 0, not {duration.count}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -137,6 +137,4 @@ def trace_forward(program: Any) -> Any:
             sums = experiment.task.loss(model, batch, dropout_key(experiment.seed))
         return sums.loss.numerator
 
-    return jax.make_jaxpr(forward)(
-        program.values(), program.abstract_leaves, dict(program.batch)
-    )
+    return jax.make_jaxpr(forward)(program.values(), program.abstract_leaves, dict(program.batch))

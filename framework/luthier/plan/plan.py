@@ -79,7 +79,9 @@ class Plan:
         }
 
 
-def make(graph: Any, devices: Sequence[jax.Device] | None = None, hoist: Sequence[str] = ()) -> Plan:
+def make(
+    graph: Any, devices: Sequence[jax.Device] | None = None, hoist: Sequence[str] = ()
+) -> Plan:
     """Work out what an experiment would cost.
 
     The model is built under abstract evaluation: no array is made.

@@ -1,0 +1,70 @@
+"""Write tests/repo/public_names.txt anew: every public name of every room, with its arguments.
+
+python tools/update_snapshots.py            # write it
+python tools/update_snapshots.py --check    # tell what differs, exit code 1 if anything does
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SNAPSHOT = ROOT / "tests" / "repo" / "public_names.txt"
+
+
+def _rooms() -> list[str]:
+    facades = (ROOT / "framework" / "luthier").glob("*/__init__.py")
+    return ["luthier", *sorted(f"luthier.{facade.parent.name}" for facade in facades)]
+
+
+def _arguments(value: object) -> str:
+    """The argument names of a function or class, without defaults and annotations."""
+    if getattr(value, "_is_protocol", False):
+        return ""
+    if inspect.isclass(value):
+        target = vars(value).get("__init__")
+        skip = 1
+    else:
+        target, skip = value, 0
+    if not inspect.isfunction(target):
+        return ""
+    parameters = list(inspect.signature(target).parameters.values())[skip:]
+    marks = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    names = [marks.get(p.kind, "") + p.name for p in parameters if not p.name.startswith("_")]
+    return f"({', '.join(names)})"
+
+
+def public_names() -> Iterator[str]:
+    """Yield one line for each name in each room's `__all__`."""
+    for room in _rooms():
+        facade = importlib.import_module(room)
+        for name in sorted(facade.__all__):
+            yield f"{room}.{name}{_arguments(getattr(facade, name))}"
+
+
+def main() -> int:
+    """Write the snapshot, or compare it; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only tell what differs")
+    arguments = parser.parse_args()
+    lines = list(public_names())
+    if not arguments.check:
+        SNAPSHOT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        print(f"{SNAPSHOT.relative_to(ROOT)}: {len(lines)} names")
+        return 0
+    before = SNAPSHOT.read_text(encoding="utf-8").splitlines() if SNAPSHOT.exists() else []
+    changes = list(difflib.unified_diff(before, lines, "recorded", "now", lineterm="", n=0))
+    if changes:
+        print("\n".join(changes))
+        print("public names changed; if that is meant: python tools/update_snapshots.py")
+    return 1 if changes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
