@@ -1,0 +1,113 @@
+"""Evaluate a run's checkpoint on its named sets: every row, once.
+
+RUN is a run's id or its beginning, NAME/ID, a folder, or `last`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from luthier.cli import project
+from luthier.cli.arguments import Problems
+from luthier.cli.commands.runs import add_directory
+from luthier.cli.commands.train import add_devices
+from luthier.cli.tables import table
+from luthier.errors import EXIT_DONE, Problem
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments to `parser`."""
+    add_checkpoint(parser)
+    parser.add_argument(
+        "--evaluation", action="append", metavar="NAME", help="only this set (may be repeated)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which checkpoint is meant."""
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the run, as `luthier runs` names it")
+    parser.add_argument("--step", metavar="N|best", help="the checkpoint (default: the latest)")
+    parser.add_argument("--ema", action="store_true", help="use the averaged weights")
+    add_devices(parser)
+    add_directory(parser)
+
+
+def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
+    """Evaluate; return the exit code.
+
+    Args:
+      arguments: What `add_arguments` describes.
+      unknown: Problems of the command line found so far.
+    """
+    problems = Problems(unknown)
+    where = checkpoint(arguments, problems, "evaluate")
+    from luthier import train
+    from luthier.program import Weights
+
+    trained, metrics = train.evaluate_run(
+        arguments.run,
+        evaluations=arguments.evaluation or (),
+        weights=Weights.EMA if arguments.ema else None,
+        **where,
+    )
+    found = {
+        name: {metric.name: value for metric, value in values.items()}
+        for name, values in metrics.items()
+    }
+    if arguments.json:
+        print(json.dumps({"step": trained.step, "evaluations": found}, indent=1))
+        return EXIT_DONE
+    print(f"{trained.directory.name}/{trained.directory.id}, step {trained.step}")
+    rows = [
+        (name, metric, f"{value:.6g}")
+        for name, values in found.items()
+        for metric, value in values.items()
+    ]
+    print("\n".join(table(["evaluation", "metric", "value"], rows)))
+    return EXIT_DONE
+
+
+def checkpoint(arguments: argparse.Namespace, problems: Problems, command: str) -> dict[str, Any]:
+    """Return which checkpoint is meant, and where it goes, for `luthier.train.load_run`.
+
+    Args:
+      arguments: What `add_checkpoint` describes.
+      problems: What is wrong with the command line so far; raised with what is found.
+      command: The command, for messages.
+
+    Raises:
+      BadInput: All that is wrong, at once.
+    """
+    step: int | str | None = arguments.step
+    if isinstance(step, str) and step != "best":
+        if step.isascii() and step.isdigit():
+            step = int(step)
+        else:
+            problems.add(f"--step {step!r} is no step", remedy="write a whole number, or best")
+    packages: tuple[str, ...] = ()
+    with problems.collected():
+        packages = project.find().packages
+    if not arguments.run:
+        problems.add(
+            "no run is named",
+            remedy=f"write `luthier {command} ID`, or `last`; `luthier runs` lists them",
+        )
+    else:
+        with problems.collected():
+            from luthier import records
+
+            records.find(arguments.directory, arguments.run)
+    with problems.collected():
+        from luthier.parallel import hosts
+
+        hosts.configure(arguments.devices)
+    problems.raise_any()
+    return {
+        "root": arguments.directory,
+        "step": step,
+        "devices": hosts.devices(),
+        "packages": packages,
+    }

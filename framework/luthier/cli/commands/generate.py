@@ -1,0 +1,82 @@
+"""Sample text from a run's checkpoint.
+
+RUN is a run's id or its beginning, NAME/ID, a folder, or `last`. What is drawn depends on the seed
+and the prompt alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from luthier.cli.arguments import Problems, number_within, positive, whole
+from luthier.cli.commands.evaluate import add_checkpoint, checkpoint
+from luthier.errors import EXIT_DONE, Problem
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments to `parser`."""
+    add_checkpoint(parser)
+    parser.add_argument(
+        "--prompt", action="append", metavar="TEXT", help="text to continue (may be repeated)"
+    )
+    parser.add_argument(
+        "--max-new-tokens", type=positive, default=200, metavar="N", help="default: 200"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=number_within(0, 1000),
+        default=1.0,
+        metavar="T",
+        help="0 takes the likeliest token (default: 1)",
+    )
+    parser.add_argument("--top-k", type=positive, metavar="K", help="draw from the K likeliest")
+    parser.add_argument(
+        "--top-p",
+        type=number_within(0, 1, above=True),
+        metavar="P",
+        help="draw from the likeliest with probability P together",
+    )
+    parser.add_argument("--stop", default="", metavar="TEXT", help="text at which a sample ends")
+    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="default: 0")
+    parser.add_argument(
+        "--num-samples", type=positive, default=1, metavar="N", help="samples of each prompt"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
+    """Sample; return the exit code.
+
+    Args:
+      arguments: What `add_arguments` describes.
+      unknown: Problems of the command line found so far.
+    """
+    where = checkpoint(arguments, Problems(unknown), "generate")
+    from luthier import train
+    from luthier.program import Weights
+
+    prompts = [p for p in arguments.prompt or [""] for _ in range(arguments.num_samples)]
+    texts = train.sample_run(
+        arguments.run,
+        prompts,
+        weights=Weights.EMA if arguments.ema else Weights.PARAMETERS,
+        stop=arguments.stop,
+        options={
+            "max_new_tokens": arguments.max_new_tokens,
+            "temperature": arguments.temperature,
+            "top_k": arguments.top_k,
+            "top_p": arguments.top_p,
+            "seed": arguments.seed,
+        },
+        **where,
+    )
+    samples = list(zip(prompts, texts, strict=True))
+    if arguments.json:
+        print(json.dumps([{"prompt": prompt, "text": text} for prompt, text in samples], indent=1))
+        return EXIT_DONE
+    for number, (prompt, text) in enumerate(samples, 1):
+        if len(samples) > 1:
+            print(f"--- sample {number}")
+        print(prompt + text)
+    return EXIT_DONE

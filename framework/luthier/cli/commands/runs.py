@@ -1,0 +1,154 @@
+"""List the runs, look at one of them, or sync one to Weights & Biases.
+
+ID is a run's id or its beginning, NAME/ID, a folder, or `last`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from luthier.cli.arguments import Problems
+from luthier.cli.tables import table
+from luthier.errors import EXIT_DONE, Problem
+
+DIRECTORY = "runs"
+
+
+def add_directory(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where runs are kept."""
+    parser.add_argument(
+        "--directory", default=DIRECTORY, metavar="DIR", help="where runs are kept (default: runs)"
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments to `parser`."""
+    parser.add_argument("run", nargs="?", metavar="ID", help="the run to look at")
+    parser.add_argument("--sync", choices=["wandb"], help="rebuild the run there from its record")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_directory(parser)
+
+
+def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
+    """Print what is asked for; return the exit code.
+
+    Args:
+      arguments: What `add_arguments` describes.
+      unknown: Problems of the command line found so far.
+    """
+    problems = Problems(unknown)
+    if arguments.sync and not arguments.run:
+        problems.add("--sync wants a run", remedy="write `luthier runs ID --sync wandb`")
+    problems.raise_any()
+    from luthier import records
+
+    if not arguments.run:
+        return _list(records.list_runs(arguments.directory), arguments)
+    directory = records.find(arguments.directory, arguments.run)
+    if arguments.sync:
+        mirrored = records.rebuild(directory)
+        hint = f"; with a key and a network: wandb sync {mirrored.path}"
+        print(mirrored.url or f"mirrored offline in {mirrored.path}{hint}")
+        return EXIT_DONE
+    summary = records.summarize(directory)
+    if arguments.json:
+        print(json.dumps(_as_json(summary), indent=1))
+        return EXIT_DONE
+    print("\n".join(_describe(summary)))
+    return EXIT_DONE
+
+
+def _list(summaries: list[Any], arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        print(json.dumps([_as_json(summary) for summary in summaries], indent=1))
+        return EXIT_DONE
+    if not summaries:
+        print(f"no runs in {arguments.directory}/")
+        return EXIT_DONE
+    rows = [
+        (
+            summary.directory.id,
+            summary.directory.name,
+            summary.status.status,
+            _steps(summary.status),
+            _number(summary.status.metrics.get("loss")),
+            _duration(summary.status.seconds),
+            _moment(summary.status.updated),
+            _evaluations(summary.status.evaluations),
+        )
+        for summary in summaries
+    ]
+    heads = ["id", "name", "status", "step", "loss", "time", "last written", "evaluations"]
+    print("\n".join(table(heads, rows)))
+    return EXIT_DONE
+
+
+def _describe(summary: Any) -> list[str]:
+    status, directory = summary.status, summary.directory
+    rows = [
+        ("run", f"{directory.name}/{directory.id}"),
+        ("folder", str(directory.path)),
+        ("status", status.status),
+        *(("", line) for line in status.message.splitlines()),
+        ("step", _steps(status)),
+        ("saved", "never" if status.saved_step is None else f"step {status.saved_step}"),
+        ("tokens", f"{status.tokens:,}"),
+        ("time", f"{_duration(status.seconds)}, {status.restarts} restarts"),
+        ("started", _moment(status.started)),
+        ("last written", _moment(status.updated)),
+    ]
+    rows += [(name, _number(value)) for name, value in status.metrics.items()]
+    rows += [
+        (f"{evaluation}/{name}", _number(value))
+        for evaluation, values in status.evaluations.items()
+        for name, value in values.items()
+    ]
+    if summary.problem:
+        rows.append(("problem", summary.problem))
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:<{width}}  {text}".rstrip() for name, text in rows]
+
+
+def _as_json(summary: Any) -> dict[str, Any]:
+    return {
+        "id": summary.directory.id,
+        "name": summary.directory.name,
+        "path": str(summary.directory.path),
+        "problem": summary.problem,
+        **dataclasses.asdict(summary.status),
+    }
+
+
+def _steps(status: Any) -> str:
+    return f"{status.step}/{status.total_steps}" if status.total_steps else str(status.step)
+
+
+def _evaluations(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
+    """Name one metric of each evaluation set: that for comparing tokenizers where it is there."""
+    shown = []
+    for evaluation, values in evaluations.items():
+        name = next((n for n in ("nats_per_byte", "loss", *values) if n in values), None)
+        if name is not None:
+            shown.append(f"{evaluation}/{name} {_number(values[name])}")
+    return ", ".join(shown)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return "" if value is None else str(value)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "never"

@@ -1,0 +1,137 @@
+"""Train an experiment, or continue its run: the same command resumes what was stopped.
+
+OVERRIDEs change values by path: optimizer.learning_rate.peak=3e-4 training.steps=1000. With --run
+and no REF, the recorded experiment of that run is continued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any
+
+from luthier.cli import experiments
+from luthier.cli.arguments import Problems
+from luthier.errors import EXIT_DONE, Problem
+
+WANDB_MODES = ("off", "offline", "online")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments to `parser`."""
+    parser.add_argument("reference", nargs="?", metavar="REF", help="as configs.lm.quickstart")
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as optimizer.b2=0.95")
+    add_devices(parser)
+    parser.add_argument("--run", metavar="ID|DIR", help="continue this run")
+    parser.add_argument("--new", action="store_true", help="begin a run, even if there is one")
+    parser.add_argument(
+        "--extend", action="store_true", help="go on with another number of steps than before"
+    )
+    parser.add_argument("--wandb", choices=WANDB_MODES, help="where W&B records")
+    parser.add_argument("--profile", metavar="steps=A:B", help="trace steps A to B - 1")
+    parser.add_argument("--dry-run", action="store_true", help="check and plan, train nothing")
+    parser.add_argument("-y", "--yes", action="store_true", help="the same as --extend")
+
+
+def add_devices(parser: argparse.ArgumentParser) -> None:
+    """Add the option that chooses devices."""
+    parser.add_argument(
+        "--devices", metavar="KIND[:N]", help="cpu, gpu, gpu:4, tpu; cpu:8 makes 8 virtual ones"
+    )
+
+
+def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
+    """Train; return the exit code.
+
+    Args:
+      arguments: What `add_arguments` describes.
+      unknown: Problems of the command line found so far.
+    """
+    problems = Problems(unknown)
+    if arguments.run and arguments.new:
+        problems.add("--run continues a run and --new begins one", remedy="leave out one of them")
+    reference = _reference(arguments, problems)
+    with problems.collected():
+        from luthier.parallel import hosts
+
+        hosts.configure(arguments.devices)
+    if arguments.profile:
+        with problems.collected():
+            from luthier.train.profile import ProfiledSteps
+
+            ProfiledSteps.parse(arguments.profile)
+    graph, packages = experiments.load(reference, arguments.overrides, problems, command="train")
+    if arguments.wandb:
+        graph = _with_wandb(graph, arguments.wandb)
+    if arguments.dry_run:
+        return _dry_run(graph, hosts.devices())
+    from luthier import train
+
+    result = train.run(
+        graph,
+        devices=hosts.devices(),
+        run=arguments.run,
+        new=arguments.new,
+        extend=arguments.extend or arguments.yes,
+        profile=arguments.profile,
+        packages=packages,
+        command=_resume_command(arguments.argv),
+    )
+    return _end(graph, result)
+
+
+def _reference(arguments: argparse.Namespace, problems: Problems) -> str | None:
+    """Return the experiment to train: with --run alone, the one that the run recorded."""
+    words = [arguments.reference, *arguments.overrides] if arguments.reference else []
+    if not arguments.run or (words and not experiments.is_override(words[0])):
+        return arguments.reference
+    arguments.overrides = words
+    with problems.collected():
+        from luthier import records
+
+        return str(records.find("runs", arguments.run).path)
+    return "runs"
+
+
+def _with_wandb(graph: Any, mode: str) -> Any:
+    """Return the graph with its W&B node in a mode, one made where there is none."""
+    from luthier import graph as graphs
+
+    if graphs.get(graph, "records.wandb") is not None:
+        override = f"records.wandb.mode={mode}"
+    else:
+        override = f'records.wandb=luthier.records.Wandb(mode="{mode}")'
+    return graphs.apply(graph, [override], origin="--wandb")
+
+
+def _resume_command(words: list[str]) -> str:
+    """Return the command that continues what these words began."""
+    once = ("--new", "--extend", "-y", "--yes")
+    return shlex.join(["luthier", "train", *(word for word in words if word not in once)])
+
+
+def _dry_run(graph: Any, devices: list[Any]) -> int:
+    from luthier import plan as plans
+    from luthier.parallel import format_bytes
+
+    plan = plans.make(graph, devices)
+    mesh = ", ".join(f"{axis} {size}" for axis, size in plan.program.sizes.items())
+    lines = [
+        f"{plan.parameters:,} parameters on {len(devices)} x {devices[0].device_kind} ({mesh})",
+        f"{plan.tokens_per_step:,} tokens and {plan.model_flops.full:.3g} model FLOPs a step",
+        "bytes on each device: "
+        + ", ".join(f"{kind} {format_bytes(size)}" for kind, size in plan.bytes_per_device.items()),
+        "nothing was trained, and nothing was written (--dry-run)",
+    ]
+    print("\n".join(lines))
+    return EXIT_DONE
+
+
+def _end(graph: Any, result: Any) -> int:
+    from luthier import graph as graphs
+
+    has_console = graphs.get(graph, "records.console") is not None
+    was_over = result.exit_code == EXIT_DONE and not (result.metrics or result.sample)
+    if result.message and (was_over or not has_console):
+        print(result.message)
+    return result.exit_code

@@ -1,0 +1,175 @@
+"""`luthier COMMAND ...`: finds the command, runs it, and turns errors into lines and exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+import importlib
+import os
+import sys
+import textwrap
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from luthier import errors
+from luthier.cli import arguments
+
+COMMANDS = {
+    "init": "make a folder for a project of your own",
+    "list": "list the experiments below configs/",
+    "show": "show an experiment: its values, sharding, parameters",
+    "train": "train an experiment, or continue its run",
+    "evaluate": "evaluate a run's checkpoint",
+    "generate": "sample text from a run's checkpoint",
+    "runs": "list runs, look at one, sync one to W&B",
+    "data": "prepare data: train a tokenizer",
+}
+
+# Failures of the machine, not of the program: one line and no traceback.
+_MACHINE_ERRORS = {
+    errno.ENOSPC: "make room, or set records.directory to another disk",
+    errno.EDQUOT: "make room, or set records.directory to another disk",
+    errno.EROFS: "set records.directory to a place that can be written",
+    errno.EACCES: "set records.directory to a place that can be written",
+    errno.EPERM: "set records.directory to a place that can be written",
+}
+
+
+def _usage() -> str:
+    lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
+    return textwrap.dedent(
+        """\
+        usage: luthier COMMAND ...
+
+        luthier trains models that are described by one lazy graph.
+
+        commands:
+        {commands}
+
+        options:
+          --help     show this, or `luthier COMMAND --help` for one command
+          --version  show the version
+          --debug    show the traceback of an error
+        """
+    ).format(commands="\n".join(lines))
+
+
+def parser_of(command: str) -> arguments.Parser:
+    """Return the parser of one command.
+
+    Args:
+      command: A name in `COMMANDS`.
+    """
+    module = importlib.import_module(f"luthier.cli.commands.{command}")
+    parser = arguments.Parser(
+        prog=f"luthier {command}",
+        description=module.__doc__,
+        formatter_class=arguments.HelpFormatter,
+    )
+    module.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _unknown(command: str) -> errors.BadInput:
+    nearest = difflib.get_close_matches(command, COMMANDS, n=3, cutoff=0.5)
+    kind = "option" if command.startswith("-") else "command"
+    remedy = "`luthier --help` lists the commands"
+    return errors.BadInput(errors.Problem(f"unknown {kind} {command!r}", "", "", remedy, nearest))
+
+
+def _run(argv: Sequence[str]) -> int:
+    words = [word for word in argv if word != "--debug"]
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_usage(), end="")
+        return errors.EXIT_DONE if words else errors.EXIT_BAD_INPUT
+    if words[0] in ("-V", "--version", "version"):
+        import luthier
+
+        print(f"luthier {luthier.__version__}")
+        return errors.EXIT_DONE
+    command, *rest = words
+    if command not in COMMANDS:
+        raise _unknown(command)
+    module = importlib.import_module(f"luthier.cli.commands.{command}")
+    parsed, unknown = parser_of(command).parse(rest)
+    parsed.argv = rest
+    return module.run(parsed, unknown)
+
+
+@contextlib.contextmanager
+def _working_directory_importable() -> Iterator[None]:
+    """Put the working directory on `sys.path`: a console script does not have it."""
+    try:
+        directory = os.getcwd()
+    except FileNotFoundError:
+        problem = errors.Problem(
+            "the working directory does not exist any more", remedy="change to one that does"
+        )
+        raise errors.BadInput(problem) from None
+    present = directory in sys.path or "" in sys.path
+    if not present:
+        sys.path.insert(0, directory)
+    try:
+        yield
+    finally:
+        if not present and directory in sys.path:
+            sys.path.remove(directory)
+
+
+def _tell(message: str) -> None:
+    for line in message.splitlines() or [""]:
+        print(f"luthier: {line}", file=sys.stderr)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit code; no exception leaves it but `SystemExit`.
+
+    Args:
+      argv: The words after `luthier`.
+
+    Returns:
+      0 done, 1 a bug of ours, 2 bad input, 75 requeue (preempted, saved), 130 interrupted.
+    """
+    debug = "--debug" in argv
+    try:
+        with _working_directory_importable():
+            return _run(argv)
+    except KeyboardInterrupt:
+        _tell("interrupted")
+        return errors.EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; keep the interpreter from flushing into it again.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return errors.EXIT_DONE
+    except errors.LuthierError as error:
+        if debug:
+            traceback.print_exc()
+        _tell(str(error))
+        return error.exit_code
+    except OSError as error:
+        if error.errno not in _MACHINE_ERRORS or debug:
+            traceback.print_exc()
+        if error.errno not in _MACHINE_ERRORS:
+            return errors.EXIT_BUG
+        remedy = _MACHINE_ERRORS[error.errno]
+        what = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+        _tell(str(errors.Problem(what, remedy=remedy)))
+        return errors.EXIT_BAD_INPUT
+    except Exception:
+        traceback.print_exc()
+        _tell("this is a bug in luthier, or in the code of your own that the traceback names")
+        return errors.EXIT_BUG
+
+
+def console() -> NoReturn:
+    """Run the command line of this process and exit; the entry point of the command `luthier`."""
+    code = main(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

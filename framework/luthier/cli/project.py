@@ -1,0 +1,78 @@
+"""The user's project: `[tool.luthier]` in the nearest pyproject.toml, and its `configs/` folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from pathlib import Path
+
+from luthier.errors import BadInput, Problem
+
+SETTINGS = ("packages",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Project:
+    """What a project says about itself.
+
+    Args:
+      root: The folder of its pyproject.toml; the working directory where there is none.
+      packages: The user's modules that recorded graphs may name.
+    """
+
+    root: Path
+    packages: tuple[str, ...] = ()
+
+
+def find(start: Path | None = None) -> Project:
+    """Read the nearest pyproject.toml at or above a folder.
+
+    Args:
+      start: The folder to begin in; the working directory when None.
+
+    Returns:
+      The project; one without packages where no pyproject.toml is found.
+
+    Raises:
+      BadInput: The file cannot be read, or `[tool.luthier]` holds what is not known.
+    """
+    start = (start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        if (folder / "pyproject.toml").is_file():
+            return Project(folder, _packages(folder / "pyproject.toml"))
+    return Project(start)
+
+
+def _packages(path: Path) -> tuple[str, ...]:
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(Problem(f"cannot read {path}: {error}")) from error
+    ours = settings.get("tool", {}).get("luthier", {})
+    origin = f"[tool.luthier] in {path}"
+    if not isinstance(ours, dict):
+        raise BadInput(Problem("tool.luthier is not a table", origin=origin))
+    problems = [
+        Problem(
+            f"unknown setting {name!r}",
+            origin=origin,
+            nearest=difflib.get_close_matches(name, SETTINGS),
+            remedy=f"the settings are {', '.join(SETTINGS)}",
+        )
+        for name in ours
+        if name not in SETTINGS
+    ]
+    packages = ours.get("packages", [])
+    remedy = 'write packages = ["my_package"]'
+    if not isinstance(packages, list):
+        problems.append(Problem(f"packages is not a list: {packages!r}", "", origin, remedy))
+        packages = []
+    problems += [
+        Problem(f"packages holds {name!r}, which is not a module name", "", origin, remedy)
+        for name in packages
+        if not (isinstance(name, str) and all(p.isidentifier() for p in name.split(".")))
+    ]
+    if problems:
+        raise BadInput(problems)
+    return tuple(packages)

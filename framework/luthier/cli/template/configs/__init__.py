@@ -1,0 +1,1 @@
+"""Experiments: `luthier list` shows them."""

@@ -1,0 +1,1 @@
+"""Your own parts: plain classes, which experiments in configs/ put into their graphs."""

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+import tomllib
+
+import pytest
+
+from luthier.cli import main
+from luthier.cli.commands import init
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_it_makes_a_project(tmp_path, capsys):
+    assert main.main(["init", "my-models"]) == 0
+    folder = tmp_path / "my-models"
+    made = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {
+        ".gitignore",
+        "README.md",
+        "pyproject.toml",
+        "configs/__init__.py",
+        "configs/addition.py",
+        "sweeps/README.md",
+        "my_models/__init__.py",
+        "my_models/layers.py",
+        "my_models/data.py",
+        "my_models/tasks.py",
+    } == made
+    assert "luthier train configs.addition" in capsys.readouterr().out
+
+
+def test_the_template_name_is_gone(tmp_path):
+    assert main.main(["init", "fretwork"]) == 0
+    for path in (tmp_path / "fretwork").rglob("*"):
+        assert init.PACKAGE not in path.name
+        if path.is_file():
+            assert init.PACKAGE not in path.read_text()
+        if path.suffix == ".py":
+            ast.parse(path.read_text())
+
+
+def test_its_settings_name_its_package(tmp_path):
+    assert main.main(["init", "fretwork"]) == 0
+    settings = tomllib.loads((tmp_path / "fretwork" / "pyproject.toml").read_text())
+    assert settings["tool"]["luthier"]["packages"] == ["fretwork"]
+    assert settings["project"]["name"] == "fretwork"
+
+
+def test_an_empty_folder_may_exist_and_parents_are_made(tmp_path):
+    (tmp_path / "there").mkdir()
+    assert main.main(["init", "there"]) == 0
+    assert main.main(["init", "deep/down/here"]) == 0
+    assert (tmp_path / "deep/down/here/here/layers.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("", "no name"),
+        ("9lives", "letters, digits"),
+        ("a b", "letters, digits"),
+        ("_hidden", "letters, digits"),
+        ("naïve", "letters, digits"),
+        ("..", "letters, digits"),
+        ("class", "word of Python"),
+        ("configs", "meaning of its own"),
+        ("luthier", "meaning of its own"),
+        ("json", "installed"),
+        ("jax", "installed"),
+        ("full", "not empty"),
+        ("file", "not a folder"),
+        ("file/inner", "not a folder"),
+    ],
+)
+def test_bad_names_and_places(tmp_path, capsys, name, told):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "something").write_text("precious")
+    (tmp_path / "file").write_text("precious")
+    before = sorted(tmp_path.rglob("*"))
+    assert main.main(["init", name]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+    assert sorted(tmp_path.rglob("*")) == before, "nothing is written"
+
+
+def test_unknown_options_and_bad_names_are_told_together(capsys):
+    assert main.main(["init", "9lives", "--force"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+SHORT = [
+    "training.steps=2",
+    "optimizer.learning_rate.warmup_steps=1",
+    "data.source.limit=20",
+    "training.global_batch_size=8",
+    "evaluations.held_out.global_batch_size=8",
+    "--wandb",
+    "off",
+]
+
+
+@pytest.fixture
+def fresh_configs(monkeypatch):
+    """Forgets what another test imported as `configs`, and afterwards what this one did."""
+
+    def imported():
+        return [name for name in sys.modules if name.partition(".")[0] == "configs"]
+
+    for name in imported():
+        monkeypatch.delitem(sys.modules, name)
+    yield
+    for name in imported():
+        del sys.modules[name]
+
+
+def test_its_experiment_trains_with_its_own_parts(fresh_configs, tmp_path, monkeypatch, capsys):
+    name = "project_of_a_test"
+    assert main.main(["init", name]) == 0
+    monkeypatch.chdir(tmp_path / name)
+    monkeypatch.syspath_prepend(str(tmp_path / name))
+    assert main.main(["list"]) == 0
+    assert "configs.addition:wide" in capsys.readouterr().out
+    assert main.main(["train", "configs.addition", *SHORT]) == 0
+    capsys.readouterr()
+    assert main.main(["evaluate", "last"]) == 0
+    assert "answer_accuracy" in capsys.readouterr().out
+    (record,) = (tmp_path / name / "runs" / "addition").glob("*/config.json")
+    assert f"{name}.layers" in record.read_text()
+
+
+def test_the_parts_are_right(tmp_path, monkeypatch):
+    import jax.numpy as jnp
+
+    name = "parts_of_a_test"
+    assert main.main(["init", name]) == 0
+    monkeypatch.syspath_prepend(str(tmp_path / name))
+    data, tasks = (importlib.import_module(f"{name}.{part}") for part in ("data", "tasks"))
+    train, held_out = (data.Sums(20, split) for split in ("train", "held_out"))
+    assert len(train) + len(held_out) == 400
+    assert not set(train.pairs) & set(held_out.pairs)
+    sums = {pair: split[i] for split in (train, held_out) for i, pair in enumerate(split.pairs)}
+    assert sums[7, 18] == b"7+18=52"
+    # Two documents in one row, `1+2=3` and `9+9=81`, each behind its own start token.
+    texts = ["1+2=3", "9+9=81"]
+    inputs = [token for text in texts for token in (256, *text.encode())]
+    targets = [token for text in texts for token in (*text.encode(), 257)]
+    batch = {
+        "inputs": jnp.array([inputs]),
+        "positions": jnp.array([[*range(6), *range(7)]]),
+        "weights": jnp.ones((1, 13)),
+        "target_bytes": jnp.array([[int(token < 256) for token in targets]]),
+    }
+    asked = tasks.answer_mask(batch)[0]
+    assert bytes(t for t, a in zip(targets, asked.tolist(), strict=True) if a) == b"381"

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from luthier.cli import main
+from luthier.cli.commands.list import Listed, find
+
+EXPERIMENTS = '''"""A small model of English."""
+import module_that_does_not_exist
+
+def experiment() -> "fdl.Config[Experiment]":
+    return 1
+
+def wide(width: int, depth=2, *, heads, seed=0) -> "fdl.Config[Experiment]":
+    """A wider model.
+
+    More words.
+    """
+
+def helper():
+    """Not an experiment."""
+
+def _hidden() -> "fdl.Config[Experiment]":
+    """Not public."""
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "configs" / "lm").mkdir(parents=True)
+    (tmp_path / "configs" / "__init__.py").write_text("")
+    (tmp_path / "configs" / "lm" / "small.py").write_text(EXPERIMENTS)
+    (tmp_path / "configs" / "broken.py").write_text("def (")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_find_reads_without_importing(folder):
+    broken, small, wide = find(folder / "configs")
+    assert broken.reference == "configs.broken"
+    assert "cannot be read" in broken.description
+    assert small == Listed("configs.lm.small", "A small model of English.")
+    assert wide == Listed("configs.lm.small:wide", "A wider model.", ("width", "heads"))
+    assert "configs.lm.small" not in sys.modules
+
+
+def test_the_command_prints_references_and_descriptions(folder, capsys):
+    assert main.main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(
+        line.split() == ["configs.lm.small", *["A", "small", "model", "of", "English."]]
+        for line in lines
+    )
+    assert any(line.startswith("configs.lm.small:wide(width=..., heads=...)") for line in lines)
+
+
+def test_words_select(folder, capsys):
+    assert main.main(["list", "WIDER", "lm"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "wide" in line
+    assert main.main(["list", "nothing"]) == 0
+    assert "no experiment contains nothing" in capsys.readouterr().out
+
+
+def test_json(folder, capsys):
+    assert main.main(["list", "--json", "small"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [entry["reference"] for entry in found] == ["configs.lm.small", "configs.lm.small:wide"]
+
+
+def test_a_folder_without_configs_is_bad_input(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["list"]) == 2
+    assert "luthier init NAME" in capsys.readouterr().err

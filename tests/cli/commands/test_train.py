@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import argparse
+import shlex
+
+import pytest
+
+from luthier import graph as graphs
+from luthier.cli import main
+from luthier.cli.commands import train
+
+TINY = "trials.tiny"
+
+
+def test_it_trains_and_says_what_is_next(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    (run,) = (trained / "runs" / "tiny").iterdir()
+    assert (run / "config.json").exists()
+    assert main.main(["train", TINY, "--wandb", "off"]) == 0
+    assert "finished" in capsys.readouterr().out, "a finished run is not trained again"
+    assert len(list((trained / "runs" / "tiny").iterdir())) == 1
+
+
+def test_dry_run_writes_nothing(project, capsys):
+    assert main.main(["train", TINY, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "nothing was trained" in out
+    assert not (project / "runs").exists()
+
+
+def test_a_run_is_continued_by_its_id_alone(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    assert main.main(["train", "--run", "last"]) == 0
+    assert "finished" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ([TINY, "seed=1"], f"luthier train {TINY} seed=1"),
+        ([TINY, "--new", "--devices", "cpu:8"], f"luthier train {TINY} --devices cpu:8"),
+        ([TINY, "--extend", "-y", "--run", "a"], f"luthier train {TINY} --run a"),
+        ([TINY, "name=a b"], f"luthier train {TINY} 'name=a b'"),
+    ],
+)
+def test_the_command_that_resumes(words, command):
+    assert train._resume_command(words) == command
+    assert shlex.split(command)[:2] == ["luthier", "train"]
+
+
+@pytest.mark.parametrize("mode", train.WANDB_MODES)
+@pytest.mark.parametrize("before", ["records.wandb=None", "records.wandb=luthier.records.Wandb()"])
+def test_wandb_modes(project, monkeypatch, mode, before):
+    monkeypatch.syspath_prepend(str(project))
+    graph = graphs.apply(graphs.resolve(TINY), [before])
+    assert graphs.get(train._with_wandb(graph, mode), "records.wandb.mode") == mode
+
+
+def test_overrides_without_an_experiment_belong_to_the_run(trained, monkeypatch):
+    monkeypatch.chdir(trained)
+    arguments = argparse.Namespace(reference="seed=1", overrides=["name=x"], run="last")
+    reference = train._reference(arguments, train.Problems())
+    assert reference.startswith("runs/tiny/")
+    assert arguments.overrides == ["seed=1", "name=x"]

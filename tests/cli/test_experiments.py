@@ -1,0 +1,165 @@
+"""Includes the table of bad inputs: one line for each problem, and nothing is written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from luthier import graph as graphs
+from luthier.cli import experiments, main
+from luthier.cli.arguments import Problems
+from luthier.errors import EXIT_BAD_INPUT, BadInput
+
+TINY = "trials.tiny"
+
+# The words of a command line, and what each line of the answer must hold.
+BAD_INPUTS = [
+    # experiments
+    (["train"], ["no experiment is named"]),
+    (["train", "training.steps=3"], ["is an override, not an experiment"]),
+    (["train", "trials.tinny"], ["trials.tiny"]),
+    (["train", "no_such_package.tiny"], ["no_such_package"]),
+    (["train", "trials.tiny:experimnt"], ["experiment"]),
+    (["train", "trials.tiny:experiment(layers=2)"], ["layers"]),
+    (["train", "trials.tiny:experiment(num_layers="], ["num_layers"]),
+    (["train", "trials.broken"], ["broken.py"]),
+    (["train", "trials.raising"], ["module_that_is_not_there"]),
+    (["train", "trials.other"], ["trials.other"]),
+    (["train", "trials/tiny.py"], ["trials.tiny"]),
+    (["show", "trials.nothing"], ["trials.nothing"]),
+    # overrides
+    (["train", TINY, "optimzer.b2=0.9"], ["optimizer.b2"]),
+    (["train", TINY, "training.stpes=10"], ["training.steps"]),
+    (["train", TINY, "training.steps=ten"], ["ten"]),
+    (["train", TINY, "training.steps=1.5"], ["1.5"]),
+    (["train", TINY, "training.steps=True"], ["training.steps"]),
+    (["train", TINY, "training.steps"], ["training.steps"]),
+    (["train", TINY, "training.steps="], ["training.steps"]),
+    (["train", TINY, "=3"], ["=3"]),
+    (["train", TINY, "model=3"], ["model"]),
+    (["train", TINY, "optimizer=nowhere.sgd(1)"], ["nowhere"]),
+    (["train", TINY, "optimizer=luthier.optim.sdg(1)"], ["sgd"]),
+    (["train", TINY, "seed=__import__('os').getcwd()"], ["seed"]),
+    (["train", TINY, "any:droput=0.1"], ["droput"]),
+    (
+        ["train", TINY, "optimzer.learning_rate=abc", "training.stpes=10"],
+        ["optimizer.learning_rate", "training.steps"],
+    ),
+    (["show", TINY, "training.stpes=10"], ["training.steps"]),
+    (["show", TINY, "optimzer"], ["optimizer"]),
+    # ranges and relations
+    (["train", TINY, "optimizer.b2=1.5"], ["optimizer.b2"]),
+    (["train", TINY, "seed=-1"], ["seed"]),
+    (["train", TINY, "training.steps=0"], ["steps", "steps", "steps"]),
+    (["train", TINY, "training.accumulation=3"], ["accumulation"]),
+    # what only the whole can tell
+    (["train", TINY, "parallelism.mesh.tensor=3"], ["3"]),
+    (["train", TINY, "data.source.pattern=gone.txt"], ["gone.txt"]),
+    (["train", TINY, "training.global_batch_size=4096"], ["4096"]),
+    (["train", TINY, "name=a/b"], ["a/b"]),
+    # options
+    (["train", TINY, "--devcies", "cpu:8"], ["--devices"]),
+    (["train", TINY, "--devices", "cpu:many"], ["cpu:many"]),
+    (["train", TINY, "--devices"], ["--devices"]),
+    (["train", TINY, "--wandb", "maybe"], ["maybe"]),
+    (["train", TINY, "--profile", "10"], ["steps=10:15"]),
+    (["train", TINY, "--run", "nothing"], ["nothing"]),
+    (["train", TINY, "--run", "x", "--new"], ["--new"]),
+    (["train", TINY, "--nwe", "training.stpes=1"], ["--new", "training.steps"]),
+    (["show", TINY, "--devices", "cpu:8"], ["--sharding"]),
+    (["show", TINY, "--why", "optimzer.b2"], ["optimizer.b2"]),
+    # other commands
+    (["trian", TINY], ["train"]),
+    (["evaluate"], ["no run is named"]),
+    (["evaluate", "nothing"], ["nothing"]),
+    (["evaluate", "nothing", "--step", "soon"], ["soon", "nothing"]),
+    (["generate", "nothing", "--temperature", "warm"], ["warm"]),
+    (["generate", "nothing", "--top-p", "2"], ["top-p"]),
+    (["generate", "nothing", "--max-new-tokens", "0"], ["max-new-tokens"]),
+    (["runs", "nothing"], ["nothing"]),
+    (["runs", "--sync", "wandb"], ["wants a run"]),
+    (["init"], ["no name"]),
+    (["list"], ["configs/"]),
+    (["data"], ["no action"]),
+    (["data", "train-tokenizer", "bpe.json"], ["nothing to learn from"]),
+]
+
+
+def test_the_table_is_long():
+    assert len(BAD_INPUTS) >= 30
+
+
+@pytest.mark.parametrize(("words", "told"), BAD_INPUTS, ids=lambda value: " ".join(value)[:60])
+def test_bad_inputs(project, capsys, words, told):
+    before = sorted(path for path in project.rglob("*") if "__pycache__" not in path.parts)
+    assert main.main(words) == EXIT_BAD_INPUT
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == len(told), captured.err
+    for line, part in zip(lines, told, strict=True):
+        assert line.startswith("luthier: ")
+        assert part in line
+    assert "Traceback" not in captured.err + captured.out
+    after = sorted(path for path in project.rglob("*") if "__pycache__" not in path.parts)
+    assert after == before, "nothing is written"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", TINY, "optimzer.learning_rate=abc", "training.stpes=10"],
+        ["train", TINY, "--devices", "cpu:2", "parallelism.mesh.tensor=3"],
+        ["generate", "nothing"],
+    ],
+    ids=["overrides", "mesh", "run"],
+)
+def test_bad_inputs_of_a_process(project, words):
+    command = [sys.executable, "-m", "luthier", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == EXIT_BAD_INPUT, done.stderr
+    assert "Traceback" not in done.stderr
+    assert all(line.startswith("luthier: ") for line in done.stderr.splitlines())
+    assert not (project / "runs").exists()
+
+
+def test_errors_tell_which_argument_set_it(project, capsys):
+    assert main.main(["train", TINY, "seed=1", "training.stpes=10"]) == EXIT_BAD_INPUT
+    assert re.search(r"argument 2: training\.stpes=10", capsys.readouterr().err)
+
+
+def test_overrides_are_applied_to_the_graph(project, monkeypatch):
+    monkeypatch.syspath_prepend(str(project))
+    problems = Problems()
+    graph, packages = experiments.load(TINY, ["seed=7"], problems, command="train")
+    assert graphs.get(graph, "seed") == 7
+    assert packages == ()
+
+
+def test_a_recorded_run_is_an_experiment(project, monkeypatch):
+    monkeypatch.syspath_prepend(str(project))
+    graph, _ = experiments.load(TINY, ["seed=7"], Problems(), command="train")
+    folder = project / "somewhere"
+    folder.mkdir()
+    (folder / "config.json").write_text(graphs.to_json(graph))
+    again, _ = experiments.load(str(folder), ["name=other"], Problems(), command="show")
+    assert graphs.get(again, "seed") == 7
+    assert graphs.get(again, "name") == "other"
+
+
+def test_problems_known_before_are_raised_with_the_others(project):
+    problems = Problems()
+    problems.add("one")
+    with pytest.raises(BadInput) as caught:
+        experiments.load("no_such_package", [], problems, command="train")
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [("a=1", True), ("a+=1", True), ("a~", True), ("reset:a", True), ("a.b[0]", False)],
+)
+def test_is_override(word, expected):
+    assert experiments.is_override(word) is expected

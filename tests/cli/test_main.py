@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+from luthier import errors
+from luthier.cli import main
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Installs a command `probe` that runs the given function."""
+
+    def install(function):
+        module = types.ModuleType("luthier.cli.commands.probe", "A probe.")
+        module.add_arguments = lambda parser: None
+        module.run = lambda arguments, unknown: function()
+        monkeypatch.setitem(sys.modules, "luthier.cli.commands.probe", module)
+        monkeypatch.setitem(main.COMMANDS, "probe", "a probe")
+
+    return install
+
+
+def _raise(error):
+    raise error
+
+
+def test_help_lists_every_command(capsys):
+    assert main.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in main.COMMANDS)
+
+
+def test_no_command_is_bad_input_and_shows_the_help(capsys):
+    assert main.main([]) == errors.EXIT_BAD_INPUT
+    assert "usage: luthier" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    import luthier
+
+    assert main.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"luthier {luthier.__version__}\n"
+
+
+@pytest.mark.parametrize("name", sorted(main.COMMANDS))
+def test_every_command_explains_itself(name, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main.parser_of(name).parse(["--help"])
+    assert caught.value.code == 0
+    assert f"usage: luthier {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [(["trian"], "train"), (["evalaute"], "evaluate"), (["--halp"], ""), (["frobnicate"], "")],
+)
+def test_unknown_commands_tell_the_nearest(words, nearest, capsys):
+    assert main.main(words) == errors.EXIT_BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("luthier: unknown ")
+    assert nearest in line
+
+
+def test_bad_input_is_one_line_for_each_problem(command, capsys):
+    problems = [errors.Problem("a is wrong", path="x.a"), errors.Problem("b is\nwrong")]
+    command(lambda: _raise(errors.OverrideError(problems)))
+    assert main.main(["probe"]) == errors.EXIT_BAD_INPUT
+    assert capsys.readouterr().err == "luthier: x.a: a is wrong\nluthier: b is wrong\n"
+
+
+def test_debug_shows_the_traceback_of_bad_input(command, capsys):
+    command(lambda: _raise(errors.BadInput("wrong")))
+    assert main.main(["probe", "--debug"]) == errors.EXIT_BAD_INPUT
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_stopped_training_is_a_line_and_an_error(command, capsys):
+    command(lambda: _raise(errors.TrainingStopped("5 steps in a row were skipped")))
+    assert main.main(["probe"]) == errors.EXIT_BUG
+    assert capsys.readouterr().err == "luthier: 5 steps in a row were skipped\n"
+
+
+def test_our_bugs_show_their_traceback(command, capsys):
+    command(lambda: _raise(ZeroDivisionError("oops")))
+    assert main.main(["probe"]) == errors.EXIT_BUG
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_interrupts_exit_with_130(command, capsys):
+    command(lambda: _raise(KeyboardInterrupt()))
+    assert main.main(["probe"]) == errors.EXIT_INTERRUPTED
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_the_machines_failures_are_one_line(command, capsys, number):
+    command(lambda: _raise(OSError(number, os.strerror(number), "runs/a")))
+    assert main.main(["probe"]) == errors.EXIT_BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "runs/a" in line
+
+
+def test_other_system_errors_are_bugs(command, capsys):
+    command(lambda: _raise(OSError(errno.EBADF, "bad")))
+    assert main.main(["probe"]) == errors.EXIT_BUG
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_the_working_directory_can_be_imported_and_is_taken_back(command, monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    command(lambda: seen.extend(sys.path) or 0)
+    assert main.main(["probe"]) == 0
+    assert seen[0] == str(tmp_path)
+    assert str(tmp_path) not in sys.path
+
+
+def test_a_working_directory_that_is_gone(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main.main(["list"]) == errors.EXIT_BAD_INPUT
+    assert "working directory" in capsys.readouterr().err
+
+
+def _luthier(*words, **settings):
+    command = [sys.executable, "-m", "luthier", *words]
+    return subprocess.run(command, capture_output=True, text=True, **settings)
+
+
+def test_a_closed_pipe_is_no_error():
+    command = f"{sys.executable} -m luthier --help | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_the_process_exits_with_the_code():
+    done = _luthier("trian")
+    assert done.returncode == errors.EXIT_BAD_INPUT
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "code", ["import luthier", "from luthier.cli.main import main; main(['--help'])"]
+)
+def test_import_and_help_take_less_than_half_a_second(code):
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+        times.append(time.perf_counter() - start)
+        if times[-1] < 0.5:
+            return
+    pytest.fail(f"{code}: {times} s")

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from luthier.cli import project
+from luthier.errors import BadInput
+
+
+def _write(folder, text):
+    folder.joinpath("pyproject.toml").write_text(text)
+
+
+def test_the_nearest_pyproject_counts(tmp_path):
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    _write(tmp_path, '[tool.luthier]\npackages = ["far"]\n')
+    assert project.find(inner) == project.Project(tmp_path, ("far",))
+    _write(tmp_path / "a", '[tool.luthier]\npackages = ["near", "near_too.part"]\n')
+    assert project.find(inner) == project.Project(tmp_path / "a", ("near", "near_too.part"))
+
+
+def test_settings_may_be_absent(tmp_path):
+    _write(tmp_path, "[project]\nname = 'x'\n")
+    assert project.find(tmp_path) == project.Project(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[tool.luthier", "cannot read"),
+        ('[tool.luthier]\npackages = "mine"\n', "not a list"),
+        ("[tool.luthier]\npackages = [3]\n", "3"),
+        ('[tool.luthier]\npackages = ["my-package"]\n', "my-package"),
+        ('[tool.luthier]\npakages = ["mine"]\n', "did you mean packages"),
+        ('[tool]\nluthier = "x"\n', "not a table"),
+    ],
+)
+def test_bad_settings(tmp_path, text, told):
+    _write(tmp_path, text)
+    with pytest.raises(BadInput, match=r"pyproject\.toml") as caught:
+        project.find(tmp_path)
+    assert told in str(caught.value)
+
+
+def test_all_problems_at_once(tmp_path):
+    _write(tmp_path, '[tool.luthier]\npakages = 1\npackages = ["a b", 2]\n')
+    with pytest.raises(BadInput) as caught:
+        project.find(tmp_path)
+    assert len(caught.value.problems) == 3
