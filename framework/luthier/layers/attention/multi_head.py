@@ -1,0 +1,176 @@
+"""Multi-head attention with its projections.
+
+Shapes: B rows, L length, D embed, H heads, G key and value heads, K head_dim, S cached length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from luthier.errors import BadInput, Problem
+from luthier.layers.attention.cores import Core, EinsumAttention
+from luthier.layers.linear import Linear
+from luthier.layers.parameters import DType, Template, create
+from luthier.layers.positions import Rotary, Tokens
+from luthier.parallel import constrain
+
+QUERY_AXES = ("batch", "length", "heads", "head_dim")
+KEY_AXES = ("batch", "length", "kv_heads", "head_dim")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class KeyValues:
+    """The keys and values that an attention layer has seen.
+
+    Args:
+      key_BSGK: Keys, already rotated, [B, S, G, K].
+      value_BSGK: Values [B, S, G, K].
+    """
+
+    key_BSGK: jax.Array
+    value_BSGK: jax.Array
+
+
+class Attention(nnx.Module):
+    """Multi-head attention; grouped-query where key and value heads are fewer than query heads.
+
+    Args:
+      num_heads: H.
+      num_kv_heads: G, a divisor of H; None means H.
+      head_dim: K; None means D / H.
+      projection: Template of the query, key and value projections.
+      output: Template of the output projection.
+      rotary: Rotates queries and keys by their positions; None means no rotation.
+      core: What attends; it also holds the mask.
+      dim: D.
+      dtype: Type that is computed in.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Raises:
+      BadInput: The heads do not divide evenly.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.2; Ainslie et al. 2023,
+      arXiv 2305.13245.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    RANGES: ClassVar[dict[str, str]] = {
+        "num_heads": "1 <= x",
+        "num_kv_heads": "1 <= x",
+        "head_dim": "1 <= x",
+        "dim": "1 <= x",
+    }
+    RELATIONS: ClassVar[tuple[str, ...]] = ("num_heads % num_kv_heads == 0",)
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        projection: Template = Linear,
+        output: Template = Linear,
+        rotary: Rotary | None = None,
+        core: Core = EinsumAttention(),
+        *,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if head_dim is None:
+            if dim % num_heads:
+                what = f"dim {dim} does not divide into {num_heads} heads"
+                raise BadInput(Problem(what, remedy="set head_dim, or change dim or num_heads"))
+            head_dim = dim // num_heads
+        if num_heads % self.num_kv_heads:
+            what = f"{num_heads} heads cannot share {self.num_kv_heads} key and value heads evenly"
+            raise BadInput(Problem(what, remedy="set num_kv_heads to a divisor of num_heads"))
+        self.head_dim = head_dim
+        self.dtype = dtype
+        self.rotary = rotary
+        self.core = core
+        kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        heads = {"outputs": (num_heads, head_dim), "output_axes": ("heads", "head_dim")}
+        kv_heads = {
+            "outputs": (self.num_kv_heads, head_dim),
+            "output_axes": ("kv_heads", "head_dim"),
+        }
+        embed = {"inputs": (dim,), "input_axes": ("embed",)}
+        self.query = create(projection, **embed, **heads, **kinds)
+        self.key = create(projection, **embed, **kv_heads, **kinds)
+        self.value = create(projection, **embed, **kv_heads, **kinds)
+        self.output = create(
+            output,
+            inputs=(num_heads, head_dim),
+            input_axes=("heads", "head_dim"),
+            outputs=(dim,),
+            output_axes=("embed",),
+            **kinds,
+        )
+
+    def __call__(self, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
+        """Attend within the rows.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Positions and segments of the tokens.
+
+        Returns:
+          [B, L, D].
+        """
+        query_BLHK, key_BLGK, value_BLGK = self._project(x_BLD, tokens)
+        context_BLHK = self.core(query_BLHK, key_BLGK, value_BLGK, tokens, tokens)
+        return self._finish(context_BLHK)
+
+    def init_cache(self, batch_size: int, length: int) -> KeyValues:
+        """Make an empty cache for `length` tokens in each row."""
+        empty = jnp.zeros((batch_size, length, self.num_kv_heads, self.head_dim), self.dtype)
+        return KeyValues(empty, empty)
+
+    def decode(
+        self, x_BLD: jax.Array, tokens: Tokens, cache: KeyValues, cached: Tokens, start: jax.Array
+    ) -> tuple[jax.Array, KeyValues]:
+        """Attend from new tokens to all that came before, and remember the new ones.
+
+        Args:
+          x_BLD: The new tokens [B, L, D].
+          tokens: Positions and segments of the new tokens.
+          cache: Keys and values of S places.
+          cached: Positions and segments of the S places, the new tokens included.
+          start: The place of the first new token, an int32 scalar.
+
+        Returns:
+          [B, L, D] and the cache with the new tokens.
+        """
+        query_BLHK, key_BLGK, value_BLGK = self._project(x_BLD, tokens)
+        write = jax.lax.dynamic_update_slice_in_dim
+        cache = KeyValues(
+            write(cache.key_BSGK, key_BLGK, start, axis=1),
+            write(cache.value_BSGK, value_BLGK, start, axis=1),
+        )
+        context_BLHK = self.core(query_BLHK, cache.key_BSGK, cache.value_BSGK, tokens, cached)
+        return self._finish(context_BLHK), cache
+
+    def _project(self, x_BLD: jax.Array, tokens: Tokens) -> tuple[jax.Array, ...]:
+        query_BLHK, key_BLGK, value_BLGK = self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
+        if self.rotary is not None:
+            query_BLHK = self.rotary(query_BLHK, tokens.positions_BL)
+            key_BLGK = self.rotary(key_BLGK, tokens.positions_BL)
+        return (
+            checkpoint_name(constrain(query_BLHK, QUERY_AXES), "query"),
+            checkpoint_name(constrain(key_BLGK, KEY_AXES), "key"),
+            checkpoint_name(constrain(value_BLGK, KEY_AXES), "value"),
+        )
+
+    def _finish(self, context_BLHK: jax.Array) -> jax.Array:
+        context_BLHK = checkpoint_name(constrain(context_BLHK, QUERY_AXES), "attention_context")
+        return checkpoint_name(self.output(context_BLHK), "attention_output")

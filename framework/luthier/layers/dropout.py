@@ -1,0 +1,96 @@
+"""Dropout whose masks belong to tokens, not to array positions.
+
+The mask of a token depends on the step's key, the site in the model, the document and the position
+in it, and on nothing else. Hence accumulation, packing, meshes, scanned or unrolled layers and
+rematerialization all see the same masks, and gradients agree between them.
+
+Shapes: B rows, L length, D any feature dimensions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+_fold_each = jax.vmap(jax.vmap(jax.random.fold_in))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DropoutKeys:
+    """One random key per token, for one site of the model.
+
+    Args:
+      token_keys_BL: Typed keys [B, L].
+    """
+
+    token_keys_BL: jax.Array
+
+    @classmethod
+    def of_tokens(
+        cls, key: jax.Array, documents_BL: jax.Array, positions_BL: jax.Array
+    ) -> DropoutKeys:
+        """Key every token by its document and its position there.
+
+        Args:
+          key: The step's key.
+          documents_BL: Global document ids, int32 [B, L].
+          positions_BL: Positions in the document, int32 [B, L].
+
+        Returns:
+          The keys of the model's root; parts get theirs by `fold`.
+        """
+        rows = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (None, 0))(key, documents_BL)
+        return cls(_fold_each(rows, positions_BL))
+
+    def fold(self, site: int | jax.Array) -> DropoutKeys:
+        """Return the keys of a site below this one; `site` may be traced (a layer's index)."""
+        sites = jnp.full(self.token_keys_BL.shape, site, jnp.uint32)
+        return DropoutKeys(_fold_each(self.token_keys_BL, sites))
+
+    def uniform(self, shape: tuple[int, ...]) -> jax.Array:
+        """Draw from [0, 1) for every token: float32 [B, L, *shape]."""
+        draw = lambda key: jax.random.uniform(key, shape, jnp.float32)  # noqa: E731
+        return jax.vmap(jax.vmap(draw))(self.token_keys_BL)
+
+
+def fold(keys: DropoutKeys | None, site: int | jax.Array) -> DropoutKeys | None:
+    """Return the keys of a site below, or None where there are none (evaluation)."""
+    return None if keys is None else keys.fold(site)
+
+
+class Dropout(nnx.Module):
+    """Sets each element to zero with probability `rate` and scales the others by 1/(1 - rate).
+
+    Args:
+      rate: Probability of zero; may be traced.
+
+    Source: Srivastava et al. 2014, Dropout: a simple way to prevent neural networks from
+      overfitting, section 10 (inverted scaling).
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ()
+    RANGES: ClassVar[dict[str, str]] = {"rate": "0 <= x < 1"}
+
+    def __init__(self, rate: Any = 0.0):
+        self.rate = rate
+
+    def __call__(self, x: jax.Array, keys: DropoutKeys | None) -> jax.Array:
+        """Drop elements of x.
+
+        Args:
+          x: [B, L, ...].
+          keys: Keys of this site; None means no dropout.
+
+        Returns:
+          The same shape and type.
+        """
+        if keys is None:
+            return x
+        keep = jnp.asarray(1.0 - self.rate, jnp.float32)
+        kept = keys.uniform(x.shape[2:]) < keep
+        return jnp.where(kept, x * (1.0 / keep).astype(x.dtype), jnp.zeros((), x.dtype))

@@ -1,0 +1,176 @@
+"""From tokens to vectors, and from vectors to logits.
+
+Shapes: B rows, L length, D embed, V vocab.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from luthier.layers.dropout import DropoutKeys
+from luthier.layers.initializers import FanIn, Initializer, Normal
+from luthier.layers.parameters import DType, Template, create, parameter, value_of, wide
+from luthier.layers.positions import Tokens
+from luthier.parallel import constrain
+
+LOGITS_AXES = ("batch", "length", "vocab")
+
+
+class Embedding(nnx.Module):
+    """A learned vector for every token, plus that of its position where there is one.
+
+    Args:
+      table: Initializer of the token vectors, which it sees as the kernel (D, V) of the
+        projection to logits: `FanIn()` gives each vector an expected norm of 1.
+      position: Template of what is added for positions; None where attention knows them.
+      dropout: Template of the dropout on the sum; None means none.
+      pad_to_multiple: Rows of the table are a multiple of this, so that meshes divide it; rows
+        beyond the vocabulary are zero at first and never used.
+      vocab_size: V.
+      dim: D.
+      dtype: Type of the result.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "dim", "dtype", "param_dtype", "rngs")
+    RANGES: ClassVar[dict[str, str]] = {"pad_to_multiple": "1 <= x", "vocab_size": "1 <= x"}
+
+    def __init__(
+        self,
+        table: Initializer = Normal(0.02),
+        position: Template | None = None,
+        dropout: Template | None = None,
+        pad_to_multiple: int = 1,
+        *,
+        vocab_size: int,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        self.vocab_size = vocab_size
+        self.dtype = dtype
+        kernel = parameter(table, (dim,), (vocab_size,), ("embed", "vocab"), param_dtype, rngs)
+        rows = _pad(kernel[...], vocab_size, pad_to_multiple).T
+        self.table = nnx.Param(rows, logical_axes=("vocab", "embed"))
+        self.position = None if position is None else create(position, **inherited)
+        self.dropout = None if dropout is None else create(dropout, **inherited)
+
+    def check_length(self, length: int) -> None:
+        """Refuse rows that are longer than the positions reach.
+
+        Args:
+          length: Length of the rows.
+
+        Raises:
+          BadInput: There are not that many positions.
+        """
+        if self.position is not None and hasattr(self.position, "check_length"):
+            self.position.check_length(length)
+
+    def __call__(
+        self, inputs_BL: jax.Array, tokens: Tokens, dropout: DropoutKeys | None = None
+    ) -> jax.Array:
+        """Embed tokens.
+
+        Args:
+          inputs_BL: Token ids, int32 [B, L]. An id beyond the table gives NaN.
+          tokens: Their positions and segments.
+          dropout: Keys of this site; None means no dropout.
+
+        Returns:
+          [B, L, D] in `dtype`.
+        """
+        x_BLD = jnp.take(value_of(self.table, self.dtype), inputs_BL, axis=0)
+        if self.position is not None:
+            x_BLD = x_BLD + self.position(tokens.positions_BL)
+        if self.dropout is not None:
+            x_BLD = self.dropout(x_BLD, dropout)
+        return constrain(x_BLD, ("batch", "length", "embed"))
+
+
+class TiedUnembedding(nnx.Module):
+    """Logits by the inner products with the embedding table: an explicit tie, no parameters.
+
+    Source: Press and Wolf 2017, arXiv 1608.05859, section 3.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ()
+
+    def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:
+        """Score every token of the vocabulary.
+
+        Args:
+          hidden_BLD: [B, L, D].
+          embedding: The module whose table is used.
+
+        Returns:
+          Logits [B, L, V], float32 or wider.
+        """
+        table_VD = value_of(embedding.table, embedding.dtype)
+        return _logits(hidden_BLD, table_VD.T, embedding.vocab_size)
+
+
+class Unembedding(nnx.Module):
+    """Logits by a kernel of their own.
+
+    Args:
+      kernel: Initializer of the kernel, a matrix (D, V).
+      pad_to_multiple: Columns of the kernel are a multiple of this, so that meshes divide it.
+      vocab_size: V.
+      dim: D.
+      dtype: Type of the factors of the product.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "dim", "dtype", "param_dtype", "rngs")
+    RANGES: ClassVar[dict[str, str]] = {"pad_to_multiple": "1 <= x", "vocab_size": "1 <= x"}
+
+    def __init__(
+        self,
+        kernel: Initializer = FanIn(),
+        pad_to_multiple: int = 1,
+        *,
+        vocab_size: int,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.vocab_size = vocab_size
+        self.dtype = dtype
+        axes = ("embed", "vocab")
+        real = parameter(kernel, (dim,), (vocab_size,), axes, param_dtype, rngs)
+        self.kernel = nnx.Param(_pad(real[...], vocab_size, pad_to_multiple), logical_axes=axes)
+
+    def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:
+        """Score every token of the vocabulary.
+
+        Args:
+          hidden_BLD: [B, L, D].
+          embedding: Not used; tied unembeddings read its table.
+
+        Returns:
+          Logits [B, L, V], float32 or wider.
+        """
+        kernel_DV = value_of(self.kernel, self.dtype)
+        return _logits(hidden_BLD, kernel_DV, self.vocab_size)
+
+
+def _pad(kernel_DV: jax.Array, vocab_size: int, multiple: int) -> jax.Array:
+    return jnp.pad(kernel_DV, ((0, 0), (0, -vocab_size % multiple)))
+
+
+def _logits(hidden_BLD: jax.Array, kernel_DV: jax.Array, vocab_size: int) -> jax.Array:
+    # A matrix product, not a tensor product: see `Linear`.
+    hidden = hidden_BLD.astype(kernel_DV.dtype).reshape(-1, hidden_BLD.shape[-1])
+    logits = jnp.matmul(hidden, kernel_DV, preferred_element_type=wide(kernel_DV.dtype))
+    logits_BLV = logits.reshape(*hidden_BLD.shape[:-1], -1)
+    return constrain(logits_BLV[..., :vocab_size], LOGITS_AXES)

@@ -1,0 +1,123 @@
+"""Initializers as values: small callables that a graph can hold, show and change.
+
+Every one is called as `initializer(key, shape, dtype)`, like those of `jax.nn.initializers`, which
+fit here too. Kernels of any rank are initialized as the matrix `(fan in, fan out)`.
+Standard deviations may be traced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+
+DType = Any
+
+# The standard deviation of a standard normal cut off at two standard deviations.
+_TRUNCATED_STDDEV = 0.87962566103423978
+
+
+class Initializer(Protocol):
+    """Makes the first value of a parameter."""
+
+    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
+        """Return an array of the shape and type, drawn with the key."""
+
+
+def _normal(key: jax.Array, shape: Sequence[int], stddev: Any, dtype: DType) -> jax.Array:
+    return (jax.random.normal(key, tuple(shape), jnp.float32) * stddev).astype(dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Zeros:
+    """All zeros."""
+
+    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
+        """Return zeros."""
+        return jnp.zeros(tuple(shape), dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ones:
+    """All ones."""
+
+    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
+        """Return ones."""
+        return jnp.ones(tuple(shape), dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Normal:
+    """Normal with mean zero.
+
+    Args:
+      stddev: Standard deviation.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"stddev": "0 <= x"}
+    stddev: float = 0.02
+
+    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
+        """Return a normal sample."""
+        return _normal(key, shape, self.stddev, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedNormal:
+    """Normal with mean zero, cut off at two standard deviations.
+
+    Args:
+      stddev: Standard deviation of what is returned, that is after the cut.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"stddev": "0 <= x"}
+    stddev: float = 0.02
+
+    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
+        """Return a truncated normal sample."""
+        unit = jax.random.truncated_normal(key, -2.0, 2.0, tuple(shape), jnp.float32)
+        return (unit * (1 / _TRUNCATED_STDDEV) * self.stddev).astype(dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class FanIn:
+    """Normal of variance `scale / fan_in`: outputs keep the variance of inputs at scale 1.
+
+    Args:
+      scale: Variance of an output per unit of input variance.
+
+    Source: LeCun et al. 1998, Efficient BackProp, section 4.6 (scale 1); He et al. 2015,
+      arXiv 1502.01852, equation 10 (scale 2).
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"scale": "0 <= x"}
+    scale: float = 1.0
+
+    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
+        """Return a sample for a matrix of shape (fan in, fan out)."""
+        return _normal(key, shape, (self.scale / math.prod(shape[:-1])) ** 0.5, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class FanAverage:
+    """Uniform in `±sqrt(6 scale / (fan_in + fan_out))`.
+
+    Args:
+      scale: Variance of the matrix elements, in units of `2 / (fan_in + fan_out)`.
+
+    Source: Glorot and Bengio 2010, Understanding the difficulty of training deep feedforward
+      neural networks, equation 16.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"scale": "0 <= x"}
+    scale: float = 1.0
+
+    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
+        """Return a sample for a matrix of shape (fan in, fan out)."""
+        limit = (6.0 * self.scale / (math.prod(shape[:-1]) + shape[-1])) ** 0.5
+        unit = jax.random.uniform(key, tuple(shape), jnp.float32, -1.0, 1.0)
+        return (unit * limit).astype(dtype)

@@ -1,0 +1,88 @@
+"""Linear maps between groups of dimensions.
+
+Shapes: `...` any leading dimensions; inputs and outputs are groups of one or more dimensions, such
+as embed -> (heads, head_dim).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from luthier.layers.initializers import FanIn, Initializer
+from luthier.layers.parameters import DType, parameter, value_of, vector
+
+
+class Linear(nnx.Module):
+    """A linear map `y = x W + b` over the last dimensions of its input.
+
+    Args:
+      kernel: Initializer of W, which it sees as a matrix (fan in, fan out).
+      bias: Initializer of b; None means no bias.
+      inputs: Sizes of the input dimensions, the last ones of x.
+      outputs: Sizes of the output dimensions.
+      input_axes: Logical axis names of the input dimensions of W.
+      output_axes: Logical axis names of the output dimensions of W.
+      dtype: Type that is computed in, and of the result.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = (
+        "inputs",
+        "outputs",
+        "input_axes",
+        "output_axes",
+        "dtype",
+        "param_dtype",
+        "rngs",
+    )
+
+    def __init__(
+        self,
+        kernel: Initializer = FanIn(),
+        bias: Initializer | None = None,
+        *,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        input_axes: Sequence[str | None],
+        output_axes: Sequence[str | None],
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        axes = (*input_axes, *output_axes)
+        self.num_inputs = len(inputs)
+        self.dtype = dtype
+        self.kernel = parameter(kernel, inputs, outputs, axes, param_dtype, rngs)
+        self.bias = None if bias is None else vector(bias, outputs, output_axes, param_dtype, rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map x.
+
+        Args:
+          x: [..., *inputs].
+
+        Returns:
+          [..., *outputs] in `dtype`.
+        """
+        y = _product(x, self.kernel[...], self.num_inputs, self.dtype)
+        return y if self.bias is None else y + value_of(self.bias, self.dtype)
+
+
+# Keeps x and the kernel as they are for the backward pass, not their casts and reshapes. Nothing
+# costly is computed again: the gradient does not need the product.
+@functools.partial(jax.checkpoint, static_argnums=(2, 3), prevent_cse=False)
+def _product(x: jax.Array, kernel: jax.Array, num_inputs: int, dtype: DType) -> jax.Array:
+    inputs, outputs = kernel.shape[:num_inputs], kernel.shape[num_inputs:]
+    # Matrices, not tensors: the CPU backend transposes both factors of a weight gradient that
+    # contracts more than one dimension, which takes longer than the product.
+    x_TI = x.astype(dtype).reshape(-1, math.prod(inputs))
+    y_TO = x_TI @ kernel.astype(dtype).reshape(math.prod(inputs), -1)
+    return y_TO.reshape(*x.shape[: x.ndim - num_inputs], *outputs)

@@ -1,0 +1,111 @@
+"""Normalization over the embedding dimension, with statistics in float32 (float64 in float64).
+
+Shapes: D embed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from luthier.layers.initializers import Initializer, Ones, Zeros
+from luthier.layers.parameters import DType, value_of, vector, wide
+
+
+class LayerNorm(nnx.Module):
+    """Layer normalization `y = (x - mean) / sqrt(var + epsilon) * g + b`.
+
+    Args:
+      epsilon: Added to the variance.
+      scale: Initializer of g.
+      bias: Initializer of b; None means no bias.
+      dim: Size of the last dimension.
+      dtype: Type of the result.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: Ba, Kiros and Hinton 2016, arXiv 1607.06450, equation 4.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    RANGES: ClassVar[dict[str, str]] = {"epsilon": "0 <= x", "dim": "1 <= x"}
+
+    def __init__(
+        self,
+        epsilon: float = 1e-5,
+        scale: Initializer = Ones(),
+        bias: Initializer | None = Zeros(),
+        *,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.epsilon = epsilon
+        self.dtype = dtype
+        self.scale = vector(scale, (dim,), ("embed",), param_dtype, rngs)
+        self.bias = None if bias is None else vector(bias, (dim,), ("embed",), param_dtype, rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalize x [..., D] over its last dimension; returns the same shape in `dtype`."""
+        kind = wide(x.dtype)
+        bias = None if self.bias is None else value_of(self.bias, kind)
+        scale = value_of(self.scale, kind)
+        return _layer_norm(x, scale, bias, self.epsilon).astype(self.dtype)
+
+
+class RMSNorm(nnx.Module):
+    """Root mean square normalization `y = x / sqrt(mean(x^2) + epsilon) * g`.
+
+    Args:
+      epsilon: Added to the mean square.
+      scale: Initializer of g.
+      dim: Size of the last dimension.
+      dtype: Type of the result.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: Zhang and Sennrich 2019, arXiv 1910.07467, equation 4.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    RANGES: ClassVar[dict[str, str]] = {"epsilon": "0 <= x", "dim": "1 <= x"}
+
+    def __init__(
+        self,
+        epsilon: float = 1e-6,
+        scale: Initializer = Ones(),
+        *,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.epsilon = epsilon
+        self.dtype = dtype
+        self.scale = vector(scale, (dim,), ("embed",), param_dtype, rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalize x [..., D] over its last dimension; returns the same shape in `dtype`."""
+        scale = value_of(self.scale, wide(x.dtype))
+        return _rms_norm(x, scale, self.epsilon).astype(self.dtype)
+
+
+# Only the input is kept for the backward pass: the rest is cheaper to compute again than to store.
+@jax.checkpoint
+def _layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: Any) -> jax.Array:
+    x = x.astype(wide(x.dtype))
+    x = x - x.mean(-1, keepdims=True)
+    variance = jnp.square(x).mean(-1, keepdims=True)
+    y = x * jax.lax.rsqrt(variance + epsilon) * scale
+    return y if bias is None else y + bias
+
+
+@jax.checkpoint
+def _rms_norm(x: jax.Array, scale: jax.Array, epsilon: Any) -> jax.Array:
+    x = x.astype(wide(x.dtype))
+    mean_square = jnp.square(x).mean(-1, keepdims=True)
+    return x * jax.lax.rsqrt(mean_square + epsilon) * scale

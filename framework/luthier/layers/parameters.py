@@ -1,0 +1,112 @@
+"""How modules are made from templates, and how parameters are made.
+
+A *template* is a callable that makes a module: a class, or a partial of one with its settings. The
+parent calls it with what the child inherits (sizes, dtypes, `rngs`), through `create`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from luthier.layers.initializers import Initializer
+
+Template = Callable[..., Any]
+DType = Any
+
+AXES = "logical_axes"
+"""The metadata key under which a parameter carries one logical axis name per dimension."""
+
+
+def create(template: Template, **offered: Any) -> Any:
+    """Make a module from its template, handing it what it inherits.
+
+    A child declares what it takes from its parent in `INHERITED`; a callable without that
+    attribute gets the offered values that its signature names. What the template binds itself
+    (`dtype=jnp.float32` on a norm) is left alone.
+
+    Args:
+      template: A class, function, or partial of one.
+      **offered: What the parent has to give: sizes, `dtype`, `param_dtype`, `rngs`.
+
+    Returns:
+      What the template makes, usually an `nnx.Module`.
+    """
+    target, bound = template, set[str]()
+    while isinstance(target, functools.partial):
+        bound |= target.keywords.keys()
+        target = target.func
+    # Fiddle wraps a class whose arguments are made afresh by each call.
+    target = getattr(target, "func", target)
+    names = getattr(target, "INHERITED", None)
+    if names is None:
+        signed = target.__init__ if inspect.isclass(target) else target
+        names = inspect.signature(signed).parameters
+    return template(**{k: v for k, v in offered.items() if k in names and k not in bound})
+
+
+def parameter(
+    initializer: Initializer,
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    axes: Sequence[str | None],
+    dtype: DType,
+    rngs: nnx.Rngs,
+) -> nnx.Param:
+    """Make a parameter of shape `inputs + outputs`.
+
+    The initializer always sees the matrix `(fan in, fan out)`, so that variance scaling is right
+    for kernels of any rank, such as `(embed, heads, head_dim)`.
+
+    Args:
+      initializer: Called as `initializer(key, shape, dtype)`.
+      inputs: Sizes of the dimensions that are summed over when the kernel is applied.
+      outputs: Sizes of the other dimensions.
+      axes: One logical axis name per dimension.
+      dtype: Type to store.
+      rngs: Supplies one key of the `params` stream.
+
+    Returns:
+      The parameter, with `axes` as its `logical_axes` metadata.
+    """
+    matrix = initializer(rngs.params(), (math.prod(inputs), math.prod(outputs)), dtype)
+    return nnx.Param(matrix.reshape(*inputs, *outputs), logical_axes=tuple(axes))
+
+
+def vector(
+    initializer: Initializer,
+    shape: Sequence[int],
+    axes: Sequence[str | None],
+    dtype: DType,
+    rngs: nnx.Rngs,
+) -> nnx.Param:
+    """Make a parameter that is no kernel: a bias or a scale.
+
+    Args:
+      initializer: Called as `initializer(key, shape, dtype)`.
+      shape: Its shape.
+      axes: One logical axis name per dimension.
+      dtype: Type to store.
+      rngs: Supplies one key of the `params` stream.
+
+    Returns:
+      The parameter, with `axes` as its `logical_axes` metadata.
+    """
+    return nnx.Param(initializer(rngs.params(), tuple(shape), dtype), logical_axes=tuple(axes))
+
+
+def wide(dtype: DType) -> DType:
+    """Return the type for sums, exponentials and angles: float32, or wider if `dtype` is."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def value_of(param: nnx.Param, dtype: DType) -> jax.Array:
+    """Return the parameter's array in the type that is computed in."""
+    return jnp.asarray(param[...], dtype)

@@ -1,0 +1,179 @@
+"""A decoder: the assembly of embedding, layers and unembedding into a language model.
+
+Shapes: B rows, L length, D embed, V vocab, S cached length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from luthier.layers import (
+    DropoutKeys,
+    Embedding,
+    Scanned,
+    Stack,
+    Template,
+    TiedUnembedding,
+    Tokens,
+    create,
+    fold,
+)
+
+DType = Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """What a decoder remembers of the tokens that it has seen.
+
+    Args:
+      layers: The caches of the blocks, stacked over the layers.
+      length: Number of tokens seen, the same in every row: int32 scalar.
+      places_S: The number of each place of the cache: int32 [S].
+    """
+
+    layers: Any
+    length: jax.Array
+    places_S: jax.Array
+
+
+class Decoder(nnx.Module):
+    """A causal language model: embedding, layers, norm, unembedding.
+
+    Args:
+      vocab_size: V.
+      dim: D.
+      num_layers: Number of blocks.
+      block: Template of a layer, such as `PreNormBlock`.
+      norm: Template of the norm after the last layer.
+      embedding: Template of the embedding, which also knows learned positions and dropout.
+      unembedding: Template of the map to logits, `TiedUnembedding` or `Unembedding`.
+      stack: How the layers are run: `Scanned` or `Unrolled`, with its remat policy.
+      dtype: Type that is computed in, by all parts that do not set their own.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("rngs",)
+    RANGES: ClassVar[dict[str, str]] = {
+        "vocab_size": "1 <= x",
+        "dim": "1 <= x",
+        "num_layers": "1 <= x",
+    }
+
+    def __init__(
+        self,
+        vocab_size: int,
+        dim: int,
+        num_layers: int,
+        block: Template,
+        norm: Template,
+        embedding: Template = Embedding,
+        unembedding: Template = TiedUnembedding,
+        stack: Stack = Scanned(),
+        *,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype}
+        ends = {"vocab_size": vocab_size, "rngs": rngs, **inherited}
+        self.vocab_size = vocab_size
+        self.stack = stack
+        self.embedding = create(embedding, **ends)
+        self.blocks = stack.create(
+            lambda rngs: create(block, rngs=rngs, **inherited), num_layers, rngs
+        )
+        self.norm = create(norm, rngs=rngs, **inherited)
+        self.unembedding = create(unembedding, **ends)
+
+    def hidden(
+        self,
+        inputs_BL: jax.Array,
+        *,
+        positions_BL: jax.Array | None = None,
+        segments_BL: jax.Array | None = None,
+        dropout: DropoutKeys | None = None,
+    ) -> jax.Array:
+        """Run everything but the unembedding.
+
+        Args:
+          inputs_BL: Token ids, int32 [B, L].
+          positions_BL: Positions, from 0 in every segment, int32 [B, L]; None means 0, 1, ...
+          segments_BL: Documents of the row from 1, 0 for padding, int32 [B, L]; None means one.
+          dropout: Keys of the tokens; None means no dropout (evaluation).
+
+        Returns:
+          [B, L, D], normalized.
+        """
+        single = Tokens.single(*inputs_BL.shape)
+        tokens = Tokens(
+            single.positions_BL if positions_BL is None else positions_BL,
+            single.segments_BL if segments_BL is None else segments_BL,
+        )
+        x_BLD = self.embedding(inputs_BL, tokens, fold(dropout, 0))
+        below = fold(dropout, 1)
+
+        def apply(block: Any, index: jax.Array, x_BLD: jax.Array, _: None) -> Any:
+            return block(x_BLD, tokens, fold(below, index)), None
+
+        x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD)
+        return self.norm(x_BLD)
+
+    def logits(self, hidden_BLD: jax.Array) -> jax.Array:
+        """Return the logits of the next tokens, float32 [B, L, V]."""
+        return self.unembedding(hidden_BLD, self.embedding)
+
+    def __call__(self, inputs_BL: jax.Array, **described: Any) -> jax.Array:
+        """Return the logits of the next tokens, float32 [B, L, V]; arguments as for `hidden`."""
+        return self.logits(self.hidden(inputs_BL, **described))
+
+    def init_cache(self, batch_size: int, length: int) -> Cache:
+        """Make an empty cache.
+
+        Args:
+          batch_size: Number of rows.
+          length: Most tokens that a row will have.
+
+        Returns:
+          The cache.
+
+        Raises:
+          BadInput: The model has no positions for rows of this length.
+        """
+        self.embedding.check_length(length)
+        layers = self.stack.init_own(
+            self.blocks, lambda block: block.init_cache(batch_size, length)
+        )
+        return Cache(layers, jnp.int32(0), jnp.arange(length, dtype=jnp.int32))
+
+    def decode(self, tokens_BL: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
+        """Append tokens to every row.
+
+        Args:
+          tokens_BL: The next L >= 1 tokens of each row, int32 [B, L].
+          cache: What `init_cache` or the last call gave, with room for them.
+
+        Returns:
+          The logits after the last of them, float32 [B, V], and the cache for the next call.
+        """
+        B, L = tokens_BL.shape
+        start, length = cache.length, cache.length + L
+        places_BS = jnp.broadcast_to(cache.places_S, (B, cache.places_S.size))
+        cached = Tokens(places_BS, (places_BS < length).astype(jnp.int32))
+        single = Tokens.single(B, L)
+        tokens = Tokens(single.positions_BL + start, single.segments_BL)
+
+        def apply(block: Any, index: jax.Array, x_BLD: jax.Array, cache: Any) -> Any:
+            return block.decode(x_BLD, tokens, cache, cached, start)
+
+        x_BLD = self.embedding(tokens_BL, tokens)
+        x_BLD, layers = self.stack.apply(self.blocks, apply, x_BLD, cache.layers)
+        logits_B1V = self.logits(self.norm(x_BLD[:, -1:]))
+        return logits_B1V[:, 0], Cache(layers, length, cache.places_S)

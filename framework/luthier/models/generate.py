@@ -1,0 +1,177 @@
+"""Continuing prompts, token by token, in one compiled loop.
+
+Shapes: B rows, L length of prompts (padded on the right), T most tokens of a row, V vocab.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from luthier.errors import BadInput, Problem
+from luthier.models.language_model import LanguageModel
+from luthier.models.sampling import sample
+
+# Lengths are rounded up to a multiple of this, so that near lengths share a compiled program.
+_LENGTH_MULTIPLE = 32
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """The loop's rows: prompts, then what has been drawn for them."""
+
+    tokens_BT: jax.Array
+    index: jax.Array
+    done_B: jax.Array
+    logits_BV: jax.Array
+    cache: Any
+
+
+def generate(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop_tokens: Sequence[int] = (),
+    seed: int = 0,
+) -> list[list[int]]:
+    """Continue prompts by sampling.
+
+    What is drawn for a prompt depends on the seed, the prompt, and how many equal prompts stand
+    before it, but not on the other prompts of the batch.
+
+    Args:
+      model: The language model.
+      prompts: Token ids, at least one for each prompt (a BOS where there is nothing else); lengths
+        may differ.
+      max_new_tokens: Most tokens to add to each prompt.
+      temperature: Divides the logits; 0 takes the likeliest token each time.
+      top_k: Draw from the k likeliest tokens; None means all.
+      top_p: Draw from the smallest set of likeliest tokens with probability p; None means all.
+      stop_tokens: A row ends where one of these is drawn; it is not returned.
+      seed: Seed of the draws.
+
+    Returns:
+      The new tokens of each prompt.
+
+    Raises:
+      BadInput: An argument is out of its range; all such arguments are named.
+    """
+    _check(prompts, max_new_tokens, temperature, top_k, top_p)
+    if not prompts:
+        return []
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    total = int(lengths.max()) + max_new_tokens
+    tokens = np.zeros((len(prompts), -(-total // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE), np.int32)
+    for row, prompt in zip(tokens, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    graphdef, state = nnx.split(model)
+    tokens = _continue(
+        graphdef,
+        int(lengths.min()),
+        state,
+        tokens,
+        lengths,
+        lengths + np.int32(max_new_tokens),
+        np.asarray(stop_tokens, np.int32).reshape(-1),
+        _row_keys(prompts, seed),
+        jnp.float32(temperature),
+        None if top_k is None else jnp.int32(top_k),
+        None if top_p is None else jnp.float32(top_p),
+    )
+    rows = zip(np.asarray(tokens).tolist(), lengths.tolist(), strict=True)
+    return [_until(row[n : n + max_new_tokens], stop_tokens) for row, n in rows]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _continue(
+    graphdef: Any,
+    prefill: int,
+    state: Any,
+    tokens_BT: jax.Array,
+    lengths_B: jax.Array,
+    ends_B: jax.Array,
+    stop_tokens: jax.Array,
+    keys_B: jax.Array,
+    temperature: jax.Array,
+    top_k: jax.Array | None,
+    top_p: jax.Array | None,
+) -> jax.Array:
+    """Fill tokens_BT behind the prompts; the first `prefill` tokens are read in one go."""
+    model = nnx.merge(graphdef, state)
+    B, T = tokens_BT.shape
+    logits_BV, cache = model.decode(tokens_BT[:, :prefill], model.init_cache(B, T))
+    fold = jax.vmap(jax.random.fold_in, (0, None))
+
+    def going(rows: _Rows) -> jax.Array:
+        return ~rows.done_B.all()
+
+    def step(rows: _Rows) -> _Rows:
+        keys_B_ = fold(keys_B, rows.index)
+        drawn_B = sample(keys_B_, rows.logits_BV, temperature=temperature, top_k=top_k, top_p=top_p)
+        in_prompt_B = rows.index < lengths_B
+        next_B = jnp.where(in_prompt_B, rows.tokens_BT[:, rows.index], drawn_B)
+        tokens_BT = rows.tokens_BT.at[:, rows.index].set(next_B)
+        stopped_B = ~in_prompt_B & jnp.isin(next_B, stop_tokens)
+        done_B = rows.done_B | stopped_B | (rows.index + 1 >= ends_B)
+        logits_BV, cache = model.decode(next_B[:, None], rows.cache)
+        return _Rows(tokens_BT, rows.index + 1, done_B, logits_BV, cache)
+
+    start = _Rows(tokens_BT, jnp.int32(prefill), ends_B <= prefill, logits_BV, cache)
+    return jax.lax.while_loop(going, step, start).tokens_BT
+
+
+def _row_keys(prompts: Sequence[Sequence[int]], seed: int) -> jax.Array:
+    """Key every row by its prompt, and equal prompts by their order."""
+    seen: Counter[int] = Counter()
+    words = []
+    for prompt in prompts:
+        digest = zlib.crc32(np.asarray(prompt, "<i4").tobytes())
+        words.append((digest, seen[digest]))
+        seen[digest] += 1
+    fold = jax.vmap(jax.random.fold_in)
+    digests, orders = np.array(words, np.uint32).T
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
+    return fold(keys, orders)
+
+
+def _until(tokens: list[int], stop_tokens: Sequence[int]) -> list[int]:
+    ends = [i for i, token in enumerate(tokens) if token in stop_tokens]
+    return tokens[: ends[0]] if ends else tokens
+
+
+def _check(
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+) -> None:
+    problems = [
+        Problem(f"prompt {i} is empty", remedy="begin it with the tokenizer's BOS")
+        for i, prompt in enumerate(prompts)
+        if not len(prompt)
+    ]
+    if max_new_tokens < 0:
+        problems.append(Problem(f"max_new_tokens is {max_new_tokens}, not >= 0"))
+    if not 0 <= temperature < float("inf"):
+        problems.append(Problem(f"temperature is {temperature}, not a finite number >= 0"))
+    if top_k is not None and top_k < 1:
+        problems.append(Problem(f"top_k is {top_k}, not >= 1", remedy="None keeps all tokens"))
+    if top_p is not None and not 0 < top_p <= 1:
+        problems.append(Problem(f"top_p is {top_p}, not in (0, 1]", remedy="None keeps all tokens"))
+    if problems:
+        raise BadInput(problems)

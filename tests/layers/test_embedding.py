@@ -1,0 +1,95 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from luthier.errors import BadInput
+from luthier.layers import (
+    Dropout,
+    DropoutKeys,
+    Embedding,
+    FanIn,
+    LearnedPositions,
+    Normal,
+    TiedUnembedding,
+    Tokens,
+    Unembedding,
+)
+
+SIZES = {"vocab_size": 11, "dim": 4}
+IDS = jnp.array([[0, 10, 3]])
+TOKENS = Tokens.single(1, 3)
+
+
+def test_tokens_are_looked_up():
+    embedding = Embedding(Normal(1.0), **SIZES, rngs=nnx.Rngs(0))
+    assert (embedding(IDS, TOKENS) == embedding.table[...][IDS]).all()
+    assert embedding.table.get_metadata()["logical_axes"] == ("vocab", "embed")
+
+
+def test_padding_changes_no_other_parameter():
+    plain = Embedding(Normal(1.0), **SIZES, rngs=nnx.Rngs(0))
+    padded = Embedding(Normal(1.0), pad_to_multiple=8, **SIZES, rngs=nnx.Rngs(0))
+    assert padded.table.shape == (16, 4)
+    assert (padded.table[...][:11] == plain.table[...]).all()
+    assert not padded.table[...][11:].any()
+
+
+def test_ids_beyond_the_table_are_loud():
+    embedding = Embedding(**SIZES, rngs=nnx.Rngs(0))
+    assert jnp.isnan(embedding(jnp.array([[11]]), Tokens.single(1, 1))).all()
+
+
+def test_positions_and_dropout():
+    embedding = Embedding(
+        position=functools.partial(LearnedPositions, 3),
+        dropout=functools.partial(Dropout, 0.5),
+        **SIZES,
+        rngs=nnx.Rngs(0),
+    )
+    expected = embedding.table[...][IDS] + embedding.position.table[...]
+    assert (embedding(IDS, TOKENS) == expected).all()
+    keys = DropoutKeys.of_tokens(jax.random.key(0), IDS, TOKENS.positions_BL)
+    dropped = embedding(IDS, TOKENS, keys)
+    assert (dropped == 0).any()
+    assert ((dropped == 0) | jnp.isclose(dropped, 2 * expected)).all()
+    with pytest.raises(BadInput, match="learned positions"):
+        embedding.check_length(4)
+
+
+def test_fan_in_gives_vectors_of_norm_one():
+    embedding = Embedding(FanIn(), vocab_size=500, dim=64, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(jnp.square(embedding.table[...]).sum(-1).mean(), 1.0, rtol=0.05)
+
+
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_tied_logits_are_inner_products(multiple, draw, distance):
+    embedding = Embedding(Normal(1.0), pad_to_multiple=multiple, **SIZES, rngs=nnx.Rngs(0))
+    unembedding, hidden = TiedUnembedding(), draw(2, 3, 4)
+    assert not jax.tree.leaves(nnx.state(unembedding))
+    expected = hidden @ embedding.table[...][:11].T
+    assert unembedding(hidden, embedding).shape == (2, 3, 11)
+    assert distance(unembedding(hidden, embedding), expected) < 1e-6
+
+
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_untied_logits_have_their_kernel(multiple, draw, distance):
+    rngs = nnx.Rngs(0)
+    embedding = Embedding(**SIZES, rngs=rngs)
+    unembedding = Unembedding(pad_to_multiple=multiple, **SIZES, rngs=rngs)
+    hidden = draw(2, 3, 4)
+    expected = hidden @ unembedding.kernel[...][:, :11]
+    assert unembedding(hidden, embedding).shape == (2, 3, 11)
+    assert distance(unembedding(hidden, embedding), expected) < 1e-6
+    assert unembedding.kernel.get_metadata()["logical_axes"] == ("embed", "vocab")
+
+
+def test_logits_are_float32_in_every_dtype(draw):
+    rngs = nnx.Rngs(0)
+    embedding = Embedding(**SIZES, dtype=jnp.bfloat16, rngs=rngs)
+    unembedding = Unembedding(**SIZES, dtype=jnp.bfloat16, rngs=rngs)
+    for layer in (TiedUnembedding(), unembedding):
+        assert layer(draw(2, 3, 4), embedding).dtype == jnp.float32

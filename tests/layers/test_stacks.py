@@ -1,0 +1,133 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from luthier.layers import (
+    FanIn,
+    FullRemat,
+    Linear,
+    NoRemat,
+    Normal,
+    SaveNamed,
+    SaveProjections,
+    Scanned,
+    Unrolled,
+)
+
+STACKS = [
+    Scanned(),
+    Scanned(unroll=3),
+    Scanned(FullRemat()),
+    Scanned(SaveNamed(("x",))),
+    Scanned(SaveProjections()),
+    Unrolled(),
+    Unrolled(FullRemat()),
+]
+
+
+def make_layer(rngs):
+    axes = {"input_axes": ("embed",), "output_axes": (None,)}
+    return Linear(FanIn(), Normal(), inputs=(8,), outputs=(8,), **axes, rngs=rngs)
+
+
+def function(layer, index, x, own):
+    y = jnp.tanh(layer(x)) + (0 if own is None else own)
+    return y, (index, y.sum())
+
+
+def run(stack, x, own=None):
+    layers = stack.create(make_layer, 3, nnx.Rngs(7))
+    graphdef, state = nnx.split(layers)
+
+    def loss(state, x):
+        y, given = stack.apply(nnx.merge(graphdef, state), function, x, own)
+        return jnp.square(y).sum(), (y, given)
+
+    gradients, results = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(state, x)
+    return _by_layer(gradients[0]), gradients[1], results
+
+
+def _by_layer(state):
+    """Return {name: array with a leading layers axis}, for scanned and unrolled alike."""
+    flat = {path: value[...] for path, value in nnx.to_flat_state(state)}
+    if all(isinstance(path[0], int) for path in flat):
+        names = {path[1:] for path in flat}
+        layers = sorted({path[0] for path in flat})
+        return {name: jnp.stack([flat[(i, *name)] for i in layers]) for name in names}
+    return flat
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_parameters_are_bit_identical(jit):
+    def init(stack):
+        return nnx.state(stack.create(make_layer, 3, nnx.Rngs(7)))
+
+    init = jax.jit(init, static_argnums=0) if jit else init
+    scanned, unrolled = _by_layer(init(Scanned())), _by_layer(init(Unrolled()))
+    assert scanned.keys() == unrolled.keys()
+    for name, value in scanned.items():
+        assert np.asarray(value).tobytes() == np.asarray(unrolled[name]).tobytes(), name
+
+
+def test_layers_differ_and_do_not_depend_on_their_number():
+    few, many = (_by_layer(nnx.state(Scanned().create(make_layer, n, nnx.Rngs(7)))) for n in (2, 5))
+    for name, value in many.items():
+        assert (value[:2] == few[name]).all()
+        assert (value[0] != value[1]).any()
+
+
+def test_the_layers_axis_is_named():
+    layers = Scanned().create(make_layer, 3, nnx.Rngs(0))
+    assert layers.kernel.get_metadata()["logical_axes"] == ("layers", "embed", None)
+    assert layers.bias.get_metadata()["logical_axes"] == ("layers", None)
+    assert len(jax.tree.leaves(nnx.state(layers))) == 2
+
+
+@pytest.mark.parametrize("stack", STACKS[1:], ids=repr)
+@pytest.mark.parametrize("with_own", [False, True])
+def test_stacks_agree(stack, with_own, draw, distance):
+    x = draw(4, 8)
+    own = draw(3, 8) if with_own else None
+    parameters, inputs, (y, given) = run(STACKS[0], x, own)
+    parameters_, inputs_, (y_, given_) = run(stack, x, own)
+    for name, gradient in parameters.items():
+        assert distance(parameters_[name], gradient) < 1e-6, name
+    assert distance(inputs_, inputs) < 1e-6
+    assert distance(y_, y) < 1e-6
+    assert (given_[0] == given[0]).all()
+    assert distance(given_[1], given[1]) < 1e-6
+
+
+@pytest.mark.parametrize("stack", [Scanned(), Unrolled()], ids=repr)
+def test_what_belongs_to_each_layer(stack):
+    layers = stack.create(make_layer, 3, nnx.Rngs(0))
+    sums = stack.init_own(layers, lambda layer: layer.kernel[...].sum())
+    assert sums.shape == (3,)
+    assert len(set(sums.tolist())) == 3
+
+
+@pytest.mark.parametrize("stack", [Scanned(), Unrolled()], ids=repr)
+def test_settings_may_be_traced(stack):
+    class Scaled(nnx.Module):
+        def __init__(self, scale, rngs):
+            self.scale = scale
+            self.kernel = nnx.Param(jnp.ones(2))
+
+    def apply(scale):
+        layers = stack.create(lambda rngs: Scaled(scale, rngs), 2, nnx.Rngs(0))
+        body = lambda layer, index, x, own: (x * layer.scale * layer.kernel[...], None)
+        return stack.apply(layers, body, jnp.ones(2))[0]
+
+    assert jax.jit(apply)(3.0).tolist() == [9.0, 9.0]
+
+
+def test_stacks_are_abstract_under_eval_shape():
+    layers = nnx.eval_shape(lambda: Scanned().create(make_layer, 3, nnx.Rngs(0)))
+    assert layers.kernel.get_raw_value().shape == (3, 8, 8)
+
+
+def test_stacks_are_values():
+    assert Scanned() == Scanned(NoRemat(), 1)
+    assert hash(Scanned(SaveNamed(["a"]))) == hash(Scanned(SaveNamed(("a",))))

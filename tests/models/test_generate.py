@@ -1,0 +1,81 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from luthier.errors import BadInput
+from luthier.models import generate
+
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [4]]
+
+
+def test_greedy_is_the_likeliest_token_of_the_full_forward_pass(make_decoder):
+    model = make_decoder()
+    forward = jax.jit(lambda model, inputs: model(inputs))
+    continued = generate(model, PROMPTS, max_new_tokens=5, temperature=0.0)
+    for prompt, new in zip(PROMPTS, continued, strict=True):
+        row = prompt + new
+        logits = forward(model, jnp.array([row + [0] * (16 - len(row))]))[0]
+        assert new == logits.argmax(-1)[len(prompt) - 1 : len(row) - 1].tolist()
+
+
+def test_seeds_reproduce(make_decoder):
+    run = lambda seed: generate(make_decoder(), PROMPTS, max_new_tokens=20, seed=seed)
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+def test_rows_do_not_depend_on_their_batch(make_decoder):
+    run = lambda prompts: generate(make_decoder(), prompts, max_new_tokens=12, top_k=9, seed=3)
+    together = run(PROMPTS)
+    assert together[:2] + together[2:3] == [run([prompt])[0] for prompt in PROMPTS[:3]]
+    assert run([PROMPTS[2], PROMPTS[0]]) == [together[2], together[0]]
+
+
+def test_equal_prompts_are_continued_differently(make_decoder):
+    first, second = generate(make_decoder(), [[4], [4]], max_new_tokens=20)
+    assert first != second
+
+
+def test_stop_tokens_end_a_row(make_decoder):
+    model = make_decoder()
+    free = generate(model, PROMPTS, max_new_tokens=20)
+    stops = [free[0][4], free[1][7]]
+    stopped = generate(model, PROMPTS, max_new_tokens=20, stop_tokens=stops)
+    for row, expected in zip(stopped, free, strict=True):
+        ends = [i for i, token in enumerate(expected) if token in stops]
+        assert row == expected[: ends[0] if ends else None]
+    assert len(stopped[0]) <= 4
+
+
+def test_stop_tokens_in_the_prompt_do_not_stop(make_decoder):
+    free = generate(make_decoder(), [[1, 2], [3]], max_new_tokens=4, temperature=0.0)
+    same = generate(
+        make_decoder(), [[1, 2], [3]], max_new_tokens=4, temperature=0.0, stop_tokens=[99]
+    )
+    assert free == same
+
+
+def test_near_lengths_share_a_program(make_decoder):
+    from luthier.models.generate import _continue
+
+    model = make_decoder()
+    generate(model, [[1, 2]], max_new_tokens=4)
+    before = _continue._cache_size()
+    generate(model, [[3, 4]], max_new_tokens=9, temperature=0.3, seed=5)
+    assert _continue._cache_size() == before
+
+
+def test_nothing_to_do(make_decoder):
+    assert generate(make_decoder(), [], max_new_tokens=3) == []
+    assert generate(make_decoder(), [[1], [2, 3]], max_new_tokens=0) == [[], []]
+
+
+def test_bad_arguments_are_told_together(make_decoder):
+    with pytest.raises(BadInput) as caught:
+        generate(make_decoder(), [[1], []], max_new_tokens=-1, temperature=-1.0, top_k=0, top_p=1.5)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 5
+    for line, start in zip(
+        lines, ["prompt 1 is empty", "max_new_tokens", "temperature", "top_k", "top_p"], strict=True
+    ):
+        assert line.startswith(start)
