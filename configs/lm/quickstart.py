@@ -29,7 +29,7 @@ from luthier.graph import floor_divide, value
 
 def experiment() -> fdl.Config[program.Experiment]:
     """Train a transformer on 34 plays; 4 whole plays are held out."""
-    steps = value(600, name="steps")
+    steps = value(1200, name="steps")
     length = value(128, name="length")
     return fdl.Config(
         program.Experiment,
@@ -42,7 +42,7 @@ def experiment() -> fdl.Config[program.Experiment]:
             "held_out": fdl.Config(
                 program.Evaluation,
                 data=_text("held_out", length),
-                every=fdl.Config(durations.Steps, 200),
+                every=fdl.Config(durations.Steps, 300),
                 global_batch_size=64,
                 num_batches=8,
             )
@@ -51,10 +51,10 @@ def experiment() -> fdl.Config[program.Experiment]:
             optim.adamw,
             learning_rate=fdl.Config(
                 optim.WarmupCosine,
-                peak=3e-3,
+                peak=4e-3,
                 warmup_steps=floor_divide(steps, 12),
                 total_steps=steps,
-                end=3e-4,
+                end=4e-5,
             ),
             b1=0.9,
             b2=0.98,
@@ -64,7 +64,7 @@ def experiment() -> fdl.Config[program.Experiment]:
         training=fdl.Config(
             program.Training,
             steps=steps,
-            global_batch_size=16,
+            global_batch_size=8,
             guard=fdl.Config(optim.Guard),
         ),
         parallelism=fdl.Config(
@@ -76,7 +76,7 @@ def experiment() -> fdl.Config[program.Experiment]:
                 activations=parallel.activation_rules_table(),
             ),
         ),
-        checkpoints=fdl.Config(checkpoint.Checkpoints, every=fdl.Config(durations.Steps, 100)),
+        checkpoints=fdl.Config(checkpoint.Checkpoints, every=fdl.Config(durations.Steps, 200)),
         records=fdl.Config(
             records.Records,
             console=fdl.Config(records.Console),
@@ -99,7 +99,6 @@ def _model() -> fdl.Partial[models.Decoder]:
             ),
             mlp=fdl.Partial(layers.GatedMlp, hidden_dim=384, activation=jax.nn.silu),
             norm=norm,
-            dropout=fdl.Partial(layers.Dropout, rate=0.0),
         ),
         norm=norm,
         embedding=fdl.Partial(layers.Embedding, pad_to_multiple=8),

@@ -23,7 +23,9 @@ class Progress:
 class Duration(Protocol):
     """A length of training: `measure` reads its unit off a `Progress`, `count` is its length."""
 
-    count: float
+    @property
+    def count(self) -> float:
+        """The length, in this duration's unit."""
 
     def measure(self, progress: Progress) -> float:
         """Return `progress` in this duration's unit."""
@@ -41,7 +43,9 @@ class Steps:
     """A number of optimizer steps."""
 
     count: int
-    __post_init__ = _check
+
+    def __post_init__(self) -> None:
+        _check(self)
 
     def measure(self, progress: Progress) -> float:
         """Return the optimizer steps done."""
@@ -53,7 +57,9 @@ class Tokens:
     """A number of training tokens (targets with non-zero weight)."""
 
     count: float
-    __post_init__ = _check
+
+    def __post_init__(self) -> None:
+        _check(self)
 
     def measure(self, progress: Progress) -> float:
         """Return the tokens trained on."""
@@ -65,7 +71,9 @@ class Epochs:
     """A number of passes over the training rows; fractions are allowed."""
 
     count: float
-    __post_init__ = _check
+
+    def __post_init__(self) -> None:
+        _check(self)
 
     def measure(self, progress: Progress) -> float:
         """Return the passes over the training rows."""
@@ -77,7 +85,9 @@ class Seconds:
     """A number of seconds spent training, over all restarts."""
 
     count: float
-    __post_init__ = _check
+
+    def __post_init__(self) -> None:
+        _check(self)
 
     def measure(self, progress: Progress) -> float:
         """Return the seconds spent training."""

@@ -17,7 +17,7 @@ TINY = (
     "model.block.attention.num_heads=2",
     "model.block.attention.num_kv_heads=1",
     "model.block.mlp.hidden_dim=32",
-    "model.block.dropout.rate=0.1",
+    "model.block.dropout=partial:luthier.layers.Dropout(rate=0.1)",
     "data.length=32",
     "training.global_batch_size=8",
     "training.ema:=luthier.optim.Ema(decay=0.9)",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from luthier import graph as graphs
 
 HIGHEST = "precision.matmul=highest"
-DROPOUT = "model.block.dropout.rate=0.3"
+DROPOUT = "model.block.dropout=partial:luthier.layers.Dropout(rate=0.3)"
 UNROLLED = "model.stack=luthier.layers.Unrolled()"
 WAYS = {
     "accumulation 2": ("training.accumulation=2",),
@@ -43,7 +43,7 @@ def by_layer(arrays):
 @pytest.fixture(scope="module", params=[0.0, 0.3], ids=["no dropout", "dropout"])
 def plain(request, shrunk, case):
     """The whole batch at once, scanned, with and without dropout."""
-    overrides = (HIGHEST, f"model.block.dropout.rate={request.param}")
+    overrides = (HIGHEST, f"model.block.dropout=partial:luthier.layers.Dropout(rate={request.param})")
     return overrides, case(shrunk(*overrides))
 
 
@@ -119,7 +119,7 @@ def test_packed_and_unpacked_documents_have_the_same_gradient(
         graph = shrunk(HIGHEST, source, f"data.packing:=luthier.data.{packing}()")
         rows = graphs.build(graph).data.num_rows
         size = f"training.global_batch_size={rows}"
-        dropout = f"model.block.dropout.rate={rate}"
+        dropout = f"model.block.dropout=partial:luthier.layers.Dropout(rate={rate})"
         one = case(graphs.apply(graph, [size, dropout]))
         data = one.program.experiment.data
         (whole,) = data.batches(global_batch_size=rows)

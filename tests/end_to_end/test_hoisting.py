@@ -100,7 +100,7 @@ def test_the_settings_do_differ(base, hoisted, batches):
     ],
 )
 def test_other_leaves_hoist_too(shrunk, case, path):
-    base = shrunk("model.block.dropout.rate=0.1")
+    base = shrunk("model.block.dropout=partial:luthier.layers.Dropout(rate=0.1)")
     hoisted, constant = case(base, hoist=(path,)), case(base)
     batches = constant.batches(5)
     np.testing.assert_allclose(

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from luthier.durations import Seconds, Steps
 from luthier.errors import EXIT_BAD_INPUT, OverrideError
-from luthier.graph import apply, evaluate, expression, get, multiply, origin_of, validate, value
+from luthier.graph import (
+    apply,
+    equal,
+    evaluate,
+    expression,
+    get,
+    multiply,
+    origin_of,
+    validate,
+    value,
+)
 from luthier.graph.overrides import annotation_at
 from luthier.graph.paths import find, walk
 
@@ -62,6 +72,7 @@ SETS = [
     (["evaluations['long text'].every.count=7"], "evaluations['long text'].every.count", 7),
     (["any:batch_size=4"], "evaluations['long text'].batch_size", 4),
     (["callback=relu"], "callback", parts.relu),
+    (["extra=jax.nn.relu", "extra=gelu"], "extra", jax.nn.gelu),  # beside what is there now
     (["extra=jax.nn.silu"], "extra", jax.nn.silu),
     (["extra=[1, {a: 2.5}]"], "extra[1].a", 2.5),
     (["extra:={'k': 1}", "extra.k=2", "extra.l:=3"], "extra", {"k": 2, "l": 3}),
@@ -182,6 +193,12 @@ def test_patterns_see_what_came_before(graph):
     assert changed.data.length == 129
     changed = apply(graph, overrides)
     assert [layer.hidden for layer in changed.model.layers] == [3, 6, 3]
+    overrides = ["any:hidden=1", "model.layers[0].hidden=5", "any:hidden*=3"]
+    graph.model.layers[1].hidden = 7
+    changed = apply(graph, overrides)
+    assert [layer.hidden for layer in changed.model.layers] == [15, 3, 15]
+    changed = apply(graph, ["rules.sizes=2,3", "rules.sizes[*]*=2", "any:sizes[*]+=1"])
+    assert changed.rules.sizes == (5, 7)
 
 
 def test_aliases_share(graph):
@@ -432,6 +449,36 @@ def test_fuzz(overrides):
         assert all(circle_free(place.value) for place in walk(changed))
     assert lines is None or (lines and all("[set by argument " in line for line in lines))
     assert parts.experiment() == FUZZED
+
+
+GOOD = st.sampled_from(
+    ["any:hidden*=2", "any:hidden=3", "model.layers[1].hidden+=1", "model.layers[0]=Mlp(hidden=4)"]
+    + ["model.layers+=GatedMlp(hidden=5)", "any:dropout=.5", "class:Layer.dropout*=.5", "steps~"]
+    + ["model.dim=$steps", "steps=ref:seed", "seed=7", "steps+=1", "model.dim:=8", "any:dim*=2"]
+    + ["model.layers[0].dim=$model.dim*2", "model.layers[1]=alias:model.layers[0]", "any:hidden~"]
+    + ["rules.sizes[*]+=1", "rules.sizes=3,4", "any:count+=1", "evaluations.held_out.every~"]
+    + ["evaluations.new:=Evaluation(Source(), Steps(3))", "any:every=Steps(9)", "tag:Rate*=2"]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(GOOD, max_size=7))
+def test_together_is_one_after_the_other(overrides):
+    """What is remembered between statements must not show."""
+    try:
+        together = apply(FUZZED, overrides)
+    except OverrideError as error:
+        together = error
+    one_by_one, failed = FUZZED, []
+    for number, override in enumerate(overrides, 1):
+        try:
+            one_by_one = apply(one_by_one, [override])
+        except OverrideError as error:
+            failed += [str(error).replace("argument 1:", f"argument {number}:")]
+    if failed:
+        assert str(together) == "\n".join(failed)
+    else:
+        assert equal(together, one_by_one)
 
 
 def circle_free(node) -> bool:

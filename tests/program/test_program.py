@@ -50,7 +50,11 @@ def test_a_model_of_billions_is_planned_in_no_memory():
 
 
 def test_optimizer_state_and_average_lie_where_their_parameter_lies():
-    overrides = ("parallelism.mesh.fsdp=4", "parallelism.mesh.tensor=2", "training.ema:=luthier.optim.Ema(0.9)")
+    overrides = (
+        "parallelism.mesh.fsdp=4",
+        "parallelism.mesh.tensor=2",
+        "training.ema:=luthier.optim.Ema(0.9)",
+    )
     placements = _make(*overrides, num_devices=8).placements
     own = {n.partition("/")[2]: p for n, p in placements.items() if n.startswith("parameters/")}
     sharded = 0
@@ -65,7 +69,9 @@ def test_optimizer_state_and_average_lie_where_their_parameter_lies():
 def test_a_batch_that_cannot_be_divided_names_the_multiple():
     with pytest.raises(ValidationError) as caught:
         _make("training.global_batch_size=12", num_devices=8)
-    assert "training.global_batch_size: 12 rows cannot be divided over 8 devices" in str(caught.value)
+    assert "training.global_batch_size: 12 rows cannot be divided over 8 devices" in str(
+        caught.value
+    )
     assert "use a multiple of 8" in str(caught.value)
     with pytest.raises(ValidationError, match="use a multiple of 16"):
         _make("training.global_batch_size=8", "training.accumulation=2", num_devices=8)

@@ -102,7 +102,9 @@ def test_the_seed_decides_parameters_and_dropout_apart():
     for a, b in zip(one.leaves, same.leaves, strict=True):
         np.testing.assert_array_equal(a, b)
     name = "parameters/embedding.table"
-    assert not np.array_equal(one.program.named(one.leaves)[name], other.program.named(other.leaves)[name])
+    assert not np.array_equal(
+        one.program.named(one.leaves)[name], other.program.named(other.leaves)[name]
+    )
     assert not jnp.array_equal(
         jax.random.key_data(programs.step.dropout_key(0)),
         jax.random.key_data(programs.step.dropout_key(1)),

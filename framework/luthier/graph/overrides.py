@@ -19,7 +19,7 @@ from typing import Any
 from luthier.errors import BadInput, OverrideError, Problem
 from luthier.graph import signatures, values
 from luthier.graph.edits import copies, origins, setting, sharing
-from luthier.graph.grammar import arithmetic, literals, selection, types
+from luthier.graph.grammar import arithmetic, expressions, fitting, literals, selection, types
 from luthier.graph.grammar.statements import Statement, parse_statement
 from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.paths import (
@@ -94,7 +94,9 @@ class _Editor:
         if statement.selector == "path":
             places = [self._find(parse_path(statement.target), statement)]
         else:
-            places = selection.select(self.graph, statement, self._every_place)
+            found = selection.select(self.graph, statement, self._every_place)
+            # What earlier statements set is not in the places that were found before them.
+            places = [place._replace(value=child_of(place.owner, place.part)[0]) for place in found]
         for place in places:
             try:
                 self._edit(place, statement, where)
@@ -136,7 +138,7 @@ class _Editor:
         source = "" if statement.has_value else _alias_of(statement.text)
         if source:
             value = sharing.alias(self.graph, parse_path(place.path), parse_path(source))
-            literals.check(value, annotation)
+            fitting.check(value, annotation)
             self._put(place, value, where, at_constant=False)
             return
         if statement.operator in ("+=", "-=", "*="):
@@ -145,7 +147,7 @@ class _Editor:
             value = self._read(place, annotation, statement)
         if statement.operator != ":=":
             _refuse_scalar_on_node(place, value, annotation)
-        literals.check(value, literals.expected(annotation, place.value))
+        fitting.check(value, fitting.expected(annotation, place.value))
         if values.is_value_node(value):
             into_constant = statement.operator != ":="
             sharing.refuse_circle(self.graph, parse_path(place.path), value, into_constant)
@@ -158,7 +160,7 @@ class _Editor:
             value = statement.value
             if is_node(value):
                 value = copies.copy_graph(value)
-            return value if is_container(value) else literals.coerce(value, annotation)
+            return value if is_container(value) else fitting.coerce(value, annotation)
         # A pattern may mean thousands of places, all of one kind.
         like = (id(annotation), type(place.value))
         if like in self._read_before:
@@ -174,10 +176,11 @@ class _Editor:
             self._read_before[like] = value
         return value
 
-    def _around(self, place: Place) -> literals.Surroundings:
-        near = [node.__fn_or_cls__ for node in (place.value, place.owner) if _is_node(node)]
+    def _around(self, place: Place) -> expressions.Surroundings:
+        near = [place.value] if callable(place.value) and not is_node(place.value) else []
         near += [type(place.value)] if is_dataclass_instance(place.value) else []
-        return literals.Surroundings(near, lambda parts: sharing.refer(self.graph, parts))
+        near += [node.__fn_or_cls__ for node in (place.value, place.owner) if _is_node(node)]
+        return expressions.Surroundings(near, lambda parts: sharing.refer(self.graph, parts))
 
     def _combined(self, place: Place, annotation: Any, statement: Statement) -> Any:
         if _is_node(place.value):
@@ -190,7 +193,10 @@ class _Editor:
         )
 
     def _put(self, place: Place, value: Any, where: str, at_constant: bool) -> None:
-        keeps_places = not (is_container(value) or is_container(place.value) or place.is_default)
+        holds = is_node(place.owner) or isinstance(place.owner, list | dict)
+        keeps_places = holds and not (
+            is_container(value) or is_container(place.value) or place.is_default
+        )
         if at_constant and values.is_constant(place.value):
             if value is not place.value:  # `steps=$steps` says nothing
                 setting.replace(place.value, "value", value, where)
@@ -245,7 +251,7 @@ def _refuse_scalar_on_node(place: Place, value: Any, annotation: Any) -> None:
         for part, child, _ in children(place.value, unset=True)
         if not (child is UNSET and part in hidden)
     ]
-    given = value if isinstance(value, str) else literals.shown(value)
+    given = value if isinstance(value, str) else fitting.shown(value)
     remedy = f"set one of its fields ({', '.join(fields[:6])}{', ...' if len(fields) > 6 else ''})"
     if not fields:
         remedy = "replace it by another node"

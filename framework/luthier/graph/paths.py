@@ -303,7 +303,7 @@ def unknown_path(
 
 
 def get(graph: Any, path: str) -> Any:
-    """Return what is at `path`: a set value or node, else the default.
+    """Return what is at `path` of `graph`: a set value or node, else the default.
 
     Raises:
       UnknownReference: There is no such path, or nothing is set there and there is no default.

@@ -17,7 +17,7 @@ import fiddle as fdl
 
 from luthier.errors import BadInput, Problem, UnknownReference
 from luthier.graph import signatures
-from luthier.graph.grammar import calls, literals, names
+from luthier.graph.grammar import calls, expressions, literals, names
 from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.paths import nearest
 
@@ -140,7 +140,7 @@ def _read_arguments(function: Callable[..., Any], name: str, text: str) -> dict[
             raise Unreadable(f"cannot read the arguments {text!r} of {name}")
         hints = signatures.type_hints(function)
         defaults = signatures.arguments(function).defaults
-        around = literals.Surroundings([function])
+        around = expressions.Surroundings([function])
         for part, item in calls.bind(function, name, tree).items():
             default = defaults.get(part, signatures.UNSET)
             source = ast.get_source_segment(f"f{text}", item) or ast.unparse(item)

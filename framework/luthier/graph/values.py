@@ -84,37 +84,37 @@ def value(value: Any, name: str = "") -> fdl.Config:
 
 
 def add(left: Any, right: Any) -> fdl.Config:
-    """Return the live sum of two values or value nodes."""
+    """Return the live sum of `left` and `right`, values or value nodes."""
     return fdl.Config(total, left, right)
 
 
 def subtract(left: Any, right: Any) -> fdl.Config:
-    """Return the live difference of two values or value nodes."""
+    """Return the live difference of `left` and `right`, values or value nodes."""
     return fdl.Config(difference, left, right)
 
 
 def multiply(left: Any, right: Any) -> fdl.Config:
-    """Return the live product of two values or value nodes."""
+    """Return the live product of `left` and `right`, values or value nodes."""
     return fdl.Config(product, left, right)
 
 
 def true_divide(left: Any, right: Any) -> fdl.Config:
-    """Return the live quotient of two values or value nodes."""
+    """Return the live quotient of `left` and `right`, values or value nodes."""
     return fdl.Config(quotient, left, right)
 
 
 def floor_divide(left: Any, right: Any) -> fdl.Config:
-    """Return the live quotient, rounded down, of two values or value nodes."""
+    """Return the live quotient, rounded down, of `left` and `right`, values or value nodes."""
     return fdl.Config(floor_quotient, left, right)
 
 
 def modulo(left: Any, right: Any) -> fdl.Config:
-    """Return the live remainder of two values or value nodes."""
+    """Return the live remainder of `left` and `right`, values or value nodes."""
     return fdl.Config(remainder, left, right)
 
 
 def power(left: Any, right: Any) -> fdl.Config:
-    """Return the live power of two values or value nodes."""
+    """Return the live power of `left` and `right`, values or value nodes."""
     return fdl.Config(raised, left, right)
 
 

@@ -154,7 +154,7 @@ def check(graph: Any, program: programs.Program) -> list[Problem]:
             problems.append(dataclasses.replace(problem, path=below, origin=origin))
     problems += _vocabulary(experiment)
     if training.accumulation > 1 and isinstance(task.reduction, BatchCoupled):
-        what = f"accumulation would change the loss, whose rows see each other: {task.reduction.reason}"
+        what = f"accumulation changes a loss whose rows see each other: {task.reduction.reason}"
         remedy = "set training.accumulation=1"
         problems.append(Problem(what, "training.accumulation", "", remedy))
     return problems

@@ -80,7 +80,7 @@ def _train(
         values, start = plan.program.values(), time.perf_counter()
         source = store if last is not None else None
         leaves = materialize(plan.program, values, store=source, step=last, data=feed)
-        if source is not None:
+        if source is not None and last is not None:
             source.cut_back(last)
         directory.cut_back(last)
         recorder = stack.enter_context(experiment.records.open(directory))

@@ -8,7 +8,7 @@ from graph_toys import parts
 
 from luthier.graph import evaluate, expression, multiply, value
 from luthier.graph.grammar.arithmetic import combine
-from luthier.graph.grammar.literals import Surroundings
+from luthier.graph.grammar.expressions import Surroundings
 from luthier.graph.grammar.unreadable import Unreadable
 
 AROUND = Surroundings(near=[parts.Mlp])

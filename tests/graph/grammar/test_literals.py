@@ -16,7 +16,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from luthier.durations import Duration, Seconds, Steps, Tokens
 from luthier.graph import evaluate, expression, value
-from luthier.graph.grammar.literals import Surroundings, read, shown
+from luthier.graph.grammar.expressions import Surroundings
+from luthier.graph.grammar.literals import read
 from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.signatures import UNSET
 
@@ -260,14 +261,6 @@ def test_references():
         read("$model.dim/3", int, UNSET, around)
     with pytest.raises(Unreadable, match="cannot be computed: integer modulo by zero"):
         read("$model.dim%0", int, UNSET, around)
-
-
-def test_values_in_messages():
-    assert shown("x" * 200).endswith("...")
-    assert shown(fdl.Config(parts.Mlp)) == "Mlp(...)"
-    assert shown(fdl.Partial(parts.Mlp)) == "a template of Mlp(...)"
-    assert shown(parts.relu) == "relu"
-    assert shown(value(3, name="dim")) == "dim = 3"
 
 
 def test_reading_warns_of_nothing():

@@ -17,7 +17,7 @@ _PLAIN = (int, float, str, bool, type(None))
 
 
 def copy_graph(graph: Any) -> Any:
-    """Return a copy that keeps sharing, tags and history, and the leaves by identity.
+    """Return a copy of `graph` that keeps sharing, tags and history, and the leaves by identity.
 
     `copy.deepcopy` would clone leaves such as `jax.nn.relu`, and the clones are unequal.
     """

@@ -133,7 +133,7 @@ def entry_of(graph: Any, path: str) -> history.HistoryEntry | None:
 
 
 def origin_of(graph: Any, path: str) -> str:
-    """Return where the value at `path` was set: `file:line` or an argument; "" for a default."""
+    """Return what set `path` of `graph`: `file:line` or an argument; "" for a default."""
     entry = entry_of(graph, path)
     return location_text(entry.location) if entry is not None else ""
 

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from luthier.graph import values
-from luthier.graph.grammar import literals, types
+from luthier.graph.grammar import expressions, fitting, literals, types
 from luthier.graph.grammar.unreadable import Unreadable
 
 _ON_NUMBERS = {"+=": operator.add, "-=": operator.sub, "*=": operator.mul}
@@ -15,7 +15,7 @@ _ON_NODES = {"+=": values.add, "-=": values.subtract, "*=": values.multiply}
 
 
 def combine(
-    symbol: str, current: Any, text: str, annotation: Any, around: literals.Surroundings
+    symbol: str, current: Any, text: str, annotation: Any, around: expressions.Surroundings
 ) -> Any:
     """Return what a value becomes.
 
@@ -36,11 +36,11 @@ def combine(
             base = plain if values.is_constant(current) else current
             return _ON_NODES[symbol](base, operand)
         try:
-            return literals.coerce(_ON_NUMBERS[symbol](plain, operand), annotation)
+            return fitting.coerce(_ON_NUMBERS[symbol](plain, operand), annotation)
         except OverflowError as error:
             raise Unreadable(f"{plain} {symbol} {text}: {error}") from None
     if symbol != "+=":
-        raise Unreadable(f"{symbol} works on numbers, and it is {literals.shown(plain)}")
+        raise Unreadable(f"{symbol} works on numbers, and it is {fitting.shown(plain)}")
     if isinstance(plain, str):
         return plain + literals.read(text, str, plain, around)
     if type(plain) in (list, tuple):
@@ -50,12 +50,12 @@ def combine(
         if not isinstance(added, dict):
             raise Unreadable(f"{text!r} is not a dict, which += adds to a dict")
         return plain | added
-    said = literals.shown(plain)
+    said = fitting.shown(plain)
     raise Unreadable(f"+= works on numbers, text, lists, tuples and dicts, and it is {said}")
 
 
 def _extended(
-    current: list | tuple, text: str, annotation: Any, around: literals.Surroundings
+    current: list | tuple, text: str, annotation: Any, around: expressions.Surroundings
 ) -> list | tuple:
     inside = types.element(annotation, type(current), 0)
     is_many = re.match(r"[\[(].*[\])]$|[^(\[{'\"]*,", text, re.DOTALL) is not None

@@ -11,7 +11,7 @@ import fiddle as fdl
 from luthier.errors import Problem, ValidationError
 from luthier.graph import signatures, values
 from luthier.graph.edits import origins
-from luthier.graph.grammar import literals, types
+from luthier.graph.grammar import fitting, types
 from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.paths import (
     children,
@@ -58,7 +58,7 @@ class _Checker:
     def problems(self) -> Iterator[Problem]:
         """Yield every problem of every node, in the order of the graph."""
         if not isinstance(self._graph, fdl.Buildable):
-            yield Problem(f"{literals.shown(self._graph)} is no graph")
+            yield Problem(f"{fitting.shown(self._graph)} is no graph")
             return
         yield from self._node("", self._graph)
         for place in walk(self._graph, defaults=False, once=True):
@@ -165,7 +165,7 @@ class _Checker:
                 continue
             for at, child, hint in _misfits(join(path, part), value, hints[name]):
                 try:
-                    literals.check(child, hint)
+                    fitting.check(child, hint)
                 except Unreadable as error:
                     yield self._at(at, error.problem)
 

@@ -1,0 +1,276 @@
+"""Expressions in values: an allow-list of Python's syntax trees, and what each means; no `eval`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import operator
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import fiddle as fdl
+
+from luthier.graph import signatures, values
+from luthier.graph.grammar import calls, fitting, names, types
+from luthier.graph.grammar.choices import NOTHING, choice
+from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.paths import Part, Path
+from luthier.graph.signatures import UNSET
+
+_REFERENCE = "reference_to_"
+_QUOTED_OR_DOLLAR = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|\$(?=[A-Za-z_])""")
+_ARITHMETIC: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    ast.Add: (operator.add, values.add),
+    ast.Sub: (operator.sub, values.subtract),
+    ast.Mult: (operator.mul, values.multiply),
+    ast.Div: (operator.truediv, values.true_divide),
+    ast.FloorDiv: (operator.floordiv, values.floor_divide),
+    ast.Mod: (operator.mod, values.modulo),
+    ast.Pow: (operator.pow, values.power),
+}
+_LONGEST = 100_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What is around the place that a value is for.
+
+    Args:
+      near: Callables whose modules are searched for bare names.
+      reference: Returns the value node for a path that the value refers to; None where references
+        have no meaning.
+      only_references: Whether every name is a path of the graph (`ref:model.dim * 4`).
+    """
+
+    near: Sequence[Any] = ()
+    reference: Callable[[Path], Any] | None = None
+    only_references: bool = False
+
+
+def parse(text: str) -> tuple[str, ast.expr]:
+    """Return the syntax tree of a value, and the source that it is the tree of.
+
+    Args:
+      text: What was written; references (`$model.dim`) become names that Python can parse.
+
+    Raises:
+      Unreadable: It is not an expression, or too long or too deep.
+    """
+    if len(text) > _LONGEST:
+        raise Unreadable(f"the value is longer than {_LONGEST} characters")
+    source = _QUOTED_OR_DOLLAR.sub(lambda match: match[1] or f"{_REFERENCE}.", text)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # `1is`: the text is the user's, not code of ours
+            return source, ast.parse(source, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+        said = text if len(text) <= 80 else f"{text[:77]}..."
+        raise Unreadable(f"cannot read {said!r}") from None
+
+
+class Reader:
+    """Converts one parsed value; every node of the syntax tree that is not listed is refused.
+
+    Args:
+      source: What was parsed.
+      current: What is at the place now: a template is replaced by a template.
+      around: Where names and references are looked up.
+      kind: What the outermost call becomes; None to find out.
+    """
+
+    def __init__(
+        self, source: str, current: Any, around: Surroundings, kind: type[fdl.Buildable] | None
+    ):
+        self._source_text = source
+        self._current = current
+        self._around = around
+        self._kind = kind
+
+    def convert(self, tree: ast.expr, annotation: Any) -> Any:
+        """Return the value of a syntax tree, directed by an annotation."""
+        try:
+            return self._convert(tree, annotation)
+        except RecursionError:
+            raise Unreadable("the value is nested too deeply") from None
+
+    def _convert(self, tree: ast.expr, annotation: Any) -> Any:
+        if isinstance(tree, ast.Constant):
+            return self._constant(tree)
+        if self._is_reference(tree):
+            return self._refer(tree)
+        wanted = set(types.members(annotation))
+        if wanted <= {str, type(None)} and not isinstance(tree, ast.Call):
+            return self._source(tree)
+        if isinstance(tree, ast.Tuple | ast.List | ast.Set):
+            return self._sequence(tree, annotation)
+        if isinstance(tree, ast.Dict):
+            return self._dict(tree, annotation)
+        if isinstance(tree, ast.UnaryOp | ast.BinOp):
+            return self._arithmetic(tree)
+        if isinstance(tree, ast.Name | ast.Attribute):
+            return self._name(tree, annotation)
+        if isinstance(tree, ast.Call):
+            return self._call(tree, annotation)
+        raise Unreadable(f"{self._source(tree)!r}: {type(tree).__name__} is not allowed in a value")
+
+    def _source(self, tree: ast.expr) -> str:
+        source = ast.get_source_segment(self._source_text, tree) or ast.unparse(tree)
+        return source.replace(f"{_REFERENCE}.", "$")
+
+    def _constant(self, tree: ast.Constant) -> Any:
+        if isinstance(tree.value, bool | int | float | str) or tree.value is None:
+            return tree.value
+        raise Unreadable(f"{self._source(tree)!r} is not a value that a graph can hold")
+
+    def _sequence(self, tree: ast.Tuple | ast.List | ast.Set, annotation: Any) -> Any:
+        if isinstance(tree, ast.Set):
+            raise Unreadable(f"{self._source(tree)!r}: a set has no order; write a tuple or list")
+        container = tuple if isinstance(tree, ast.Tuple) else list
+        made = []
+        for index, item in enumerate(tree.elts):
+            inside = types.element(annotation, container, index)
+            if inside is Any:
+                inside = types.element(annotation, tuple if container is list else list, index)
+            made.append(self._item(item, inside))
+        return container(made)
+
+    def _item(self, tree: ast.expr, annotation: Any) -> Any:
+        if isinstance(tree, ast.Name | ast.Attribute) and not self._is_reference(tree):
+            found = choice(ast.unparse(tree), annotation)
+            if found is not NOTHING:
+                return found
+        return self._convert(tree, annotation)
+
+    def _dict(self, tree: ast.Dict, annotation: Any) -> dict[Any, Any]:
+        made = {}
+        for name, item in zip(tree.keys, tree.values, strict=True):
+            if name is None:
+                raise Unreadable("** is not allowed in a value")
+            of_key = types.key(annotation)
+            key = self._item(name, str if of_key is Any and isinstance(name, ast.Name) else of_key)
+            if not isinstance(key, str | int):
+                raise Unreadable(f"{self._source(name)!r} cannot be a key; keys are text or int")
+            made[key] = self._item(item, types.element(annotation, dict, key))
+        return made
+
+    def _arithmetic(self, tree: ast.UnaryOp | ast.BinOp) -> Any:
+        if isinstance(tree, ast.UnaryOp):
+            inside = self._number(tree.operand)
+            if isinstance(tree.op, ast.UAdd):
+                return inside
+            if isinstance(tree.op, ast.USub):
+                return values.multiply(-1, inside) if values.is_value_node(inside) else -inside
+            raise Unreadable(f"{self._source(tree)!r}: only + and - may stand before a number")
+        if type(tree.op) not in _ARITHMETIC:
+            raise Unreadable(f"{self._source(tree)!r}: only + - * / // % ** are allowed")
+        on_numbers, on_nodes = _ARITHMETIC[type(tree.op)]
+        left, right = self._number(tree.left), self._number(tree.right)
+        if values.is_value_node(left) or values.is_value_node(right):
+            return on_nodes(left, right)
+        if isinstance(tree.op, ast.Pow) and _is_huge(left, right):
+            raise Unreadable(f"{self._source(tree)!r} is too large")
+        try:
+            result = on_numbers(left, right)
+        except (ArithmeticError, ValueError) as error:
+            raise Unreadable(f"{self._source(tree)!r}: {error}") from None
+        if isinstance(result, complex):
+            raise Unreadable(f"{self._source(tree)!r} is not a real number")
+        return result
+
+    def _number(self, tree: ast.expr) -> Any:
+        value = self._convert(tree, float)
+        if values.is_value_node(value):
+            return value
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise Unreadable(f"{self._source(tree)!r} is not a number, which arithmetic needs")
+        return value
+
+    def _name(self, tree: ast.Name | ast.Attribute, annotation: Any) -> Any:
+        text = ast.unparse(tree)
+        if not re.fullmatch(r"\w+(\.\w+)*", text):
+            raise Unreadable(f"{text!r} is not a name")
+        lowered = text.lower()
+        if lowered in ("true", "false"):
+            return lowered == "true"
+        if text == "null":
+            return None
+        wanted = types.members(annotation)
+        if text in names.DTYPES and (Any in wanted or types.is_dtype_annotation(annotation)):
+            return names.dtype(text)
+        try:
+            return names.find_object(text, annotation, self._around.near)
+        except Unreadable:
+            is_text = str in wanted or types.element(annotation, tuple) is str
+            if is_text and not types.is_dtype_annotation(annotation):
+                return self._source(tree)
+            raise
+
+    def _call(self, tree: ast.Call, annotation: Any) -> fdl.Buildable:
+        kind, self._kind = self._kind, None
+        current, self._current = self._current, UNSET
+        name = ast.unparse(tree.func)
+        if not re.fullmatch(r"\w+(\.\w+)*", name):
+            raise Unreadable(f"{name!r} cannot be called in a value")
+        target = names.find_object(name, annotation, self._around.near)
+        arguments = calls.bind(target, name, tree)
+        hints, defaults = signatures.type_hints(target), signatures.arguments(target).defaults
+        outer = self._around
+        self._around = dataclasses.replace(outer, near=(*outer.near, target))
+        given: dict[Part, Any] = {}
+        try:
+            for part, item in arguments.items():
+                hint = hints.get(part, Any) if isinstance(part, str) else Any
+                given[part] = self._argument(f"{name}({part}=...)", item, hint, defaults.get(part))
+        finally:
+            self._around = outer
+        return calls.make_node(target, kind or calls.kind_of(target, given, current), given)
+
+    def _argument(self, where: str, tree: ast.expr, hint: Any, default: Any) -> Any:
+        if types.admits_anything(hint):
+            hint = types.inferred(default)
+        try:
+            value = self._item(tree, hint)
+            if isinstance(value, int | float | list | tuple | str):
+                value = fitting.coerce(value, hint)
+            fitting.check(value, hint)
+        except Unreadable as error:
+            problem = error.problem
+            if not problem.what.startswith(where):
+                problem = dataclasses.replace(problem, what=f"{where}: {problem.what}")
+            raise Unreadable(problem) from error
+        return value
+
+    def _is_reference(self, tree: ast.expr) -> bool:
+        while isinstance(tree, ast.Attribute | ast.Subscript):
+            tree = tree.value
+        if not isinstance(tree, ast.Name):
+            return False
+        return tree.id == _REFERENCE or self._around.only_references
+
+    def _refer(self, tree: ast.expr) -> Any:
+        parts = tuple(reversed(list(self._parts(tree))))
+        if parts and parts[0] == _REFERENCE:
+            parts = parts[1:]
+        if self._around.reference is None:
+            raise Unreadable(f"{self._source(tree)!r}: there is no graph here to refer to")
+        return self._around.reference(parts)
+
+    def _parts(self, tree: Any) -> Iterator[Part]:
+        while not isinstance(tree, ast.Name):
+            if isinstance(tree, ast.Attribute):
+                yield tree.attr
+            elif isinstance(tree, ast.Subscript):
+                inside = tree.slice
+                if not isinstance(inside, ast.Constant) or not isinstance(inside.value, str | int):
+                    raise Unreadable(f"{self._source(tree)!r} is not a path")
+                yield inside.value
+            tree = tree.value
+        yield tree.id
+
+
+def _is_huge(base: float, exponent: float) -> bool:
+    if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
+        return abs(base) > 1 and base.bit_length() * exponent > 4096
+    return False

@@ -1,0 +1,98 @@
+"""The front door opens: the command, the README and CI say and do the same things."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+
+def _code_blocks(text: str) -> list[str]:
+    return re.findall(r"^```(?:bash|sh|console)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def _commands(text: str) -> list[str]:
+    lines = "\n".join(_code_blocks(text)).replace("\\\n", " ").splitlines()
+    lines = [re.sub(r"\s+#.*", "", line).strip() for line in lines]
+    return [part.strip() for line in lines for part in line.split("&&") if part.strip()]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "--help"]])
+def test_python_dash_m_luthier(arguments):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "luthier", *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "luthier" in done.stdout
+    assert not done.stderr
+
+
+def test_the_readme_opens_with_the_two_commands(root):
+    first = _code_blocks((root / "README.md").read_text())[0].strip().splitlines()
+    assert first == [
+        "pip install -e '.[examples]' && luthier train configs.lm.quickstart",
+        "pip install -e '.[test]' && pytest",
+    ]
+
+
+def test_ci_runs_the_readme_commands(root):
+    readme = _code_blocks((root / "README.md").read_text())[0]
+    ci = (root / ".ci" / "run").read_text()
+    commands = [part.strip() for line in readme.splitlines() for part in line.split("&&")]
+    commands.remove("pip install -e '.[examples]'")  # the test extra contains it
+    missing = [command for command in commands if command not in ci]
+    assert not missing, f"the README tells to run these, and CI does not: {missing}"
+
+
+def test_the_readme_names_commands_and_options_that_exist(root):
+    from luthier.cli import main
+
+    documents = [root / "README.md", root / "CONTRIBUTING.md"]
+    commands = [c for document in documents for c in _commands(document.read_text())]
+    ours = [c.split() for c in commands if c.startswith("luthier ")]
+    assert ours
+    for words in ours:
+        assert words[1] in main.COMMANDS, words
+        parser = main.parser_of(words[1])
+        known = {option for action in parser._actions for option in action.option_strings}
+        used = {word.split("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)}
+        assert used <= known, f"{' '.join(words)}: {used - known}"
+
+
+def test_the_readme_names_files_that_exist(root):
+    for document in ("README.md", "CONTRIBUTING.md"):
+        links = re.findall(r"\]\(([^)#:]+)\)", (root / document).read_text())
+        gone = [link for link in links if not (root / link).exists()]
+        assert not gone, f"{document} points to {gone}"
+
+
+def test_every_extra_that_is_named_exists(root):
+    settings = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    text = "".join((root / d).read_text() for d in ("README.md", "CONTRIBUTING.md"))
+    named = {e for group in re.findall(r"\.\[([a-z,-]+)\]", text) for e in group.split(",")}
+    assert named <= set(settings["optional-dependencies"])
+
+
+def test_the_version_is_told_once(root):
+    import luthier
+
+    settings = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert luthier.__version__ == settings["version"]
+    assert settings["version"] in (root / "CHANGELOG.md").read_text()
+
+
+def test_ci_is_executable_and_strict(root):
+    script = root / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert "set -euo pipefail" in script.read_text()
+
+
+def test_the_licence_is_apache(root):
+    text = (root / "LICENSE").read_text()
+    assert "Apache License" in text
+    assert "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text

@@ -1,0 +1,101 @@
+"""What importing does: no warning, no circle, and no heavy library where none is needed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+# Libraries are loaded once; each module is then imported first in a child of its own.
+IMPORT_EACH_FIRST = """
+import contextlib, importlib, os, sys, traceback, warnings
+
+for library in ("fiddle", "flax.nnx", "grain", "jax", "numpy", "optax", "orbax.checkpoint"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(library)
+failed = 0
+for name in sys.argv[1:]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if child:
+        failed += os.waitpid(child, 0)[1] != 0
+        continue
+    try:
+        importlib.import_module(name)
+        os._exit(0)
+    except BaseException:
+        print(name, traceback.format_exc(limit=-3), sep="\\n", flush=True)
+        os._exit(1)
+sys.exit(failed)
+"""
+
+HEAVY = ("jax", "flax", "optax", "orbax", "grain", "wandb", "optuna", "fiddle", "numpy", "rich")
+
+
+def _python(*arguments, cwd=None):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd)
+
+
+def test_every_module_imports_alone_with_warnings_as_errors(modules):
+    """Every module is imported first, before any other of the package: circles show."""
+    names = [m.import_name for m in modules if m.path.name != "__main__.py"]
+    done = _python("-W", "error", "-c", IMPORT_EACH_FIRST, *names)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+
+
+def _loaded_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sorted({{m.split('.')[0] for m in sys.modules}}))"
+    done = _python("-c", code)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    assert not _loaded_by("import luthier") & set(HEAVY)
+
+
+def test_importing_the_command_loads_nothing_heavy():
+    assert not _loaded_by("import luthier.cli.main") & set(HEAVY)
+
+
+def test_importing_the_graph_loads_no_array_library():
+    assert not _loaded_by("import luthier.graph") & {"jax", "flax", "optax"}
+
+
+def _module_level_imports(tree: ast.Module):
+    """The top-level names that a module imports when it is imported."""
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                continue
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def test_graph_names_no_array_library_at_module_level(modules):
+    graph = [module for module in modules if module.room == "graph"]
+    assert graph
+    bad = [
+        f"{module.place}: {name}"
+        for module in graph
+        for name in _module_level_imports(module.tree)
+        if name in ("jax", "flax", "optax")
+    ]
+    assert not bad, bad
+
+
+def test_modules_say_annotations_from_the_future(modules):
+    """PEP 563 keeps annotations cheap, and the same on every Python that we support."""
+    without = [
+        module.place
+        for module in modules
+        if module.path.name not in ("__init__.py", "__main__.py")
+        and "from __future__ import annotations" not in module.text
+    ]
+    assert not without, without
