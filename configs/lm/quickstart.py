@@ -29,7 +29,7 @@ from luthier.graph import floor_divide, value
 
 def experiment() -> fdl.Config[program.Experiment]:
     """Train a transformer on 34 plays; 4 whole plays are held out."""
-    steps = value(1200, name="steps")
+    steps = value(900, name="steps")
     length = value(128, name="length")
     return fdl.Config(
         program.Experiment,
