@@ -1,4 +1,4 @@
-"""Settings of the whole test session: eight virtual CPU devices, and a cache of compiled programs."""
+"""Settings of the whole test session: eight virtual CPU devices, a cache of programs."""
 
 import atexit
 import shutil

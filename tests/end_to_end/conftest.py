@@ -38,6 +38,11 @@ def shrunk():
     return make
 
 
+# Enough tokens for the rounding of float32 to average out. The gradient of a small batch is itself
+# 1e-6 away from float64's; two ways of computing it cannot be nearer to each other than that.
+ENOUGH_TOKENS = ("data.length=64", "training.global_batch_size=32")
+
+
 class Case:
     """A program on some devices, with a state and batches."""
 
@@ -79,6 +84,11 @@ class Case:
         data = self.program.experiment.data
         iterator = data.iterator(global_batch_size=training.global_batch_size, seed=0)
         return [next(iterator) for _ in range(count)]
+
+
+@pytest.fixture(scope="session")
+def enough_tokens():
+    return ENOUGH_TOKENS
 
 
 @pytest.fixture(scope="session")

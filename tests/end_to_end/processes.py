@@ -54,7 +54,10 @@ def train(directory, *arguments, check=True):
 
 
 def train_until(directory, step, how, *arguments):
-    """Train until a step is recorded, then send a signal; return the process when it has ended."""
+    """Train until a step is recorded and a checkpoint committed, then send a signal.
+
+    Returns the process when it has ended.
+    """
     process = subprocess.Popen(
         command(*arguments),
         cwd=directory,
@@ -65,7 +68,7 @@ def train_until(directory, step, how, *arguments):
     )
     deadline = time.monotonic() + 600
     while process.poll() is None and time.monotonic() < deadline:
-        if last_step(directory) >= step:
+        if last_step(directory) >= step and committed(directory):
             process.send_signal(how)
             break
         time.sleep(0.005)
@@ -94,6 +97,10 @@ def lines(directory):
 
 def last_step(directory):
     return max((row["step"] for row in lines(directory) if row["kind"] == "step"), default=0)
+
+
+def committed(directory):
+    return bool(list(pathlib.Path(directory).glob("runs/quickstart/*/checkpoints/*/commit.json")))
 
 
 def losses(directory):

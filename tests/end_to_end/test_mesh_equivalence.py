@@ -13,8 +13,13 @@ HIGHEST = "precision.matmul=highest"
 
 
 @pytest.fixture(scope="module")
-def one(shrunk, case):
-    return case(shrunk(HIGHEST))
+def overrides(enough_tokens):
+    return (HIGHEST, *enough_tokens)
+
+
+@pytest.fixture(scope="module")
+def one(shrunk, case, overrides):
+    return case(shrunk(*overrides))
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +28,8 @@ def batches(one):
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=" ".join)
-def test_initial_parameters_are_bit_identical(shrunk, case, one, mesh):
-    many = case(shrunk(HIGHEST, *mesh), 8)
+def test_initial_parameters_are_bit_identical(shrunk, case, one, overrides, mesh):
+    many = case(shrunk(*overrides, *mesh), 8)
     reference = one.program.named(one.init())
     found = many.program.named(many.init())
     assert any(not array.sharding.is_fully_replicated for array in found.values()) or "data" in str(
@@ -35,14 +40,18 @@ def test_initial_parameters_are_bit_identical(shrunk, case, one, mesh):
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=" ".join)
-def test_the_first_gradient_agrees_to_float32(shrunk, case, one, batches, relative, mesh):
-    many = case(shrunk(HIGHEST, *mesh), 8)
+def test_the_first_gradient_agrees_to_float32(
+    shrunk, case, one, batches, relative, overrides, mesh
+):
+    many = case(shrunk(*overrides, *mesh), 8)
     assert relative(many.gradient(batches[0]), one.gradient(batches[0])) < 1e-6
 
 
 @pytest.mark.parametrize("mesh", MESHES[-2:], ids=" ".join)
-def test_the_first_gradient_agrees_to_float64(shrunk, case, batches, relative, double, mesh):
-    kinds = (HIGHEST, "model.dtype=jnp.float64", "model.param_dtype=jnp.float64")
+def test_the_first_gradient_agrees_to_float64(
+    shrunk, case, batches, relative, double, overrides, mesh
+):
+    kinds = (*overrides, "model.dtype=jnp.float64", "model.param_dtype=jnp.float64")
     one = case(shrunk(*kinds))
     many = case(shrunk(*kinds, *mesh), 8)
     gradient = one.gradient(batches[0])
@@ -51,8 +60,8 @@ def test_the_first_gradient_agrees_to_float64(shrunk, case, batches, relative, d
 
 
 @pytest.mark.parametrize("mesh", MESHES[-2:], ids=" ".join)
-def test_losses_over_twenty_steps_agree(shrunk, case, one, batches, mesh):
+def test_losses_over_twenty_steps_agree(shrunk, case, one, batches, overrides, mesh):
     _, reference = one.steps(batches)
-    _, found = case(shrunk(HIGHEST, *mesh), 8).steps(batches)
+    _, found = case(shrunk(*overrides, *mesh), 8).steps(batches)
     assert reference[-1] < reference[0] - 0.3
     np.testing.assert_allclose(found, reference, rtol=1e-5)

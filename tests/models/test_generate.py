@@ -4,6 +4,7 @@ import pytest
 
 from luthier.errors import BadInput
 from luthier.models import generate
+from luthier.models.generate import _continue
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [4]]
 
@@ -25,10 +26,12 @@ def test_seeds_reproduce(make_decoder):
 
 
 def test_rows_do_not_depend_on_their_batch(make_decoder):
-    run = lambda prompts: generate(make_decoder(), prompts, max_new_tokens=12, top_k=9, seed=3)
+    run = lambda prompts: generate(make_decoder(), prompts, max_new_tokens=12, seed=3)
     together = run(PROMPTS)
-    assert together[:2] + together[2:3] == [run([prompt])[0] for prompt in PROMPTS[:3]]
-    assert run([PROMPTS[2], PROMPTS[0]]) == [together[2], together[0]]
+    assert run(PROMPTS[:1]) == together[:1]
+    assert run(PROMPTS[2:3]) == together[2:3]
+    one, two, three, four = PROMPTS
+    assert run([two, three, one, four]) == [together[i] for i in (1, 2, 0, 3)]
 
 
 def test_equal_prompts_are_continued_differently(make_decoder):
@@ -48,20 +51,24 @@ def test_stop_tokens_end_a_row(make_decoder):
 
 
 def test_stop_tokens_in_the_prompt_do_not_stop(make_decoder):
-    free = generate(make_decoder(), [[1, 2], [3]], max_new_tokens=4, temperature=0.0)
+    free = generate(make_decoder(), PROMPTS, max_new_tokens=4, temperature=0.0)
+    unused = next(i for i in PROMPTS[2] if not any(i in row for row in free))
     same = generate(
-        make_decoder(), [[1, 2], [3]], max_new_tokens=4, temperature=0.0, stop_tokens=[99]
+        make_decoder(), PROMPTS, max_new_tokens=4, temperature=0.0, stop_tokens=[unused]
     )
     assert free == same
 
 
-def test_near_lengths_share_a_program(make_decoder):
-    from luthier.models.generate import _continue
+def test_tokens_are_drawn_from_the_likeliest(make_decoder):
+    greedy = generate(make_decoder(), PROMPTS, max_new_tokens=20, temperature=0.0)
+    assert generate(make_decoder(), PROMPTS, max_new_tokens=20, top_k=1, top_p=0.9) == greedy
 
+
+def test_near_lengths_share_a_program(make_decoder):
     model = make_decoder()
     generate(model, [[1, 2]], max_new_tokens=4)
     before = _continue._cache_size()
-    generate(model, [[3, 4]], max_new_tokens=9, temperature=0.3, seed=5)
+    generate(model, [[3, 4, 5]], max_new_tokens=9, temperature=0.3, seed=5, stop_tokens=[7])
     assert _continue._cache_size() == before
 
 

@@ -43,6 +43,8 @@ def test_the_same_call_says_that_the_run_is_over(finished, tiny):
     again = luthier.train(tiny(finished.directory.parents[1]))
     assert again.status == "finished"
     assert "nothing to do" in again.message
+    assert again.was_over
+    assert not finished.was_over
     assert again.directory == finished.directory
     assert (finished.directory / "metrics.jsonl").read_bytes() == before
 
@@ -52,6 +54,8 @@ def test_new_starts_a_run_of_its_own(tiny, tmp_path):
     first = train.run(graph)
     second = train.run(graph, new=True)
     assert second.directory.name == f"{first.directory.name}-2"
+    third = train.run(graph, new=True, command="luthier train x")
+    assert f"--run {first.directory.name}-3" in third.message
     assert _lines(first, "step")[1]["values"]["loss"] == _lines(second, "step")[1]["values"]["loss"]
 
 

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 
+from luthier.layers.gaussian import standard_normal, truncated_normal
+
 DType = Any
 
 # The standard deviation of a standard normal cut off at two standard deviations.
@@ -29,7 +31,7 @@ class Initializer(Protocol):
 
 
 def _normal(key: jax.Array, shape: Sequence[int], stddev: Any, dtype: DType) -> jax.Array:
-    return (jax.random.normal(key, tuple(shape), jnp.float32) * stddev).astype(dtype)
+    return (standard_normal(key, shape) * stddev).astype(dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +81,7 @@ class TruncatedNormal:
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
         """Return a truncated normal sample."""
-        unit = jax.random.truncated_normal(key, -2.0, 2.0, tuple(shape), jnp.float32)
+        unit = truncated_normal(key, shape)
         return (unit * (1 / _TRUNCATED_STDDEV) * self.stddev).astype(dtype)
 
 

@@ -21,8 +21,9 @@ from luthier.errors import BadInput, Problem
 from luthier.models.language_model import LanguageModel
 from luthier.models.sampling import sample
 
-# Lengths are rounded up to a multiple of this, so that near lengths share a compiled program.
+# Sizes are rounded up to multiples of these, so that near ones share a compiled program.
 _LENGTH_MULTIPLE = 32
+_STOP_MULTIPLE = 8
 
 
 @jax.tree_util.register_dataclass
@@ -75,18 +76,22 @@ def generate(
         return []
     lengths = np.array([len(prompt) for prompt in prompts], np.int32)
     total = int(lengths.max()) + max_new_tokens
-    tokens = np.zeros((len(prompts), -(-total // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE), np.int32)
+    tokens = np.zeros((len(prompts), total + -total % _LENGTH_MULTIPLE), np.int32)
     for row, prompt in zip(tokens, prompts, strict=True):
         row[: len(prompt)] = prompt
+    num_stops = len(stop_tokens)
+    stops = np.full(num_stops + (-num_stops % _STOP_MULTIPLE or _STOP_MULTIPLE), -1, np.int32)
+    stops[:num_stops] = stop_tokens
+    prefill = 1 << (int(lengths.min()).bit_length() - 1)  # a power of two, to share programs
     graphdef, state = nnx.split(model)
     tokens = _continue(
         graphdef,
-        int(lengths.min()),
+        prefill,
         state,
         tokens,
         lengths,
         lengths + np.int32(max_new_tokens),
-        np.asarray(stop_tokens, np.int32).reshape(-1),
+        stops,
         _row_keys(prompts, seed),
         jnp.float32(temperature),
         None if top_k is None else jnp.int32(top_k),

@@ -24,6 +24,7 @@ class Result:
       metrics: Last metrics of every evaluation set; empty when the run was over before the call.
       sample: Text that the model generated at the end, or empty.
       message: What to do next, for people.
+      was_over: Whether the run was finished before the call, which then did nothing.
     """
 
     directory: Path
@@ -32,6 +33,7 @@ class Result:
     metrics: Mapping[str, Mapping[Metric, float]] = dataclasses.field(default_factory=dict)
     sample: str = ""
     message: str = ""
+    was_over: bool = False
 
     @property
     def exit_code(self) -> int:

@@ -20,7 +20,7 @@ from luthier.records import Recorder, events
 from luthier.train.feed import Feed
 from luthier.train.interrupt import INTERRUPTED, StopSignals
 from luthier.train.loop import Loop, Position, Rates
-from luthier.train.opening import Opened, Request, open_run
+from luthier.train.opening import Opened, Request, open_run, run_id
 from luthier.train.profile import ProfiledSteps, Profiler
 from luthier.train.results import FINISHED, Result
 from luthier.train.trained import final_sample
@@ -138,6 +138,8 @@ def _end(loop: Loop, opened: Opened, recorder: Recorder, status: str, command: s
         for metric, value in metrics.items()
     }
     directory = opened.directory
+    if command and directory.id != run_id(program.graph) and "--run" not in command:
+        command += f" --run {directory.id}"
     message = next_steps(directory, status, command, program.experiment.training.steps)
     recorder.emit(events.Ended(status, step, summary, message))
     return Result(directory.path, status, step, loop.metrics, sample, message)
@@ -158,9 +160,13 @@ def next_steps(directory: Any, status: str, command: str, steps: int) -> str:
     if not command:
         return f"the run is in {directory.path}"
     return (
-        f"to extend: {again} training.steps={2 * steps} --run {directory.id} --extend\n"
+        f"to extend: {_without_run(again)} training.steps={2 * steps} --run {directory.id} --extend\n"
         f'to sample: luthier generate {directory.id} --prompt "To be"'
     )
+
+
+def _without_run(command: str) -> str:
+    return command.partition(" --run ")[0]
 
 
 def _over(opened: Opened) -> Result:
@@ -170,7 +176,7 @@ def _over(opened: Opened) -> Result:
         f"run {directory.name}/{directory.id} is finished (step {status.step}); nothing to do. "
         f"To extend it: training.steps=N --run {directory.id} --extend; to train anew: --new"
     )
-    return Result(directory.path, FINISHED, status.step, message=message)
+    return Result(directory.path, FINISHED, status.step, message=message, was_over=True)
 
 
 def _look_at_data(plan: Any) -> None:

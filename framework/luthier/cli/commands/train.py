@@ -131,7 +131,6 @@ def _end(graph: Any, result: Any) -> int:
     from luthier import graph as graphs
 
     has_console = graphs.get(graph, "records.console") is not None
-    was_over = result.exit_code == EXIT_DONE and not (result.metrics or result.sample)
-    if result.message and (was_over or not has_console):
+    if result.message and (result.was_over or not has_console):
         print(result.message)
     return result.exit_code
