@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -182,6 +183,7 @@ def main():
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     report = {"jax": jax.__version__, "python": platform.python_version(), "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory() as folder:
         case = Case(MODEL, Path(folder))

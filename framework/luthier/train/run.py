@@ -159,8 +159,9 @@ def next_steps(directory: Any, status: str, command: str, steps: int) -> str:
         return f"to resume: {again}"
     if not command:
         return f"the run is in {directory.path}"
+    longer = f"{_without_run(again)} training.steps={2 * steps}"
     return (
-        f"to extend: {_without_run(again)} training.steps={2 * steps} --run {directory.id} --extend\n"
+        f"to extend: {longer} --run {directory.id} --extend\n"
         f'to sample: luthier generate {directory.id} --prompt "To be"'
     )
 
