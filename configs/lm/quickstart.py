@@ -3,8 +3,8 @@
 Paper: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; with rotary
   positions (arXiv:2104.09864), RMSNorm (arXiv:1910.07467) and a gated MLP (arXiv:2002.05202).
 Command: luthier train configs.lm.quickstart
-Hardware: 2 CPU cores, about 3 minutes.
-Expected: see README.md of this folder.
+Hardware: 2 CPU cores, under 3 minutes.
+Expected: 1.65 nats per byte on the held-out plays (2026-11-21).
 """
 
 from __future__ import annotations
