@@ -187,3 +187,6 @@ def test_it_trains_on_the_devices_that_it_is_given(tiny, tmp_path):
     plan = json.loads((result.directory / "plan.json").read_text())
     assert plan["mesh"] == {"data": 2, "fsdp": 2, "tensor": 1}
     assert plan["devices"]["count"] == 4
+    _, metrics = train.evaluate_run(str(result.directory), devices=jax.devices()[:1])
+    for metric, value in metrics["held_out"].items():
+        assert value == pytest.approx(result.metrics["held_out"][metric], rel=1e-4)

@@ -12,7 +12,7 @@ from flax import nnx
 from luthier import graph as graphs
 from luthier import plan as plans
 from luthier.checkpoint import Store
-from luthier.errors import Problem, RunError
+from luthier.errors import Problem, RunError, ShardingError
 from luthier.metrics import Metric
 from luthier.models import generate
 from luthier.program import Program, Weights
@@ -58,7 +58,8 @@ def load_run(
       run: The run's directory, id, or name.
       root: Where runs are kept.
       step: Which checkpoint: a step, `best`, or None for the latest.
-      devices: Where the state goes; None means all devices of the default backend.
+      devices: Where the state goes; None means all devices of the default backend. Where they do
+        not make up the run's mesh, the first of them serves alone.
       packages: The user's modules that the recorded graph may name.
 
     Raises:
@@ -66,7 +67,7 @@ def load_run(
     """
     directory = find(root, run)
     graph = graphs.from_json(directory.read_config(), packages=packages)
-    plan = plans.make(graph, devices)
+    plan = _plan_here(graph, devices)
     checkpoints = plan.program.experiment.checkpoints
     if checkpoints is None:
         remedy = "train with checkpoints=Checkpoints(...)"
@@ -222,6 +223,16 @@ def final_sample(program: Program, leaves: Leaves) -> str:
     return jax.device_get(
         sample_text(program, leaves, [""], max_new_tokens=count, temperature=0.8, seed=0)[0]
     )
+
+
+def _plan_here(graph: Any, devices: Sequence[jax.Device] | None) -> plans.Plan:
+    devices = jax.devices() if devices is None else devices
+    try:
+        graphs.build(graphs.get(graph, "parallelism")).mesh.sizes(len(devices))
+    except ShardingError:
+        graph = graphs.apply(graph, ["parallelism.mesh:=luthier.parallel.Mesh()"])
+        devices = devices[:1]
+    return plans.make(graph, devices)
 
 
 def _choose(store: Store, directory: RunDirectory, step: int | str | None) -> int:
