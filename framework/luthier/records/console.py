@@ -6,6 +6,7 @@ in a pipe or a log file it becomes a plain line now and then. rich is imported w
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 import time
@@ -336,14 +337,16 @@ def _bar(width: int, share: float) -> str:
     return "━" * full + "─" * (width - full)
 
 
-class _LiveLine:
+class _LiveLine(abc.ABC):
     """A line that is redrawn in place."""
 
+    @abc.abstractmethod
     def show(self, text: str) -> None:
-        raise NotImplementedError
+        """Put `text` in the place of what the line held."""
 
+    @abc.abstractmethod
     def close(self) -> None:
-        raise NotImplementedError
+        """Leave the line."""
 
 
 class _TerminalLine(_LiveLine):

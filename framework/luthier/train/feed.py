@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import queue
 import threading
@@ -86,11 +87,8 @@ class Feed:
             return
         self._stop.set()
         while self._thread.is_alive():
-            with_nothing_in = self._queue
-            try:
-                with_nothing_in.get(timeout=0.01)
-            except queue.Empty:
-                continue
+            with contextlib.suppress(queue.Empty):
+                self._queue.get(timeout=0.01)
         self._thread.join()
         self._thread = None
         self._iterator.set_state(self._state)
