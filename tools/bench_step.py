@@ -106,7 +106,7 @@ class Case:
 
     def ours(self):
         """Return a function that takes `count` steps in our loop."""
-        rates = Rates(self.tokens, self.plan.model_flops.full, 1e12, 1000)
+        rates = Rates(self.plan.model_flops.full, 1e12, 1000)
         loop = Loop(
             self.plan,
             self.values,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -296,7 +295,7 @@ def _abstract_batch(
     shards = axis_product(table.get("batch", ()), sizes)
     microbatch = global_batch_size // accumulation
     if microbatch % shards:
-        fitting = math.lcm(shards * accumulation)
+        fitting = shards * accumulation
         remedy = f"use a multiple of {fitting}, or a mesh with fewer devices on the batch"
         what = f"{microbatch} rows cannot be divided over {shards} devices"
         if accumulation > 1:

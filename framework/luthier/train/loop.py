@@ -70,13 +70,11 @@ class Rates:
     """What turns a step's time into rates.
 
     Args:
-      tokens_per_step: Positions of a global batch.
       model_flops_per_step: FLOPs that a step owes to the model.
       peak_flops: Peak of all devices together, FLOPs per second; None where unknown.
       rows_per_epoch: Rows of the training data.
     """
 
-    tokens_per_step: int
     model_flops_per_step: int
     peak_flops: float | None
     rows_per_epoch: int

@@ -254,7 +254,6 @@ def _rates(plan: Any) -> Rates:
     devices = list(plan.program.mesh.devices.flat)
     peak = plans.device_facts(devices[0], len(devices)).peak_flops
     return Rates(
-        tokens_per_step=plan.tokens_per_step,
         model_flops_per_step=plan.model_flops.full,
         peak_flops=None if peak is None else peak * len(devices),
         rows_per_epoch=experiment.data.num_rows,
