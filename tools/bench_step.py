@@ -211,7 +211,7 @@ def main():
         case = Case(LEAVES, Path(folder), fdl.Partial(ManyLeaves, 331))
         report["num_leaves"] = len(case.program.names)
         sides = {"loop": case.ours(), "bare_call": case.bare()}
-        wall, host = interleave(sides, options.blocks, 100)
+        wall, host = interleave(sides, options.blocks, 400)
         report["leaves"] = summary(host, "ratio <= 1.05 or difference <= 100 us")
         report["leaves_wall"] = summary(
             wall, "none; the hosts run ahead of the device by 2 and 100"

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from graph_toys import modules, parts
+from graph_toys.names import case_name
 
 from luthier.durations import Seconds, Steps
 from luthier.errors import EXIT_BAD_INPUT, OverrideError
@@ -80,7 +81,9 @@ SETS = [
 ]
 
 
-@pytest.mark.parametrize(("overrides", "path", "expected"), SETS, ids=lambda case: str(case)[:50])
+@pytest.mark.parametrize(
+    ("overrides", "path", "expected"), SETS, ids=lambda case: case_name(case)[:50]
+)
 def test_sets(graph, overrides, path, expected):
     before = parts.experiment()
     changed = apply(graph, overrides)

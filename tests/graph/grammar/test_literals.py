@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 from graph_toys import modules, parts
+from graph_toys.names import case_name
 from jax.typing import ArrayLike, DTypeLike
 
 from luthier.durations import Duration, Seconds, Steps, Tokens
@@ -111,7 +112,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "annotation", "expected"), TABLE, ids=str)
+@pytest.mark.parametrize(("text", "annotation", "expected"), TABLE, ids=case_name)
 def test_values(text, annotation, expected):
     if expected is None and text not in ("None", "null"):
         with pytest.raises(Unreadable, match="cannot be a key"):

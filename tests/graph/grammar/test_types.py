@@ -13,6 +13,7 @@ import numpy as np
 import optax
 import pytest
 from graph_toys import modules, parts
+from graph_toys.names import case_name
 from jax.typing import ArrayLike, DTypeLike
 
 from luthier.durations import Duration, Seconds, Steps
@@ -158,12 +159,12 @@ MISFITTING = [
 ]
 
 
-@pytest.mark.parametrize(("given", "annotation"), FITTING, ids=str)
+@pytest.mark.parametrize(("given", "annotation"), FITTING, ids=case_name)
 def test_what_fits(given, annotation):
     assert fits(given, annotation)
 
 
-@pytest.mark.parametrize(("given", "annotation"), MISFITTING, ids=str)
+@pytest.mark.parametrize(("given", "annotation"), MISFITTING, ids=case_name)
 def test_what_does_not(given, annotation):
     assert not fits(given, annotation)
 

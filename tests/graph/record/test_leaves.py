@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from graph_toys import recorded
+from graph_toys.names import case_name
 
 from luthier.errors import RecordError
 from luthier.graph.public_names import load_object
@@ -54,7 +55,9 @@ def _load(name):
     return load_object(name, ["graph_toys"])
 
 
-@pytest.mark.parametrize(("value", "written"), WRITTEN, ids=[repr(value) for value, _ in WRITTEN])
+@pytest.mark.parametrize(
+    ("value", "written"), WRITTEN, ids=[case_name(repr(value)) for value, _ in WRITTEN]
+)
 def test_leaves_are_written_and_read(value, written):
     assert encode_leaf(value) == written
     read = decode_leaf(written, _load)
