@@ -180,6 +180,7 @@ def test_a_defect_in_the_thread_is_not_silent(tmp_path, monkeypatch):
 
 
 TRAINING = """
+import os
 import sys
 from luthier.records.events import Step
 from luthier.records.json_lines import JsonLines
@@ -199,8 +200,9 @@ while True:
     sink.emit(Step(step, {"loss": 1 / step, "padding": 1 / 3}))
     if step % 50 == 0:
         sink.flush()
-        with open(saved_path, "w") as file:
+        with open(saved_path + ".part", "w") as file:
             file.write(str(step))
+        os.replace(saved_path + ".part", saved_path)
 """
 
 
@@ -208,14 +210,19 @@ def test_killed_runs_hold_every_step_exactly_once(tmp_path, start):
     """Kill a writer that saves now and then, restart it from its last save, and again."""
     path, saved_path = tmp_path / "m.jsonl", tmp_path / "saved"
     chance = random.Random(0)
+    saved = 0
     for _ in range(4):
         process = start(TRAINING, path, saved_path)
         assert process.stdout.readline() == "ready\n"
-        time.sleep(chance.uniform(0.02, 0.2))
+        before, deadline = saved, time.monotonic() + 60
+        while saved == before and time.monotonic() < deadline:
+            time.sleep(0.001)
+            saved = int(saved_path.read_text()) if saved_path.exists() else 0
+        assert saved > before, "it saves"
+        time.sleep(chance.uniform(0, 0.2))
         process.send_signal(signal.SIGKILL)
         process.wait()
-    saved = int(saved_path.read_text() or 0)
-    assert saved > 0
+    saved = int(saved_path.read_text())
     assert steps(path)[:saved] == list(range(1, saved + 1)), (
         "what was flushed before a save is whole"
     )
