@@ -2,6 +2,7 @@ import collections
 import math
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,3 +58,15 @@ def test_shakespeare_in_half_a_second():
     found = counts.unigram_entropy(), counts.bigram_entropy()
     assert time.process_time() - began < 0.5
     assert found == pytest.approx((3.30327, 2.46913), abs=1e-5)
+
+
+def test_counts_of_parts_merge_exactly():
+    documents = [b"to be", b"or not", b"", b"to be"]
+    whole, first, second = ByteCounts(), ByteCounts(), ByteCounts()
+    whole.add(documents)
+    first.add(documents[:1])
+    second.add(documents[1:])
+    first.merge(second.pairs)
+    np.testing.assert_array_equal(first.pairs, whole.pairs)
+    assert first.bigram_entropy() == whole.bigram_entropy()
+    assert first.num_bytes == 16

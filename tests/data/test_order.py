@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luthier.data import host_positions, shuffled_rows
+from luthier.data import Shuffled, host_positions, shuffled_rows
 
 SEEDS = st.integers(-(2**70), 2**70)
 
@@ -101,3 +101,12 @@ def test_host_batches_are_the_global_batch(step, rows):
     for count in (1, 2, 4, 8):
         parts = [host_positions(step, rows * 8, index, count) for index in range(count)]
         np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_the_shuffled_order_tells_rows_and_epochs():
+    order = Shuffled(7, seed=3)
+    positions = np.arange(30)
+    rows, epochs = order(positions)
+    np.testing.assert_array_equal(rows, shuffled_rows(positions, 7, 3))
+    np.testing.assert_array_equal(epochs, positions // 7)
+    assert order.rule == ""

@@ -56,3 +56,9 @@ def test_a_tokenizer_that_drops_bytes_is_refused():
     assert tokenize(Documents(["plain"]), Lossy()).num_bytes == 5
     with pytest.raises(DataError, match="document 2: 6 bytes became tokens for 4 bytes"):
         tokenize(Documents(["plain", "naïve"]), Lossy())
+
+
+def test_documents_are_observed_as_they_are_read():
+    seen = []
+    tokenize(Documents(["ab", "", "c"]), Bytes(), seen.extend)
+    assert seen == [b"ab", b"", b"c"]

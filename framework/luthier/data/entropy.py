@@ -18,6 +18,19 @@ class ByteCounts:
     def __init__(self) -> None:
         self._pairs_xy = np.zeros((_START + 1, 256), np.int64)  # byte before, byte
 
+    @property
+    def pairs(self) -> np.ndarray:
+        """The counts of a byte (second axis) after another or the start; int64 [257, 256]."""
+        return self._pairs_xy
+
+    def merge(self, pairs: np.ndarray) -> None:
+        """Add the counts of other documents.
+
+        Args:
+          pairs: What `pairs` of theirs is, int64 [257, 256].
+        """
+        self._pairs_xy += pairs
+
     def add(self, documents: Sequence[bytes]) -> None:
         """Count documents, of which many at a time are faster."""
         documents = [document for document in documents if document]

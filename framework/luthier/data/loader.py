@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import grain
 import numpy as np
 
-from luthier.data.order import host_positions, shuffled_rows
+from luthier.data.order import Order, Visit, host_positions
 from luthier.errors import DataError, Problem
 
 Batch = dict[str, np.ndarray]
@@ -29,11 +29,20 @@ class Rows(Protocol):
         """The rows of an epoch."""
 
     @property
+    def num_examples(self) -> int:
+        """The largest number among the batch entries `documents` or `examples`."""
+
+    @property
     def digest(self) -> str:
         """A fingerprint of the rows and their numbers."""
 
-    def gather(self, rows: np.ndarray) -> Batch:
-        """Return rows, int64 [B], as entries [B, ...]; -1 is a row of padding."""
+    def gather(self, rows: np.ndarray, visit: Visit | None = None) -> Batch:
+        """Return rows as entries [B, ...].
+
+        Args:
+          rows: The rows wanted, int64 [B]; -1 is a row of padding, which is 0 everywhere.
+          visit: In training, what random augmentation draws from; None in evaluation.
+        """
 
 
 class _Batches:
@@ -48,17 +57,17 @@ class _Batches:
         return host_positions(int(step), self._global_batch_size, *self._process)
 
 
-class _Shuffled(_Batches):
-    def __init__(self, rows: Rows, seed: int, *sizes: int):
+class _Ordered(_Batches):
+    def __init__(self, rows: Rows, order: Order, *sizes: int):
         super().__init__(rows, *sizes)
-        self._seed = seed
+        self._order = order
 
     def __len__(self) -> int:
         return sys.maxsize // self._global_batch_size
 
     def __getitem__(self, step: int) -> Batch:
-        rows = shuffled_rows(self._positions(step), self._rows.num_rows, self._seed)
-        return self._rows.gather(rows)
+        rows, epochs = self._order(self._positions(step))
+        return self._rows.gather(rows, Visit(epochs, self._order.seed))
 
 
 class _Once(_Batches):
@@ -74,17 +83,21 @@ class ShuffledIterator(grain.DatasetIterator):
     """Endless batches in the global order, whose state fits any number of processes.
 
     The state is the number of rows consumed by all processes together, with what it takes to
-    tell whether it fits: the seed and the digest of the rows.
+    tell whether it fits: the seed, and the digest of the rows and of the rule of their order.
     """
 
     def __init__(
-        self, parent: grain.DatasetIterator, rows: Rows, seed: int, global_batch_size: int
+        self, parent: grain.DatasetIterator, rows: Rows, order: Order, global_batch_size: int
     ):
         super().__init__(parent)
         self._steps = parent
-        self._seed = seed
+        self._order = order
         self._global_batch_size = global_batch_size
         self._rows = rows
+
+    @property
+    def _data(self) -> str:
+        return self._rows.digest + self._order.rule
 
     def __next__(self) -> Batch:
         return next(self._steps)
@@ -93,7 +106,7 @@ class ShuffledIterator(grain.DatasetIterator):
         """Return where the iterator stands, as JSON-able values; the same on every process."""
         step = self._steps.get_state()["next_index"]
         rows = step * self._global_batch_size
-        return {"rows": rows, "seed": self._seed, "data": self._rows.digest}
+        return {"rows": rows, "seed": self._order.seed, "data": self._data}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state, of whatever number of processes.
@@ -103,11 +116,11 @@ class ShuffledIterator(grain.DatasetIterator):
             number of batches.
         """
         problems = []
-        if state["data"] != self._rows.digest:
+        if state["data"] != self._data:
             what = "the training data is not what it was at the checkpoint (text, tokens or rows)"
             problems.append(Problem(what, remedy=_REMEDY))
-        if state["seed"] != self._seed:
-            what = f"the data was shuffled with seed {state['seed']}, not {self._seed}"
+        if state["seed"] != self._order.seed:
+            what = f"the data was shuffled with seed {state['seed']}, not {self._order.seed}"
             problems.append(Problem(what, remedy=_REMEDY))
         step, rest = divmod(state["rows"], self._global_batch_size)
         if rest:
@@ -134,17 +147,17 @@ class ShuffledIterator(grain.DatasetIterator):
 def shuffled(
     rows: Rows,
     *,
-    seed: int,
+    order: Order,
     global_batch_size: int,
     process_index: int,
     process_count: int,
     num_threads: int,
     prefetch_batches: int,
 ) -> ShuffledIterator:
-    """Return the endless iterator of one process over the global order of `order.shuffled_rows`."""
-    source = _Shuffled(rows, seed, global_batch_size, process_index, process_count)
+    """Return the endless iterator of one process over rows in a global order."""
+    source = _Ordered(rows, order, global_batch_size, process_index, process_count)
     parent = _iterate(source, num_threads, prefetch_batches)
-    return ShuffledIterator(parent, rows, seed, global_batch_size)
+    return ShuffledIterator(parent, rows, order, global_batch_size)
 
 
 def once(

@@ -7,13 +7,61 @@ p // N, and each epoch is a permutation of its own. The batch of step s is posit
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Protocol
 
 import numpy as np
 
 _ROUNDS = 6
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
 _SALTS = [np.uint64(round_ * _GOLDEN % 2**64) for round_ in range(_ROUNDS)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Visit:
+    """In which pass over the data rows are seen: what random augmentation draws from.
+
+    Args:
+      epochs: The epoch of each row, int64 [B].
+      seed: Of the order of rows.
+    """
+
+    epochs: np.ndarray
+    seed: int
+
+
+class Order(Protocol):
+    """Which row stands where in the endless order of training."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order."""
+
+    @property
+    def rule(self) -> str:
+        """A fingerprint of what decides the order beside the seed and the rows; often empty."""
+
+    def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows and their epochs, int64 [n], at positions of the order, int64 [n]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shuffled:
+    """Epoch after epoch, each a permutation of its own (`shuffled_rows`).
+
+    Args:
+      num_rows: The rows of an epoch.
+      seed: Which order; any integer.
+    """
+
+    num_rows: int
+    seed: int
+    rule: str = dataclasses.field(default="", init=False)
+
+    def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows and their epochs, int64 [n], at positions of the order, int64 [n]."""
+        return shuffled_rows(positions, self.num_rows, self.seed), positions // self.num_rows
 
 
 def host_positions(
@@ -55,8 +103,8 @@ def shuffled_rows(positions: np.ndarray, num_rows: int, seed: int) -> np.ndarray
     """
     epochs, places = np.divmod(np.asarray(positions, np.int64), num_rows)
     seeds = np.array([seed % 2**64, seed // 2**64 % 2**64], np.uint64)
-    key = _mix(_mix(seeds[:1]) + seeds[1:] * np.uint64(_GOLDEN))
-    keys = _mix(key + epochs.astype(np.uint64) * np.uint64(_GOLDEN))
+    key = mix(mix(seeds[:1]) + seeds[1:] * np.uint64(_GOLDEN))
+    keys = mix(key + epochs.astype(np.uint64) * np.uint64(_GOLDEN))
     rows = _permute(places, num_rows, keys)
     outside = np.flatnonzero(rows >= num_rows)
     while outside.size:
@@ -73,14 +121,14 @@ def _permute(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
     for round_ in range(_ROUNDS):
         salted = keys + _SALTS[round_]
         if round_ % 2:
-            right = (right + _mix(salted ^ left) % np.uint64(b)) % np.uint64(b)
+            right = (right + mix(salted ^ left) % np.uint64(b)) % np.uint64(b)
         else:
-            left = (left + _mix(salted ^ right) % np.uint64(a)) % np.uint64(a)
+            left = (left + mix(salted ^ right) % np.uint64(a)) % np.uint64(a)
     return (left * np.uint64(b) + right).astype(np.int64)
 
 
-def _mix(values: np.ndarray) -> np.ndarray:
-    """Return the SplitMix64 finalizer of uint64 [n]."""
+def mix(values: np.ndarray) -> np.ndarray:
+    """Return the SplitMix64 finalizer of each element of uint64 `values`."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))

@@ -11,6 +11,7 @@ import hashlib
 
 import numpy as np
 
+from luthier.data.order import Visit
 from luthier.data.packing import Plan
 from luthier.data.stream import Stream
 
@@ -26,17 +27,25 @@ class PackedRows:
       plan: Which chunks stand in which row.
       byte_lengths: The bytes that each token stands for, int32 [V].
       length: L.
+      prefix_bytes: The bytes that the first token of a document counts too many
+        (`Tokenizer.prefix_bytes`).
     """
 
     stream: Stream
     plan: Plan
     byte_lengths: np.ndarray
     length: int
+    prefix_bytes: int = 0
 
     @property
     def num_rows(self) -> int:
         """The number of rows."""
         return self.plan.num_rows
+
+    @property
+    def num_examples(self) -> int:
+        """The largest number among `documents`: the chunks."""
+        return len(self.plan.ids)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -48,11 +57,18 @@ class PackedRows:
             hasher.update(np.ascontiguousarray(part).data)
         return hasher.hexdigest()
 
-    def gather(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+    @functools.cached_property
+    def _opens(self) -> np.ndarray:
+        """Whether a chunk begins its document; bool [chunks]."""
+        ends = np.cumsum(self.stream.num_targets + 1)
+        return np.isin(self.plan.starts, ends - self.stream.num_targets - 1)
+
+    def gather(self, rows: np.ndarray, visit: Visit | None = None) -> dict[str, np.ndarray]:
         """Assemble rows.
 
         Args:
           rows: The rows wanted, int64 [B]; -1 is a row of padding.
+          visit: Not looked at: text is the same in every epoch.
 
         Returns:
           inputs, targets, segments, positions, documents, target_bytes, all int32 [B, L], and
@@ -77,6 +93,10 @@ class PackedRows:
             place_N = index_N + np.repeat(place_E - before_E, length_E)
 
         target_N = self.stream.tokens[input_N + 1]
+        bytes_N = self.byte_lengths[target_N]
+        if self.prefix_bytes:
+            first = before_E[self._opens[chunk_E]]
+            bytes_N[first] = np.maximum(bytes_N[first] - self.prefix_bytes, 0)
         shape = (len(rows), length)
         batch = {name: np.zeros(shape, np.int32) for name in INT_ENTRIES}
         batch["weights"] = np.zeros(shape, np.float32)
@@ -87,7 +107,7 @@ class PackedRows:
             ("segments", np.repeat((segment_E + 1).astype(np.int32), length_E)),
             ("positions", position_N),
             ("documents", np.repeat(plan.ids[chunk_E], length_E)),
-            ("target_bytes", self.byte_lengths[target_N]),
+            ("target_bytes", bytes_N),
         ):
             batch[name].reshape(-1)[place_N] = values_N
         return batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -26,26 +27,61 @@ class Stream:
     num_bytes: int
 
 
-def tokenize(source: Source, tokenizer: Tokenizer) -> Stream:
+def encode_checked(
+    source: Source, tokenizer: Tokenizer, start: int, documents: Sequence[bytes]
+) -> Sequence[np.ndarray]:
+    """Return the tokens of documents, after a look at the bytes that they stand for.
+
+    Args:
+      source: Where the documents are from, for messages.
+      tokenizer: Turns them into tokens.
+      start: The index of the first of them.
+      documents: The documents.
+
+    Raises:
+      DataError: when the tokenizer drops or adds bytes and does not say so.
+    """
+    byte_lengths, prefix = tokenizer.byte_lengths, tokenizer.prefix_bytes
+    encoded = tokenizer.encode_many(documents)
+    if not tokenizer.keeps_bytes:
+        return encoded
+    for index, (document, tokens) in enumerate(zip(documents, encoded, strict=True), start):
+        stands_for = int(byte_lengths[tokens].sum()) - (prefix if len(tokens) else 0)
+        if stands_for != len(document):
+            what = f"{source.name(index)}: {len(document)} bytes became tokens for {stands_for}"
+            remedy = "use a tokenizer that keeps every byte"
+            raise DataError(Problem(f"{what} bytes", remedy=remedy))
+    return encoded
+
+
+def token_dtype(vocab_size: int) -> type[np.generic]:
+    """Return the smallest dtype for tokens: uint16, or int32 for more than 65,536."""
+    return np.uint16 if vocab_size <= 65536 else np.int32
+
+
+def tokenize(
+    source: Source,
+    tokenizer: Tokenizer,
+    observe: Callable[[Sequence[bytes]], None] | None = None,
+) -> Stream:
     """Read and tokenize all documents.
 
     Args:
       source: The documents.
       tokenizer: The tokens of a document must stand for exactly its bytes.
+      observe: Sees the documents, a few megabytes at a time.
 
     Raises:
       DataError: when documents cannot be read, or the tokenizer drops or adds bytes.
     """
-    byte_lengths = tokenizer.byte_lengths
-    dtype = np.uint16 if tokenizer.vocab_size <= 65536 else np.int32
+    dtype = token_dtype(tokenizer.vocab_size)
     tokens, used, num_bytes = np.empty(1 << 16, dtype), 0, 0
     counts: list[int] = []
     for start, documents in blocks(source):
-        for index, encoded in enumerate(tokenizer.encode_many(documents), start):
-            size = len(documents[index - start])
-            if (stands_for := int(byte_lengths[encoded].sum())) != size:
-                what = f"{source.name(index)}: {size} bytes became tokens for {stands_for} bytes"
-                raise DataError(Problem(what, remedy="use a tokenizer that keeps every byte"))
+        num_bytes += sum(map(len, documents))
+        if observe:
+            observe(documents)
+        for encoded in encode_checked(source, tokenizer, start, documents):
             stop = used + len(encoded) + 2
             if stop > len(tokens):
                 # Grown in place: realloc moves pages, not bytes.
@@ -54,6 +90,6 @@ def tokenize(source: Source, tokenizer: Tokenizer) -> Stream:
             tokens[used + 1 : stop - 1] = encoded
             tokens[stop - 1] = tokenizer.eos
             counts.append(len(encoded) + 1)
-            used, num_bytes = stop, num_bytes + size
+            used = stop
     tokens.resize(used, refcheck=False)
     return Stream(tokens, np.array(counts, np.int64), num_bytes)

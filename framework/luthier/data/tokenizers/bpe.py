@@ -2,73 +2,55 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import difflib
 import functools
 import os
-import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from luthier.data.sources.files import read_file
 from luthier.data.sources.source import Source, blocks
-from luthier.data.tokenizers.tokenizer import Tokenizer, to_bytes
+from luthier.data.tokenizers.tokenizer import Tokenizer, encode_parts, text_parts, to_bytes
 from luthier.errors import DataError, Problem
 
 if TYPE_CHECKING:
     import tokenizers
 
-_NOT_TEXT = re.compile("([\udc80-\udcff]+)")
-_PROBE = "To be,  or\tnot\n\n\x00 to be: naïve e\u0301 ﬁ 東京 123\r\n 🎻 "
+PROBE = "To be,  or\tnot\n\n\x00 to be: naïve e\u0301 ﬁ 東京 123\r\n 🎻 "
 _TRAIN = "train one with `luthier data train-tokenizer`"
 
 
-@dataclasses.dataclass(frozen=True)
-class Bpe(Tokenizer):
-    """A byte-level BPE vocabulary in a Hugging Face `tokenizers` JSON file.
+class ByteLevelBpe(Tokenizer):
+    """A byte-level BPE vocabulary, however it is stored.
 
     Every byte of every document is encoded: a text round-trips exactly, a character may be split
     over tokens (each counts its own bytes), and a byte that is not part of valid UTF-8 becomes
     the token of that single byte. Text that looks like a special token is encoded as text.
 
-    Args:
-      path: The JSON file.
-      bos_token: The special token of the file that begins a document (GPT-2: `<|endoftext|>`).
-      eos_token: The special token of the file that ends a document.
-
-    Raises:
-      DataError: at first use, when the file is missing or damaged, is not byte-level BPE, changes
-        text (a normalizer, a prefix space), or lacks the special tokens.
-
-    Source: Sennrich, Haddow and Birch 2016, arXiv:1508.07909; Radford et al. 2019 (the byte-level
-      alphabet of GPT-2).
+    A subclass is a frozen dataclass with the fields `path`, `bos_token` and `eos_token`.
     """
 
     path: str
-    bos_token: str = "<bos>"
-    eos_token: str = "<eos>"
+    bos_token: str
+    eos_token: str
+
+    @abc.abstractmethod
+    def _load(self) -> tokenizers.Tokenizer:
+        """Read the vocabulary."""
 
     @functools.cached_property
     def _tokenizer(self) -> tokenizers.Tokenizer:
-        tokenizer = _read(self.path)
+        tokenizer = self._load()
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True
-        vocabulary = tokenizer.get_vocab()
-        problems = []
-        for name in sorted({self.bos_token, self.eos_token} - set(vocabulary)):
-            added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-            there = ", ".join(added) or "none"
-            problems.append(
-                Problem(
-                    f"{self.path}: no special token {name!r} (it has: {there})",
-                    nearest=tuple(difflib.get_close_matches(name, added, n=3)),
-                    remedy="name its special tokens with `bos_token` and `eos_token`",
-                )
-            )
-        if not set(_alphabet()) <= set(vocabulary):
+        problems = missing_specials(tokenizer, self.path, self.bos_token, self.eos_token)
+        if not set(alphabet()) <= set(tokenizer.get_vocab()):
             problems.append(Problem(f"{self.path}: not byte-level BPE", remedy=_TRAIN))
         if problems:
             raise DataError(problems)
@@ -77,7 +59,7 @@ class Bpe(Tokenizer):
     @functools.cached_property
     def _pieces(self) -> list[bytes]:
         """The bytes that each token stands for."""
-        to_byte = {character: byte for byte, character in enumerate(_alphabet())}
+        to_byte = {character: byte for byte, character in enumerate(alphabet())}
         vocabulary = self._tokenizer.get_vocab()
         added = self._tokenizer.get_added_tokens_decoder()
         pieces = [b""] * (max(vocabulary.values()) + 1)
@@ -89,8 +71,8 @@ class Bpe(Tokenizer):
                 what = f"{self.path}: not byte-level BPE (its token {token} is {piece!r})"
                 raise DataError(Problem(what, remedy=_TRAIN))
             pieces[token] = bytes(to_byte[character] for character in piece)
-        tokens = self._tokenizer.encode(_PROBE, add_special_tokens=False).ids
-        if b"".join(pieces[token] for token in tokens) != _PROBE.encode():
+        tokens = self._tokenizer.encode(PROBE, add_special_tokens=False).ids
+        if b"".join(pieces[token] for token in tokens) != PROBE.encode():
             what = f"{self.path}: changes text (a normalizer or a prefix space)"
             raise DataError(Problem(what, remedy=_TRAIN))
         return pieces
@@ -118,7 +100,7 @@ class Bpe(Tokenizer):
     @functools.cached_property
     def _byte_tokens(self) -> list[int]:
         vocabulary = self._tokenizer.get_vocab()
-        return [vocabulary[character] for character in _alphabet()]
+        return [vocabulary[character] for character in alphabet()]
 
     def encode(self, text: str | bytes) -> list[int]:
         """Return the tokens of a text; bytes that are not UTF-8 become single-byte tokens."""
@@ -135,22 +117,84 @@ class Bpe(Tokenizer):
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
         """Return the tokens of many documents, int32, encoded on all cores."""
-        parts = [list(_split(document)) for document in documents]
-        texts = [part for document in parts for part in document if isinstance(part, str)]
-        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        encodings = (np.array(encoding.ids, np.int32) for encoding in encoded)
-        return [
-            np.concatenate(
-                [np.empty(0, np.int32)]
-                + [
-                    next(encodings)
-                    if isinstance(part, str)
-                    else np.array([self._byte_tokens[byte] for byte in part], np.int32)
-                    for part in document
-                ]
-            )
-            for document in parts
-        ]
+        return encode_parts(
+            documents,
+            lambda texts: [
+                encoding.ids
+                for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            ],
+            self._byte_tokens,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Bpe(ByteLevelBpe):
+    """A byte-level BPE vocabulary in a Hugging Face `tokenizers` JSON file.
+
+    Every byte of every document is encoded: a text round-trips exactly, a character may be split
+    over tokens (each counts its own bytes), and a byte that is not part of valid UTF-8 becomes
+    the token of that single byte. Text that looks like a special token is encoded as text.
+
+    Args:
+      path: The JSON file.
+      bos_token: The special token of the file that begins a document (GPT-2: `<|endoftext|>`).
+      eos_token: The special token of the file that ends a document.
+
+    Raises:
+      DataError: at first use, when the file is missing or damaged, is not byte-level BPE, changes
+        text (a normalizer, a prefix space), or lacks the special tokens.
+
+    Source: Sennrich, Haddow and Birch 2016, arXiv:1508.07909; Radford et al. 2019 (the byte-level
+      alphabet of GPT-2).
+    """
+
+    path: str
+    bos_token: str = "<bos>"
+    eos_token: str = "<eos>"
+
+    def _load(self) -> tokenizers.Tokenizer:
+        return read_tokenizer(self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class BpeMerges(ByteLevelBpe):
+    """A byte-level BPE vocabulary in the two files of GPT-2: tokens, and merges in their order.
+
+    Args:
+      path: The JSON file from token to number (`encoder.json`, `vocab.json`).
+      merges: The text file of merges (`vocab.bpe`, `merges.txt`).
+      bos_token: The token of the file that begins a document.
+      eos_token: The token of the file that ends a document.
+
+    Raises:
+      DataError: as `Bpe` does.
+
+    Source: Radford et al. 2019, Language models are unsupervised multitask learners.
+    """
+
+    path: str
+    merges: str
+    bos_token: str = "<|endoftext|>"
+    eos_token: str = "<|endoftext|>"
+
+    def _load(self) -> tokenizers.Tokenizer:
+        from tokenizers import Tokenizer as Backend
+        from tokenizers import decoders, models, pre_tokenizers
+
+        files = [os.path.expanduser(path) for path in (self.path, self.merges)]
+        for file in files:
+            read_file(file)
+        try:
+            backend = Backend(models.BPE.from_file(*files))
+        except Exception as error:  # the Rust side raises a bare Exception
+            what = f"{self.path}, {self.merges}: not the files of a BPE vocabulary: {error}"
+            raise DataError(Problem(what, remedy="name `vocab.json` and `merges.txt`")) from None
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        known = backend.get_vocab()
+        specials = dict.fromkeys([self.bos_token, self.eos_token])
+        backend.add_special_tokens([token for token in specials if token in known])
+        return backend
 
 
 def train_bpe(
@@ -194,7 +238,7 @@ def train_bpe(
         vocab_size=vocab_size,
         show_progress=False,
         special_tokens=specials,
-        initial_alphabet=_alphabet(),
+        initial_alphabet=alphabet(),
     )
     backend.train_from_iterator(_texts(source), trainer)
     reached = backend.get_vocab_size()
@@ -205,7 +249,35 @@ def train_bpe(
     return Bpe(path, bos_token, eos_token)
 
 
-def _read(path: str) -> tokenizers.Tokenizer:
+def missing_specials(
+    tokenizer: tokenizers.Tokenizer, path: str, bos_token: str, eos_token: str
+) -> list[Problem]:
+    """Return the problems of special tokens that a vocabulary does not have."""
+    vocabulary = tokenizer.get_vocab()
+    problems = []
+    for name in sorted({bos_token, eos_token} - set(vocabulary)):
+        added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+        there = ", ".join(added) or "none"
+        problems.append(
+            Problem(
+                f"{path}: no special token {name!r} (it has: {there})",
+                nearest=tuple(difflib.get_close_matches(name, added, n=3)),
+                remedy="name its special tokens with `bos_token` and `eos_token`",
+            )
+        )
+    return problems
+
+
+def read_tokenizer(path: str, edit: Callable[[str], str] = str) -> tokenizers.Tokenizer:
+    """Read a Hugging Face `tokenizers` JSON file.
+
+    Args:
+      path: The file.
+      edit: Changes its content before it is used.
+
+    Raises:
+      DataError: when it cannot be read or is no such file.
+    """
     import tokenizers
 
     try:
@@ -217,7 +289,7 @@ def _read(path: str) -> tokenizers.Tokenizer:
     except UnicodeDecodeError:
         raise DataError(Problem(f"{path}: not a tokenizer file", remedy=_TRAIN)) from None
     try:
-        return tokenizers.Tokenizer.from_str(content)
+        return tokenizers.Tokenizer.from_str(edit(content))
     except Exception as error:  # the Rust side raises a bare Exception
         what = f"{path}: not a tokenizer file: {error}"
         raise DataError(Problem(what, remedy=_TRAIN)) from None
@@ -241,23 +313,11 @@ def _write(path: str, content: str) -> None:
 def _texts(source: Source) -> Iterator[str]:
     for _, documents in blocks(source):
         for document in documents:
-            yield from (part for part in _split(document) if isinstance(part, str))
-
-
-def _split(document: bytes) -> Iterator[str | bytes]:
-    """Yield the runs of valid UTF-8 as `str` and the bytes between them as `bytes`."""
-    try:
-        yield document.decode("utf-8")
-    except UnicodeDecodeError:
-        for part in _NOT_TEXT.split(document.decode("utf-8", "surrogateescape")):
-            if _NOT_TEXT.fullmatch(part):
-                yield part.encode("utf-8", "surrogateescape")
-            elif part:
-                yield part
+            yield from (part for part in text_parts(document) if isinstance(part, str))
 
 
 @functools.cache
-def _alphabet() -> list[str]:
+def alphabet() -> list[str]:
     """The printable character that stands for each byte, as in GPT-2."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (chr(code) for code in range(0x100, 0x200))

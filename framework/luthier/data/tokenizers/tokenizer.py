@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
+
+SPACE = "\u2581"  # stands for a space inside the vocabularies that have no byte-level alphabet
+_NOT_TEXT = re.compile("([\udc80-\udcff]+)")
 
 
 class Tokenizer(abc.ABC):
@@ -13,7 +17,8 @@ class Tokenizer(abc.ABC):
 
     A tokenizer of your own subclasses this and is cheap to construct (no file is opened before
     the first use). The tokens of a document must stand for exactly its bytes: losses per byte are
-    computed from `byte_lengths`, and `Packed` refuses a tokenizer that drops or adds bytes.
+    computed from `byte_lengths`, and `Packed` refuses a tokenizer that drops or adds bytes, unless
+    it says so (`keeps_bytes`).
     """
 
     @property
@@ -36,6 +41,20 @@ class Tokenizer(abc.ABC):
     def byte_lengths(self) -> np.ndarray:
         """The bytes that each token stands for, int32 [vocab_size]; 0 for special tokens."""
 
+    @property
+    def prefix_bytes(self) -> int:
+        """Bytes that the first token of a document counts too many, as for a space in front."""
+        return 0
+
+    @property
+    def keeps_bytes(self) -> bool:
+        """Whether the tokens of a document stand for exactly its bytes.
+
+        Where they do not (a vocabulary that lowercases), losses per byte are per byte of what the
+        tokens spell.
+        """
+        return True
+
     @abc.abstractmethod
     def encode(self, text: str | bytes) -> list[int]:
         """Return the tokens of a text, without `bos` and `eos`."""
@@ -57,3 +76,60 @@ def to_bytes(text: str | bytes) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
+
+
+def text_parts(document: bytes) -> Iterator[str | bytes]:
+    """Yield the runs of valid UTF-8 as `str` and the bytes between them as `bytes`."""
+    try:
+        yield document.decode("utf-8")
+    except UnicodeDecodeError:
+        for part in _NOT_TEXT.split(document.decode("utf-8", "surrogateescape")):
+            if _NOT_TEXT.fullmatch(part):
+                yield part.encode("utf-8", "surrogateescape")
+            elif part:
+                yield part
+
+
+def parts_without_markers(document: bytes) -> Iterator[str | bytes]:
+    """Yield texts without U+2581, and the bytes of that character and of what is not UTF-8."""
+    for part in text_parts(document):
+        if isinstance(part, bytes):
+            yield part
+            continue
+        for piece in re.split(f"({SPACE}+)", part):
+            if piece:
+                yield piece.encode("utf-8") if piece[0] == SPACE else piece
+
+
+def encode_parts(
+    documents: Sequence[bytes],
+    encode_texts: Callable[[list[str]], Iterable[Sequence[int]]],
+    byte_tokens: Sequence[int],
+    split: Callable[[bytes], Iterator[str | bytes]] = text_parts,
+) -> list[np.ndarray]:
+    """Return the tokens of documents of which some bytes have no text.
+
+    Args:
+      documents: The documents.
+      encode_texts: Returns the tokens of many texts, in their order; called once.
+      byte_tokens: The token of each single byte; 256 of them.
+      split: Cuts a document into texts and runs of bytes to encode one by one.
+
+    Returns:
+      The tokens of each document, int32 [tokens].
+    """
+    parts = [list(split(document)) for document in documents]
+    texts = [part for document in parts for part in document if isinstance(part, str)]
+    encoded = (np.array(tokens, np.int32) for tokens in encode_texts(texts))
+    return [
+        np.concatenate(
+            [np.empty(0, np.int32)]
+            + [
+                next(encoded)
+                if isinstance(part, str)
+                else np.array([byte_tokens[byte] for byte in part], np.int32)
+                for part in document
+            ]
+        )
+        for document in parts
+    ]

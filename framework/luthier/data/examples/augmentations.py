@@ -1,0 +1,173 @@
+"""What is done to inputs: always (transforms), or at random in training (augmentations).
+
+Shapes: B examples, then axes of space or time, then C channels: [B, H, W, C] or [B, L, C].
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from luthier.data.randomness import Draws
+
+
+class Transform(abc.ABC):
+    """Changes inputs in the same way in training and evaluation; keeps their shape."""
+
+    @abc.abstractmethod
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the changed inputs, float32 [B, ...]."""
+
+
+class Augmentation(abc.ABC):
+    """Changes inputs at random, in training only; keeps their shape.
+
+    What is drawn depends on the example, the epoch and the seed, and on nothing else.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
+        """Return the changed inputs, float32 [B, ...].
+
+        Args:
+          inputs: float32 [B, ...].
+          draws: Random numbers for each example.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Standardize(Transform):
+    """(x - mean) / std, with the given numbers.
+
+    Args:
+      mean: What is subtracted.
+      std: What is divided by.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"std": "0 < x"}
+
+    mean: float
+    std: float
+
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the changed inputs."""
+        return ((inputs - np.float32(self.mean)) / np.float32(self.std)).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flip(Augmentation):
+    """Mirrors the last axis of space (width, or time) of a part of the examples.
+
+    Args:
+      probability: The part.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"probability": "0 <= x <= 1"}
+
+    probability: float = 0.5
+
+    def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
+        """Return the changed inputs."""
+        mirrored = draws.uniform() < self.probability
+        return np.where(_spread(mirrored, inputs), np.flip(inputs, axis=-2), inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shift(Augmentation):
+    """Moves each example along every axis of space; what comes in from outside is 0.
+
+    Args:
+      at_most: The greatest distance, in pixels or points in time; all distances are as likely.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"at_most": "0 <= x"}
+
+    at_most: int
+
+    def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
+        """Return the changed inputs."""
+        for axis in range(1, inputs.ndim - 1):
+            length = inputs.shape[axis]
+            distances = np.floor(draws.uniform() * (2 * self.at_most + 1)).astype(int)
+            places = np.arange(length) - (distances[:, None] - self.at_most)
+            inside = (places >= 0) & (places < length)
+            shape = [len(inputs)] + [1] * (inputs.ndim - 1)
+            shape[axis] = length
+            index = np.clip(places, 0, length - 1).reshape(shape)
+            moved = np.take_along_axis(inputs, np.broadcast_to(index, inputs.shape), axis)
+            inputs = np.where(inside.reshape(shape), moved, np.float32(0))
+        return inputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Cutout(Augmentation):
+    """Sets a square (a run, for series) at a random place to 0; it may reach over the edge.
+
+    Args:
+      size: Its side, in pixels or points in time.
+
+    Source: DeVries and Taylor 2017, arXiv:1708.04552.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"size": "1 <= x"}
+
+    size: int
+
+    def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
+        """Return the changed inputs."""
+        inside = np.ones(inputs.shape, bool)
+        for axis in range(1, inputs.ndim - 1):
+            length = inputs.shape[axis]
+            centers = np.floor(draws.uniform() * length).astype(int)[:, None]
+            first = centers - self.size // 2
+            places = np.arange(length)
+            here = (places >= first) & (places < first + self.size)
+            shape = [len(inputs)] + [1] * (inputs.ndim - 1)
+            shape[axis] = length
+            inside &= here.reshape(shape)
+        return np.where(inside, np.float32(0), inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise(Augmentation):
+    """Adds normal noise, drawn for each value.
+
+    Args:
+      std: Its standard deviation.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"std": "0 <= x"}
+
+    std: float
+
+    def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
+        """Return the changed inputs."""
+        return inputs + (self.std * draws.normal(*inputs.shape[1:])).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale(Augmentation):
+    """Multiplies each example by one factor.
+
+    Args:
+      low: The least factor.
+      high: The greatest factor; all between are as likely.
+    """
+
+    RELATIONS: ClassVar[tuple[str, ...]] = ("low <= high",)
+
+    low: float
+    high: float
+
+    def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
+        """Return the changed inputs."""
+        factors = self.low + (self.high - self.low) * draws.uniform()
+        return inputs * _spread(factors.astype(np.float32), inputs)
+
+
+def _spread(values: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """Return one value for each example in the shape that meets the inputs."""
+    return values.reshape(len(values), *[1] * (inputs.ndim - 1))

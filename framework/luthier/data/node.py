@@ -1,0 +1,171 @@
+"""What all data nodes share: sizes, batches in a global order, every row once in evaluation."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from luthier.data.order import Order, Shuffled
+from luthier.errors import DataError, Problem
+
+if TYPE_CHECKING:
+    from luthier.data.loader import Rows, ShuffledIterator
+
+Spec = dict[str, tuple[tuple[int, ...], np.dtype]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataNode(abc.ABC):
+    """Batches of examples, for training in an endless global order and for evaluation.
+
+    A data node of your own subclasses this (as a frozen dataclass) and defines `rows`,
+    `tokens_per_row`, `batch_spec`, `describe` and `__str__`. It is cheap to construct: nothing is
+    read before the first use.
+
+    Args:
+      num_threads: Threads that assemble batches ahead of time; 0 assembles them when asked for.
+      prefetch_batches: How many batches they are ahead.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"num_threads": "0 <= x", "prefetch_batches": "1 <= x"}
+
+    num_threads: int = 1
+    prefetch_batches: int = 4
+
+    @property
+    @abc.abstractmethod
+    def rows(self) -> Rows:
+        """The rows of an epoch, by number; reads the data."""
+
+    @property
+    @abc.abstractmethod
+    def tokens_per_row(self) -> int:
+        """The most targets that a row can have."""
+
+    @abc.abstractmethod
+    def batch_spec(self, global_batch_size: int) -> Mapping[str, tuple[tuple[int, ...], np.dtype]]:
+        """Return shape and dtype of every entry of the global batch; no data is read."""
+
+    @abc.abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return the size of the data, by name, as JSON-able values."""
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of an epoch."""
+        return self.rows.num_rows
+
+    def order(self, *, seed: int, global_batch_size: int) -> Order:
+        """Return which row stands where in training.
+
+        Args:
+          seed: Which order; any integer.
+          global_batch_size: The rows of a step, for orders that change at a step.
+        """
+        return Shuffled(self.num_rows, seed)
+
+    def problems(self, global_batch_size: int) -> list[Problem]:
+        """Return what is wrong with training on this data in batches of this size."""
+        if self.num_rows >= max(global_batch_size, 1):
+            return []
+        what = f"{self}, too few for a batch of {global_batch_size} rows"
+        remedy = "add data, or lower the global batch size or the length"
+        return [Problem(what, remedy=remedy)]
+
+    def iterator(
+        self,
+        *,
+        global_batch_size: int,
+        seed: int,
+        process_index: int = 0,
+        process_count: int = 1,
+    ) -> ShuffledIterator:
+        """Return the endless training batches of one process.
+
+        The global order depends on the data and the seed alone (`order`); the batch of step s is
+        its rows [s * B, (s + 1) * B), and each process has an equal part.
+
+        Args:
+          global_batch_size: B, the rows of all processes together.
+          seed: Of the order of rows.
+          process_index: Which process this is.
+          process_count: How many there are.
+
+        Returns:
+          A Grain iterator, whose `get_state` is JSON-able and fits any number of processes.
+
+        Raises:
+          DataError: when B is not a multiple of the processes, or an epoch has fewer than B rows.
+        """
+        problems = _check_sizes(global_batch_size, process_index, process_count)
+        problems += self.problems(global_batch_size)
+        if problems:
+            raise DataError(problems)
+        from luthier.data import loader
+
+        return loader.shuffled(
+            self.rows,
+            order=self.order(seed=seed, global_batch_size=global_batch_size),
+            global_batch_size=global_batch_size,
+            process_index=process_index,
+            process_count=process_count,
+            num_threads=self.num_threads,
+            prefetch_batches=self.prefetch_batches,
+        )
+
+    def batches(
+        self, *, global_batch_size: int, process_index: int = 0, process_count: int = 1
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Return every row exactly once, in order, for evaluation; padding has weight 0.
+
+        Args:
+          global_batch_size: The rows of all processes together.
+          process_index: Which process this is.
+          process_count: How many there are; each has as many batches as the others.
+
+        Raises:
+          DataError: when the batch is not a multiple of the processes.
+        """
+        problems = _check_sizes(global_batch_size, process_index, process_count)
+        if problems:
+            raise DataError(problems)
+        from luthier.data import loader
+
+        return loader.once(
+            self.rows,
+            global_batch_size=global_batch_size,
+            process_index=process_index,
+            process_count=process_count,
+            num_threads=self.num_threads,
+            prefetch_batches=self.prefetch_batches,
+        )
+
+
+def spec(global_batch_size: int, **entries: tuple[tuple[int, ...], type[np.generic]]) -> Spec:
+    """Return a batch spec from the shape of one row and the dtype of every entry.
+
+    Args:
+      global_batch_size: The rows of all processes together.
+      **entries: Shape without the axis of rows, and dtype.
+    """
+    return {
+        name: ((global_batch_size, *shape), np.dtype(dtype))
+        for name, (shape, dtype) in entries.items()
+    }
+
+
+def _check_sizes(global_batch_size: int, process_index: int, process_count: int) -> list[Problem]:
+    if global_batch_size < 1:
+        what = f"a global batch of {global_batch_size} rows"
+        return [Problem(what, remedy="set it to 1 or more")]
+    if global_batch_size % process_count:
+        what = f"a global batch of {global_batch_size} rows cannot be shared by {process_count}"
+        remedy = f"choose a multiple of {process_count}"
+        return [Problem(f"{what} processes equally", remedy=remedy)]
+    if not 0 <= process_index < process_count:
+        return [Problem(f"process {process_index} of {process_count} does not exist")]
+    return []

@@ -1,0 +1,140 @@
+"""Numbers that were computed before, as further entries of a data node's batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from luthier.data.node import DataNode, Spec, spec
+from luthier.data.order import Order, Visit
+from luthier.errors import DataError, Problem
+
+if TYPE_CHECKING:
+    from luthier.data.loader import Batch, Rows
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ExtendedRows:
+    """The rows of another node with further entries, one number an example.
+
+    Args:
+      rows: The rows, whose batches have the entry `examples`.
+      arrays: By name, the number of each example; each float32 [examples].
+    """
+
+    rows: Rows
+    arrays: Mapping[str, np.ndarray]
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return self.rows.num_rows
+
+    @property
+    def num_examples(self) -> int:
+        """The number of examples."""
+        return self.rows.num_examples
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A fingerprint of all rows: equal digests, equal rows."""
+        hasher = hashlib.blake2b(self.rows.digest.encode(), digest_size=16)
+        for name, array in self.arrays.items():
+            hasher.update(name.encode() + array.tobytes())
+        return hasher.hexdigest()
+
+    def gather(self, rows: np.ndarray, visit: Visit | None = None) -> Batch:
+        """Assemble rows.
+
+        Args:
+          rows: The rows wanted, int64 [B]; -1 is a row of padding.
+          visit: In training, what random augmentation draws from; None in evaluation.
+        """
+        batch = self.rows.gather(rows, visit)
+        examples = batch["examples"]
+        further = {
+            name: np.where(examples > 0, array[examples - 1], np.float32(0))
+            for name, array in self.arrays.items()
+        }
+        return {**batch, **further}
+
+
+@dataclasses.dataclass(frozen=True)
+class WithArrays(DataNode):
+    """The batches of another data node with further entries, float32 [B].
+
+    This is how log probabilities under a reference model, computed once, come to preferences: the
+    file holds `chosen_log_probabilities` and `rejected_log_probabilities`.
+
+    Args:
+      data: A data node whose batches have the entry `examples`.
+      path: A file of `numpy.savez` with one array for each name, [examples].
+      names: The entries.
+
+    Raises:
+      DataError: at first use, when the file is unreadable, lacks a name, or has another number of
+        examples than the data.
+    """
+
+    data: DataNode
+    path: str
+    names: Sequence[str]
+
+    def __str__(self) -> str:
+        return f"{self.data}"
+
+    @property
+    def tokenizer(self) -> Any:
+        """That of the data, or None."""
+        return getattr(self.data, "tokenizer", None)
+
+    @functools.cached_property
+    def rows(self) -> ExtendedRows:
+        """The rows of an epoch, by number; reads the data and the file."""
+        rows = self.data.rows
+        try:
+            with np.load(os.path.expanduser(self.path)) as file:
+                arrays = {n: np.asarray(file[n], np.float32) for n in self.names if n in file}
+        except (OSError, ValueError, EOFError) as error:
+            what = f"{self.path}: cannot be read: {error}"
+            raise DataError(Problem(what, remedy="write it with `numpy.savez`")) from None
+        problems = [
+            Problem(f"{self.path}: no array {name!r}") for name in self.names if name not in arrays
+        ]
+        problems += [
+            Problem(f"{self.path}: {name!r} is {array.shape}, not ({rows.num_examples},)")
+            for name, array in arrays.items()
+            if array.shape != (rows.num_examples,)
+        ]
+        if problems:
+            raise DataError(problems)
+        return ExtendedRows(rows, arrays)
+
+    @property
+    def tokens_per_row(self) -> int:
+        """Those of the data."""
+        return self.data.tokens_per_row
+
+    def order(self, *, seed: int, global_batch_size: int) -> Order:
+        """Return the order of the data."""
+        return self.data.order(seed=seed, global_batch_size=global_batch_size)
+
+    def problems(self, global_batch_size: int) -> list[Problem]:
+        """Return what is wrong with training on the data in batches of this size."""
+        return self.data.problems(global_batch_size)
+
+    def batch_spec(self, global_batch_size: int) -> Spec:
+        """Return shape and dtype of every entry of the global batch; no data is read."""
+        further = spec(global_batch_size, **dict.fromkeys(self.names, ((), np.float32)))
+        return {**self.data.batch_spec(global_batch_size), **further}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the data says of itself, and the `mean` of each further entry."""
+        means = {name: float(array.mean()) for name, array in self.rows.arrays.items()}
+        return {**self.data.describe(), "means": means}

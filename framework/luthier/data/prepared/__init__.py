@@ -1,0 +1,8 @@
+"""Corpora that were tokenized once, and are read from disk."""
+
+from luthier.data.prepared.layout import Layout, Survey, plan_layout, survey
+from luthier.data.prepared.prepare import prepare
+from luthier.data.prepared.prepared import Prepared
+from luthier.data.prepared.shards import verify
+
+__all__ = ["Layout", "Prepared", "Survey", "plan_layout", "prepare", "survey", "verify"]

@@ -1,0 +1,124 @@
+"""A corpus that `luthier data prepare` wrote, as rows of tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+from typing import Any, cast
+
+import numpy as np
+
+from luthier.data.packed import TokenNode
+from luthier.data.packing import Packing
+from luthier.data.prepared.layout import tokenizer_facts
+from luthier.data.prepared.shards import LENGTHS, load, read_manifest
+from luthier.data.prepared.tokens import ShardedTokens
+from luthier.data.rows import PackedRows
+from luthier.data.stream import Stream
+from luthier.data.tokenizers.tokenizer import Tokenizer
+from luthier.errors import DataError, Problem
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PreparedRows(PackedRows):
+    """Rows over shards, whose fingerprint is taken from the manifest and not from all tokens.
+
+    Args:
+      corpus: The digest of the manifest.
+    """
+
+    corpus: str = ""
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A fingerprint of all rows: equal digests, equal rows."""
+        hasher = hashlib.blake2b(f"{self.corpus}{self.length}".encode(), digest_size=16)
+        plan = self.plan
+        for part in (plan.row_starts, plan.starts, plan.lengths, plan.ids):
+            hasher.update(np.ascontiguousarray(part).data)
+        return hasher.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared(TokenNode):
+    """A prepared corpus, packed into rows of one length; its tokens stay on disk.
+
+    The batches are those of `Packed` on the same corpus. In memory are the places of documents in
+    the corpus and in the rows (about 40 bytes a document), not the tokens. A checkpoint of a run
+    on `Packed` does not continue on `Prepared`, since the corpus is not read to compare it.
+
+    Args:
+      directory: What `luthier data prepare` wrote.
+      length: L, the targets for which a row has room.
+      packing: How documents share rows.
+      tokenizer: For what turns tokens into text, as sampling; None does without.
+
+    Raises:
+      DataError: at first use, when the folder is not prepared to its end, is damaged, or was made
+        with another tokenizer.
+    """
+
+    directory: str
+    length: int
+    packing: Packing
+    tokenizer: Tokenizer | None = None
+
+    def __str__(self) -> str:
+        return f"{self.directory} has {self.num_rows} rows of {self.length} tokens"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the settings alone: memory maps do not travel to other processes."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @functools.cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What was prepared."""
+        manifest = read_manifest(self._folder)
+        if self.tokenizer is not None:
+            given, made = tokenizer_facts(self.tokenizer), manifest["tokenizer"]
+            if {**given, "name": ""} != {**made, "name": ""}:
+                what = f"{self.directory} was made with {made['name']}, not {given['name']}"
+                raise DataError(Problem(what, remedy="name the tokenizer that it was made with"))
+        return manifest
+
+    @property
+    def _folder(self) -> str:
+        return os.path.expanduser(self.directory)
+
+    def _all(self, kind: str) -> list[np.ndarray]:
+        return [load(self._folder, shard["name"], kind) for shard in self.manifest["shards"]]
+
+    @functools.cached_property
+    def stream(self) -> Stream:
+        """The tokens of the corpus, on disk."""
+        tokens = cast(np.ndarray, ShardedTokens(self._all("tokens")))
+        return Stream(tokens, np.concatenate(self._all("targets")), self.manifest["bytes"])
+
+    @functools.cached_property
+    def byte_lengths(self) -> np.ndarray:
+        """The bytes that each token stands for, int32 [vocab_size]."""
+        return np.load(os.path.join(self._folder, LENGTHS))
+
+    @property
+    def prefix_bytes(self) -> int:
+        """The bytes that the first token of a document counts too many."""
+        return self.manifest["tokenizer"]["prefix_bytes"]
+
+    @functools.cached_property
+    def rows(self) -> PackedRows:
+        """The rows of an epoch, by number."""
+        rows = super().rows
+        return PreparedRows(
+            rows.stream,
+            rows.plan,
+            rows.byte_lengths,
+            rows.length,
+            rows.prefix_bytes,
+            self.manifest["digest"],
+        )
+
+    def entropies(self) -> tuple[float, float]:
+        """Return the unigram and the bigram entropy of the corpus, in nats per byte."""
+        return self.manifest["unigram_entropy"], self.manifest["bigram_entropy"]

@@ -1,0 +1,167 @@
+"""Shards of tokens on disk: plain NumPy arrays and a manifest.
+
+A shard is a folder with `tokens.npy` (start token, tokens, end token of each document, one after
+another), `targets.npy` (the targets of each document), `pairs.npy` (counts of pairs of bytes) and
+`shard.json` (sizes and a digest). Plain arrays and not ArrayRecord: a row is assembled from any run
+of tokens, without decoding a record, and the operating system's page cache is all the cache there
+is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from typing import Any
+
+import numpy as np
+
+from luthier.data.entropy import ByteCounts
+from luthier.data.stream import Stream
+from luthier.errors import DataError, Problem
+
+MANIFEST, LAYOUT, LENGTHS = "manifest.json", "layout.json", "byte_lengths.npy"
+_REMEDY = "prepare the corpus again with `luthier data prepare`"
+_CHUNK = 1 << 24
+
+
+def shard_name(number: int) -> str:
+    """Return the name of a shard's folder."""
+    return f"shard-{number:05d}"
+
+
+def write_shard(directory: str, name: str, stream: Stream, counts: ByteCounts) -> dict[str, Any]:
+    """Write a shard whole or not at all.
+
+    Args:
+      directory: The folder of all shards.
+      name: The folder of this one.
+      stream: Its tokens.
+      counts: The pairs of bytes of its documents.
+
+    Returns:
+      What `shard.json` says.
+    """
+    partial = os.path.join(directory, f".partial-{name}-{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    os.makedirs(partial)
+    arrays = {
+        "tokens": stream.tokens,
+        "targets": stream.num_targets.astype(np.int64),
+        "pairs": counts.pairs,
+    }
+    entry = {
+        "name": name,
+        "documents": len(stream.num_targets),
+        "tokens": len(stream.tokens),
+        "bytes": stream.num_bytes,
+        "digest": _digest(arrays["tokens"], arrays["targets"]),
+    }
+    for kind, array in arrays.items():
+        with open(os.path.join(partial, f"{kind}.npy"), "wb") as file:
+            np.save(file, array)
+            _sync(file)
+    write_json(os.path.join(partial, "shard.json"), entry)
+    os.rename(partial, os.path.join(directory, name))
+    return entry
+
+
+def read_shard(directory: str, name: str) -> dict[str, Any] | None:
+    """Return what `shard.json` says, or None where the shard is not written yet."""
+    path = os.path.join(directory, name, "shard.json")
+    return read_json(path) if os.path.exists(path) else None
+
+
+def load(directory: str, name: str, kind: str) -> np.ndarray:
+    """Return an array of a shard, memory-mapped.
+
+    Raises:
+      DataError: when the file is missing or cut off.
+    """
+    path = os.path.join(directory, name, f"{kind}.npy")
+    try:
+        return np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(Problem(f"{path}: cannot be read: {error}", remedy=_REMEDY)) from None
+
+
+def verify(directory: str) -> dict[str, Any]:
+    """Read every shard and compare it with its digest.
+
+    Args:
+      directory: What `luthier data prepare` wrote.
+
+    Returns:
+      The manifest.
+
+    Raises:
+      DataError: naming every shard that differs, or when the folder is not prepared.
+    """
+    manifest = read_manifest(directory)
+    problems: list[Problem] = []
+    for entry in manifest["shards"]:
+        try:
+            arrays = [load(directory, entry["name"], kind) for kind in ("tokens", "targets")]
+        except DataError as error:
+            problems.extend(error.problems)
+            continue
+        if _digest(*arrays) != entry["digest"]:
+            what = f"{os.path.join(directory, entry['name'])}: differs from its digest"
+            problems.append(Problem(what, remedy="delete the folder and the manifest, and prepare"))
+    if problems:
+        raise DataError(problems)
+    return manifest
+
+
+def read_manifest(directory: str) -> dict[str, Any]:
+    """Return the manifest of a prepared corpus.
+
+    Raises:
+      DataError: when there is none, or preparing has not ended.
+    """
+    path = os.path.join(directory, MANIFEST)
+    if os.path.exists(path):
+        return read_json(path)
+    if os.path.exists(os.path.join(directory, LAYOUT)):
+        bounds = read_json(os.path.join(directory, LAYOUT))["bounds"]
+        total = len(bounds) - 1
+        done = sum(read_shard(directory, shard_name(number)) is not None for number in range(total))
+        what = f"{directory}: only {done} of {total} shards are prepared"
+        raise DataError(Problem(what, remedy="give the same `luthier data prepare` again"))
+    raise DataError(Problem(f"{directory}: not a prepared corpus", remedy=_REMEDY))
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Return the content of a JSON file.
+
+    Raises:
+      DataError: when it cannot be read.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError) as error:
+        raise DataError(Problem(f"{path}: cannot be read: {error}", remedy=_REMEDY)) from None
+
+
+def write_json(path: str, content: dict[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
+    with open(f"{path}.partial", "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        _sync(file)
+    os.replace(f"{path}.partial", path)
+
+
+def _sync(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _digest(*arrays: np.ndarray) -> str:
+    hasher = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        hasher.update(f"{array.dtype.str}{array.shape}".encode())
+        for start in range(0, len(array), _CHUNK):
+            hasher.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
+    return hasher.hexdigest()

@@ -1,0 +1,28 @@
+"""Libraries that only some readers need: imported at their first use, or one line that says how."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from luthier.errors import DataError, Problem
+
+
+def require(module: str, extra: str, what: str) -> Any:
+    """Import a library of an optional extra.
+
+    Args:
+      module: The module to import.
+      extra: The extra of luthier that installs it.
+      what: What needs it, as `reading Parquet`.
+
+    Raises:
+      DataError: when it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0]
+        raise DataError(
+            Problem(f"{what} needs {name}: {error}", remedy=f"pip install 'luthier[{extra}]'")
+        ) from None

@@ -1,0 +1,219 @@
+"""Tokenizers of others in Hugging Face JSON files: WordPiece, Unigram, BPE with byte fallback."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from luthier.data.tokenizers.bpe import PROBE, alphabet, missing_specials, read_tokenizer
+from luthier.data.tokenizers.tokenizer import (
+    SPACE,
+    Tokenizer,
+    encode_parts,
+    parts_without_markers,
+    text_parts,
+    to_bytes,
+)
+from luthier.errors import DataError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerJson(Tokenizer):
+    """The tokenizer of a published model, from its `tokenizer.json`.
+
+    Vocabularies that keep every byte (byte-level, or byte fallback with spaces as U+2581) have
+    exact `byte_lengths`; a space that the tokenizer puts in front of a document is told by
+    `prefix_bytes`. Others (lowercased WordPiece, normalized Unigram) do not keep bytes, and say so
+    with `keeps_bytes`: a token then counts the bytes that it spells. Text that looks like a
+    special token is encoded as text.
+
+    Args:
+      path: The JSON file.
+      bos_token: The token that begins a document (BERT: `[CLS]`).
+      eos_token: The token that ends a document (BERT: `[SEP]`).
+
+    Raises:
+      DataError: at first use, when the file is missing or damaged, or lacks the special tokens.
+
+    Deviation: a space is put in front of every document that is not empty; Hugging Face's
+      `Metaspace` leaves it out where the document begins with a space, which loses that byte.
+    """
+
+    path: str
+    bos_token: str = "<s>"
+    eos_token: str = "</s>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the settings alone: the vocabulary is read again in other processes."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @functools.cached_property
+    def _loaded(self) -> tuple[tokenizers.Tokenizer, bool, dict[str, Any]]:
+        """The tokenizer without a space in front, whether it wants one, and its JSON."""
+        contents: list[dict[str, Any]] = []
+        wanted: list[bool] = []
+
+        def edit(text: str) -> str:
+            contents.append(json.loads(text))
+            edited, has_prefix = _without_prefix(contents[0])
+            wanted.append(has_prefix)
+            return json.dumps(edited)
+
+        tokenizer = read_tokenizer(self.path, edit)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True
+        problems = missing_specials(tokenizer, self.path, self.bos_token, self.eos_token)
+        if problems:
+            raise DataError(problems)
+        return tokenizer, wanted[0], contents[0]
+
+    @property
+    def prefix_bytes(self) -> int:
+        """1 where the tokenizer puts a space in front of a document, else 0."""
+        return int(self._loaded[1])
+
+    @functools.cached_property
+    def keeps_bytes(self) -> bool:  # type: ignore[override]
+        """Whether the tokens of a text stand for exactly its bytes."""
+        tokens = self.encode_many([PROBE.encode("utf-8")])[0]
+        spelled = b"".join(self._pieces[token] for token in tokens)
+        return spelled == b" " * self.prefix_bytes + PROBE.encode("utf-8")
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens, special ones included."""
+        return len(self._pieces)
+
+    @functools.cached_property
+    def bos(self) -> int:
+        """The token that begins a document."""
+        return self._loaded[0].get_vocab()[self.bos_token]
+
+    @functools.cached_property
+    def eos(self) -> int:
+        """The token that ends a document."""
+        return self._loaded[0].get_vocab()[self.eos_token]
+
+    @functools.cached_property
+    def _is_byte_level(self) -> bool:
+        """Whether the characters of tokens stand for bytes, as in GPT-2."""
+        content = self._loaded[2]
+        parts = [content.get(name) for name in ("pre_tokenizer", "decoder")]
+        return '"ByteLevel"' in json.dumps(parts)
+
+    @functools.cached_property
+    def _pieces(self) -> list[bytes]:
+        """The bytes that each token spells."""
+        tokenizer, _, content = self._loaded
+        model = content.get("model", {})
+        vocabulary, added = tokenizer.get_vocab(), tokenizer.get_added_tokens_decoder()
+        to_byte = {character: byte for byte, character in enumerate(alphabet())}
+        continuing = model.get("continuing_subword_prefix") or ""
+        pieces = [b""] * (max(vocabulary.values()) + 1)
+        for piece, token in vocabulary.items():
+            byte = _BYTE.fullmatch(piece) if model.get("byte_fallback") else None
+            if token in added:
+                pieces[token] = b"" if added[token].special else added[token].content.encode()
+            elif piece in (model.get("unk_token"), self.bos_token, self.eos_token):
+                pieces[token] = b""
+            elif byte:
+                pieces[token] = bytes([int(byte[1], 16)])
+            elif self._is_byte_level and set(piece) <= set(to_byte):
+                pieces[token] = bytes(to_byte[character] for character in piece)
+            else:
+                pieces[token] = piece.removeprefix(continuing).replace(SPACE, " ").encode()
+        return pieces
+
+    @functools.cached_property
+    def byte_lengths(self) -> np.ndarray:
+        """The bytes that each token spells, int32 [vocab_size]; 0 for special tokens."""
+        return np.array([len(piece) for piece in self._pieces], np.int32)
+
+    @functools.cached_property
+    def _byte_tokens(self) -> list[int] | None:
+        """The token of each single byte, or None where the vocabulary has no such tokens."""
+        vocabulary = self._loaded[0].get_vocab()
+        fallback = [f"<0x{byte:02X}>" for byte in range(256)]
+        names = alphabet() if self._is_byte_level else fallback
+        if all(name in vocabulary for name in names):
+            return [vocabulary[name] for name in names]
+        return None
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """Return the tokens of a text."""
+        return self.encode_many([to_bytes(text)])[0].tolist()
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Return the text; where bytes are not kept, as the tokenizer's own decoder spells it."""
+        tokens = [int(token) for token in tokens]
+        if not self.keeps_bytes:
+            return self._loaded[0].decode(tokens)
+        text = b"".join(self._pieces[token] for token in tokens)
+        return text.removeprefix(b" " * self.prefix_bytes).decode("utf-8", "replace")
+
+    def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
+        """Return the tokens of many documents, int32, encoded on all cores."""
+        tokenizer, has_prefix, _ = self._loaded
+        if has_prefix:
+            documents = [b" " + document if document else document for document in documents]
+
+        def encode(texts: list[str]) -> list[list[int]]:
+            encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            return [encoding.ids for encoding in encoded]
+
+        if self._byte_tokens is None:
+            texts = [document.decode("utf-8", "replace") for document in documents]
+            return [np.array(tokens, np.int32) for tokens in encode(texts)]
+        is_byte_level = self._byte_tokens[ord("!")] == tokenizer.token_to_id("!")
+        return encode_parts(
+            documents,
+            encode,
+            self._byte_tokens,
+            text_parts if is_byte_level else parts_without_markers,
+        )
+
+
+def _without_prefix(content: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the JSON without what puts a space in front of text, and whether there was such."""
+    found = False
+
+    def edit(node: Any) -> Any:
+        nonlocal found
+        if isinstance(node, list):
+            return [edit(item) for item in node if not _prepends(item)]
+        if not isinstance(node, dict):
+            return node
+        for name in ("normalizers", "pretokenizers"):
+            if any(_prepends(item) for item in node.get(name, [])):
+                found = True
+        node = {name: edit(value) for name, value in node.items()}
+        if node.get("type") == "Metaspace":
+            scheme = node.get("prepend_scheme", "always")
+            found = found or (scheme != "never" and node.get("add_prefix_space", True))
+            node.pop("add_prefix_space", None)
+            node["prepend_scheme"] = "never"
+        return node
+
+    edited = dict(content)
+    for name in ("normalizer", "pre_tokenizer"):
+        if _prepends(content.get(name)):
+            found, edited[name] = True, None
+        else:
+            edited[name] = edit(content.get(name))
+    return edited, found
+
+
+def _prepends(node: Any) -> bool:
+    return isinstance(node, dict) and node.get("type") == "Prepend" and node["prepend"] == SPACE

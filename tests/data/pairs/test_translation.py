@@ -1,0 +1,50 @@
+import re
+
+import pytest
+
+from luthier.data import Translation
+from luthier.data.pairs.translation import _ADJECTIVES, _NOUNS, _VERBS
+from luthier.errors import DataError
+
+
+def translate(sentence):
+    """The grammar of the docstring, written once more, from the English side."""
+    words = sentence.split()
+    negated = words[-1] == "not"
+    words = words[:-1] if negated else words
+    verb = next(place for place, word in enumerate(words) if word in _VERBS)
+
+    def phrase(part, ending):
+        assert part[0] == "the"
+        noun = part[-1]
+        plural = noun not in _NOUNS
+        agree = "n" if plural else ""
+        result = [_NOUNS[noun[:-1] if plural else noun] + agree + ending]
+        result += [_ADJECTIVES[word] + "a" + agree for word in part[1:-1]]
+        return " ".join(result), plural
+
+    subject, plural = phrase(words[:verb], "")
+    object_, _ = phrase(words[verb + 1 :], "ko")
+    return f"{subject} {object_} {'ne' * negated}{_VERBS[words[verb]]}{'ar' if plural else 'as'}"
+
+
+def test_every_pair_follows_the_grammar():
+    source = Translation(400)
+    pairs = [source[index] for index in range(400)]
+    for text, target in pairs:
+        assert re.fullmatch(r"the (\w+ )?\w+ \w+ the (\w+ )?\w+( not)?", text.decode())
+        assert translate(text.decode()) == target.decode()
+    assert len(set(pairs)) > 380
+
+
+def test_seeds_and_splits():
+    assert Translation(9)[4] == Translation(99)[4]
+    assert Translation(9, seed=1)[4] != Translation(9)[4]
+    train = {Translation(3000)[index][0] for index in range(3000)}
+    test = {Translation(300, split="test")[index][0] for index in range(300)}
+    assert not train & test
+    with pytest.raises(DataError, match="no split 'valid'"):
+        Translation(split="valid")[0]
+    with pytest.raises(IndexError):
+        Translation(9)[9]
+    assert Translation(9).name(8) == "pair 9"
