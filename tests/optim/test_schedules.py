@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from luthier.errors import BadInput
 from luthier.optim import (
     Constant,
+    Cycles,
     Exponential,
     InverseSquareRoot,
+    Join,
     Piecewise,
     WarmupCosine,
     WarmupLinear,
+    WarmupPolynomial,
     WarmupStableDecay,
     schedules,
 )
@@ -35,6 +38,19 @@ def warmup_then(fall):
     return value
 
 
+def cycles(t):
+    for begin, length, peak in ((0, 10, 0.3), (10, 20, 0.15), (30, 40, 0.075)):
+        if begin <= t < begin + length:
+            return 0.02 + (peak - 0.02) * 0.5 * (1 + np.cos(np.pi * (t - begin) / length))
+    return 0.02
+
+
+def joined(t):
+    if t < 5 or t >= 70:
+        return 0.3 if t < 5 else 0.4
+    return 0.2 * (t - 5) / 10 if t < 15 else 0.1 + 0.1 * (1 - min(1, (t - 15) / 40))
+
+
 SCHEDULES = {
     "constant": (Constant(0.3), lambda t: 0.3, optax.constant_schedule(0.3)),
     "cosine": (
@@ -48,6 +64,30 @@ SCHEDULES = {
         optax.join_schedules(
             [optax.linear_schedule(0.01, 0.3, 10), optax.linear_schedule(0.3, 0.02, 90)], [10]
         ),
+    ),
+    "polynomial": (
+        WarmupPolynomial(0.3, 10, 100, 0.02, 0.01, 2.5),
+        warmup_then(lambda t: (1 - min(1, (t - 10) / 90)) ** 2.5),
+        optax.join_schedules(
+            [optax.linear_schedule(0.01, 0.3, 10), optax.polynomial_schedule(0.3, 0.02, 2.5, 90)],
+            [10],
+        ),
+    ),
+    "cycles": (
+        Cycles(0.3, 10, 3, 2.0, 0.5, 0.02),
+        lambda t: cycles(t),
+        optax.join_schedules(
+            [
+                optax.cosine_decay_schedule(0.3 * 0.5**i, 10 * 2**i, 0.02 / (0.3 * 0.5**i))
+                for i in range(3)
+            ],
+            [10, 30],
+        ),
+    ),
+    "join": (
+        Join([Constant(0.3), WarmupLinear(0.2, 10, 50, 0.1), Constant(0.4)], [5, 70]),
+        lambda t: joined(t),
+        None,
     ),
     "stable": (
         WarmupStableDecay(0.3, 10, 30, 100, 0.02, 0.01),
@@ -84,7 +124,9 @@ def test_every_schedule_is_in_the_table():
     public = {
         value
         for name, value in vars(schedules).items()
-        if inspect.isclass(value) and value.__module__ == schedules.__name__ and name != "Schedule"
+        if inspect.isclass(value)
+        and value.__module__ == schedules.__name__
+        and name not in ("Schedule", "Warmup")
     }
     assert public == {type(ours) for ours, _, _ in SCHEDULES.values()}
 
@@ -115,8 +157,11 @@ def test_every_argument_may_be_traced_with_the_same_bits(row):
     make = type(ours)
     arguments = {name: getattr(ours, name) for name in inspect.signature(make).parameters}
 
+    # Schedules within schedules, and how many cycles there are, are structure.
+    fixed = {name: arguments.pop(name) for name in ("schedules", "num_cycles") if name in arguments}
+
     def value(arguments, step):
-        return make(**arguments)(step)
+        return make(**arguments, **fixed)(step)
 
     traced = jax.jit(value)
     constant = jax.jit(functools.partial(value, arguments))
@@ -148,6 +193,8 @@ def test_a_warmup_schedule_stays_between_its_ends(peak, warmup, rest, end, step)
 def test_pieces_and_boundaries_must_fit():
     with pytest.raises(BadInput, match="2 values and 2 boundaries; give one boundary less"):
         Piecewise([0.1, 0.2], [3, 4])
+    with pytest.raises(BadInput, match="1 schedules and 1 boundaries; give one boundary less"):
+        Join([Constant(0.1)], [3])
 
 
 def test_ranges_and_relations_name_arguments():

@@ -1,19 +1,46 @@
 """Optimization: recipes over Optax, schedules, masks, averages of parameters, the step guard."""
 
 from luthier.optim.ema import Ema
+from luthier.optim.families import (
+    AdamDecay,
+    AdamScale,
+    NewtonSchulz,
+    PowerDecay,
+    SpectralScale,
+    adafactor,
+    capped_adamw,
+    lamb,
+    lion,
+    muon,
+    shampoo,
+    soap,
+)
 from luthier.optim.guard import Guard, GuardState
-from luthier.optim.masks import DECAYED, UNDECAYED, Mask, Matching, NotMatching
+from luthier.optim.layouts import Axes, Layout, Layouts, Stage, state_axes
+from luthier.optim.masks import (
+    DECAYED,
+    EVERYTHING,
+    MATRICES,
+    UNDECAYED,
+    Mask,
+    Matching,
+    NotMatching,
+)
 from luthier.optim.optimizer import Optimizer, OptimizerState, assemble
+from luthier.optim.partition import Part, partition
 from luthier.optim.recipes import adamw, nesterov, sgd
 from luthier.optim.scalars import Hyperparameter, runtime
 from luthier.optim.schedules import (
     Constant,
+    Cycles,
     Exponential,
     InverseSquareRoot,
+    Join,
     Piecewise,
     Schedule,
     WarmupCosine,
     WarmupLinear,
+    WarmupPolynomial,
     WarmupStableDecay,
 )
 from luthier.optim.stages import (
@@ -28,34 +55,58 @@ from luthier.optim.stages import (
 
 __all__ = [
     "DECAYED",
+    "EVERYTHING",
+    "MATRICES",
     "UNDECAYED",
+    "AdamDecay",
+    "AdamScale",
+    "Axes",
     "Constant",
+    "Cycles",
     "Ema",
     "Exponential",
     "Guard",
     "GuardState",
     "Hyperparameter",
     "InverseSquareRoot",
+    "Join",
+    "Layout",
+    "Layouts",
     "Mask",
     "Matching",
+    "NewtonSchulz",
     "NotMatching",
     "Optimizer",
     "OptimizerState",
+    "Part",
     "Piecewise",
+    "PowerDecay",
     "Schedule",
+    "SpectralScale",
+    "Stage",
     "WarmupCosine",
     "WarmupLinear",
+    "WarmupPolynomial",
     "WarmupStableDecay",
     "accumulate_momentum",
     "accumulate_nesterov_momentum",
+    "adafactor",
     "adamw",
     "add_decayed_weights",
     "assemble",
+    "capped_adamw",
     "chain",
     "clip_by_global_norm",
     "global_norm",
+    "lamb",
+    "lion",
+    "muon",
     "nesterov",
+    "partition",
     "runtime",
     "scale_by_adam",
     "sgd",
+    "shampoo",
+    "soap",
+    "state_axes",
 ]

@@ -80,3 +80,9 @@ An output projection of its own (`unembedding.kernel`) is a matrix like others, 
 
 DECAYED = NotMatching(UNDECAYED)
 """The default decay mask."""
+
+EVERYTHING = Matching("")
+"""All parameters."""
+
+MATRICES = NotMatching(r"(^|\.)(\w*embed(ding)?s?|table|head|classifier)(\.|$)")
+"""Where kernels are optimized as matrices, by default: not what reads tokens in, nor the output."""

@@ -1,15 +1,18 @@
-"""What a recipe returns: a transformation of gradients, and the learning rate that is in it."""
+"""What a recipe returns: a transformation of gradients, and the learning rates that are in it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from luthier.errors import Problem
+from luthier.optim.layouts import Layouts, Stage, complete
+from luthier.optim.masks import DECAYED, Mask
 from luthier.optim.schedules import Constant, Schedule
 from luthier.optim.stages import chain, scale_by_learning_rate
 
@@ -21,54 +24,144 @@ class OptimizerState(NamedTuple):
     stages: tuple[Any, ...]
 
 
+def _no_problems(names: Iterable[str]) -> list[Problem]:
+    del names
+    return []
+
+
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
     """An optimizer over a flat mapping from parameter names to arrays.
 
     Args:
       transformation: `init(parameters)` and `update(gradients, state, parameters)`, as in Optax;
-        what `update` returns is added to the parameters.
+        what `update` returns is added to the parameters. A `Stage` is handed layouts as well.
       learning_rate: The schedule that the transformation follows, by the number of updates so
         far; shared with whoever logs it.
+      learning_rates: Schedules of parts that follow another one, by the part's name.
+      check: Called with the names of all parameters; returns what does not fit them.
     """
 
     transformation: optax.GradientTransformation
     learning_rate: Schedule
+    learning_rates: Mapping[str, Schedule] = dataclasses.field(default_factory=dict)
+    check: Callable[[Iterable[str]], list[Problem]] = _no_problems
+
+    def init(self, parameters: Mapping[str, jax.Array], layouts: Layouts | None = None) -> Any:
+        """Return the state before the first update.
+
+        Args:
+          parameters: Arrays by name.
+          layouts: Layout by name; None goes by the shapes.
+        """
+        return init_stage(self.transformation, parameters, layouts)
+
+    def update(
+        self,
+        gradients: Mapping[str, jax.Array],
+        state: Any,
+        parameters: Mapping[str, jax.Array],
+        layouts: Layouts | None = None,
+    ) -> tuple[dict[str, jax.Array], Any]:
+        """Return what is to be added to the parameters, and the next state.
+
+        Args:
+          gradients: Arrays by name.
+          state: The state.
+          parameters: Arrays by name.
+          layouts: Layout by name; None goes by the shapes.
+        """
+        if isinstance(self.transformation, Stage):
+            return self.transformation.update(gradients, state, parameters, layouts=layouts)
+        return self.transformation.update(gradients, state, parameters)
+
+
+def init_stage(
+    stage: optax.GradientTransformation,
+    parameters: Mapping[str, jax.Array],
+    layouts: Layouts | None,
+) -> Any:
+    """Return the first state of any transformation, with layouts for those that take them."""
+    if isinstance(stage, Stage):
+        return stage.init(parameters, layouts=layouts)  # type: ignore[call-arg]
+    return stage.init(parameters)
 
 
 def assemble(
-    stages: Sequence[optax.GradientTransformation], learning_rate: Schedule | float
+    stages: Sequence[optax.GradientTransformation],
+    learning_rate: Schedule | float,
+    masks: Mapping[str, Mask] | None = None,
 ) -> Optimizer:
     """Make an optimizer of stages, ours or Optax's.
 
     Gradients are widened to float32 first; after the last stage the result is scaled by minus the
-    learning rate. Every stage that takes the argument `count` gets the number of updates so far.
+    learning rate. Every stage that takes them gets the arguments `count`, the number of updates
+    so far, and `layouts`.
 
     Args:
       stages: Transformations of gradients, first one first, none with a learning rate in it.
       learning_rate: A schedule, or a number for a constant one.
+      masks: Masks that are to hold at least one parameter, by the name of the setting.
 
     Returns:
       The optimizer; its state is an `OptimizerState`.
     """
-    schedule = learning_rate if callable(learning_rate) else Constant(learning_rate)
+    schedule = as_schedule(learning_rate)
     inner = chain([*stages, scale_by_learning_rate(schedule)])
+    return Optimizer(counted(inner), schedule, check=checker(masks or {}))
 
-    def init(parameters: Any) -> OptimizerState:
-        return OptimizerState(jnp.zeros((), jnp.int32), inner.init(parameters))
+
+def as_schedule(learning_rate: Schedule | float) -> Schedule:
+    """Return a schedule as it is, and a number as a constant one."""
+    return learning_rate if callable(learning_rate) else Constant(learning_rate)
+
+
+def counted(inner: optax.GradientTransformation) -> Stage:
+    """Return a transformation that counts its updates and widens gradients to float32.
+
+    Args:
+      inner: A transformation that takes `count` and `layouts`, such as a `chain`.
+    """
+
+    def init(parameters: Any, layouts: Layouts | None = None) -> OptimizerState:
+        known = complete(parameters, layouts)
+        return OptimizerState(jnp.zeros((), jnp.int32), init_stage(inner, parameters, known))
 
     def update(
         gradients: Mapping[str, jax.Array],
         state: OptimizerState,
         parameters: Any = None,
+        *,
+        layouts: Layouts | None = None,
         **extra: Any,
     ) -> tuple[Any, OptimizerState]:
         wide = {
             name: g.astype(jnp.promote_types(g.dtype, jnp.float32)) for name, g in gradients.items()
         }
-        updates, states = inner.update(
-            wide, state.stages, parameters, count=state.num_updates, **extra
-        )
+        known = complete(gradients, layouts)
+        extra |= {"count": state.num_updates, "layouts": known}
+        updates, states = inner.update(wide, state.stages, parameters, **extra)
         return updates, OptimizerState(optax.safe_increment(state.num_updates), states)
 
-    return Optimizer(optax.GradientTransformationExtraArgs(init, update), schedule)
+    return Stage(init, update)  # type: ignore[arg-type]
+
+
+def checker(masks: Mapping[str, Mask]) -> Callable[[Iterable[str]], list[Problem]]:
+    """Return a function from parameter names to a problem for every mask that holds none of them.
+
+    Args:
+      masks: Masks by the name of the setting. The default mask of decay is left alone: a model
+        may well have nothing that decays.
+    """
+
+    def check(names: Iterable[str]) -> list[Problem]:
+        listed = sorted(names)
+        some = ", ".join(listed[:4]) + (", ..." if len(listed) > 4 else "")
+        remedy = f"it is searched for in names such as {some}"
+        return [
+            Problem(f"{mask} holds no parameter", setting, remedy=remedy)
+            for setting, mask in masks.items()
+            if mask is not DECAYED and mask != DECAYED and not any(map(mask, listed))
+        ]
+
+    return check

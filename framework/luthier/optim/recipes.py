@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import optax
-
 from luthier.optim.masks import DECAYED, Mask
 from luthier.optim.optimizer import Optimizer, assemble
 from luthier.optim.schedules import Schedule
 from luthier.optim.stages import (
-    Transformation,
     accumulate_momentum,
     accumulate_nesterov_momentum,
     add_decayed_weights,
-    clip_by_global_norm,
+    clipping,
     scale_by_adam,
 )
 
@@ -48,11 +45,11 @@ def adamw(
     Deviation: weight decay is multiplied by the learning rate, as PyTorch and Optax do.
     """
     stages = [
-        _clip(clip_norm),
+        clipping(clip_norm),
         scale_by_adam(b1, b2, eps),
         add_decayed_weights(weight_decay, decay_mask),
     ]
-    return assemble(stages, learning_rate)
+    return assemble(stages, learning_rate, {"decay_mask": decay_mask})
 
 
 def sgd(
@@ -80,11 +77,11 @@ def sgd(
     Deviation: the learning rate is taken out of the sum, as PyTorch and Optax do.
     """
     stages = [
-        _clip(clip_norm),
+        clipping(clip_norm),
         add_decayed_weights(weight_decay, decay_mask),
         accumulate_momentum(momentum),
     ]
-    return assemble(stages, learning_rate)
+    return assemble(stages, learning_rate, {"decay_mask": decay_mask})
 
 
 def nesterov(
@@ -114,11 +111,11 @@ def nesterov(
       2013, arXiv:1212.0901, equation 7.
     """
     stages = [
-        _clip(clip_norm),
+        clipping(clip_norm),
         add_decayed_weights(weight_decay, decay_mask),
         accumulate_nesterov_momentum(momentum),
     ]
-    return assemble(stages, learning_rate)
+    return assemble(stages, learning_rate, {"decay_mask": decay_mask})
 
 
 _CLIPPED_AND_DECAYED = {"weight_decay": "0 <= x", "clip_norm": "0 < x"}
@@ -127,10 +124,3 @@ _ADAM = {"b1": "0 <= x < 1", "b2": "0 <= x < 1", "eps": "0 < x", **_CLIPPED_AND_
 adamw.RANGES = _ADAM  # type: ignore[attr-defined]
 sgd.RANGES = _MOMENTUM  # type: ignore[attr-defined]
 nesterov.RANGES = _MOMENTUM  # type: ignore[attr-defined]
-
-
-def _clip(clip_norm: float | None) -> Transformation:
-    # A stage in any case, so that the names of the states do not depend on it.
-    if clip_norm is None:
-        return optax.with_extra_args_support(optax.identity())
-    return clip_by_global_norm(clip_norm)

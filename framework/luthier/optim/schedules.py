@@ -44,11 +44,11 @@ class Constant:
 
 
 @dataclasses.dataclass(frozen=True)
-class WarmupCosine:
-    r"""A linear rise to the peak, then half a cosine down to the end.
+class Warmup:
+    r"""A linear rise to the peak, then a fall to the end; subclasses say along which curve.
 
     $$ \eta_t = \begin{cases} s + (p - s)\, t / W & t < W \\
-       e + (p - e)\, \tfrac12 (1 + \cos(\pi \min(1, \frac{t - W}{T - W}))) & t \ge W \end{cases} $$
+       e + (p - e)\, f(\min(1, \frac{t - W}{T - W})) & t \ge W \end{cases} $$
 
     Args:
       peak: The highest value, $p$, reached at `warmup_steps`.
@@ -56,8 +56,6 @@ class WarmupCosine:
       total_steps: Step at which the end is reached, $T$, with the warmup in it.
       end: Value from then on, $e$.
       start: Value at step 0 if there is a warmup, $s$.
-
-    Source: Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5.
     """
 
     RANGES: ClassVar[dict[str, str]] = {**_LENGTHS, "peak": "0 <= x", "end": "0 <= x"}
@@ -69,43 +67,63 @@ class WarmupCosine:
     end: float = 0.0
     start: float = 0.0
 
+    def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
+        """Return how much of the way down is left, $f$, at a progress from 0 to 1."""
+        raise NotImplementedError
+
     def __call__(self, step: Any) -> jax.Array:
         """Return the value at `step`, float32."""
         warmup, total = runtime(self.warmup_steps, step), runtime(self.total_steps, step)
-        remaining = 0.5 * (1 + jnp.cos(jnp.pi * _progress(step, warmup, total)))
+        remaining = self.remaining(_progress(step, warmup, total), step)
         decayed = _between(self.end, self.peak, remaining, step)
         return _warmed_up(self.start, self.peak, warmup, step, decayed)
 
 
 @dataclasses.dataclass(frozen=True)
-class WarmupLinear:
-    r"""A linear rise to the peak, then a linear fall to the end.
+class WarmupCosine(Warmup):
+    r"""A linear rise to the peak, then half a cosine down: $f(x) = \frac12 (1 + \cos \pi x)$.
 
-    $$ \eta_t = \begin{cases} s + (p - s)\, t / W & t < W \\
-       e + (p - e)\, (1 - \min(1, \frac{t - W}{T - W})) & t \ge W \end{cases} $$
+    Its settings are those of `Warmup`.
 
-    Args:
-      peak: The highest value, $p$, reached at `warmup_steps`.
-      warmup_steps: Steps of the rise, $W$.
-      total_steps: Step at which the end is reached, $T$, with the warmup in it.
-      end: Value from then on, $e$.
-      start: Value at step 0 if there is a warmup, $s$.
+    Source: Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5.
     """
 
-    RANGES: ClassVar[dict[str, str]] = {**_LENGTHS, "peak": "0 <= x", "end": "0 <= x"}
-    RELATIONS: ClassVar[tuple[str, ...]] = ("warmup_steps < total_steps",)
+    def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
+        """Return how much of the way down is left at a progress from 0 to 1."""
+        return 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
-    peak: float
-    warmup_steps: int
-    total_steps: int
-    end: float = 0.0
-    start: float = 0.0
 
-    def __call__(self, step: Any) -> jax.Array:
-        """Return the value at `step`, float32."""
-        warmup, total = runtime(self.warmup_steps, step), runtime(self.total_steps, step)
-        decayed = _between(self.end, self.peak, 1 - _progress(step, warmup, total), step)
-        return _warmed_up(self.start, self.peak, warmup, step, decayed)
+@dataclasses.dataclass(frozen=True)
+class WarmupLinear(Warmup):
+    r"""A linear rise to the peak, then a linear fall: $f(x) = 1 - x$.
+
+    Its settings are those of `Warmup`.
+    """
+
+    def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
+        """Return how much of the way down is left at a progress from 0 to 1."""
+        return 1 - progress
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupPolynomial(Warmup):
+    r"""A linear rise to the peak, then a fall by a power: $f(x) = (1 - x)^q$.
+
+    Its further settings are those of `Warmup`.
+
+    Args:
+      power: The power, $q$.
+
+    Source: Devlin et al., 2019, arXiv:1810.04805, whose program has it with a power of 1.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {**Warmup.RANGES, "power": "0 < x"}
+
+    power: float = 2.0
+
+    def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
+        """Return how much of the way down is left at a progress from 0 to 1."""
+        return (1 - progress) ** runtime(self.power, step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,6 +228,88 @@ class Exponential:
 
 
 @dataclasses.dataclass(frozen=True)
+class Cycles:
+    r"""Half a cosine down, again and again: warm restarts.
+
+    Cycle $i$ lasts $L_i = L f^i$ steps. With $x$ the part of it that is done:
+
+    $$ \eta_t = e + (p g^i - e)\, \tfrac12 (1 + \cos \pi x) $$
+
+    After the last cycle the value stays at the end.
+
+    Args:
+      peak: Value at the start of the first cycle, $p$.
+      cycle_steps: Steps of the first cycle, $L$.
+      num_cycles: Number of cycles.
+      length_factor: By how much each cycle is longer than the one before, $f$.
+      peak_factor: By how much each cycle's peak is higher than that before, $g$.
+      end: Value at the end of each cycle, $e$.
+
+    Source: Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5 and section 3.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {
+        "peak": "0 <= x",
+        "cycle_steps": "1 <= x",
+        "num_cycles": "1 <= x",
+        "length_factor": "0 < x",
+        "peak_factor": "0 < x",
+        "end": "0 <= x",
+    }
+
+    peak: float
+    cycle_steps: int
+    num_cycles: int
+    length_factor: float = 1.0
+    peak_factor: float = 1.0
+    end: float = 0.0
+
+    def __call__(self, step: Any) -> jax.Array:
+        """Return the value at `step`, float32."""
+        t, length = _real(step), runtime(self.cycle_steps, step)
+        begin, peak = jnp.zeros_like(t), runtime(self.peak, step)
+        ends = begin + length
+        for _ in range(self.num_cycles - 1):
+            over = t >= ends
+            length = jnp.where(over, length * runtime(self.length_factor, step), length)
+            peak = jnp.where(over, peak * runtime(self.peak_factor, step), peak)
+            begin = jnp.where(over, ends, begin)
+            ends = begin + length
+        share = 0.5 * (1 + jnp.cos(jnp.pi * _progress(step, begin, ends)))
+        end = runtime(self.end, step)
+        return end + (peak - end) * share
+
+
+@dataclasses.dataclass(frozen=True)
+class Join:
+    """Schedules one after the other, each from its own step 0.
+
+    Args:
+      schedules: The schedules; one more than there are boundaries.
+      boundaries: The step at which each schedule but the first begins, ascending.
+
+    Raises:
+      BadInput: There is not one boundary less than there are schedules.
+    """
+
+    schedules: Sequence[Schedule]
+    boundaries: Sequence[int]
+
+    def __post_init__(self) -> None:
+        """Check the lengths, which are never traced."""
+        _one_less("Join", "schedules", self.schedules, self.boundaries)
+
+    def __call__(self, step: Any) -> jax.Array:
+        """Return the value at `step`, float32."""
+        value = self.schedules[0](step)
+        for boundary, later in zip(self.boundaries, self.schedules[1:], strict=True):
+            begin = runtime(boundary, step)
+            own = jnp.maximum(_real(step) - begin, 0)
+            value = jnp.where(_real(step) < begin, value, later(own.astype(jnp.int32)))
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
 class Piecewise:
     """Constant pieces.
 
@@ -226,9 +326,7 @@ class Piecewise:
 
     def __post_init__(self) -> None:
         """Check the lengths, which are never traced."""
-        if len(self.values) != len(self.boundaries) + 1:
-            what = f"Piecewise: {len(self.values)} values and {len(self.boundaries)} boundaries"
-            raise BadInput(Problem(what, remedy="give one boundary less than values"))
+        _one_less("Piecewise", "values", self.values, self.boundaries)
 
     def __call__(self, step: Any) -> jax.Array:
         """Return the value at `step`, float32."""
@@ -236,6 +334,12 @@ class Piecewise:
         for boundary, later in zip(self.boundaries, self.values[1:], strict=True):
             value = jnp.where(_real(step) < runtime(boundary, step), value, runtime(later, step))
         return value
+
+
+def _one_less(name: str, what: str, values: Sequence[Any], boundaries: Sequence[Any]) -> None:
+    if len(values) != len(boundaries) + 1:
+        found = f"{name}: {len(values)} {what} and {len(boundaries)} boundaries"
+        raise BadInput(Problem(found, remedy=f"give one boundary less than {what}"))
 
 
 def _real(step: Any) -> jax.Array:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from luthier.optim.layouts import Layouts, Stage, complete
 from luthier.optim.masks import Mask
 from luthier.optim.scalars import runtime
 from luthier.optim.schedules import Schedule
@@ -36,13 +37,39 @@ class MomentumState(NamedTuple):
     trace: dict[str, jax.Array]
 
 
-def chain(transformations: Sequence[optax.GradientTransformation]) -> Transformation:
-    """Return transformations one after the other: `optax.chain` of a list.
+def chain(transformations: Sequence[optax.GradientTransformation]) -> Stage:
+    """Return transformations one after the other: `optax.chain` of a list, with layouts.
 
     Args:
       transformations: Any transformations of Optax or of ours, first one first.
     """
-    return optax.with_extra_args_support(optax.chain(*transformations))
+    stages = [optax.with_extra_args_support(stage) for stage in transformations]
+
+    def init(parameters: Arrays, layouts: Layouts | None = None) -> tuple[Any, ...]:
+        known = complete(parameters, layouts)
+        return tuple(
+            stage.init(parameters, layouts=known)  # type: ignore[call-arg]
+            if isinstance(stage, Stage)
+            else stage.init(parameters)
+            for stage in stages
+        )
+
+    def update(
+        updates: Any, state: tuple[Any, ...], parameters: Any = None, **extra: Any
+    ) -> tuple[Any, tuple[Any, ...]]:
+        extra["layouts"] = complete(updates, extra.get("layouts"))
+        states = []
+        for stage, own in zip(stages, state, strict=True):
+            updates, own = stage.update(updates, own, parameters, **extra)
+            states.append(own)
+        return updates, tuple(states)
+
+    return Stage(init, update)  # type: ignore[arg-type]
+
+
+def pass_through() -> Transformation:
+    """Return the stage that changes nothing: what stands for a setting that is None."""
+    return optax.with_extra_args_support(optax.identity())
 
 
 def global_norm(arrays: Arrays) -> jax.Array:
@@ -75,6 +102,12 @@ def clip_by_global_norm(max_norm: float) -> Transformation:
     return Transformation(optax.init_empty_state, update)
 
 
+def clipping(clip_norm: float | None) -> Transformation:
+    """Return the stage that clips by the global norm, or does nothing where there is no limit."""
+    # A stage in any case, so that the names of the states do not depend on it.
+    return pass_through() if clip_norm is None else clip_by_global_norm(clip_norm)
+
+
 def add_decayed_weights(weight_decay: float, mask: Mask) -> Transformation:
     r"""Add a share of every parameter that is in the mask: $u \leftarrow u + \lambda \theta$.
 
@@ -89,6 +122,33 @@ def add_decayed_weights(weight_decay: float, mask: Mask) -> Transformation:
         decay = runtime(weight_decay, count)
         decayed = {n: u + decay * parameters[n] if mask(n) else u for n, u in updates.items()}
         return decayed, state
+
+    return Transformation(optax.init_empty_state, update)
+
+
+def clip_update_rms(max_rms: float) -> Transformation:
+    r"""Scale the update of every single parameter down if its root mean square is above a limit.
+
+    $$ u \leftarrow u / \max(1, \mathrm{rms}(u) / d) $$
+
+    Args:
+      max_rms: The limit, $d$.
+
+    Source: Shazeer and Stern, 2018, arXiv:1804.04235, section 6.
+    """
+
+    def update(
+        updates: Arrays,
+        state: Any,
+        parameters: Any = None,
+        *,
+        count: jax.Array,
+        layouts: Layouts,
+        **_: Any,
+    ) -> tuple[Any, Any]:
+        limit = runtime(max_rms, count)
+        rms = {n: jnp.sqrt(layouts[n].mean_square(u)) for n, u in updates.items()}
+        return {n: u / jnp.maximum(1, rms[n] / limit) for n, u in updates.items()}, state
 
     return Transformation(optax.init_empty_state, update)
 
@@ -111,7 +171,7 @@ def scale_by_adam(b1: float, b2: float, eps: float) -> Transformation:
     """
 
     def init(parameters: Arrays) -> AdamState:
-        return AdamState(_zeros(parameters), _zeros(parameters))
+        return AdamState(zeros_like(parameters), zeros_like(parameters))
 
     def update(
         gradients: Arrays, state: AdamState, parameters: Any = None, *, count: jax.Array, **_: Any
@@ -121,7 +181,7 @@ def scale_by_adam(b1: float, b2: float, eps: float) -> Transformation:
         old1, old2, small = runtime(b1, count), runtime(b2, count), runtime(eps, count)
         first = {n: old1 * state.first_moment[n] + new1 * g for n, g in gradients.items()}
         second = {n: old2 * state.second_moment[n] + new2 * (g * g) for n, g in gradients.items()}
-        unbias1, unbias2 = _bias_correction(new1, count), _bias_correction(new2, count)
+        unbias1, unbias2 = bias_correction(new1, count), bias_correction(new2, count)
         updates = {
             name: (m / unbias1) / (jnp.sqrt(second[name] / unbias2) + small)
             for name, m in first.items()
@@ -152,7 +212,7 @@ def accumulate_momentum(momentum: float) -> Transformation:
         trace = {n: g + decay * state.trace[n] for n, g in gradients.items()}
         return trace, MomentumState(trace)
 
-    return Transformation(lambda parameters: MomentumState(_zeros(parameters)), update)
+    return Transformation(lambda parameters: MomentumState(zeros_like(parameters)), update)
 
 
 def accumulate_nesterov_momentum(momentum: float) -> Transformation:
@@ -177,7 +237,7 @@ def accumulate_nesterov_momentum(momentum: float) -> Transformation:
         trace = {n: g + decay * state.trace[n] for n, g in gradients.items()}
         return {n: g + decay * trace[n] for n, g in gradients.items()}, MomentumState(trace)
 
-    return Transformation(lambda parameters: MomentumState(_zeros(parameters)), update)
+    return Transformation(lambda parameters: MomentumState(zeros_like(parameters)), update)
 
 
 def scale_by_learning_rate(learning_rate: Schedule) -> Transformation:
@@ -200,12 +260,19 @@ def _widen(x: jax.Array) -> jax.Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def _zeros(parameters: Arrays) -> dict[str, jax.Array]:
+def zeros_like(parameters: Arrays) -> dict[str, jax.Array]:
+    """Return zeros of the shapes of `parameters`, float32 or wider."""
     return {
         name: jnp.zeros_like(p, dtype=jnp.promote_types(p.dtype, jnp.float32))
         for name, p in parameters.items()
     }
 
 
-def _bias_correction(complement: jax.Array, count: jax.Array) -> jax.Array:
+def bias_correction(complement: jax.Array, count: jax.Array) -> jax.Array:
+    r"""Return $1 - \beta^{t+1}$ of $1 - \beta$ and $t$, right to float32 also near $\beta = 1$.
+
+    Args:
+      complement: $1 - \beta$.
+      count: $t$, the number of updates so far.
+    """
     return -jnp.expm1((count + 1).astype(complement.dtype) * jnp.log1p(-complement))

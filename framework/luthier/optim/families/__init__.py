@@ -1,0 +1,24 @@
+"""Optimizers, one family per module: its stages and its recipes."""
+
+from luthier.optim.families.adafactor import AdamDecay, PowerDecay, adafactor
+from luthier.optim.families.capped_adam import capped_adamw
+from luthier.optim.families.lamb import lamb
+from luthier.optim.families.lion import lion
+from luthier.optim.families.muon import AdamScale, NewtonSchulz, SpectralScale, muon
+from luthier.optim.families.shampoo import shampoo
+from luthier.optim.families.soap import soap
+
+__all__ = [
+    "AdamDecay",
+    "AdamScale",
+    "NewtonSchulz",
+    "PowerDecay",
+    "SpectralScale",
+    "adafactor",
+    "capped_adamw",
+    "lamb",
+    "lion",
+    "muon",
+    "shampoo",
+    "soap",
+]

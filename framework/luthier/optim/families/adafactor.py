@@ -1,0 +1,281 @@
+"""Adafactor: second moments of a matrix from those of its rows and columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from luthier.optim.layouts import Axes, Layout, Layouts, Stage, complete
+from luthier.optim.masks import DECAYED, Mask
+from luthier.optim.optimizer import Optimizer, assemble
+from luthier.optim.scalars import runtime
+from luthier.optim.schedules import Schedule
+from luthier.optim.stages import (
+    Arrays,
+    MomentumState,
+    Transformation,
+    add_decayed_weights,
+    bias_correction,
+    clip_update_rms,
+    clipping,
+    pass_through,
+    zeros_like,
+)
+
+
+class Decay(Protocol):
+    """How fast second moments forget."""
+
+    def __call__(self, count: jax.Array) -> jax.Array:
+        """Return the share of the newest gradient, given the number of updates so far (int32)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PowerDecay:
+    r"""A memory that grows with the number of steps: $1 - \hat\beta_t = \max(s, t^{-c})$.
+
+    Args:
+      exponent: $c$.
+      least_share: The least share of the newest gradient, $s$; 0 lets the memory grow for ever.
+
+    Source: Shazeer and Stern, 2018, arXiv:1804.04235, section 7.2; the limit is from Zhai et al.,
+      2022, arXiv:2106.04560, section 3.4.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"exponent": "0 < x", "least_share": "0 <= x <= 1"}
+
+    exponent: float = 0.8
+    least_share: float = 0.0
+
+    def __call__(self, count: jax.Array) -> jax.Array:
+        """Return the share of the newest gradient after `count` updates."""
+        least = runtime(self.least_share, count)
+        t = (count + 1).astype(least.dtype)
+        return jnp.maximum(least, t ** -runtime(self.exponent, count))
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamDecay:
+    r"""Adam's memory, corrected for its bias: $1 - \hat\beta_t = (1 - \beta) / (1 - \beta^t)$.
+
+    Args:
+      b2: $\beta$.
+
+    Source: Shazeer and Stern, 2018, arXiv:1804.04235, section 7.1.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"b2": "0 <= x < 1"}
+
+    b2: float = 0.99
+
+    def __call__(self, count: jax.Array) -> jax.Array:
+        """Return the share of the newest gradient after `count` updates."""
+        share = runtime(1 - self.b2, count)
+        return share / bias_correction(share, count)
+
+
+class FactoredState(NamedTuple):
+    """Mean squares by parameter name: of rows and columns, or of every entry.
+
+    `rows` has lost the larger of the two factored dimensions, `columns` the smaller; what is not
+    factored is in `entries`.
+    """
+
+    rows: dict[str, jax.Array]
+    columns: dict[str, jax.Array]
+    entries: dict[str, jax.Array]
+
+    def axes(self, layouts: Layouts) -> FactoredState:
+        """Return the logical axes that the factors keep of their parameter's."""
+
+        def lacking(lost: int) -> dict[str, Axes | None]:
+            return {n: _without(layouts[n], _factored_dims(layouts[n], 0)[lost]) for n in self.rows}
+
+        whole = {n: Axes(a) if (a := layouts[n].axes) else None for n in self.entries}
+        return FactoredState(lacking(1), lacking(0), whole)  # type: ignore[arg-type]
+
+
+def _without(layout: Layout, dim: int) -> Axes | None:
+    if layout.axes is None:
+        return None
+    return Axes(tuple(axis for d, axis in enumerate(layout.axes) if d != dim))
+
+
+def _factored_dims(layout: Layout, least: int) -> tuple[int, ...]:
+    """Return the smaller and the larger of a layer's two largest dimensions, or nothing."""
+    by_size = sorted(layout.own_dims, key=lambda d: layout.shape[d])[-2:]
+    fit = len(by_size) == 2 and layout.shape[by_size[0]] >= least
+    return tuple(by_size) if fit else ()
+
+
+def scale_by_factored_rms(decay: Decay, eps: float, least_factored_dim: int) -> Stage:
+    r"""Divide by the root of the mean square, kept by row and column where there are matrices.
+
+    With $s_t = 1 - \hat\beta_t$ from `decay`, over the two largest dimensions of each layer:
+
+    $$ R_t = (1 - s_t) R_{t-1} + s_t\, \mathrm{mean}_j(g^2_{ij} + \epsilon), \quad
+       C_t = (1 - s_t) C_{t-1} + s_t\, \mathrm{mean}_i(g^2_{ij} + \epsilon), \quad
+       u_{ij} = g_{ij} / \sqrt{R_i C_j / \mathrm{mean}(R)} $$
+
+    Args:
+      decay: How fast the mean squares forget.
+      eps: Added to squares, $\epsilon$.
+      least_factored_dim: Parameters with no two dimensions of this size keep every entry.
+
+    Source: Shazeer and Stern, 2018, arXiv:1804.04235, algorithm 4.
+    """
+
+    def init(parameters: Arrays, layouts: Layouts | None = None) -> FactoredState:
+        known, full = complete(parameters, layouts), zeros_like(parameters)
+        dims = {n: _factored_dims(known[n], least_factored_dim) for n in parameters}
+        return FactoredState(
+            {n: jnp.mean(full[n], d[1]) for n, d in dims.items() if d},
+            {n: jnp.mean(full[n], d[0]) for n, d in dims.items() if d},
+            {n: full[n] for n, d in dims.items() if not d},
+        )
+
+    def update(
+        gradients: Arrays,
+        state: FactoredState,
+        parameters: Any = None,
+        *,
+        count: jax.Array,
+        layouts: Layouts,
+        **_: Any,
+    ) -> tuple[Any, FactoredState]:
+        share, small = decay(count), runtime(eps, count)
+        rows, columns, entries, updates = {}, {}, {}, {}
+        for n, g in gradients.items():
+            square = g * g + small
+            if n in state.entries:
+                entries[n] = state.entries[n] + share * (square - state.entries[n])
+                updates[n] = g * jax.lax.rsqrt(entries[n])
+                continue
+            smaller, larger = _factored_dims(layouts[n], least_factored_dim)
+            rows[n] = state.rows[n] + share * (square.mean(larger) - state.rows[n])
+            columns[n] = state.columns[n] + share * (square.mean(smaller) - state.columns[n])
+            row = jnp.expand_dims(rows[n], larger)
+            column = jnp.expand_dims(columns[n], smaller)
+            relative = row / row.mean(smaller, keepdims=True)
+            updates[n] = g * jax.lax.rsqrt(relative) * jax.lax.rsqrt(column)
+        return updates, FactoredState(rows, columns, entries)
+
+    return Stage(init, update)  # type: ignore[arg-type]
+
+
+def scale_by_parameter_rms(least: float) -> Transformation:
+    r"""Scale each update with its parameter.
+
+    $$ u \leftarrow u \max(\epsilon_2, \mathrm{rms}(\theta)) $$
+
+    Args:
+      least: The least scale, $\epsilon_2$.
+
+    Source: Shazeer and Stern, 2018, arXiv:1804.04235, section 8.
+    """
+
+    def update(
+        updates: Arrays,
+        state: Any,
+        parameters: Any = None,
+        *,
+        count: jax.Array,
+        layouts: Layouts,
+        **_: Any,
+    ) -> tuple[Any, Any]:
+        floor = runtime(least, count)
+
+        def scale(name: str, dtype: Any) -> jax.Array:
+            rms = jnp.sqrt(layouts[name].mean_square(parameters[name].astype(dtype)))
+            return jnp.maximum(floor, rms)
+
+        return {n: u * scale(n, u.dtype) for n, u in updates.items()}, state
+
+    return Transformation(optax.init_empty_state, update)
+
+
+def average_updates(decay: float) -> Transformation:
+    r"""Replace the update by its moving average: $m_t = \beta m_{t-1} + (1 - \beta) u_t$.
+
+    Args:
+      decay: $\beta$.
+
+    Source: Shazeer and Stern, 2018, arXiv:1804.04235, section 5.
+    """
+
+    def update(
+        updates: Arrays, state: MomentumState, parameters: Any = None, *, count: jax.Array, **_: Any
+    ) -> tuple[Any, MomentumState]:
+        share = runtime(1 - decay, count)
+        found = {n: m + share * (updates[n] - m) for n, m in state.trace.items()}
+        return found, MomentumState(found)
+
+    return Transformation(lambda parameters: MomentumState(zeros_like(parameters)), update)
+
+
+def adafactor(
+    learning_rate: Schedule | float,
+    decay: Decay = PowerDecay(),
+    eps: float = 1e-30,
+    least_factored_dim: int = 128,
+    max_update_rms: float | None = 1.0,
+    least_parameter_rms: float | None = 1e-3,
+    momentum: float | None = None,
+    weight_decay: float = 0.0,
+    decay_mask: Mask = DECAYED,
+    clip_norm: float | None = None,
+) -> Optimizer:
+    r"""Adafactor: adaptive steps with a memory that is small beside the parameters.
+
+    With $u_t$ of `scale_by_factored_rms`, for each parameter of each layer:
+
+    $$ \hat u_t = \frac{u_t}{\max(1, \mathrm{rms}(u_t) / d)}
+                  \max(\epsilon_2, \mathrm{rms}(\theta_{t-1})), \quad
+       \theta_t = \theta_{t-1} - \eta_t (\hat u_t + \lambda \theta_{t-1}) $$
+
+    Args:
+      learning_rate: The learning rate, $\eta$, by the number of updates so far; relative to the
+        parameter where `least_parameter_rms` is set.
+      decay: How fast second moments forget.
+      eps: Added to squared gradients.
+      least_factored_dim: Parameters with no two dimensions of this size keep second moments of
+        every entry; the layers of a scanned stack are no dimension.
+      max_update_rms: The clipping threshold, $d$; None for none.
+      least_parameter_rms: The least scale, $\epsilon_2$; None for absolute learning rates.
+      momentum: Decay of the average of updates; None for no average, and no memory for it.
+      weight_decay: The decay, $\lambda$.
+      decay_mask: The parameters that decay; by default not biases, norms and embeddings.
+      clip_norm: Limit of the norm of the whole gradient; None for no limit.
+
+    Returns:
+      The optimizer.
+
+    Source: Shazeer and Stern, 2018, arXiv:1804.04235, algorithms 4 and 5.
+    Deviation: the average and the decay are of what the learning rate is multiplied with, as in the
+      other recipes; Optax averages products with it, and does not multiply the decay by it.
+    """
+    scale = least_parameter_rms
+    stages = [
+        clipping(clip_norm),
+        scale_by_factored_rms(decay, eps, least_factored_dim),
+        pass_through() if max_update_rms is None else clip_update_rms(max_update_rms),
+        pass_through() if scale is None else scale_by_parameter_rms(scale),
+        pass_through() if momentum is None else average_updates(momentum),
+        add_decayed_weights(weight_decay, decay_mask),
+    ]
+    return assemble(stages, learning_rate, {"decay_mask": decay_mask})
+
+
+adafactor.RANGES = {  # type: ignore[attr-defined]
+    "eps": "0 < x",
+    "least_factored_dim": "1 <= x",
+    "max_update_rms": "0 < x",
+    "least_parameter_rms": "0 <= x",
+    "momentum": "0 <= x < 1",
+    "weight_decay": "0 <= x",
+    "clip_norm": "0 < x",
+}

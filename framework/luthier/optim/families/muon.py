@@ -1,0 +1,231 @@
+"""Muon: momentum whose matrices are made nearly orthogonal.
+
+Letters: m fan in, n fan out of a kernel; layers of a scanned stack are matrices of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from luthier.optim.layouts import Layout, Layouts, Stage, complete
+from luthier.optim.masks import DECAYED, MATRICES, Mask
+from luthier.optim.optimizer import Optimizer, as_schedule, checker, counted
+from luthier.optim.partition import matrices_in, route
+from luthier.optim.scalars import runtime
+from luthier.optim.schedules import Schedule
+from luthier.optim.stages import (
+    Arrays,
+    MomentumState,
+    add_decayed_weights,
+    chain,
+    clipping,
+    scale_by_adam,
+    scale_by_learning_rate,
+    zeros_like,
+)
+
+
+class UpdateScale(Protocol):
+    """How large the update of a matrix is, by its shape."""
+
+    def __call__(self, fan_in: int, fan_out: int, count: jax.Array) -> jax.Array | float:
+        """Return the factor of an orthogonal update of `fan_in` x `fan_out`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SpectralScale:
+    r"""Updates of one size as maps, whatever the widths: $\sqrt{\max(1, n / m)}$.
+
+    Learning rates are those of SGD and carry over between widths.
+
+    Source: Jordan et al., 2024, "Muon: An optimizer for hidden layers in neural networks"; its
+      repository KellerJordan/Muon.
+    """
+
+    def __call__(self, fan_in: int, fan_out: int, count: jax.Array) -> float:
+        """Return the factor of an orthogonal update of `fan_in` x `fan_out`, whatever `count`."""
+        return max(1.0, fan_out / fan_in) ** 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamScale:
+    r"""Updates with the root mean square that Adam's have: $\rho \sqrt{\max(m, n)}$.
+
+    Learning rates and weight decay are those of AdamW.
+
+    Args:
+      rms: The root mean square of an update, $\rho$.
+
+    Source: Liu et al., 2025, arXiv:2502.16982, equation 4.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"rms": "0 < x"}
+
+    rms: float = 0.2
+
+    def __call__(self, fan_in: int, fan_out: int, count: jax.Array) -> jax.Array:
+        """Return the factor of an orthogonal update of `fan_in` x `fan_out` at step `count`."""
+        return runtime(self.rms, count) * max(fan_in, fan_out) ** 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class NewtonSchulz:
+    r"""An odd polynomial, applied several times, that pushes singular values towards 1.
+
+    With $X = M / (\|M\|_F + \epsilon)$ and $A = X X^T$:
+
+    $$ X \leftarrow a X + (b A + c A^2) X $$
+
+    Its products are of the precision of the experiment's; float32 unless told otherwise.
+
+    Args:
+      iterations: How often.
+      coefficients: $a$, $b$ and $c$. The default overshoots around 1 (singular values end between
+        0.7 and 1.2) for the sake of speed near 0; (15/8, -10/8, 3/8) converges.
+      eps: Added to the norm, $\epsilon$.
+
+    Source: Jordan et al., 2024, "Muon: An optimizer for hidden layers in neural networks"; the
+      iteration is that of Bjorck and Bowie, 1971, SIAM J. Numer. Anal. 8(2).
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"iterations": "1 <= x", "eps": "0 <= x"}
+
+    iterations: int = 5
+    coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
+    eps: float = 1e-7
+
+    def __call__(self, matrices: jax.Array, count: jax.Array) -> jax.Array:
+        """Return the matrices [..., m, n] made nearly orthogonal.
+
+        Args:
+          matrices: Any matrices, float32.
+          count: The number of updates so far.
+        """
+        a, b, c = (runtime(x, count) for x in self.coefficients)
+        tall = matrices.shape[-2] > matrices.shape[-1]
+        x = matrices.mT if tall else matrices  # the smaller products
+        x = x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + runtime(self.eps, count))
+        for _ in range(self.iterations):
+            square = x @ x.mT
+            x = a * x + (b * square + c * (square @ square)) @ x
+        return x.mT if tall else x
+
+
+def orthogonalize_momentum(momentum: float, iteration: NewtonSchulz, scale: UpdateScale) -> Stage:
+    r"""Replace gradients of kernels by their Nesterov momentum, made nearly orthogonal.
+
+    $$ B_t = \mu B_{t-1} + G_t, \quad U_t = s(m, n)\, \mathrm{NewtonSchulz}(G_t + \mu B_t) $$
+
+    Kernels with several input or output dimensions, such as (embed, heads, head_dim), are
+    matrices of (fan in, fan out).
+
+    Args:
+      momentum: $\mu$.
+      iteration: What makes matrices orthogonal.
+      scale: How large an update is, $s$.
+
+    Source: Jordan et al., 2024, "Muon: An optimizer for hidden layers in neural networks",
+      algorithm 2, with Nesterov's momentum as its repository has it.
+    """
+
+    def init(parameters: Arrays, layouts: Layouts | None = None) -> MomentumState:
+        complete(parameters, layouts)
+        return MomentumState(zeros_like(parameters))
+
+    def update(
+        gradients: Arrays,
+        state: MomentumState,
+        parameters: Any = None,
+        *,
+        count: jax.Array,
+        layouts: Layouts,
+        **_: Any,
+    ) -> tuple[Any, MomentumState]:
+        decay = runtime(momentum, count)
+        trace = {n: g + decay * state.trace[n] for n, g in gradients.items()}
+
+        def orthogonal(layout: Layout, x: jax.Array) -> jax.Array:
+            matrices = iteration(layout.to_matrices(x), count)
+            return layout.from_matrices(scale(*layout.matrix_shape, count) * matrices)
+
+        updates = {n: orthogonal(layouts[n], g + decay * trace[n]) for n, g in gradients.items()}
+        return updates, MomentumState(trace)
+
+    return Stage(init, update)  # type: ignore[arg-type]
+
+
+def muon(
+    learning_rate: Schedule | float,
+    momentum: float = 0.95,
+    iteration: NewtonSchulz = NewtonSchulz(),
+    scale: UpdateScale = AdamScale(),
+    matrices: Mask = MATRICES,
+    adam_learning_rate: Schedule | float | None = None,
+    b1: float = 0.9,
+    b2: float = 0.95,
+    eps: float = 1e-8,
+    weight_decay: float = 0.1,
+    decay_mask: Mask = DECAYED,
+    clip_norm: float | None = 1.0,
+) -> Optimizer:
+    r"""Muon for the kernels of linear maps, AdamW for all other parameters.
+
+    With $U_t$ of `orthogonalize_momentum` or `scale_by_adam` on the clipped gradient:
+
+    $$ \theta_t = \theta_{t-1} - \eta_t (U_t + \lambda \theta_{t-1}) $$
+
+    Args:
+      learning_rate: The learning rate of matrices, $\eta$, by the number of updates so far.
+      momentum: Decay of the sum of gradients.
+      iteration: What makes matrices orthogonal.
+      scale: How large an update is: `AdamScale()` makes it like Adam's, `SpectralScale()` is the
+        original one and needs learning rates of about 0.02.
+      matrices: Which kernels are optimized as matrices; by default not embeddings and outputs.
+      adam_learning_rate: The learning rate of all other parameters; None means the same.
+      b1: Decay of Adam's first moment.
+      b2: Decay of Adam's second moment.
+      eps: Added to the root of Adam's second moment.
+      weight_decay: The decay, $\lambda$.
+      decay_mask: The parameters that decay; by default not biases, norms and embeddings.
+      clip_norm: Limit of the norm of the whole gradient; None for no limit.
+
+    Returns:
+      The optimizer.
+
+    Source: Jordan et al., 2024, "Muon: An optimizer for hidden layers in neural networks"; Liu et
+      al., 2025, arXiv:2502.16982, algorithm 1 and equation 4.
+    """
+    rate = as_schedule(learning_rate)
+    adam_rate = rate if adam_learning_rate is None else as_schedule(adam_learning_rate)
+    decayed = add_decayed_weights(weight_decay, decay_mask)
+    orthogonal = orthogonalize_momentum(momentum, iteration, scale)
+    adam = scale_by_adam(b1, b2, eps)
+    routed = route(
+        {
+            "matrices": (
+                matrices_in(matrices),
+                chain([orthogonal, decayed, scale_by_learning_rate(rate)]),
+            ),
+            "rest": (
+                lambda name, layout: True,
+                chain([adam, decayed, scale_by_learning_rate(adam_rate)]),
+            ),
+        }
+    )
+    rates = {} if adam_learning_rate is None else {"adam": adam_rate}
+    check = checker({"matrices": matrices, "decay_mask": decay_mask})
+    return Optimizer(counted(chain([clipping(clip_norm), routed])), rate, rates, check)
+
+
+muon.RANGES = {  # type: ignore[attr-defined]
+    "momentum": "0 <= x < 1",
+    "b1": "0 <= x < 1",
+    "b2": "0 <= x < 1",
+    "eps": "0 < x",
+    "weight_decay": "0 <= x",
+    "clip_norm": "0 < x",
+}

@@ -1,0 +1,151 @@
+"""Layouts: what an optimizer must know of a parameter beside its name and its array.
+
+The state is flat, and a parameter of a scanned stack holds those of all its layers. A stage that
+treats a parameter as one thing (its norm, its matrix) has to treat every layer of it so, or the
+same model would train differently scanned and unrolled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+STACKED_AXES = ("layers",)
+"""Logical axes that count parameters of their own, where they come first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    """Logical axes of one array of an optimizer's state, a leaf of a tree of them.
+
+    Args:
+      names: A logical axis name, or None, for every dimension.
+    """
+
+    names: tuple[str | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a parameter is made up.
+
+    Args:
+      shape: The array's shape.
+      axes: A logical axis name, or None, for every dimension; None where they are unknown.
+      num_inputs: For a kernel, the number of dimensions that are summed over when it is applied,
+        after the stacked ones; None for what is no kernel (a bias, a scale, a table).
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...] | None = None
+    num_inputs: int | None = None
+
+    @property
+    def num_stacked(self) -> int:
+        """Number of leading dimensions that count parameters of their own."""
+        return sum(1 for _ in itertools.takewhile(STACKED_AXES.__contains__, self.axes or ()))
+
+    @property
+    def own_dims(self) -> tuple[int, ...]:
+        """Dimensions of the array that are of each single parameter."""
+        return tuple(range(self.num_stacked, len(self.shape)))
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether each single parameter is the kernel of a linear map."""
+        num_own = len(self.shape) - self.num_stacked
+        return self.num_inputs is not None and 0 < self.num_inputs < num_own
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """Fan in and fan out: products of the input and of the output dimensions of a kernel."""
+        inputs, outputs = self._sides
+        return math.prod(self.shape[d] for d in inputs), math.prod(self.shape[d] for d in outputs)
+
+    @property
+    def matrix_axes(self) -> tuple[Axes, Axes]:
+        """Logical axes of a square matrix [*stacked, n, n] over the inputs, and over the outputs.
+
+        Its first side goes along the first of the dimensions that it is made of.
+        """
+        axes = self.axes or (None,) * len(self.shape)
+        stacked = axes[: self.num_stacked]
+        inputs, outputs = self._sides
+        return Axes((*stacked, axes[inputs[0]], None)), Axes((*stacked, axes[outputs[0]], None))
+
+    @property
+    def _sides(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        count = self.num_inputs or 0
+        return self.own_dims[:count], self.own_dims[count:]
+
+    def to_matrices(self, x: jax.Array) -> jax.Array:
+        """Return a kernel as matrices [*stacked, fan in, fan out]."""
+        return x.reshape(*self.shape[: self.num_stacked], *self.matrix_shape)
+
+    def from_matrices(self, x: jax.Array) -> jax.Array:
+        """Return matrices [*stacked, fan in, fan out] as the kernel."""
+        return x.reshape(self.shape)
+
+    def mean_square(self, x: jax.Array) -> jax.Array:
+        """Return the mean of the square over each single parameter; reduced dimensions are 1."""
+        return jnp.mean(x * x, axis=self.own_dims, keepdims=True)
+
+    def norm(self, x: jax.Array) -> jax.Array:
+        """Return the 2-norm of each single parameter; reduced dimensions are 1."""
+        return jnp.sqrt(jnp.sum(x * x, axis=self.own_dims, keepdims=True))
+
+
+Layouts = Mapping[str, Layout]
+"""Layout by parameter name."""
+
+
+class Stage(optax.GradientTransformationExtraArgs):
+    """A transformation whose `init`, too, takes the keyword argument `layouts`.
+
+    Its `update` takes `count`, the number of updates so far, and `layouts`. Without layouts both
+    go by the shapes: see `complete`.
+    """
+
+    __slots__ = ()
+
+
+def complete(parameters: Mapping[str, Any], layouts: Layouts | None) -> dict[str, Layout]:
+    """Return a layout for every parameter.
+
+    Args:
+      parameters: Arrays by name.
+      layouts: What is known; a parameter that is not in it counts as a matrix if it has two
+        dimensions, and as no matrix otherwise, and as not stacked.
+    """
+    known = layouts or {}
+    return {
+        name: known.get(name) or Layout(tuple(p.shape), None, 1 if p.ndim == 2 else None)
+        for name, p in parameters.items()
+    }
+
+
+def state_axes(state: Any, layouts: Layouts) -> Any:
+    """Return the logical axes of those arrays of an optimizer's state that a stage tells itself.
+
+    A stage whose arrays are not of their parameters' shapes keeps them in a named tuple with a
+    method `axes(layouts)`, which returns the same tuple with `Axes` in the place of the arrays.
+
+    Args:
+      state: The state; arrays may be abstract.
+      layouts: Layout of every parameter.
+
+    Returns:
+      A tree with an `Axes` for every such array and None for every other.
+    """
+
+    def tells(node: Any) -> bool:
+        return isinstance(node, tuple) and hasattr(node, "axes")
+
+    return jax.tree.map(lambda n: n.axes(layouts) if tells(n) else None, state, is_leaf=tells)

@@ -1,0 +1,59 @@
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from luthier.optim import AdamScale, Constant, Matching, NewtonSchulz, SpectralScale, muon
+
+ZERO = jnp.int32(0)
+
+
+@pytest.mark.parametrize("shape", [(8, 5), (5, 8), (3, 6, 6)])
+def test_the_iteration_keeps_singular_vectors_and_evens_values(shape):
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    found = NewtonSchulz()(jnp.asarray(x), ZERO)
+    values = np.linalg.svd(np.asarray(found))[1]
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    u, _, v = np.linalg.svd(x, full_matrices=False)
+    exact = NewtonSchulz(20, (1.875, -1.25, 0.375))(jnp.asarray(x), ZERO)
+    np.testing.assert_allclose(exact, u @ v, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(8, 5), (5, 8)])
+def test_the_iteration_is_that_of_optax(shape):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.float32)
+    coefficients = jnp.asarray((3.4445, -4.7750, 2.0315))
+    theirs = optax.contrib._muon.orthogonalize_via_newton_schulz(x, coefficients, 5, eps=1e-7)
+    np.testing.assert_allclose(NewtonSchulz()(x, ZERO), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_scales():
+    assert SpectralScale()(4, 16, ZERO) == 2
+    assert SpectralScale()(16, 4, ZERO) == 1
+    np.testing.assert_allclose(AdamScale(0.2)(16, 4, ZERO), 0.8, rtol=1e-6)
+    # What it is for: the root mean square of an orthogonal update.
+    update = AdamScale(0.2)(64, 16, ZERO) * np.linalg.qr(np.ones((64, 16)) + np.eye(64, 16))[0]
+    np.testing.assert_allclose(np.sqrt(np.mean(np.square(update))), 0.2, rtol=1e-5)
+
+
+def test_adam_may_have_a_rate_of_its_own():
+    parameters = {"up.kernel": jnp.eye(4), "norm.scale": jnp.ones(4)}
+    gradients = {"up.kernel": jnp.eye(4), "norm.scale": jnp.ones(4)}
+    optimizer = muon(0.5, adam_learning_rate=0.001, weight_decay=0.0)
+    updates, _ = optimizer.update(gradients, optimizer.init(parameters), parameters)
+    np.testing.assert_allclose(updates["norm.scale"], -0.001, rtol=1e-4)
+    assert np.abs(updates["up.kernel"]).max() > 0.1
+    assert optimizer.learning_rates == {"adam": Constant(0.001)}
+    assert muon(0.5).learning_rates == {}
+
+
+def test_which_kernels_are_matrices_is_a_setting():
+    parameters = {"up.kernel": jnp.eye(4), "down.kernel": jnp.eye(4), "head.kernel": jnp.eye(4)}
+    parts = muon(0.1).init(parameters).stages[1].parts
+    assert set(parts["matrices"][0].trace) == {"up.kernel", "down.kernel"}
+    parts = muon(0.1, matrices=Matching("up")).init(parameters).stages[1].parts
+    assert set(parts["matrices"][0].trace) == {"up.kernel"}
+    assert set(parts["rest"][0].first_moment) == {"down.kernel", "head.kernel"}
+    (problem,) = muon(0.1, matrices=Matching("none")).check(parameters)
+    assert problem.path == "matrices"
