@@ -14,6 +14,8 @@ from luthier.records.events import (
     Ended,
     Evaluation,
     Header,
+    Histogram,
+    Image,
     Notice,
     Sample,
     Saved,
@@ -37,6 +39,9 @@ ALL_KINDS = [
     Evaluation(1, "held_out", {"nats_per_byte": 1.8}, {"nats_per_byte": "lower"}),
     Saved(1),
     Sample(1, "To be\nor not ✓ \u2028 to be"),
+    Sample(1, "ne", "To be, or not to be, that is o", "training/0"),
+    Image(1, "data/inputs", path="media/data/inputs/1.png"),
+    Histogram(1, "norm.scale", -0.5, 1.25, [3, 0, 5]),
     Notice("W&B: offline"),
     Ended("finished", 1, {"best": 1.5}, "to sample: ..."),
 ]
@@ -107,7 +112,7 @@ def test_read_metrics_gives_rows(tmp_path):
 
 def test_a_kind_of_a_later_version_is_passed_over(tmp_path):
     path = tmp_path / "m.jsonl"
-    path.write_text('{"kind": "histogram", "step": 1, "time": 1.0}\n' + line(Step(1, {})))
+    path.write_text('{"kind": "hologram", "step": 1, "time": 1.0}\n' + line(Step(1, {})))
     assert [recorded.event for recorded in read_events(path)] == [Step(1, {})]
 
 
@@ -210,3 +215,20 @@ def test_cut_back_leaves_a_readable_file_whatever_it_was(tmp_path, data, step):
 def test_a_file_that_cannot_be_cut_is_one_line(tmp_path):
     with pytest.raises(RunError, match="cannot cut back"):
         cut_back(tmp_path, 3)
+
+
+def test_the_last_step_is_found_behind_a_long_end_of_other_kinds(tmp_path):
+    histograms = [Histogram(2, f"p{i}", 0.0, 1.0, [i] * 64) for i in range(50)]
+    path = write(tmp_path / "m.jsonl", Step(1, {"loss": 1.0}), Step(2, {"loss": 0.5}), *histograms)
+    assert read_last(path, Step, window_bytes=256).event == Step(2, {"loss": 0.5})
+    assert read_last(path, Saved, window_bytes=256) is None
+
+
+def test_the_pixels_of_an_image_are_not_in_its_line():
+    record = encode_event(Image(3, "x", [[[1]]], "media/x/3.png"), 0.0, 0)
+    assert record == {"kind": "image", "step": 3, "time": 0.0, "name": "x", "path": "media/x/3.png"}
+
+
+def test_the_edges_of_a_histogram():
+    histogram = Histogram(1, "x", -1.0, 2.0, [1, 2, 3])
+    assert histogram.edges == [-1.0, 0.0, 1.0, 2.0]

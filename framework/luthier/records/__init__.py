@@ -3,9 +3,21 @@
 from luthier.records.catalogue import RunSummary, find, list_runs, summarize
 from luthier.records.console import Console
 from luthier.records.directory import Configuration, RunDirectory, new_id
-from luthier.records.events import Ended, Evaluation, Event, Header, Notice, Sample, Saved, Step
+from luthier.records.events import (
+    Ended,
+    Evaluation,
+    Event,
+    Header,
+    Histogram,
+    Image,
+    Notice,
+    Sample,
+    Saved,
+    Step,
+)
 from luthier.records.goodput import Goodput
 from luthier.records.lock import Holder, Lock
+from luthier.records.media import Histograms, Images, Samples
 from luthier.records.metrics_file import CutBack, Recorded, cut_back, read_events, read_metrics
 from luthier.records.recorder import Recorder, Records, Sink
 from luthier.records.source import Source, read_source
@@ -21,7 +33,11 @@ __all__ = [
     "Event",
     "Goodput",
     "Header",
+    "Histogram",
+    "Histograms",
     "Holder",
+    "Image",
+    "Images",
     "Lock",
     "Mirrored",
     "Notice",
@@ -31,6 +47,7 @@ __all__ = [
     "RunDirectory",
     "RunSummary",
     "Sample",
+    "Samples",
     "Saved",
     "Sink",
     "Source",

@@ -9,8 +9,11 @@ source.json          which source ran (and source-*.patch: how it differs from i
 status.json          how the run stands
 goodput.json         where its time went, in seconds by kind of work
 metrics.jsonl        every step, evaluation, sample and notice
+media/               the images, as <name>/<step>.png
 lock                 who writes here
 checkpoints/         what training resumes from
+restored.txt         where each first parameter came from, where some came from elsewhere
+tokenizer/           the tokenizer that came with them
 wandb.json, wandb/   the mirror for Weights & Biases
 """
 
@@ -30,6 +33,7 @@ from luthier.errors import Problem, RunError
 from luthier.records import events
 from luthier.records.files import read_json, run_error, sync_directory, write_atomically, write_json
 from luthier.records.lock import Holder, Lock, holder
+from luthier.records.media import MediaFiles
 from luthier.records.metrics_file import CutBack, cut_back
 from luthier.records.source import Source
 from luthier.records.status import CREATED, Status, read_status, write_status
@@ -193,6 +197,16 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def tokenizer_path(self) -> pathlib.Path:
+        """Where the tokenizer that came with restored weights is kept."""
+        return self.path / "tokenizer"
+
+    @property
+    def restored_path(self) -> pathlib.Path:
+        """Where each first parameter came from."""
+        return self.path / "restored.txt"
+
+    @property
     def lock_path(self) -> pathlib.Path:
         """Who writes here."""
         return self.path / "lock"
@@ -223,6 +237,10 @@ class RunDirectory:
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Record what the run is expected to cost."""
         write_json(self.path / "plan.json", plan)
+
+    def write_restored(self, table: str) -> None:
+        """Record where each first parameter came from."""
+        write_atomically(self.restored_path, table)
 
     def write_source(self, source: Source) -> None:
         """Record what source runs from now on."""
@@ -285,7 +303,9 @@ class RunDirectory:
         Raises:
           RunError: The file cannot be read or written.
         """
-        return cut_back(self.metrics_path, -1 if step is None else step)
+        last = -1 if step is None else step
+        MediaFiles(self.path).cut_back(last)
+        return cut_back(self.metrics_path, last)
 
     @property
     def started(self) -> bool:

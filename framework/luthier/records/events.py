@@ -7,7 +7,7 @@ Events are emitted in the order of their steps. Step numbers count finished opti
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 LOSS = "loss"
@@ -110,10 +110,61 @@ class Saved:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """The model generated `text` after `step` steps."""
+    """The model generated a text.
+
+    Args:
+      step: Steps done.
+      text: What it generated.
+      prompt: What it continued; empty where it began by itself.
+      name: Which of several series of samples this belongs to; empty for the only one.
+    """
 
     step: int
     text: str
+    prompt: str = ""
+    name: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """Something was seen.
+
+    Args:
+      step: Steps done.
+      name: What it shows; parts of it may be divided by slashes.
+      pixels: uint8 [height, width, channels] with 1, 3 or 4 channels; None once it is in a file.
+      path: Its PNG file, below the run's directory; empty until there is one.
+    """
+
+    step: int
+    name: str
+    pixels: Any = dataclasses.field(default=None, compare=False, repr=False)
+    path: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Histogram:
+    """How numbers are distributed.
+
+    Args:
+      step: Steps done.
+      name: Which numbers.
+      low: Lower edge of the first bin.
+      high: Upper edge of the last bin.
+      counts: Numbers in each bin; bins are of one width.
+    """
+
+    step: int
+    name: str
+    low: float
+    high: float
+    counts: Sequence[int]
+
+    @property
+    def edges(self) -> list[float]:
+        """The edges of the bins, one more than there are counts."""
+        width, num_bins = self.high - self.low, len(self.counts)
+        return [self.low + width * i / num_bins for i in range(num_bins)] + [self.high]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +191,7 @@ class Ended:
     message: str = ""
 
 
-Event = Header | Step | Evaluation | Saved | Sample | Notice | Ended
+Event = Header | Step | Evaluation | Saved | Sample | Image | Histogram | Notice | Ended
 
 KINDS: dict[str, type] = {
     "header": Header,
@@ -148,6 +199,8 @@ KINDS: dict[str, type] = {
     "evaluation": Evaluation,
     "saved": Saved,
     "sample": Sample,
+    "image": Image,
+    "histogram": Histogram,
     "notice": Notice,
     "ended": Ended,
 }

@@ -46,11 +46,24 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
     Raises:
       RunError: The disk is full, the directory is missing or cannot be written.
     """
+    write_bytes_atomically(path, text.encode("utf-8"))
+
+
+def write_bytes_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file as `write_atomically` does.
+
+    Args:
+      path: The file; its directory must exist.
+      data: What to write.
+
+    Raises:
+      RunError: The disk is full, the directory is missing or cannot be written.
+    """
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

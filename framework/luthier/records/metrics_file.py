@@ -21,6 +21,7 @@ from luthier.records.events import KINDS, Evaluation, Event, Step
 from luthier.records.files import run_error, sync_directory
 
 _KIND_OF = {cls: kind for kind, cls in KINDS.items()}
+_IN_FILES = {"pixels"}  # of an image: its line tells the path of the file that has them
 _FIELDS = {kind: {field.name for field in dataclasses.fields(cls)} for kind, cls in KINDS.items()}
 
 
@@ -94,7 +95,8 @@ def encode_event(event: Event, time: float, step: int) -> dict[str, Any]:
         record["values"] = values
         return record
     for field in dataclasses.fields(event):
-        record[field.name] = _encode(getattr(event, field.name))
+        if field.name not in _IN_FILES:
+            record[field.name] = _encode(getattr(event, field.name))
     return record
 
 
@@ -269,12 +271,12 @@ def _rewrite(path: pathlib.Path, step: int) -> None:
 def read_last(
     path: str | os.PathLike[str], kind: type, window_bytes: int = 1 << 18
 ) -> Recorded | None:
-    """Return the last event of a type, looking only at the file's end.
+    """Return the last event of a type, looking first at the file's end.
 
     Args:
       path: A metrics.jsonl; a missing file has no events.
       kind: The event's class.
-      window_bytes: How much of the end to look at.
+      window_bytes: How much of the end to look at first.
     """
     try:
         with open(path, "rb") as file:
@@ -287,4 +289,5 @@ def read_last(
         record = _parse(line)
         if record is not None and record["kind"] == _KIND_OF[kind]:
             return decode_event(record)
-    return None
+    # Other kinds, such as histograms, may fill the end.
+    return None if window_bytes >= size else read_last(path, kind, 8 * window_bytes)

@@ -12,9 +12,10 @@ from typing import Protocol
 from luthier.errors import RunError
 from luthier.records.console import Console
 from luthier.records.directory import RunDirectory
-from luthier.records.events import Ended, Event, Notice
+from luthier.records.events import Ended, Event, Image, Notice
 from luthier.records.goodput import Goodput
 from luthier.records.json_lines import JsonLines
+from luthier.records.media import Histograms, Images, MediaFiles, Samples
 from luthier.records.status import StatusFile
 from luthier.records.weights_and_biases import Wandb
 
@@ -40,10 +41,17 @@ class Recorder:
     Args:
       sinks: In the order in which they are given events, and closed.
       goodput: The run's stopwatch; its summary becomes part of the summary of `Ended`.
+      media: Where images are kept; None drops them.
     """
 
-    def __init__(self, sinks: Sequence[Sink] = (), goodput: Goodput | None = None):
+    def __init__(
+        self,
+        sinks: Sequence[Sink] = (),
+        goodput: Goodput | None = None,
+        media: MediaFiles | None = None,
+    ):
         self.goodput = Goodput() if goodput is None else goodput
+        self._media = media
         self._sinks = list(sinks)
         self._reports: deque[str] = deque()
         self._closed = False
@@ -63,11 +71,14 @@ class Recorder:
         Raises:
           RunError: The run can no longer be recorded; every sink was given the event.
           TypeError: A value of a step or an evaluation is not a number.
+          ValueError: The pixels of an image are no image.
         """
         if isinstance(event, Ended):
             summary = {**self.goodput.summary(), **event.summary}
             event = dataclasses.replace(event, summary=summary)
-        self._deliver(event)
+        kept = self._kept(event) if isinstance(event, Image) else event
+        if kept is not None:
+            self._deliver(kept)
         self._deliver_reports()
 
     def notice(self, text: str) -> None:
@@ -106,6 +117,16 @@ class Recorder:
             self._deliver_reports()
         if failure is not None:
             raise failure
+
+    def _kept(self, image: Image) -> Image | None:
+        """Write an image's file before its line; an image that cannot be kept is no harm."""
+        if self._media is None or image.pixels is None:
+            return None
+        try:
+            return self._media.keep(image)
+        except RunError as error:
+            self.report(f"the image {image.name} of step {image.step} is lost: {error}")
+            return None
 
     def _deliver(self, event: Event) -> None:
         self._each("emit", lambda sink: sink.emit(event))
@@ -158,11 +179,18 @@ class Records:
       directory: Where runs are kept.
       console: What is shown while training; None shows nothing.
       wandb: The mirror in Weights & Biases; None makes none.
+      histograms: Distributions of parameters; None shows none.
+      samples: Text that the model generates during training; None shows none. A language model
+        shows one at the end in any case.
+      images: Images of the training data; None shows none.
     """
 
     directory: str = "runs"
     console: Console | None = Console()
     wandb: Wandb | None = None
+    histograms: Histograms | None = None
+    samples: Samples | None = None
+    images: Images | None = None
 
     def open(self, run_directory: RunDirectory | None) -> Recorder:
         """Return a recorder for a run.
@@ -174,7 +202,8 @@ class Records:
         Raises:
           RunError: The directory cannot be written.
         """
-        recorder = Recorder()
+        media = None if run_directory is None else MediaFiles(run_directory.path)
+        recorder = Recorder(media=media)
         report = recorder.report
         if run_directory is not None:
             recorder.add(JsonLines(run_directory.metrics_path, report))

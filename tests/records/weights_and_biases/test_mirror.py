@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import base64
+import dataclasses
 import json
 import math
 import pathlib
 import types
 
-from luthier.records import Records, Wandb, events, read_source
+import numpy as np
+
+from luthier.records import Records, Wandb, events, read_source, rebuild
+from luthier.records.media import MediaFiles
 from luthier.records.metrics_file import Recorded, encode_event
+from luthier.records.weights_and_biases import mirror
 from luthier.records.weights_and_biases.mirror import Lines, Rows
 
 
@@ -86,6 +92,67 @@ def test_what_belongs_to_a_step_is_one_row_and_rows_ascend():
         "sample": "<pre>&lt;b&gt;&amp;</pre>",
     }
     assert run.defined == {"eval/held_out/loss": "min,last"}
+
+
+def test_samples_images_and_histograms(tmp_path, monkeypatch):
+    wandb = types.SimpleNamespace(
+        Html=lambda text, inject: ("html", text),
+        Image=lambda path: ("image", path),
+        Histogram=lambda np_histogram: [x.tolist() for x in np_histogram],
+    )
+    image = MediaFiles(tmp_path).keep(events.Image(1, "data/inputs", np.zeros((2, 2), np.uint8)))
+    for pillow, kind in ((object(), "image"), (None, "html")):
+        monkeypatch.setattr(mirror.importlib.util, "find_spec", lambda name, found=pillow: found)
+        run = Run()
+        taken = Rows(run, wandb, tmp_path)
+        for event in (
+            events.Sample(1, "<be", "To ", "training/0"),
+            image,
+            dataclasses.replace(image, name="gone", path="media/gone/1.png"),
+            events.Histogram(1, "norm.scale", 0.0, 1.0, [3, 4]),
+        ):
+            taken.take(Recorded(5.0, 1, event))
+        taken.release()
+        ((_, row),) = run.logged
+        assert row["sample/training/0"] == ("html", "<pre><b>To </b>&lt;be</pre>")
+        assert row["images/data/inputs"][0] == kind
+        assert "images/gone" not in row
+        assert row["histograms/norm.scale"] == [[3, 4], [0.0, 0.5, 1.0]]
+    assert row["images/data/inputs"][1].startswith('<img src="data:image/png;base64,iVBOR')
+
+
+def test_the_real_wandb_holds_media_and_so_does_a_rebuilt_one(run, read_wandb):
+    recorder = Records(console=None, wandb=Wandb()).open(run)
+    for step in (1, 2):
+        recorder.emit(events.Step(step, {"loss": 1.0}))
+        recorder.emit(events.Sample(step, "or not", "To be ", "training/0"))
+        pixels = np.full((4, 6, 3), 40 * step, np.uint8)
+        recorder.emit(events.Image(step, "data/inputs", pixels))
+        recorder.emit(events.Histogram(step, "norm.scale", 0.0, 1.5, [step, 0, 5]))
+    recorder.emit(events.Ended("finished", 2))
+    recorder.close()
+    for again in (False, True):
+        if again:
+            rebuild(run, "offline")
+        (directory,) = (run.path / "wandb").glob("offline-run-*")
+        history = read_wandb(directory)["history"]
+        assert [row["_step"] for row in history] == [1, 2]
+        for step, row in enumerate(history, 1):
+            assert row["sample/training/0._type"] == "html-file"
+            assert row["images/data/inputs._type"] in ("image-file", "html-file")
+            assert row["histograms/norm.scale._type"] == "histogram"
+            assert _plain(row["histograms/norm.scale.values"]) == [step, 0, 5]
+            assert _plain(row["histograms/norm.scale.bins"]) == [0, 0.5, 1, 1.5]
+            stored = directory / "files" / row["images/data/inputs.path"]
+            kept = run.path / "media" / "data" / "inputs" / f"{step}.png"
+            if stored.suffix == ".png":
+                assert stored.read_bytes() == kept.read_bytes()
+            else:
+                assert base64.b64encode(kept.read_bytes()) in stored.read_bytes()
+
+
+def _plain(value):
+    return json.loads(value) if isinstance(value, str) else value
 
 
 def test_a_resumed_run_is_not_given_what_the_server_has():

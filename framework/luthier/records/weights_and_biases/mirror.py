@@ -10,8 +10,10 @@ standard output; all other output goes to wandb/mirror.log.
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import html
+import importlib.util
 import json
 import os
 import pathlib
@@ -77,11 +79,13 @@ class Rows:
     Args:
       run: The W&B run.
       wandb: The wandb module.
+      run_path: The run's directory, where images lie.
     """
 
-    def __init__(self, run: Any, wandb: Any):
+    def __init__(self, run: Any, wandb: Any, run_path: pathlib.Path = pathlib.Path()):
         self._run = run
         self._wandb = wandb
+        self._run_path = run_path
         # Online and resumed: the server has the rows before this one.
         self._next = int(run.step or 0) if getattr(run, "resumed", False) else 0
         self._waiting: dict[int, dict[str, Any]] = {}
@@ -103,8 +107,15 @@ class Rows:
                 self._define(f"eval/{event.name}/{name}", direction)
             self._add(step, recorded.time, row)
         elif isinstance(event, events.Sample):
-            text = self._wandb.Html(f"<pre>{html.escape(event.text)}</pre>", inject=False)
-            self._add(step, recorded.time, {"sample": text})
+            key = f"sample/{event.name}" if event.name else "sample"
+            self._add(step, recorded.time, {key: self._text(event)})
+        elif isinstance(event, events.Image):
+            image = self._image(event)
+            if image is not None:
+                self._add(step, recorded.time, {f"images/{event.name}": image})
+        elif isinstance(event, events.Histogram):
+            key = f"histograms/{event.name}"
+            self._add(step, recorded.time, {key: self._histogram(event)})
         elif isinstance(event, events.Header):
             self.exit_code = 1
             self._header(event)
@@ -120,6 +131,28 @@ class Rows:
             if step >= self._next:
                 self._run.log(row, step=step)
                 self._next = step + 1
+
+    def _histogram(self, histogram: events.Histogram) -> Any:
+        import numpy as np
+
+        bins = np.asarray(histogram.counts), np.asarray(histogram.edges)
+        return self._wandb.Histogram(np_histogram=bins)
+
+    def _text(self, sample: events.Sample) -> Any:
+        prompt = f"<b>{html.escape(sample.prompt)}</b>" if sample.prompt else ""
+        return self._wandb.Html(f"<pre>{prompt}{html.escape(sample.text)}</pre>", inject=False)
+
+    def _image(self, image: events.Image) -> Any:
+        """Return W&B's image, or a page with the image in it where Pillow is not installed."""
+        path = self._run_path / image.path
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None  # removed by a restart, whose own line follows
+        if importlib.util.find_spec("PIL") is not None:
+            return self._wandb.Image(str(path))
+        source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+        return self._wandb.Html(f'<img src="{source}" alt="{image.name}">', inject=False)
 
     def _add(self, step: int, time: float, row: dict[str, Any]) -> None:
         self._waiting.setdefault(step, {"_timestamp": time}).update(row)
@@ -223,7 +256,7 @@ def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool]
         say(mode=mode, path=path, notice=text)
     else:
         say(mode=mode, path=str(wandb_run.dir), url=wandb_run.url or "", notice=wandb_run.url or "")
-    rows = Rows(wandb_run, wandb)
+    rows = Rows(wandb_run, wandb, run.path)
     lines = Lines(run.metrics_path)
     running = True
     while running:
