@@ -2,9 +2,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from flax import nnx
 
-from luthier.program.state import below, flatten, split, unflatten, with_prefix
+from luthier.errors import BadInput
+from luthier.optim import Matching
+from luthier.program.state import (
+    below,
+    changed,
+    chosen,
+    flatten,
+    model_arrays,
+    split,
+    unflatten,
+    with_prefix,
+)
 
 
 class Child(nnx.Module):
@@ -60,3 +72,39 @@ def test_an_optimizers_state_is_flat_by_name_and_comes_back():
     again = unflatten("optimizer", jax.eval_shape(lambda: state), flat)
     assert jax.tree.structure(again) == jax.tree.structure(state)
     jax.tree.map(np.testing.assert_array_equal, again, state)
+
+
+def test_chosen_parameters_are_those_of_the_mask():
+    parameters = {"a.kernel": 1, "a.bias": 2, "b.kernel": 3}
+    assert chosen(parameters, None) == parameters
+    assert chosen(parameters, Matching("kernel")) == {"a.kernel": 1, "b.kernel": 3}
+
+
+def test_a_mask_for_nothing_is_one_clear_error():
+    with pytest.raises(BadInput) as caught:
+        chosen({"a.kernel": 1}, Matching("lora"))
+    (problem,) = caught.value.problems
+    assert problem.path == "training.trainable"
+    assert "lora" in problem.what
+    assert "a.kernel" in problem.remedy
+
+
+def test_a_model_takes_parameters_that_have_no_average_as_they_are():
+    state = {"parameters/a": 1, "parameters/b": 2, "ema/a": 3, "variables/c": 4, "step": 5}
+    assert model_arrays(state) == {"a": 1, "b": 2, "c": 4}
+    assert model_arrays(state, "ema") == {"a": 3, "b": 2, "c": 4}
+
+
+def test_updates_take_the_type_of_what_they_replace():
+    state = {"variables/mean": jnp.zeros(2, jnp.bfloat16), "variables/other": jnp.zeros(1)}
+    found = changed("variables", {"mean": np.ones(2, np.float32)}, state)
+    assert set(found) == {"variables/mean"}
+    assert found["variables/mean"].dtype == jnp.bfloat16
+
+
+def test_updates_of_what_is_not_there_are_bad_input_all_at_once():
+    state = {"variables/mean": jnp.zeros(2)}
+    with pytest.raises(BadInput) as caught:
+        changed("variables", {"mean": jnp.zeros(3), "maen": jnp.zeros(2)}, state)
+    assert len(caught.value.problems) == 2
+    assert "there are: mean" in str(caught.value)

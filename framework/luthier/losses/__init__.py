@@ -1,13 +1,34 @@
 """Loss functions: pure, per token or per example, never divided."""
 
 from luthier.losses.chunking import Chunked, Chunking, Whole
+from luthier.losses.contrastive import ContrastiveLosses, InfoNCE, unit
 from luthier.losses.cross_entropy import TokenLosses, cross_entropy, unembedded_cross_entropy
+from luthier.losses.preferences import DPO, IPO, PreferenceHinge, PreferenceLoss
+from luthier.losses.regression import (
+    AbsoluteError,
+    Huber,
+    Quantiles,
+    RegressionLoss,
+    SquaredError,
+)
 
 __all__ = [
+    "DPO",
+    "IPO",
+    "AbsoluteError",
     "Chunked",
     "Chunking",
+    "ContrastiveLosses",
+    "Huber",
+    "InfoNCE",
+    "PreferenceHinge",
+    "PreferenceLoss",
+    "Quantiles",
+    "RegressionLoss",
+    "SquaredError",
     "TokenLosses",
     "Whole",
     "cross_entropy",
     "unembedded_cross_entropy",
+    "unit",
 ]

@@ -126,14 +126,13 @@ def trace_forward(program: Any) -> Any:
     Args:
       program: A `luthier.program.Program`.
     """
-    from luthier.program.state import below
+    from luthier.program.state import model_arrays
     from luthier.program.step import dropout_key, structure_of
 
     def forward(values: Any, leaves: Any, batch: Any) -> Any:
         with program.tracing(values) as experiment:
             state = program.named(leaves)
-            arrays = below("parameters", state) | below("variables", state)
-            model = structure_of(experiment).merge(arrays)
+            model = structure_of(experiment).merge(model_arrays(state))
             sums = experiment.task.loss(model, batch, dropout_key(experiment.seed))
         return sums.loss.numerator
 

@@ -9,13 +9,16 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.errors import Problem, ValidationError
 from luthier.parallel import Placement
 from luthier.plan.flops import ModelFlops, count, model_flops, trace_forward
-from luthier.tasks import BatchCoupled
+from luthier.program.state import chosen
+from luthier.program.step import rngs_of
+from luthier.tasks import BatchCoupled, CoupledTask
 
 KINDS = ("parameters", "optimizer", "ema", "variables", "guard", "step")
 
@@ -26,7 +29,8 @@ class Plan:
 
     Args:
       program: What will be compiled and run.
-      parameters: Number of trained scalars.
+      parameters: Number of scalars in the model's parameters.
+      trained_parameters: How many of them are trained.
       parameters_by_subtree: The same by the first part of the parameter's name.
       state_bytes: Bytes of the whole state, over all devices, replicas counted once.
       bytes_per_device: Bytes on one device by kind (parameters, optimizer, gradients, ...).
@@ -37,6 +41,7 @@ class Plan:
 
     program: programs.Program
     parameters: int
+    trained_parameters: int
     parameters_by_subtree: Mapping[str, int]
     state_bytes: int
     bytes_per_device: Mapping[str, int]
@@ -60,6 +65,7 @@ class Plan:
             "devices": {"count": len(devices), "kind": devices[0].device_kind},
             "mesh": dict(self.program.sizes),
             "parameters": self.parameters,
+            "trained_parameters": self.trained_parameters,
             "parameters_by_subtree": dict(self.parameters_by_subtree),
             "state_bytes": self.state_bytes,
             "bytes_per_device": dict(self.bytes_per_device),
@@ -108,7 +114,8 @@ def make(
         if kind == "parameters":
             subtree = rest.partition(".")[0]
             parameters[subtree] = parameters.get(subtree, 0) + math.prod(placement.shape)
-    per_device["gradients"] = per_device["parameters"]
+    trained = _trained(program)
+    per_device["gradients"] = sum(p.bytes_per_device for p in trained)
     per_device["batch"] = sum(_shard_bytes(entry) for entry in program.batch.values())
     tokens = _tokens_per_step(program)
     total = sum(parameters.values())
@@ -116,6 +123,7 @@ def make(
     return Plan(
         program=program,
         parameters=total,
+        trained_parameters=sum(math.prod(p.shape) for p in trained),
         parameters_by_subtree=parameters,
         state_bytes=state_bytes,
         bytes_per_device={kind: size for kind, size in per_device.items() if size},
@@ -152,12 +160,42 @@ def check(graph: Any, program: programs.Program) -> list[Problem]:
         for problem in selector.check(known):
             below = f"{path}.{problem.path}" if problem.path else path
             problems.append(dataclasses.replace(problem, path=below, origin=origin))
-    problems += _vocabulary(experiment)
-    if training.accumulation > 1 and isinstance(task.reduction, BatchCoupled):
-        what = f"accumulation changes a loss whose rows see each other: {task.reduction.reason}"
-        remedy = "set training.accumulation=1"
-        problems.append(Problem(what, "training.accumulation", "", remedy))
+    problems += _vocabulary(experiment) + _masks(graph, program)
+    if training.accumulation > 1:
+        problems += _couplings(experiment)
     return problems
+
+
+def _couplings(experiment: Any) -> list[Problem]:
+    """Return what keeps a batch from being cut: rows that see each other without statistics."""
+    task, reasons = experiment.task, []
+    if isinstance(task.reduction, BatchCoupled) and not isinstance(task, CoupledTask):
+        reasons.append(task.reduction.reason)
+    model = nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
+    for path, module in nnx.iter_modules(model):
+        reason = getattr(module, "COUPLES", None)
+        if reason is not None:
+            reasons.append(f"{reason} of {'.'.join(map(str, path))}")
+            break  # one of many says enough
+    remedy = "set training.accumulation=1"
+    start = "accumulation changes a loss whose rows see each other"
+    return [Problem(f"{start}: {why}", "training.accumulation", "", remedy) for why in reasons]
+
+
+def _trained(program: programs.Program) -> list[Placement]:
+    start = "parameters/"
+    placements = {n[len(start) :]: p for n, p in program.placements.items() if n.startswith(start)}
+    return list(chosen(placements, program.experiment.training.trainable).values())
+
+
+def _masks(graph: Any, program: programs.Program) -> list[Problem]:
+    """Return the masks of the optimizer that are for none of the trained parameters."""
+    names = [placement.name.partition("/")[2] for placement in _trained(program)]
+    found = []
+    for problem in program.experiment.optimizer.check(names):
+        path = f"optimizer.{problem.path}"
+        found.append(dataclasses.replace(problem, path=path, origin=graphs.origin_of(graph, path)))
+    return found
 
 
 def _vocabulary(experiment: Any) -> list[Problem]:

@@ -10,9 +10,11 @@ from luthier.program.experiment import (
     Training,
     Weights,
 )
+from luthier.program.export import Exported, export
 from luthier.program.hoist import HOISTABLE_FIELDS, Scalar
 from luthier.program.materialize import materialize
 from luthier.program.program import Program, make
+from luthier.program.restoring import WarmStart
 from luthier.program.step import evaluate_step, gradient_of, init_state, train_step
 
 __all__ = [
@@ -21,13 +23,16 @@ __all__ = [
     "EarlyStopping",
     "Evaluation",
     "Experiment",
+    "Exported",
     "MatmulPrecision",
     "Precision",
     "Program",
     "Scalar",
     "Training",
+    "WarmStart",
     "Weights",
     "evaluate_step",
+    "export",
     "gradient_of",
     "init_state",
     "make",

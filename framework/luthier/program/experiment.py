@@ -7,10 +7,10 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
-from luthier.checkpoint import Checkpoints
+from luthier.checkpoint import Checkpoints, Restore
 from luthier.durations import Duration
 from luthier.metrics import Selector
-from luthier.optim import Ema, Guard, Optimizer
+from luthier.optim import Ema, Guard, Mask, Optimizer
 from luthier.parallel import Parallelism
 from luthier.records import Records
 
@@ -118,6 +118,8 @@ class Training:
       guard: Skips steps with non-finite or spiking gradients; None lets them through.
       ema: Moving average of the parameters; None keeps none.
       early_stopping: Ends training when a metric stops improving; None never does.
+      trainable: The parameters that are trained; None means all. The others are frozen: they have
+        no gradient, no optimizer state and no average, and stay as they are to the last bit.
     """
 
     steps: int
@@ -127,6 +129,7 @@ class Training:
     guard: Guard | None = None
     ema: Ema | None = None
     early_stopping: EarlyStopping | None = None
+    trainable: Mask | None = None
 
     RANGES: ClassVar[dict[str, str]] = {
         "steps": "1 <= x",
@@ -153,6 +156,8 @@ class Experiment:
       precision: Numerical precision of the program.
       checkpoints: When to save and what to keep; None saves nothing.
       records: Where the run is written down.
+      restore: Where the first parameters come from; None initializes them. Read once, when a new
+        run starts: a run that goes on reads its own checkpoint.
     """
 
     name: str
@@ -167,5 +172,6 @@ class Experiment:
     precision: Precision = dataclasses.field(default_factory=Precision)
     checkpoints: Checkpoints | None = None
     records: Records = dataclasses.field(default_factory=Records)
+    restore: Restore | None = None
 
     RANGES: ClassVar[dict[str, str]] = {"seed": "0 <= x < 4294967296"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from luthier.program.program import Leaves, Program, Values
+from luthier.program.restoring import init_with
 
 
 def materialize(
@@ -14,6 +15,7 @@ def materialize(
     store: Any = None,
     step: int | None = None,
     data: Any = None,
+    restoration: Any = None,
 ) -> Leaves:
     """Return the state's arrays, each on the devices where it belongs.
 
@@ -25,10 +27,14 @@ def materialize(
       store: A `luthier.checkpoint.Store` to restore from; None initializes.
       step: Which checkpoint of the store.
       data: The data iterator, whose position is restored in place.
+      restoration: What first parameters are read from, where the state is not restored; None
+        initializes all of them.
 
     Raises:
       CheckpointError: The checkpoint is damaged, or does not hold this state.
     """
+    if store is None and restoration is not None:
+        return init_with(program, values, restoration.read())
     if store is None:
         return program.init(values)
     arrays = store.restore(step, program.abstract_state, data)

@@ -22,8 +22,15 @@ from luthier.parallel import (
     make_mesh,
     place,
 )
+from luthier.parallel.specs import resolve
 from luthier.program import hoist as hoisting
-from luthier.program.step import evaluate_step, init_state, structure_of, train_step
+from luthier.program.step import (
+    evaluate_step,
+    init_state,
+    optimizer_axes,
+    structure_of,
+    train_step,
+)
 
 Leaves = tuple[jax.Array, ...]
 Values = tuple[jax.Array, ...]
@@ -236,6 +243,7 @@ def _abstract_state(
     def init(values: Values) -> dict[str, Any]:
         experiment = graphs.build(graph, hoisting.substitutions(graph, hoist, values))
         axes.update(structure_of(experiment).axes())
+        axes.update(optimizer_axes(experiment))
         return init_state(experiment)
 
     with components_at_fault("the model cannot be built", "model"):
@@ -277,9 +285,26 @@ def _place_state(
     for name, aval in shapes.items():
         own = name.rpartition("/")[2]
         known = own in axes and (own not in shape_of or aval.shape == shape_of[own])
-        infos[name] = ArrayInfo(aval.shape, aval.dtype, axes[own] if known else None)
+        told = axes[own] if known else None
+        infos[name] = ArrayInfo(aval.shape, aval.dtype, axes.get(name, told))
     place({n: infos[f"parameters/{n}"] for n in sorted(parameters)}, rules, sizes)
+    for name in set(axes) & set(infos):
+        infos[name] = _where_it_divides(infos[name], rules, sizes)
     return place({name: infos[name] for name in sorted(infos)}, rules, sizes)
+
+
+def _where_it_divides(
+    info: ArrayInfo, rules: Mapping[str, Sequence[str]], sizes: Mapping[str, int]
+) -> ArrayInfo:
+    """Return an array of the optimizer's, whole along dimensions that the mesh does not divide.
+
+    A parameter is divided as it says, or refused; what is derived from it may have dimensions
+    that no setting of the graph can change.
+    """
+    axes = info.axes or ()
+    shards = [axis_product(d.mesh_axes, sizes) for d in resolve(axes, rules, sizes)]
+    fit = (None if size % n else a for a, size, n in zip(axes, info.shape, shards, strict=True))
+    return dataclasses.replace(info, axes=tuple(fit))
 
 
 def _abstract_batch(

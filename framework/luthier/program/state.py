@@ -1,20 +1,27 @@
 """The training state: a flat mapping from names to arrays, and the way to a module and back.
 
 Names are paths: `step`, `parameters/<parameter>`, `variables/<variable>`, `optimizer/<leaf>`,
-`ema/<parameter>`, `guard/<leaf>`. On the hot path the state is the tuple of the arrays in the
+`ema/<parameter>`, `guard/<leaf>`. Parameters that are not trained have no entry below `optimizer`
+and `ema`. On the hot path the state is the tuple of the arrays in the
 order of their names; modules exist only inside a trace.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
+from luthier.errors import BadInput, Problem
+from luthier.optim import Layout
+
 State = dict[str, Any]
+
+_NUM_SHOWN = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +43,15 @@ class Structure:
             for name, (_, variable) in self.variables.items()
         }
         return {name: tuple(axes) for name, axes in found.items() if axes is not None}
+
+    def layouts(self) -> dict[str, Layout]:
+        """Return how every parameter is made up, for the optimizer."""
+        axes = self.axes()
+        return {
+            name: Layout(v.get_value().shape, axes.get(name), v.get_metadata().get("num_inputs"))
+            for name, (_, v) in self.variables.items()
+            if isinstance(v, nnx.Param)
+        }
 
 
 def split(module: Any) -> tuple[Structure, dict[str, Any], dict[str, Any]]:
@@ -63,6 +79,67 @@ def below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of `state` below `prefix`, without it."""
     start = prefix + "/"
     return {name[len(start) :]: array for name, array in state.items() if name.startswith(start)}
+
+
+def model_arrays(state: Mapping[str, Any], weights: str = "parameters") -> dict[str, Any]:
+    """Return what a model is made of: its parameters and its other variables, by name.
+
+    Args:
+      state: Named arrays.
+      weights: `parameters` or `ema`; parameters that have no average are taken as they are.
+    """
+    parameters = below("parameters", state) | below(weights, state)
+    return parameters | below("variables", state)
+
+
+def chosen(parameters: Mapping[str, Any], mask: Callable[[str], bool] | None) -> dict[str, Any]:
+    """Return the parameters that are trained.
+
+    Args:
+      parameters: All parameters, by name.
+      mask: `training.trainable`; None means all.
+
+    Raises:
+      BadInput: The mask is for none of them.
+    """
+    if mask is None:
+        return dict(parameters)
+    found = {name: array for name, array in parameters.items() if mask(name)}
+    if not found:
+        names = sorted(parameters)
+        shown = ", ".join(names[:_NUM_SHOWN]) + (", ..." if len(names) > _NUM_SHOWN else "")
+        what = f"{mask} is for none of the {len(names)} parameters, so nothing would be trained"
+        raise BadInput(Problem(what, "training.trainable", remedy=f"there are: {shown}"))
+    return found
+
+
+def changed(prefix: str, updates: Mapping[str, Any], state: Mapping[str, Any]) -> State:
+    """Return the entries of the state that `updates` replaces, in the types that they have there.
+
+    Args:
+      prefix: What the names stand below.
+      updates: New values, by name without the prefix.
+      state: Named arrays.
+
+    Raises:
+      BadInput: There is no such entry, or it has another shape; all problems at once.
+    """
+    replaced, problems = {}, []
+    for name, array in updates.items():
+        old = state.get(f"{prefix}/{name}")
+        if old is None:
+            known = sorted(below(prefix, state))
+            remedy = f"there are: {', '.join(known[:_NUM_SHOWN]) or 'none'}"
+            what = f"the task updates {name}, which is none of the model's {prefix}"
+            problems.append(Problem(what, "task", remedy=remedy))
+        elif jnp.shape(array) != old.shape:
+            what = f"the task updates {name} of shape {old.shape} by shape {jnp.shape(array)}"
+            problems.append(Problem(what, "task"))
+        else:
+            replaced[f"{prefix}/{name}"] = jnp.asarray(array, old.dtype)
+    if problems:
+        raise BadInput(problems)
+    return replaced
 
 
 def flatten(prefix: str, tree: Any) -> State:

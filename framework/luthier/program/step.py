@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
-from luthier.program.state import State, Structure, below, split, unflatten, with_prefix
+from luthier.optim import Layout, state_axes
+from luthier.program.accumulation import additive_gradient, coupled_gradient
+from luthier.program.state import (
+    State,
+    Structure,
+    below,
+    changed,
+    chosen,
+    model_arrays,
+    split,
+    unflatten,
+    with_prefix,
+)
 from luthier.program.state import flatten as flatten_tree
+from luthier.tasks import CoupledTask
 
 Batch = Mapping[str, jax.Array]
 
@@ -24,8 +38,9 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
     $$ g = \frac{\sum_a \nabla_\theta n(B_a)}{\sum_a w(B_a)}, \qquad
        \theta' = \theta + u(g), $$
 
-    so the gradient does not depend on how the batch is cut. A step that the guard refuses leaves
-    parameters, average and optimizer as they were.
+    so the gradient does not depend on how the batch is cut. Parameters that `training.trainable`
+    leaves out have neither gradient nor optimizer state. A step that the guard refuses leaves
+    parameters, variables, average and optimizer as they were.
 
     Args:
       experiment: The experiment, built inside the trace.
@@ -37,14 +52,16 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
     """
     training, optimizer = experiment.training, experiment.optimizer
     step = state["step"]
-    parameters = below("parameters", state)
     total, gradient = gradient_of(experiment, state, batch)
+    parameters = {name: state[f"parameters/{name}"] for name in gradient}
 
     loss = total.loss.value()
     gradient_norm = optax.tree.norm(gradient)
-    next_state = dict(state)
-    memory = _optimizer_state(optimizer, parameters, state)
-    update, memory = optimizer.transformation.update(gradient, memory, parameters)
+    next_state = state | changed("variables", total.updates, state)
+    layouts = layouts_of(experiment)
+    empty = jax.eval_shape(lambda p: optimizer.init(p, layouts), parameters)
+    memory = unflatten("optimizer", empty, state)
+    update, memory = optimizer.update(gradient, memory, parameters, layouts)
     parameters = optax.apply_updates(parameters, update)
     next_state |= with_prefix("parameters", parameters) | flatten_tree("optimizer", memory)
     if training.ema is not None:
@@ -68,6 +85,8 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
         "parameter_norm": optax.tree.norm(below("parameters", next_state)),
         "learning_rate": optimizer.learning_rate(step - skipped),
     }
+    for name, schedule in optimizer.learning_rates.items():
+        scalars[f"learning_rate/{name}"] = schedule(step - skipped)
     return next_state, scalars
 
 
@@ -80,21 +99,26 @@ def gradient_of(experiment: Any, state: State, batch: Batch) -> tuple[Any, dict[
       batch: Entries with the global batch as leading dimension.
 
     Returns:
-      The task's sums over the whole batch, and the gradient by parameter name, in the dtype of
-      the parameter but not below float32.
+      The task's sums over the whole batch, and the gradient by name of a trained parameter, in the
+      dtype of the parameter but not below float32.
     """
-    structure = structure_of(experiment)
-    variables = below("variables", state)
+    task, training = experiment.task, experiment.training
+    structure, arrays = structure_of(experiment), model_arrays(state)
     key = jax.random.fold_in(dropout_key(experiment.seed), state["step"])
+    trained = chosen(below("parameters", state), training.trainable)
 
-    def numerator(parameters: Mapping[str, jax.Array], part: Batch) -> tuple[jax.Array, Any]:
-        sums = experiment.task.loss(structure.merge({**parameters, **variables}), part, key)
+    def numerator(trained: Mapping[str, jax.Array], part: Batch, *seen: Any) -> Any:
+        sums = task.loss(structure.merge({**arrays, **trained}), part, key, *seen)
         return sums.loss.numerator, sums
 
-    parameters = below("parameters", state)
-    sums, gradient = _accumulate(
-        jax.grad(numerator, has_aux=True), parameters, batch, experiment.training.accumulation
-    )
+    def statistics(trained: Mapping[str, jax.Array], part: Batch) -> Any:
+        return task.statistics(structure.merge({**arrays, **trained}), part, key)
+
+    accumulation = training.accumulation
+    if accumulation > 1 and isinstance(task, CoupledTask):
+        sums, gradient = coupled_gradient(numerator, statistics, trained, batch, accumulation)
+    else:
+        sums, gradient = additive_gradient(numerator, trained, batch, accumulation)
     weight = sums.loss.denominator
     safe = jnp.where(weight > 0, weight, 1)
     return sums, {name: array / safe for name, array in gradient.items()}
@@ -105,26 +129,27 @@ def evaluate_step(experiment: Any, state: State, prefix: str, batch: Batch) -> d
 
     Args:
       experiment: The experiment, built inside the trace.
-      state: Named arrays; those below `prefix` and `variables` are read.
+      state: Named arrays; those below `parameters`, `prefix` and `variables` are read.
       prefix: `parameters` or `ema`.
       batch: Entries with the global batch as leading dimension.
     """
-    structure = structure_of(experiment)
-    arrays = below(prefix, state) | below("variables", state)
-    return experiment.task.evaluate(structure.merge(arrays), batch)
+    model = structure_of(experiment).merge(model_arrays(state, prefix))
+    return experiment.task.evaluate(model, batch)
 
 
 def init_state(experiment: Any) -> State:
     """Return the state before the first step: a pure function of the experiment's seed."""
+    training = experiment.training
     model = experiment.model(rngs=rngs_of(experiment.seed))
     _, parameters, variables = split(model)
+    trained = chosen(parameters, training.trainable)
     state: State = {"step": jnp.zeros((), jnp.int32)}
     state |= with_prefix("parameters", parameters) | with_prefix("variables", variables)
-    state |= flatten_tree("optimizer", experiment.optimizer.transformation.init(parameters))
-    if experiment.training.ema is not None:
-        state |= with_prefix("ema", experiment.training.ema.init(parameters))
-    if experiment.training.guard is not None:
-        state |= flatten_tree("guard", experiment.training.guard.init())
+    state |= flatten_tree("optimizer", experiment.optimizer.init(trained, layouts_of(experiment)))
+    if training.ema is not None:
+        state |= with_prefix("ema", training.ema.init(trained))
+    if training.guard is not None:
+        state |= flatten_tree("guard", training.guard.init())
     return state
 
 
@@ -133,47 +158,27 @@ def structure_of(experiment: Any) -> Structure:
     return split(experiment.model(rngs=rngs_of(experiment.seed)))[0]
 
 
+def layouts_of(experiment: Any) -> dict[str, Layout]:
+    """Return how every parameter of the model is made up; computes nothing."""
+    model = nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
+    return split(model)[0].layouts()
+
+
+def optimizer_axes(experiment: Any) -> dict[str, tuple[str | None, ...]]:
+    """Return the logical axes that the optimizer tells of arrays in its state, by their name."""
+    model = nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
+    structure, parameters, _ = split(model)
+    trained, layouts = chosen(parameters, experiment.training.trainable), structure.layouts()
+    state = jax.eval_shape(lambda p: experiment.optimizer.init(p, layouts), trained)
+    told = flatten_tree("optimizer", state_axes(state, layouts))
+    return {name: axes.names for name, axes in told.items()}
+
+
 def rngs_of(seed: Any) -> Any:
     """Return the random streams that initialize parameters."""
-    from flax import nnx
-
     return nnx.Rngs(params=jax.random.fold_in(jax.random.key(seed), 0))
 
 
 def dropout_key(seed: Any) -> jax.Array:
     """Return the key that dropout folds the step into."""
     return jax.random.fold_in(jax.random.key(seed), 1)
-
-
-def _accumulate(
-    gradient_and_sums: Callable[..., Any],
-    parameters: Mapping[str, jax.Array],
-    batch: Batch,
-    accumulation: int,
-) -> tuple[Any, dict[str, jax.Array]]:
-    def wide(tree: Any) -> Any:
-        return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), tree)
-
-    if accumulation == 1:
-        gradient, sums = gradient_and_sums(parameters, batch)
-        return sums, wide(gradient)
-
-    def microbatches(x: jax.Array) -> jax.Array:
-        # Rows are dealt out in turn, so that every device keeps the rows it has.
-        return x.reshape(x.shape[0] // accumulation, accumulation, *x.shape[1:]).swapaxes(0, 1)
-
-    def add(total: Any, part: Batch) -> tuple[Any, None]:
-        gradient, sums = gradient_and_sums(parameters, part)
-        return jax.tree.map(jnp.add, total, (sums, wide(gradient))), None
-
-    parts = jax.tree.map(microbatches, dict(batch))
-    one = jax.tree.map(lambda x: x[0], parts)
-    shapes = jax.eval_shape(gradient_and_sums, parameters, one)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shapes[1], shapes[0]))
-    (sums, gradient), _ = jax.lax.scan(add, (zeros[0], wide(zeros[1])), parts)
-    return sums, gradient
-
-
-def _optimizer_state(optimizer: Any, parameters: Mapping[str, Any], state: State) -> Any:
-    empty = jax.eval_shape(optimizer.transformation.init, parameters)
-    return unflatten("optimizer", empty, state)

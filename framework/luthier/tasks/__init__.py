@@ -1,6 +1,47 @@
 """Tasks: what a domain's batch means, as a loss and as metrics."""
 
+from luthier.tasks.classification import Classification, Observer
+from luthier.tasks.contrastive import Contrastive, model_output
+from luthier.tasks.forecasting import Forecasting
 from luthier.tasks.language_modelling import LanguageModelling
-from luthier.tasks.task import Additive, BatchCoupled, LossSums, Reduction, Task
+from luthier.tasks.masked_modelling import MaskedModelling
+from luthier.tasks.mean_teacher import MeanTeacher
+from luthier.tasks.preferences import (
+    HeldReference,
+    PrecomputedReference,
+    Preferences,
+    Reference,
+    response_log_probabilities,
+)
+from luthier.tasks.sequence_to_sequence import SequenceToSequence
+from luthier.tasks.task import (
+    Additive,
+    BatchCoupled,
+    CoupledTask,
+    LossSums,
+    Reduction,
+    Task,
+)
 
-__all__ = ["Additive", "BatchCoupled", "LanguageModelling", "LossSums", "Reduction", "Task"]
+__all__ = [
+    "Additive",
+    "BatchCoupled",
+    "Classification",
+    "Contrastive",
+    "CoupledTask",
+    "Forecasting",
+    "HeldReference",
+    "LanguageModelling",
+    "LossSums",
+    "MaskedModelling",
+    "MeanTeacher",
+    "Observer",
+    "PrecomputedReference",
+    "Preferences",
+    "Reduction",
+    "Reference",
+    "SequenceToSequence",
+    "Task",
+    "model_output",
+    "response_log_probabilities",
+]

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from luthier.layers.dropout import DropoutKeys
 from luthier.losses import Chunking, TokenLosses, Whole, unembedded_cross_entropy
@@ -21,6 +20,7 @@ from luthier.metrics import (
     Ratio,
 )
 from luthier.tasks.task import Additive, Batch, LossSums
+from luthier.tasks.token_ratios import byte_ratios, token_ratios
 
 _ENTRIES = (
     "inputs",
@@ -77,28 +77,27 @@ class LanguageModelling:
           batch: As above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
         """
-        dropout = None
-        if key is not None:
-            dropout = DropoutKeys.of_tokens(key, batch["documents"], batch["positions"])
-        losses = self._losses(model, batch, dropout)
-        ratios = _ratios(losses, batch)
+        ratios = self._ratios(self._losses(model, batch, key), batch)
         return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
         """Return every metric of a batch, without dropout; a subclass may add its own."""
-        return _ratios(self._losses(model, batch, None), batch)
+        return self._ratios(self._losses(model, batch, None), batch)
 
     def count_tokens(self, batch: Batch) -> Any:
         """Return the number of targets with non-zero weight."""
         return (batch["weights"] != 0).sum()
 
-    def _losses(self, model: Any, batch: Batch, dropout: DropoutKeys | None) -> TokenLosses:
+    def _losses(self, model: Any, batch: Batch, key: jax.Array | None) -> TokenLosses:
         hidden_BLD = model.hidden(
             batch["inputs"],
             positions_BL=batch["positions"],
             segments_BL=batch["segments"],
-            dropout=dropout,
+            dropout=token_keys(key, batch),
         )
+        return self._unembedded(hidden_BLD, model, batch)
+
+    def _unembedded(self, hidden_BLD: jax.Array, model: Any, batch: Batch) -> TokenLosses:
         return unembedded_cross_entropy(
             hidden_BLD,
             model.logits,
@@ -108,22 +107,21 @@ class LanguageModelling:
             chunking=self.chunking,
         )
 
+    def _ratios(self, losses: TokenLosses, batch: Batch) -> dict[Metric, Ratio]:
+        weights_BL = batch["weights"]
+        found = token_ratios(losses, weights_BL)
+        nats = found[NATS_PER_TOKEN].numerator
+        found |= byte_ratios(nats, batch["target_bytes"], weights_BL)
+        return {metric: found[metric] for metric in self.metrics if metric in found}
 
-def _ratios(losses: TokenLosses, batch: Batch) -> dict[Metric, Ratio]:
-    weights_BL = batch["weights"]
 
-    def weighted_sum(values_BL: jax.Array) -> jax.Array:
-        # A token of weight 0 counts nothing, even where its loss is not finite.
-        return jnp.sum(jnp.where(weights_BL != 0, values_BL * weights_BL, 0))
+def token_keys(key: jax.Array | None, batch: Batch) -> DropoutKeys | None:
+    """Return the dropout keys of a batch's tokens, which belong to documents and positions.
 
-    tokens = jnp.sum(weights_BL)
-    num_bytes = weighted_sum(batch["target_bytes"])
-    nats = weighted_sum(losses.nats_BL)
-    return {
-        LOSS: Ratio(weighted_sum(losses.loss_BL), tokens),
-        NATS_PER_TOKEN: Ratio(nats, tokens),
-        NATS_PER_BYTE: Ratio(nats, num_bytes),
-        BITS_PER_BYTE: Ratio(nats, num_bytes),
-        PERPLEXITY: Ratio(nats, tokens),
-        ACCURACY: Ratio(weighted_sum(losses.correct_BL), tokens),
-    }
+    Args:
+      key: The step's key; None for no dropout.
+      batch: Int32 [B, L] `documents` and `positions`.
+    """
+    if key is None:
+        return None
+    return DropoutKeys.of_tokens(key, batch["documents"], batch["positions"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 
 from luthier.metrics import Metric, Ratio
 
@@ -21,6 +22,8 @@ class Additive:
 @dataclasses.dataclass(frozen=True)
 class BatchCoupled:
     """Rows of a batch see each other in the loss, so splitting the batch changes the gradient.
+
+    A task that is a `CoupledTask` can be split all the same; others are refused.
 
     Args:
       reason: What couples them (`in-batch negatives`), for the message that refuses to split.
@@ -40,16 +43,39 @@ class LossSums:
     Args:
       loss: Sum of the losses over the sum of the weights. The trainer alone divides.
       metrics: What is reported beside it.
+      updates: New values of the model's variables that are no parameters, by name: running
+        statistics, teachers. They are in force after the step, if it is accepted; every part of a
+        batch sees the old ones. Of several parts the mean holds, weighted by the loss's weights:
+        exact where the new value is affine in a weighted mean over the rows, and where it does not
+        depend on the rows. Of integers the last part's value holds.
     """
 
     loss: Ratio
     metrics: dict[Metric, Ratio]
+    updates: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __add__(self, other: LossSums) -> LossSums:
+        loss = self.loss + other.loss
+        weight = loss.denominator
+        if not self.updates:
+            share = None
+        else:
+            safe = jnp.where(weight != 0, weight, 1)
+            share = jnp.where(weight != 0, other.loss.denominator / safe, 1)
         return LossSums(
-            self.loss + other.loss,
+            loss,
             {metric: ratio + other.metrics[metric] for metric, ratio in self.metrics.items()},
+            {name: _mixed(old, other.updates[name], share) for name, old in self.updates.items()},
         )
+
+
+def _mixed(old: Any, new: Any, share: Any) -> Any:
+    """Return `old + share (new - old)`; nothing of `new`, finite or not, where the share is 0."""
+    new = jnp.asarray(new)
+    if not jnp.issubdtype(new.dtype, jnp.inexact):
+        return new
+    mixed = old + share.astype(new.dtype) * (new - old)
+    return jnp.where(share == 0, old, mixed).astype(new.dtype)
 
 
 class Task(Protocol):
@@ -86,3 +112,29 @@ class Task(Protocol):
 
     def count_tokens(self, batch: Batch) -> Any:
         """Return how many targets count, as an integer scalar of the batch's own array kind."""
+
+
+@runtime_checkable
+class CoupledTask(Protocol):
+    """A task with a `BatchCoupled` loss that may be split, because it says what couples the rows.
+
+    The loss of a part, given the statistics of all parts, must be a sum over the part's rows. Its
+    gradient may pass through the statistics: the trainer sees to it that the result is that of the
+    whole batch.
+    """
+
+    def statistics(self, model: Any, batch: Batch, key: jax.Array | None) -> Any:
+        """Return all that other rows need to know of these, a pytree of floating point arrays."""
+
+    def loss(
+        self, model: Any, batch: Batch, key: jax.Array | None, statistics: Any = None
+    ) -> LossSums:
+        """Return the sums whose quotient is the training loss.
+
+        Args:
+          model: As for `Task.loss`.
+          batch: As for `Task.loss`.
+          key: As for `Task.loss`.
+          statistics: Those of all parts of the batch, stacked along a new leading dimension; None
+            where `batch` is the whole, so that they are its own.
+        """

@@ -1,0 +1,106 @@
+"""Losses of preferences between two responses, as nodes. Shapes: B pairs.
+
+With the policy $\\pi$, the reference $\\rho$, the chosen response $c$ and the rejected one $r$, all
+are functions of the log ratio's margin
+
+    h = (log pi(c) - log rho(c)) - (log pi(r) - log rho(r)),
+
+where the log probability of a response is the sum over its tokens. Nothing is divided.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+
+
+class PreferenceLoss(Protocol):
+    """Judges by how much a policy prefers the chosen response."""
+
+    def __call__(self, margins_B: jax.Array) -> jax.Array:
+        """Return the loss of every pair, given the margins h, [B]."""
+
+    def rewards(self, log_ratios_B: jax.Array) -> jax.Array:
+        """Return the implied rewards of responses, given log pi - log rho, [B]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DPO:
+    r"""Direct preference optimization.
+
+    $$ -(1 - s) \log \sigma(\beta h) - s \log \sigma(-\beta h) $$
+
+    Args:
+      beta: Strength of the tie to the reference, $\beta$.
+      label_smoothing: Probability s that a label is wrong; None leaves the term out.
+
+    Source: Rafailov et al. 2023, arXiv:2305.18290, equation 7; the smoothing: Mitchell 2023, "A
+      note on DPO with noisy preferences".
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"beta": "0 < x", "label_smoothing": "0 <= x < 0.5"}
+    beta: float = 0.1
+    label_smoothing: float | None = None
+
+    def __call__(self, margins_B: jax.Array) -> jax.Array:
+        """Return the loss of every pair [B], given the margins_B."""
+        logits_B = self.beta * margins_B
+        loss_B = -jax.nn.log_sigmoid(logits_B)
+        if self.label_smoothing is None:
+            return loss_B
+        # -log sigma(-x) = x - log sigma(x)
+        return loss_B + self.label_smoothing * logits_B
+
+    def rewards(self, log_ratios_B: jax.Array) -> jax.Array:
+        """Return `beta (log pi - log rho)` [B], given the log_ratios_B (equation 5)."""
+        return self.beta * log_ratios_B
+
+
+@dataclasses.dataclass(frozen=True)
+class IPO:
+    r"""Identity preference optimization: the margin is drawn to a fixed size, not to infinity.
+
+    $$ (h - \frac{1}{2 \beta})^2 $$
+
+    Args:
+      beta: Strength of the tie to the reference, the paper's $\tau$.
+
+    Source: Azar et al. 2023, arXiv:2310.12036, equation 17.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"beta": "0 < x"}
+    beta: float = 0.1
+
+    def __call__(self, margins_B: jax.Array) -> jax.Array:
+        """Return the loss of every pair [B], given the margins_B."""
+        return jnp.square(margins_B - 1 / (2 * self.beta))
+
+    def rewards(self, log_ratios_B: jax.Array) -> jax.Array:
+        """Return `beta (log pi - log rho)` [B], given the log_ratios_B."""
+        return self.beta * log_ratios_B
+
+
+@dataclasses.dataclass(frozen=True)
+class PreferenceHinge:
+    r"""The hinge `max(0, 1 - beta h)`: pairs that are told apart well enough count nothing.
+
+    Args:
+      beta: Strength of the tie to the reference, $\beta$.
+
+    Source: Zhao et al. 2023, arXiv:2305.10425, equation 5, on the margin of Rafailov et al. 2023.
+    Deviation: The margin is of log ratios to the reference, and not of log probabilities.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"beta": "0 < x"}
+    beta: float = 0.1
+
+    def __call__(self, margins_B: jax.Array) -> jax.Array:
+        """Return the loss of every pair [B], given the margins_B."""
+        return jax.nn.relu(1 - self.beta * margins_B)
+
+    def rewards(self, log_ratios_B: jax.Array) -> jax.Array:
+        """Return `beta (log pi - log rho)` [B], given the log_ratios_B."""
+        return self.beta * log_ratios_B

@@ -1,0 +1,29 @@
+"""Where the right class stands among all. Shapes: ... any dimensions, K classes."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def top_k_correct(logits: jax.Array, targets: jax.Array, k: int) -> jax.Array:
+    """Return 1 where the target is among the k largest logits.
+
+    Of equal logits the first ones count as larger, so that k classes are right and no more.
+
+    Args:
+      logits: Scores of the classes [..., K].
+      targets: Class ids, integers [...].
+      k: How many guesses are allowed.
+
+    Returns:
+      Float32 [...].
+
+    Source: Russakovsky et al. 2014, arXiv:1409.0575, section 4.1 (with k = 5).
+    """
+    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)
+    is_first = jnp.arange(logits.shape[-1]) < targets[..., None]
+    ahead = (logits > target_logits) | ((logits == target_logits) & is_first)
+    # A logit that is not a number beats nothing and must not count as right.
+    right = (ahead.sum(-1) < k) & ~jnp.isnan(target_logits[..., 0])
+    return right.astype(jnp.float32)

@@ -1,0 +1,113 @@
+"""Gradients over a batch that is cut into microbatches, the same as those over the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Arrays = Mapping[str, jax.Array]
+Batch = Mapping[str, jax.Array]
+Numerator = Callable[..., tuple[jax.Array, Any]]
+
+
+def additive_gradient(
+    numerator: Numerator, parameters: Arrays, batch: Batch, accumulation: int
+) -> tuple[Any, dict[str, jax.Array]]:
+    r"""Return sums and gradient of a loss that is a sum over rows: $\sum_a \nabla_\theta n(B_a)$.
+
+    Args:
+      numerator: From (parameters, part of the batch) to the loss's numerator and the task's sums.
+      parameters: What to differentiate by, by name.
+      batch: Entries with the global batch as leading dimension.
+      accumulation: Number of microbatches.
+
+    Returns:
+      The sums of the whole batch, and the gradient in the dtype of the parameter but not below
+      float32.
+    """
+    differentiate = jax.grad(numerator, has_aux=True)
+    if accumulation == 1:
+        gradient, sums = differentiate(parameters, batch)
+        return sums, _wide(gradient)
+    return _summed(lambda part: differentiate(parameters, part), cut(batch, accumulation))
+
+
+def coupled_gradient(
+    numerator: Numerator,
+    statistics: Callable[[Arrays, Batch], Any],
+    parameters: Arrays,
+    batch: Batch,
+    accumulation: int,
+) -> tuple[Any, dict[str, jax.Array]]:
+    r"""Return sums and gradient of a loss whose rows see each other through statistics.
+
+    With $S = (s(\theta, B_1), ..., s(\theta, B_A))$ and the loss $\sum_a n(\theta, S, B_a)$,
+
+    $$ g = \sum_a \partial_\theta n(\theta, S, B_a)
+         + \sum_a \lambda_a\, \partial_\theta s(\theta, B_a), \qquad
+       \lambda_a = \sum_b \partial_{S_a} n(\theta, S, B_b), $$
+
+    in three passes over the microbatches, each of which holds the activations of one at a time:
+    the statistics, the two derivatives of the loss given the statistics, and the statistics pulled
+    back along $\lambda$. That is three times the forward and twice the backward pass of a loss.
+
+    Args:
+      numerator: From (parameters, part, statistics of all parts) to the loss's numerator and sums.
+      statistics: From (parameters, part) to a pytree of floating point arrays.
+      parameters: What to differentiate by, by name.
+      batch: Entries with the global batch as leading dimension.
+      accumulation: Number of microbatches.
+
+    Returns:
+      As `additive_gradient`.
+
+    Source: Gao et al. 2021, arXiv:2101.06983, section 3 (the pull-back, for contrastive losses).
+    """
+    parts = cut(batch, accumulation)
+    of_all = jax.lax.map(lambda part: statistics(parameters, part), parts)
+    differentiate = jax.grad(numerator, argnums=(0, 2), has_aux=True)
+    sums, (direct, cotangents) = _summed(
+        lambda part: differentiate(parameters, part, of_all), parts
+    )
+
+    def pull(total: Any, each: Any) -> tuple[Any, None]:
+        part, cotangent = each
+        own, pull_back = jax.vjp(lambda p: statistics(p, part), parameters)
+        cotangent = jax.tree.map(lambda c, x: c.astype(x.dtype), cotangent, own)
+        return jax.tree.map(jnp.add, total, _wide(pull_back(cotangent)[0])), None
+
+    gradient, _ = jax.lax.scan(pull, direct, (parts, cotangents))
+    return sums, gradient
+
+
+def cut(batch: Batch, accumulation: int) -> dict[str, jax.Array]:
+    """Cut a batch into microbatches, [B, ...] -> [A, B / A, ...].
+
+    Args:
+      batch: Entries with the global batch as leading dimension.
+      accumulation: Number of microbatches, A.
+    """
+
+    def microbatches(x: jax.Array) -> jax.Array:
+        # Rows are dealt out in turn, so that every device keeps the rows it has.
+        return x.reshape(x.shape[0] // accumulation, accumulation, *x.shape[1:]).swapaxes(0, 1)
+
+    return {name: microbatches(array) for name, array in batch.items()}
+
+
+def _summed(gradient_and_sums: Callable[[Batch], Any], parts: Batch) -> tuple[Any, Any]:
+    def add(total: Any, part: Batch) -> tuple[Any, None]:
+        gradient, sums = gradient_and_sums(part)
+        return (total[0] + sums, jax.tree.map(jnp.add, total[1], _wide(gradient))), None
+
+    one = {name: array[0] for name, array in parts.items()}
+    shapes = jax.eval_shape(gradient_and_sums, one)
+    gradient, sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(add, (sums, _wide(gradient)), parts)[0]
+
+
+def _wide(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), tree)

@@ -1,0 +1,128 @@
+"""From the state of a program to a folder of safetensors that others can read."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+import luthier
+from luthier import graph as graphs
+from luthier.checkpoint import foreign
+from luthier.errors import BadInput, Problem
+from luthier.layers import merge_adapters
+from luthier.program.program import Leaves, Program
+from luthier.program.restoring import abstract_model, limits, targets
+from luthier.program.state import model_arrays, split
+from luthier.recipes.foreign import config_of
+from luthier.recipes.lora import has_lora, without_lora
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """A folder that was written.
+
+    Args:
+      directory: The folder.
+      family: Whose names and layouts it has; `luthier` for our own.
+      files: What is in it.
+      num_tensors: Tensors in it.
+    """
+
+    directory: pathlib.Path
+    family: str
+    files: tuple[str, ...]
+    num_tensors: int
+
+
+def export(
+    program: Program,
+    leaves: Leaves,
+    directory: str | os.PathLike[str],
+    *,
+    weights: str = "parameters",
+    family: str | None = None,
+    merge: bool = False,
+    tokenizer: pathlib.Path | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Exported:
+    """Write a model's weights as a folder of safetensors, with a config.json and the tokenizer.
+
+    Args:
+      program: What the state belongs to.
+      leaves: The state.
+      directory: The folder; it must not exist, or be empty.
+      weights: `parameters` or `ema`.
+      family: Whose names and layouts; None finds it by the graph; `luthier` keeps our own names
+        and writes no config.json.
+      merge: Whether adapters are merged into the kernels that they stand beside.
+      tokenizer: A folder with the files of the tokenizer; None looks at that of the data.
+      metadata: What the files' heads say beside the format.
+
+    Raises:
+      BadInput: The model is of no family, or its config.json would say something else; it has
+        adapters that are not merged; or the folder cannot be written.
+    """
+    model = graphs.get(program.graph, "model")
+    arrays = model_arrays(program.named(leaves), weights)
+    if merge:
+        arrays = _merged(program, arrays)
+        model = without_lora(model)
+    elif has_lora(model) and family != foreign.PLAIN:
+        remedy = f"merge them (--merge), or write luthier's own names (--family {foreign.PLAIN})"
+        raise BadInput(Problem("no family has adapters", "model", remedy=remedy))
+    config: dict[str, Any] | None = None
+    if family == foreign.PLAIN:
+        tensors = foreign.plain_tensors(arrays)
+    else:
+        family, config = config_of(model, family)
+        config |= _known(program, arrays)
+        stacked = {n: t.stacked for n, t in targets(program).items() if n in arrays}
+        sizes = limits(abstract_model(program.experiment))
+        own = foreign.families.named(family)
+        tensors = foreign.foreign_tensors(own, arrays, stacked, sizes)
+    head = {"format": "pt" if config else foreign.PLAIN, "luthier": luthier.__version__}
+    head |= dict(metadata or {})
+    files = foreign.write(directory, tensors, config=config, metadata=head)
+    folder = pathlib.Path(directory).expanduser()
+    names = [path.name for path in files] + _copy_tokenizer(program, tokenizer, folder)
+    return Exported(folder, family, tuple(names), len(tensors))
+
+
+def _merged(program: Program, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    structure, parameters, _ = split(abstract_model(program.experiment))
+    merged = merge_adapters(structure.merge(arrays))
+    return merged | {name: array for name, array in arrays.items() if name not in parameters}
+
+
+def _known(program: Program, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that the experiment knows, and the model does not."""
+    data = program.experiment.data
+    found: dict[str, Any] = {"dtype": str(jnp.result_type(*arrays.values()))}
+    length = getattr(data, "tokens_per_row", None)
+    if length is not None:
+        found["max_position_embeddings"] = int(length)
+    tokenizer = getattr(data, "tokenizer", None)
+    if tokenizer is not None:
+        found |= {"bos_token_id": int(tokenizer.bos), "eos_token_id": int(tokenizer.eos)}
+    return found
+
+
+def _copy_tokenizer(
+    program: Program, source: pathlib.Path | None, target: pathlib.Path
+) -> list[str]:
+    if source is not None and (names := foreign.copy_tokenizer(source, target)):
+        return names
+    tokenizer = getattr(program.experiment.data, "tokenizer", None)
+    path = getattr(tokenizer, "path", None)
+    if not isinstance(path, str) or not os.path.isfile(os.path.expanduser(path)):
+        return []
+    own = pathlib.Path(path).expanduser()
+    name = "tokenizer.model" if own.suffix == ".model" else "tokenizer.json"
+    shutil.copyfile(own, target / name)
+    return [name]

@@ -1,0 +1,112 @@
+"""A warm start of a program: the parameters that wait for values, and the state made with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from flax import nnx
+
+from luthier.checkpoint import Restoration, Target
+from luthier.program.program import Leaves, Program, Values
+from luthier.program.state import split
+from luthier.program.step import init_state, rngs_of
+
+
+class WarmStart:
+    """What `experiment.restore` names, opened when it is first asked for; a context manager.
+
+    Args:
+      program: What is to be started.
+    """
+
+    def __init__(self, program: Program):
+        self._program = program
+        self._open: Restoration | None = None
+
+    def __enter__(self) -> WarmStart:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def open(self) -> Restoration | None:
+        """Open and check it, once; no tensor is read yet, and nothing is written.
+
+        Returns:
+          What fits the program; None where the experiment restores nothing.
+
+        Raises:
+          CheckpointError: The source does not exist, or does not fit; all problems at once.
+        """
+        experiment = self._program.experiment
+        if self._open is None and experiment.restore is not None:
+            sizes = limits(abstract_model(experiment))
+            self._open = Restoration(experiment.restore, targets(self._program), sizes)
+        return self._open
+
+    def close(self) -> None:
+        """Close the files; what was read of them stays."""
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self._open = None
+
+
+def targets(program: Program) -> dict[str, Target]:
+    """Return the parameters and variables of the model, as a restoration needs them."""
+    axes = split(abstract_model(program.experiment))[0].axes()
+    found = {}
+    for name, array in program.abstract_state.items():
+        kind, _, own = name.partition("/")
+        if kind in ("parameters", "variables"):
+            stacked = next(iter(axes.get(own, ())), None) == "layers"
+            found[own] = Target(tuple(array.shape), array.dtype, array.sharding, stacked)
+    return found
+
+
+def abstract_model(experiment: Any) -> Any:
+    """Return the model of an experiment without arrays."""
+    return nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
+
+
+def limits(model: Any) -> dict[str, int]:
+    """Return the sizes of logical dimensions that the model's parameters may pad."""
+    size = getattr(model, "vocab_size", None)
+    return {} if size is None else {"vocab": int(size)}
+
+
+def init_with(program: Program, values: Values, arrays: Mapping[str, jax.Array]) -> Leaves:
+    """Return the state before the first step, with given values in the place of some parameters.
+
+    What is given is not initialized; averages and optimizer start from it.
+
+    Args:
+      program: What to make the state of.
+      values: The hoisted scalars.
+      arrays: Parameters and variables by name, where they belong.
+    """
+    places = [f"{kind}/{name}" for name in arrays for kind in ("parameters", "variables")]
+    given = {name: arrays[name.partition("/")[2]] for name in places if name in program.placements}
+    made = [name for name in program.names if name not in given]
+
+    def init(values: Values, arrays: Mapping[str, jax.Array]) -> Leaves:
+        with program.tracing(values) as experiment:
+            state = init_state(_with_model(experiment, arrays))
+        return tuple(state[name] for name in made)
+
+    shardings = tuple(program.abstract_state[name].sharding for name in made)
+    leaves = jax.jit(init, out_shardings=shardings)(values, dict(arrays))
+    state = given | dict(zip(made, leaves, strict=True))
+    return tuple(state[name] for name in program.names)
+
+
+def _with_model(experiment: Any, arrays: Mapping[str, jax.Array]) -> Any:
+    make = experiment.model
+
+    def model(**inherited: Any) -> Any:
+        structure, parameters, variables = split(make(**inherited))
+        return structure.merge({**parameters, **variables, **arrays})
+
+    return dataclasses.replace(experiment, model=model)

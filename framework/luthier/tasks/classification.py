@@ -1,0 +1,117 @@
+"""Prediction of one class for each example. Shapes: B rows, K classes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+
+from luthier.layers.dropout import DropoutKeys
+from luthier.losses import cross_entropy
+from luthier.metrics import (
+    ACCURACY,
+    LOSS,
+    NATS_PER_EXAMPLE,
+    TOP_5_ACCURACY,
+    Metric,
+    Ratio,
+    top_k_correct,
+)
+from luthier.tasks.task import Additive, Batch, LossSums
+from luthier.tasks.token_ratios import weighted_sum
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """A model that keeps statistics of the batches that it is trained on."""
+
+    def observe(
+        self, inputs: jax.Array, weights_B: jax.Array, *, dropout: DropoutKeys | None = None
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Return the logits, by statistics of these rows, and the model's changed variables."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Classification:
+    """Predicts the class of every example.
+
+    A batch holds float32 `inputs` [B, ...] (images [B, H, W, C], series [B, L, C]), int32 [B]
+    `labels` and `examples` (the example's number in the data, 0 for padding), and float32 [B]
+    `weights`. The model is called as `model(inputs, dropout=...)` and returns logits [B, K]; in
+    training, a model with batch statistics is called by `observe` (see `Observer`).
+
+    Smoothing is in the loss only: reported nats are -log p(label).
+
+    Args:
+      label_smoothing: Probability spread over the classes; None leaves the term out.
+      input_axes: Logical axis names of the inputs' dimensions after the rows.
+
+    Source: label smoothing: Szegedy et al. 2015, arXiv:1512.00567, section 7.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"label_smoothing": "0 <= x < 1"}
+    reduction: ClassVar[Additive] = Additive()
+    loss_metrics: ClassVar[tuple[Metric, ...]] = (NATS_PER_EXAMPLE, ACCURACY)
+    metrics: ClassVar[tuple[Metric, ...]] = (LOSS, NATS_PER_EXAMPLE, ACCURACY, TOP_5_ACCURACY)
+
+    label_smoothing: float | None = None
+    input_axes: Sequence[str | None] = (None, None, None)
+
+    @property
+    def batch_axes(self) -> dict[str, tuple[str | None, ...]]:
+        """The logical axes of every entry of a batch."""
+        rows = dict.fromkeys(("labels", "weights", "examples"), ("batch",))
+        return {"inputs": ("batch", *self.input_axes), **rows}
+
+    def loss(self, model: Any, batch: Batch, key: jax.Array | None) -> LossSums:
+        """Return the summed loss over the summed weights, and what the model's statistics become.
+
+        Args:
+          model: A classifier, under the trace.
+          batch: As above.
+          key: Key of this step's dropout, the same for every part of the batch; None for none.
+        """
+        keys = row_keys(key, batch)
+        if isinstance(model, Observer):
+            logits_BK, updates = model.observe(batch["inputs"], batch["weights"], dropout=keys)
+        else:
+            logits_BK, updates = model(batch["inputs"], dropout=keys), {}
+        ratios = self._ratios(logits_BK, batch)
+        reported = {metric: ratios[metric] for metric in self.loss_metrics}
+        return LossSums(ratios[LOSS], reported, updates)
+
+    def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
+        """Return every metric of a batch, without dropout; a subclass may add its own."""
+        return self._ratios(model(batch["inputs"], dropout=None), batch)
+
+    def count_tokens(self, batch: Batch) -> Any:
+        """Return the number of examples with non-zero weight."""
+        return (batch["weights"] != 0).sum()
+
+    def _ratios(self, logits_BK: jax.Array, batch: Batch) -> dict[Metric, Ratio]:
+        weights_B, labels_B = batch["weights"], batch["labels"]
+        losses = cross_entropy(logits_BK, labels_B, label_smoothing=self.label_smoothing)
+        examples = jnp.sum(weights_B)
+        sums = {
+            LOSS: losses.loss_BL,
+            NATS_PER_EXAMPLE: losses.nats_BL,
+            ACCURACY: losses.correct_BL,
+            TOP_5_ACCURACY: top_k_correct(logits_BK, labels_B, 5),
+        }
+        return {m: Ratio(weighted_sum(x, weights_B), examples) for m, x in sums.items()}
+
+
+def row_keys(key: jax.Array | None, batch: Batch) -> DropoutKeys | None:
+    """Return one dropout key for each row [B, 1], which belongs to the example.
+
+    Args:
+      key: The step's key; None for no dropout.
+      batch: Int32 [B] `examples`.
+    """
+    if key is None:
+        return None
+    examples_B1 = batch["examples"][:, None]
+    return DropoutKeys.of_tokens(key, examples_B1, jnp.zeros_like(examples_B1))

@@ -1,0 +1,222 @@
+"""Frozen parameters, and state that tasks change: statistics and teachers."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from luthier import graph as graphs
+from luthier import optim
+from luthier import plan as plans
+from luthier import program as programs
+from luthier.errors import BadInput
+from luthier.metrics import LOSS, Ratio
+from luthier.program.state import below
+from luthier.tasks import Additive, LossSums
+
+ROWS, DIM = 8, 3
+DECAY = 0.75
+
+
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.kernel = nnx.Param(jax.random.normal(rngs.params(), (DIM,)))
+        self.teacher = nnx.Variable(jnp.zeros(DIM))
+        self.mean = nnx.BatchStat(jnp.zeros(DIM))
+
+
+class Task:
+    """Descends a square, and keeps a running mean of the inputs and a teacher."""
+
+    reduction, loss_metrics, metrics = Additive(), (), (LOSS,)
+
+    def loss(self, model, batch, key):
+        weights = batch["weights"]
+        outputs = batch["inputs"] @ (model.kernel[...] + 0.1 * model.mean[...])
+        weight = weights.sum()
+        mean = (batch["inputs"] * weights[:, None]).sum(0) / jnp.where(weight > 0, weight, 1)
+        updates = {
+            "mean": model.mean[...] + jnp.where(weight > 0, 0.1, 0) * (mean - model.mean[...]),
+            "teacher": DECAY * model.teacher[...] + (1 - DECAY) * model.kernel[...],
+        }
+        ratio = Ratio(jnp.sum(jnp.square(outputs) * weights), weight)
+        return LossSums(ratio, {}, updates)
+
+    def evaluate(self, model, batch):
+        outputs = batch["inputs"] @ (model.teacher[...] + model.mean[...])
+        return {LOSS: Ratio(outputs.sum(), jnp.float32(1))}
+
+
+def _experiment(accumulation=1, guard=None, trainable=None, ema=None):
+    training = programs.Training(
+        steps=10,
+        global_batch_size=ROWS,
+        accumulation=accumulation,
+        guard=guard,
+        trainable=trainable,
+        ema=ema,
+    )
+    return types.SimpleNamespace(
+        seed=0,
+        model=Model,
+        task=Task(),
+        optimizer=optim.sgd(0.1, momentum=0.9),
+        training=training,
+    )
+
+
+def _batch(seed=0):
+    generator = np.random.default_rng(seed)
+    return {
+        "inputs": generator.standard_normal((ROWS, DIM)).astype(np.float32),
+        "weights": np.array([1, 1, 0, 1, 0, 0, 1, 1], np.float32),
+    }
+
+
+def _run(experiment, batches):
+    state = jax.jit(lambda: programs.init_state(experiment))()
+    step = jax.jit(lambda state, batch: programs.train_step(experiment, state, batch)[0])
+    for batch in batches:
+        state = step(state, batch)
+    return state
+
+
+def test_updates_are_the_variables_of_the_next_step():
+    batches = [_batch(seed) for seed in range(3)]
+    state = _run(_experiment(), batches)
+    mean = np.zeros(DIM)
+    for batch in batches:
+        weights = batch["weights"][:, None]
+        mean += 0.1 * ((batch["inputs"] * weights).sum(0) / weights.sum() - mean)
+    np.testing.assert_allclose(state["variables/mean"], mean, rtol=1e-5)
+
+
+def test_a_teacher_follows_the_parameters_one_step_behind():
+    experiment = _experiment()
+    kernels, teacher = [], np.zeros(DIM)
+    for count in range(4):
+        state = _run(experiment, [_batch(seed) for seed in range(count)])
+        np.testing.assert_allclose(state["variables/teacher"], teacher, rtol=1e-5)
+        kernels.append(np.asarray(state["parameters/kernel"], np.float64))
+        teacher = DECAY * teacher + (1 - DECAY) * kernels[-1]
+
+
+@pytest.mark.parametrize("accumulation", [2, 4, 8])
+def test_cutting_the_batch_changes_no_update(accumulation):
+    batches = [_batch(seed) for seed in range(3)]
+    whole, cut = _run(_experiment(), batches), _run(_experiment(accumulation), batches)
+    for name in whole:
+        np.testing.assert_allclose(cut[name], whole[name], rtol=2e-6, err_msg=name)
+
+
+def test_a_refused_step_leaves_the_variables():
+    experiment = _experiment(guard=optim.Guard())
+    before = _run(experiment, [_batch()])
+    poisoned = {**_batch(1), "inputs": np.full((ROWS, DIM), np.nan, np.float32)}
+    after = _run(experiment, [_batch(), poisoned])
+    for name in before:
+        if name.startswith("variables/"):
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+    assert after["guard/total_skipped"] == 1
+    healed = _run(experiment, [_batch(), poisoned, _batch(2)])
+    assert not np.array_equal(healed["variables/mean"], before["variables/mean"])
+
+
+def test_evaluation_sees_the_updated_variables():
+    experiment = _experiment()
+    batch = _batch()
+    state = _run(experiment, [batch])
+    ratios = programs.evaluate_step(experiment, state, "parameters", batch)
+    arrays = state["variables/teacher"] + state["variables/mean"]
+    expected = (batch["inputs"] @ np.asarray(arrays)).sum()
+    np.testing.assert_allclose(ratios[LOSS].numerator, expected, rtol=1e-5)
+
+
+SMALL = (
+    "model.dim=16",
+    "model.num_layers=2",
+    "model.block.attention.num_heads=2",
+    "model.block.attention.num_kv_heads=2",
+    "model.block.mlp.hidden_dim=32",
+    "data.length=16",
+    "training.global_batch_size=8",
+    "training.ema:=luthier.optim.Ema(0.9)",
+)
+ONLY_MLP = "training.trainable:=luthier.optim.Matching('mlp')"
+
+
+def _program(*overrides, num_devices=1):
+    graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL, *overrides])
+    return programs.make(graph, jax.devices()[:num_devices])
+
+
+def _trained(program, num_steps):
+    data = program.experiment.data.iterator(global_batch_size=8, seed=0)
+    leaves, step, values = program.init(program.values()), program.compile_step(), program.values()
+    before = {name: np.asarray(x) for name, x in program.named(leaves).items()}
+    for _ in range(num_steps):
+        batch = {n: jax.device_put(x, program.batch[n].sharding) for n, x in next(data).items()}
+        leaves, _ = step(values, leaves, batch)
+    return before, program.named(leaves)
+
+
+@pytest.mark.parametrize("overrides", [(), ("training.accumulation=2",)])
+def test_frozen_parameters_stay_to_the_last_bit_and_have_no_state(overrides):
+    program = _program(ONLY_MLP, *overrides)
+    names = [n for n in program.names if n.startswith("parameters/")]
+    frozen = [n.partition("/")[2] for n in names if "mlp" not in n]
+    assert frozen
+    assert len(frozen) < len(names)
+    for name in program.names:
+        if not name.startswith(("parameters/", "variables/")):
+            assert name.rpartition("/")[2] not in frozen, name
+    before, after = _trained(program, 3)
+    for name in names:
+        same = np.array_equal(before[name], after[name])
+        assert same == (name.partition("/")[2] in frozen), name
+
+
+def test_trained_parameters_move_as_they_do_when_all_are_trained():
+    """The first step of descent: each parameter's gradient is the same, frozen others or not."""
+    descent = "optimizer:=luthier.optim.sgd(luthier.optim.Constant(0.5), momentum=0.0)"
+    _, some = _trained(_program(ONLY_MLP, descent), 1)
+    _, all_of_them = _trained(_program(descent), 1)
+    for name in some:
+        if name.startswith("parameters/") and ".mlp." in name:
+            np.testing.assert_allclose(some[name], all_of_them[name], rtol=1e-5, atol=1e-7)
+
+
+def test_an_average_is_evaluated_with_the_frozen_parameters():
+    program = _program(ONLY_MLP)
+    state = _trained(program, 2)[1]
+    assert sorted(below("ema", state)) == sorted(
+        n for n in below("parameters", state) if "mlp" in n
+    )
+    batch = next(program.experiment.data.iterator(global_batch_size=8, seed=1))
+    arrays = {n: jax.device_put(x, program.batch[n].sharding) for n, x in batch.items()}
+    evaluate = program.compile_evaluation(program.batch, "ema")
+    found = evaluate(program.values(), tuple(state.values()), arrays)
+    averaged = {f"parameters/{n}": x for n, x in below("ema", state).items()}
+    other = program.compile_evaluation(program.batch, "parameters")
+    expected = other(program.values(), tuple((state | averaged).values()), arrays)
+    assert found[LOSS].host() == expected[LOSS].host()
+
+
+def test_a_mask_that_matches_nothing_is_one_clear_error():
+    with pytest.raises(BadInput) as caught:
+        _program("training.trainable:=luthier.optim.Matching('lora')")
+    (problem,) = caught.value.problems
+    assert problem.path == "training.trainable"
+    assert "blocks.mlp.up.kernel" in problem.remedy
+
+
+def test_a_plan_counts_trained_and_all_parameters():
+    graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL, ONLY_MLP])
+    plan = plans.make(graph, jax.devices()[:1])
+    assert plan.trained_parameters == 2 * 16 * (3 * 32 + 1)
+    assert plan.parameters > plan.trained_parameters
+    assert plan.bytes_per_device["gradients"] == 4 * plan.trained_parameters
+    assert plan.to_dict()["trained_parameters"] == plan.trained_parameters
