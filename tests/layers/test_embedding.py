@@ -17,6 +17,7 @@ from luthier.layers import (
     TiedUnembedding,
     Tokens,
     Unembedding,
+    soft_cap,
 )
 
 SIZES = {"vocab_size": 11, "dim": 4}
@@ -93,3 +94,41 @@ def test_logits_are_float32_in_every_dtype(draw):
     unembedding = Unembedding(**SIZES, dtype=jnp.bfloat16, rngs=rngs)
     for layer in (TiedUnembedding(), unembedding):
         assert layer(draw(2, 3, 4), embedding).dtype == jnp.float32
+
+
+def test_the_scale_is_rounded_to_the_type():
+    plain = Embedding(Normal(1.0), **SIZES, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    scaled = Embedding(Normal(1.0), scale=3072**0.5, **SIZES, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    # sqrt(3072) = 55.43, and bfloat16 has 55.5.
+    expected = plain(IDS, TOKENS) * jnp.bfloat16(55.5)
+    assert (scaled(IDS, TOKENS) == expected).all()
+
+
+def test_the_scale_leaves_positions_alone():
+    position = functools.partial(LearnedPositions, 3)
+    plain, scaled = (
+        Embedding(Normal(1.0), position, scale=scale, **SIZES, rngs=nnx.Rngs(0))
+        for scale in (None, 3.0)
+    )
+    table, positions = plain.table[...], plain.position.table[...]
+    np.testing.assert_allclose(scaled(IDS, TOKENS), 3.0 * table[IDS] + positions, rtol=1e-6)
+
+
+def test_capped_logits(draw, distance):
+    rngs, hidden = nnx.Rngs(0), 10.0 * draw(2, 3, 4)
+    embedding = Embedding(Normal(1.0), **SIZES, rngs=rngs)
+    plain = TiedUnembedding()(hidden, embedding)
+    capped = TiedUnembedding(cap=2.0)(hidden, embedding)
+    assert distance(capped, 2.0 * np.tanh(np.asarray(plain, np.float64) / 2.0)) < 1e-6
+    assert jnp.abs(capped).max() <= 2.0 < jnp.abs(plain).max()
+    untied = Unembedding(cap=2.0, **SIZES, rngs=rngs)
+    assert distance(untied(hidden, embedding), soft_cap(hidden @ untied.kernel[...], 2.0)) < 1e-6
+
+
+def test_the_bias_of_tied_logits_is_capped_with_them(draw, distance):
+    embedding = Embedding(Normal(1.0), pad_to_multiple=8, **SIZES, rngs=nnx.Rngs(0))
+    tied = TiedUnembedding(cap=2.0, bias=Normal(1.0), vocab_size=11, rngs=nnx.Rngs(1))
+    hidden = draw(2, 3, 4)
+    expected = soft_cap(TiedUnembedding()(hidden, embedding) + tied.bias[...], 2.0)
+    assert tied.bias.shape == (11,)
+    assert distance(tied(hidden, embedding), expected) < 1e-6

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier.layers import FanAverage, FanIn, Normal, Ones, TruncatedNormal, Zeros
+from luthier.layers import FanAverage, FanIn, Normal, Ones, TruncatedNormal, Uniform, Zeros
 
 SHAPE = (400, 100)
 
@@ -14,6 +14,7 @@ SHAPE = (400, 100)
     [
         (Normal(0.3), 0.3),
         (TruncatedNormal(0.3), 0.3),
+        (Uniform(0.3), 0.3 / 3**0.5),
         (FanIn(), 400**-0.5),
         (FanIn(2.0), (2 / 400) ** 0.5),
         (FanAverage(), (2 / 500) ** 0.5),
@@ -33,6 +34,7 @@ def test_supports():
     assert abs(truncated).max() <= 2 / 0.8796
     uniform = FanAverage()(jax.random.key(0), SHAPE, jnp.float32)
     assert abs(uniform).max() <= (6 / 500) ** 0.5
+    assert 0.29 < abs(Uniform(0.3)(jax.random.key(0), SHAPE, jnp.float32)).max() <= 0.3
 
 
 def test_constants():
@@ -40,7 +42,7 @@ def test_constants():
     assert (Zeros()(None, (2, 3), jnp.float32) == jnp.zeros((2, 3))).all()
 
 
-@pytest.mark.parametrize("initializer", [Normal, TruncatedNormal, FanIn, FanAverage])
+@pytest.mark.parametrize("initializer", [Normal, TruncatedNormal, Uniform, FanIn, FanAverage])
 def test_values_may_be_traced(initializer):
     draw = lambda value: initializer(value)(jax.random.key(0), (4, 4), jnp.float32)
     np.testing.assert_allclose(jax.jit(draw)(0.5), draw(0.5), rtol=1e-6)

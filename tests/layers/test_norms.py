@@ -13,13 +13,13 @@ def layer_norm(x, norm):
     x = np.asarray(x, np.float64)
     x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + norm.epsilon)
     bias = 0.0 if norm.bias is None else np.asarray(norm.bias[...], np.float64)
-    return x * np.asarray(norm.scale[...], np.float64) + bias
+    return x * (np.asarray(norm.scale[...], np.float64) + norm.offset) + bias
 
 
 def rms_norm(x, norm):
     x = np.asarray(x, np.float64)
     x = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + norm.epsilon)
-    return x * np.asarray(norm.scale[...], np.float64)
+    return x * (np.asarray(norm.scale[...], np.float64) + norm.offset)
 
 
 CASES = [
@@ -27,6 +27,8 @@ CASES = [
     (functools.partial(LayerNorm, epsilon=0.1, bias=None), layer_norm),
     (functools.partial(RMSNorm, scale=Normal(1.0)), rms_norm),
     (functools.partial(RMSNorm, epsilon=0.1), rms_norm),
+    (functools.partial(RMSNorm, scale=Normal(1.0), offset=1.0), rms_norm),
+    (functools.partial(LayerNorm, scale=Normal(1.0), offset=1.0), layer_norm),
 ]
 
 
@@ -61,3 +63,11 @@ def test_constant_input_has_finite_gradients(template):
     norm = template(dim=8, rngs=nnx.Rngs(0))
     gradient = jax.grad(lambda x: norm(x).sum())(jnp.zeros((2, 8)))
     assert jnp.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("template", [LayerNorm, RMSNorm])
+def test_the_axis_has_a_name(template):
+    norm = template(dim=8, axes=("head_dim",), rngs=nnx.Rngs(0))
+    assert norm.scale.get_metadata()["logical_axes"] == ("head_dim",)
+    plain = template(dim=8, rngs=nnx.Rngs(0))
+    assert plain.scale.get_metadata()["logical_axes"] == ("embed",)

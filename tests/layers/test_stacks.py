@@ -5,6 +5,7 @@ import pytest
 from flax import nnx
 
 from luthier.layers import (
+    Cycle,
     FanIn,
     FullRemat,
     Linear,
@@ -13,6 +14,7 @@ from luthier.layers import (
     SaveNamed,
     SaveProjections,
     Scanned,
+    Turns,
     Unrolled,
 )
 
@@ -129,3 +131,107 @@ def test_stacks_are_abstract_under_eval_shape():
 def test_stacks_are_values():
     assert Scanned() == Scanned(NoRemat(), 1)
     assert hash(Scanned(SaveNamed(["a"]))) == hash(Scanned(SaveNamed(("a",))))
+
+
+def make_wide(rngs):
+    """Make a layer of another shape and kind than `make_layer`."""
+    axes = {"input_axes": ("embed",), "output_axes": (None, None)}
+    return Linear(Normal(0.3), inputs=(8,), outputs=(2, 4), **axes, rngs=rngs)
+
+
+def in_turn(layer, index, x, own):
+    y = layer(x).reshape(x.shape)
+    given = y[:, :3].sum(0) if layer.bias is None else y.sum(0)
+    y = jnp.tanh(y) * (1.0 + index / 8)
+    return (y if own is None else y + jnp.tanh(own).mean()), given
+
+
+KINDS = [make_layer, make_wide, make_layer]
+
+
+def by_number(layers):
+    """Return {(layer, name): array} for scanned and unrolled layers that take turns."""
+    found, kinds = {}, len(KINDS)
+    for path, value in nnx.to_flat_state(nnx.state(layers)):
+        array = value[...]
+        if path[0] == "cycle":
+            for turn, one in enumerate(array):
+                found[(turn * kinds + path[1], *path[2:])] = one
+        elif path[0] == "rest":
+            whole = len(layers.cycle) and kinds * layers.cycle[0].kernel.shape[0]
+            found[(whole + path[1], *path[2:])] = array
+        else:
+            found[path] = array
+    return found
+
+
+@pytest.mark.parametrize("num_layers", [2, 3, 7, 9])
+@pytest.mark.parametrize("jit", [False, True])
+def test_parameters_of_layers_by_turns_are_bit_identical(num_layers, jit):
+    def init(stack):
+        return stack.create(KINDS, num_layers, nnx.Rngs(7))
+
+    init = nnx.jit(init, static_argnums=0) if jit else init
+    scanned, unrolled = by_number(init(Scanned())), by_number(init(Unrolled()))
+    assert scanned.keys() == unrolled.keys()
+    assert {path[0] for path in scanned} == set(range(num_layers))
+    for name, value in scanned.items():
+        assert np.asarray(value).tobytes() == np.asarray(unrolled[name]).tobytes(), name
+
+
+def test_names_and_axes_of_layers_by_turns():
+    layers = Scanned().create(KINDS, 7, nnx.Rngs(0))
+    assert isinstance(layers, Cycle)
+    found = {
+        ".".join(map(str, path)): (value.shape, value.get_metadata()["logical_axes"])
+        for path, value in nnx.to_flat_state(nnx.state(layers))
+    }
+    assert found == {
+        "cycle.0.kernel": ((2, 8, 8), ("layers", "embed", None)),
+        "cycle.0.bias": ((2, 8), ("layers", None)),
+        "cycle.1.kernel": ((2, 8, 2, 4), ("layers", "embed", None, None)),
+        "cycle.2.kernel": ((2, 8, 8), ("layers", "embed", None)),
+        "cycle.2.bias": ((2, 8), ("layers", None)),
+        "rest.0.kernel": ((8, 8), ("embed", None)),
+        "rest.0.bias": ((8,), (None,)),
+    }
+
+
+@pytest.mark.parametrize("num_layers", [2, 3, 7])
+@pytest.mark.parametrize("stack", [*STACKS[1:], Scanned(unroll=2)], ids=repr)
+def test_stacks_of_layers_by_turns_agree(stack, num_layers, draw, distance):
+    x = draw(4, 8)
+
+    def run(stack):
+        layers = stack.create(KINDS, num_layers, nnx.Rngs(7))
+        graphdef, state = nnx.split(layers)
+        own = stack.init_own(layers, lambda layer: layer.kernel[...].sum(0))
+
+        def loss(state, x):
+            y, given = stack.apply(nnx.merge(graphdef, state), in_turn, x, own)
+            again, _ = stack.apply(nnx.merge(graphdef, state), in_turn, y, given)
+            return jnp.square(again).sum(), (y, given)
+
+        (gradient, of_x), (y, given) = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(state, x)
+        return by_number(nnx.merge(graphdef, gradient)), of_x, y, given
+
+    expected, found = run(STACKS[0]), run(stack)
+    assert expected[0].keys() == found[0].keys()
+    for name, gradient in expected[0].items():
+        assert distance(found[0][name], gradient) < 1e-6, name
+    assert distance(found[1], expected[1]) < 1e-6
+    assert distance(found[2], expected[2]) < 1e-6
+
+
+def test_what_layers_by_turns_give():
+    layers = Scanned().create(KINDS, 7, nnx.Rngs(0))
+    y, given = Scanned().apply(layers, in_turn, jnp.ones((4, 8)))
+    assert y.shape == (4, 8)
+    assert isinstance(given, Turns)
+    assert [gift.shape for gift in given.cycle] == [(2, 8), (2, 3), (2, 8)]
+    assert [gift.shape for gift in given.rest] == [(8,)]
+
+
+def test_one_kind_in_a_list_is_no_cycle():
+    layers = Scanned().create([make_layer], 3, nnx.Rngs(0))
+    assert layers.kernel.shape == (3, 8, 8)

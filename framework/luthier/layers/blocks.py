@@ -5,12 +5,14 @@ Shapes: B rows, L length, D embed.
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.multi_head import KeyValues
 from luthier.layers.dropout import DropoutKeys, fold
 from luthier.layers.parameters import DType, Template, create
@@ -19,9 +21,15 @@ from luthier.parallel import constrain
 
 RESIDUAL_AXES = ("batch", "length", "embed")
 
+# Gives the result of the attention, and what it leaves behind: a cache, or nothing.
+_Attend = Callable[[jax.Array], tuple[jax.Array, Any]]
+
 
 class Block(Protocol):
-    """One layer of a decoder."""
+    """One layer of a decoder.
+
+    A decoder that has a bias hands it to its blocks as the keyword `bias`, to both methods.
+    """
 
     def __call__(
         self, x_BLD: jax.Array, tokens: Tokens, dropout: DropoutKeys | None = None
@@ -37,7 +45,108 @@ class Block(Protocol):
         """Map the new tokens, given the cache; return them and the changed cache."""
 
 
-class PreNormBlock(nnx.Module):
+class _Residual(nnx.Module):
+    """What all blocks share: their parts, how they are called, and the sum with the residual."""
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+
+    # Norms before or after each part, by name, made in this order around the part.
+    _BEFORE: ClassVar[tuple[str, ...]] = ()
+    _AFTER: ClassVar[tuple[str, ...]] = ()
+
+    attention: Any
+    mlp: Any
+
+    def __init__(
+        self,
+        attention: Template,
+        mlp: Template,
+        norm: Template,
+        dropout: Template | None = None,
+        *,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        for part, template in (("attention", attention), ("mlp", mlp)):
+            for name in self._BEFORE:
+                setattr(self, name.format(part), create(norm, **inherited))
+            setattr(self, part, create(template, **inherited))
+            for name in self._AFTER:
+                setattr(self, name.format(part), create(norm, **inherited))
+        self.dropout = None if dropout is None else create(dropout, **inherited)
+
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens,
+        dropout: DropoutKeys | None = None,
+        bias: Bias | None = None,
+    ) -> jax.Array:
+        """Apply the layer.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Positions and segments of the tokens.
+          dropout: Keys of this layer; None means no dropout.
+          bias: Makes what is added to the attention's scores; None means nothing.
+
+        Returns:
+          The same shape and type.
+        """
+
+        def attend(x_BLD: jax.Array) -> tuple[jax.Array, None]:
+            return self.attention(x_BLD, tokens, fold(dropout, 2), bias), None
+
+        return self._wire(x_BLD, attend, dropout)[0]
+
+    def init_cache(self, batch_size: int, length: int) -> KeyValues:
+        """Make an empty cache for `length` tokens in each row."""
+        return self.attention.init_cache(batch_size, length)
+
+    def decode(
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens,
+        cache: KeyValues,
+        cached: Tokens,
+        start: jax.Array,
+        bias: Bias | None = None,
+    ) -> tuple[jax.Array, KeyValues]:
+        """Apply the layer to new tokens; see `Attention.decode`."""
+
+        def attend(x_BLD: jax.Array) -> tuple[jax.Array, KeyValues]:
+            return self.attention.decode(x_BLD, tokens, cache, cached, start, bias)
+
+        return self._wire(x_BLD, attend, None)
+
+    def _wire(
+        self, x_BLD: jax.Array, attend: _Attend, dropout: DropoutKeys | None
+    ) -> tuple[jax.Array, Any]:
+        """Run both parts one after the other, each with its norms and the residual around it."""
+        part_BLD, left = attend(self._normed("attention", self._BEFORE, x_BLD))
+        part_BLD = self._normed("attention", self._AFTER, part_BLD)
+        x_BLD = self._add(x_BLD, part_BLD, dropout, 0)
+        part_BLD = self.mlp(self._normed("mlp", self._BEFORE, x_BLD))
+        part_BLD = self._normed("mlp", self._AFTER, part_BLD)
+        return self._add(x_BLD, part_BLD, dropout, 1), left
+
+    def _normed(self, part: str, names: tuple[str, ...], x_BLD: jax.Array) -> jax.Array:
+        for name in names:
+            x_BLD = getattr(self, name.format(part))(x_BLD)
+        return x_BLD
+
+    def _add(
+        self, x_BLD: jax.Array, part_BLD: jax.Array, dropout: DropoutKeys | None, site: int
+    ) -> jax.Array:
+        if self.dropout is not None:
+            part_BLD = self.dropout(part_BLD, fold(dropout, site))
+        return constrain(x_BLD + part_BLD.astype(x_BLD.dtype), RESIDUAL_AXES)
+
+
+class PreNormBlock(_Residual):
     """A transformer layer, normalized before each part.
 
     `x += dropout(attention(norm(x)))`, then `x += dropout(mlp(norm(x)))`.
@@ -55,7 +164,75 @@ class PreNormBlock(nnx.Module):
     Source: Xiong et al. 2020, arXiv 2002.04745, figure 1(b).
     """
 
-    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    _BEFORE: ClassVar[tuple[str, ...]] = ("{}_norm",)
+
+
+class BranchNormBlock(_Residual):
+    """A transformer layer, normalized after each part and inside of its residual branch.
+
+    `x += dropout(norm(attention(x)))`, then `x += dropout(norm(mlp(x)))`. Arguments as for
+    `PreNormBlock`.
+
+    Source: Liu et al. 2021, arXiv 2111.09883, section 3.2; OLMo et al. 2024, arXiv 2501.00656,
+      section 3.3.2.
+    """
+
+    _AFTER: ClassVar[tuple[str, ...]] = ("{}_norm",)
+
+
+class SandwichBlock(_Residual):
+    """A transformer layer, normalized before and after each part, inside of its residual branch.
+
+    `x += dropout(norm'(attention(norm(x))))`, then `x += dropout(norm'(mlp(norm(x))))`. Arguments
+    as for `PreNormBlock`; the four norms have one template.
+
+    Source: Ding et al. 2021, arXiv 2105.13290, section 2.4; Gemma Team 2024, arXiv 2408.00118,
+      section 2.
+    """
+
+    _BEFORE: ClassVar[tuple[str, ...]] = ("{}_norm",)
+    _AFTER: ClassVar[tuple[str, ...]] = ("{}_post_norm",)
+
+
+class PostNormBlock(_Residual):
+    """A transformer layer as it first was: each sum with the residual is normalized.
+
+    `x = norm(x + dropout(attention(x)))`, then `x = norm(x + dropout(mlp(x)))`. Arguments as for
+    `PreNormBlock`.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1.
+    """
+
+    _AFTER: ClassVar[tuple[str, ...]] = ("{}_norm",)
+
+    def _wire(
+        self, x_BLD: jax.Array, attend: _Attend, dropout: DropoutKeys | None
+    ) -> tuple[jax.Array, Any]:
+        kind = x_BLD.dtype
+        part_BLD, left = attend(x_BLD)
+        x_BLD = self._normed("attention", self._AFTER, self._add(x_BLD, part_BLD, dropout, 0))
+        x_BLD = self._add(x_BLD.astype(kind), self.mlp(x_BLD), dropout, 1)
+        return self._normed("mlp", self._AFTER, x_BLD).astype(kind), left
+
+
+class ParallelBlock(_Residual):
+    """A transformer layer whose parts see the same input.
+
+    `n = norm(x)`, then `x += dropout(attention(n)) + dropout(mlp(n))`. One norm serves both parts.
+
+    Args:
+      attention: Template of the attention.
+      mlp: Template of the feed-forward part.
+      norm: Template of the norm.
+      dropout: Template of the dropout on both parts; None means none.
+      dim: D.
+      dtype: Type that is computed in.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: Black et al. 2022, arXiv 2204.06745, section 2.1.2; Chowdhery et al. 2022,
+      arXiv 2204.02311, section 2 (one norm).
+    """
 
     def __init__(
         self,
@@ -70,44 +247,13 @@ class PreNormBlock(nnx.Module):
         rngs: nnx.Rngs,
     ):
         inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        self.attention_norm = create(norm, **inherited)
-        self.attention = create(attention, **inherited)
-        self.mlp_norm = create(norm, **inherited)
-        self.mlp = create(mlp, **inherited)
-        self.dropout = None if dropout is None else create(dropout, **inherited)
+        self.norm = create(norm, **inherited)
+        super().__init__(attention, mlp, norm, dropout, **inherited)
 
-    def __call__(
-        self, x_BLD: jax.Array, tokens: Tokens, dropout: DropoutKeys | None = None
-    ) -> jax.Array:
-        """Apply the layer.
-
-        Args:
-          x_BLD: [B, L, D].
-          tokens: Positions and segments of the tokens.
-          dropout: Keys of this layer; None means no dropout.
-
-        Returns:
-          The same shape and type.
-        """
-        x_BLD = self._add(x_BLD, self.attention(self.attention_norm(x_BLD), tokens), dropout, 0)
-        return self._add(x_BLD, self.mlp(self.mlp_norm(x_BLD)), dropout, 1)
-
-    def init_cache(self, batch_size: int, length: int) -> KeyValues:
-        """Make an empty cache for `length` tokens in each row."""
-        return self.attention.init_cache(batch_size, length)
-
-    def decode(
-        self, x_BLD: jax.Array, tokens: Tokens, cache: KeyValues, cached: Tokens, start: jax.Array
-    ) -> tuple[jax.Array, KeyValues]:
-        """Apply the layer to new tokens; see `Attention.decode`."""
-        normed_BLD = self.attention_norm(x_BLD)
-        part_BLD, cache = self.attention.decode(normed_BLD, tokens, cache, cached, start)
-        x_BLD = self._add(x_BLD, part_BLD, None, 0)
-        return self._add(x_BLD, self.mlp(self.mlp_norm(x_BLD)), None, 1), cache
-
-    def _add(
-        self, x_BLD: jax.Array, part_BLD: jax.Array, dropout: DropoutKeys | None, site: int
-    ) -> jax.Array:
-        if self.dropout is not None:
-            part_BLD = self.dropout(part_BLD, fold(dropout, site))
-        return constrain(x_BLD + part_BLD.astype(x_BLD.dtype), RESIDUAL_AXES)
+    def _wire(
+        self, x_BLD: jax.Array, attend: _Attend, dropout: DropoutKeys | None
+    ) -> tuple[jax.Array, Any]:
+        normed_BLD = self.norm(x_BLD)
+        part_BLD, left = attend(normed_BLD)
+        x_BLD = self._add(x_BLD, part_BLD, dropout, 0)
+        return self._add(x_BLD, self.mlp(normed_BLD), dropout, 1), left

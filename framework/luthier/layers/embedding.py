@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from luthier.layers.attention.cores import soft_cap
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.initializers import FanIn, Initializer, Normal
-from luthier.layers.parameters import DType, Template, create, parameter, value_of, wide
+from luthier.layers.parameters import DType, Template, create, parameter, value_of, vector, wide
 from luthier.layers.positions import Tokens
 from luthier.parallel import constrain
 
@@ -30,6 +31,7 @@ class Embedding(nnx.Module):
       dropout: Template of the dropout on the sum; None means none.
       pad_to_multiple: Rows of the table are a multiple of this, so that meshes divide it; rows
         beyond the vocabulary are zero at first and never used.
+      scale: Factor of the token vectors, rounded to `dtype` as Gemma does; None means none.
       vocab_size: V.
       dim: D.
       dtype: Type of the result.
@@ -46,6 +48,7 @@ class Embedding(nnx.Module):
         position: Template | None = None,
         dropout: Template | None = None,
         pad_to_multiple: int = 1,
+        scale: float | None = None,
         *,
         vocab_size: int,
         dim: int,
@@ -55,6 +58,7 @@ class Embedding(nnx.Module):
     ):
         inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.vocab_size = vocab_size
+        self.scale = scale
         self.dtype = dtype
         kernel = parameter(table, (dim,), (vocab_size,), ("embed", "vocab"), param_dtype, rngs)
         rows = _pad(kernel[...], vocab_size, pad_to_multiple).T
@@ -88,6 +92,8 @@ class Embedding(nnx.Module):
           [B, L, D] in `dtype`.
         """
         x_BLD = jnp.take(value_of(self.table, self.dtype), inputs_BL, axis=0)
+        if self.scale is not None:
+            x_BLD = x_BLD * jnp.asarray(self.scale, self.dtype)
         if self.position is not None:
             x_BLD = x_BLD + self.position(tokens.positions_BL)
         if self.dropout is not None:
@@ -96,12 +102,41 @@ class Embedding(nnx.Module):
 
 
 class TiedUnembedding(nnx.Module):
-    """Logits by the inner products with the embedding table: an explicit tie, no parameters.
+    """Logits by the inner products with the embedding table: an explicit tie.
 
-    Source: Press and Wolf 2017, arXiv 1608.05859, section 3.
+    `cap tanh((x E^T + b) / cap)`; without a bias there are no parameters.
+
+    Args:
+      cap: What logits stay below; None means no cap: the tanh is left out.
+      bias: Initializer of b; None means no bias.
+      vocab_size: V; only a bias needs it.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters; only a bias needs them.
+
+    Source: Press and Wolf 2017, arXiv 1608.05859, section 3; Gemma Team 2024, arXiv 2408.00118,
+      section 2 (cap).
     """
 
-    INHERITED: ClassVar[tuple[str, ...]] = ()
+    INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "param_dtype", "rngs")
+    RANGES: ClassVar[dict[str, str]] = {"cap": "0 < x"}
+
+    def __init__(
+        self,
+        cap: float | None = None,
+        bias: Initializer | None = None,
+        *,
+        vocab_size: int = 0,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+    ):
+        self.cap = cap
+        if bias is None:
+            self.bias = None
+        elif rngs is None:
+            raise TypeError("a bias needs rngs")
+        else:
+            # Not shared out: the vocabulary itself need not divide.
+            self.bias = vector(bias, (vocab_size,), (None,), param_dtype, rngs)
 
     def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:
         """Score every token of the vocabulary.
@@ -114,15 +149,19 @@ class TiedUnembedding(nnx.Module):
           Logits [B, L, V], float32 or wider.
         """
         table_VD = value_of(embedding.table, embedding.dtype)
-        return _logits(hidden_BLD, table_VD.T, embedding.vocab_size)
+        logits_BLV = _logits(hidden_BLD, table_VD.T, embedding.vocab_size)
+        if self.bias is not None:
+            logits_BLV = logits_BLV + value_of(self.bias, logits_BLV.dtype)
+        return logits_BLV if self.cap is None else soft_cap(logits_BLV, self.cap)
 
 
 class Unembedding(nnx.Module):
-    """Logits by a kernel of their own.
+    """Logits by a kernel of their own, `cap tanh(x W / cap)`.
 
     Args:
       kernel: Initializer of the kernel, a matrix (D, V).
       pad_to_multiple: Columns of the kernel are a multiple of this, so that meshes divide it.
+      cap: What logits stay below; None means no cap: the tanh is left out.
       vocab_size: V.
       dim: D.
       dtype: Type of the factors of the product.
@@ -137,6 +176,7 @@ class Unembedding(nnx.Module):
         self,
         kernel: Initializer = FanIn(),
         pad_to_multiple: int = 1,
+        cap: float | None = None,
         *,
         vocab_size: int,
         dim: int,
@@ -145,6 +185,7 @@ class Unembedding(nnx.Module):
         rngs: nnx.Rngs,
     ):
         self.vocab_size = vocab_size
+        self.cap = cap
         self.dtype = dtype
         axes = ("embed", "vocab")
         real = parameter(kernel, (dim,), (vocab_size,), axes, param_dtype, rngs)
@@ -161,7 +202,8 @@ class Unembedding(nnx.Module):
           Logits [B, L, V], float32 or wider.
         """
         kernel_DV = value_of(self.kernel, self.dtype)
-        return _logits(hidden_BLD, kernel_DV, self.vocab_size)
+        logits_BLV = _logits(hidden_BLD, kernel_DV, self.vocab_size)
+        return logits_BLV if self.cap is None else soft_cap(logits_BLV, self.cap)
 
 
 def _pad(kernel_DV: jax.Array, vocab_size: int, multiple: int) -> jax.Array:

@@ -34,6 +34,11 @@ def _normal(key: jax.Array, shape: Sequence[int], stddev: Any, dtype: DType) -> 
     return (standard_normal(key, shape) * stddev).astype(dtype)
 
 
+def _uniform(key: jax.Array, shape: Sequence[int], limit: Any, dtype: DType) -> jax.Array:
+    unit = jax.random.uniform(key, tuple(shape), jnp.float32, -1.0, 1.0)
+    return (unit * limit).astype(dtype)
+
+
 @dataclasses.dataclass(frozen=True)
 class Zeros:
     """All zeros."""
@@ -86,6 +91,22 @@ class TruncatedNormal:
 
 
 @dataclasses.dataclass(frozen=True)
+class Uniform:
+    """Uniform in `±limit`.
+
+    Args:
+      limit: The largest absolute value.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"limit": "0 <= x"}
+    limit: float = 0.02
+
+    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
+        """Return a uniform sample."""
+        return _uniform(key, shape, self.limit, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
 class FanIn:
     """Normal of variance `scale / fan_in`: outputs keep the variance of inputs at scale 1.
 
@@ -121,5 +142,4 @@ class FanAverage:
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
         """Return a sample for a matrix of shape (fan in, fan out)."""
         limit = (6.0 * self.scale / (math.prod(shape[:-1]) + shape[-1])) ** 0.5
-        unit = jax.random.uniform(key, tuple(shape), jnp.float32, -1.0, 1.0)
-        return (unit * limit).astype(dtype)
+        return _uniform(key, shape, limit, dtype)

@@ -1,10 +1,11 @@
-"""Normalization over the embedding dimension, with statistics in float32 (float64 in float64).
+"""Normalization over the last dimension, with statistics in float32 (float64 in float64).
 
 Shapes: D embed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -16,12 +17,14 @@ from luthier.layers.parameters import DType, value_of, vector, wide
 
 
 class LayerNorm(nnx.Module):
-    """Layer normalization `y = (x - mean) / sqrt(var + epsilon) * g + b`.
+    """Layer normalization `y = (x - mean) / sqrt(var + epsilon) * (g + offset) + b`.
 
     Args:
       epsilon: Added to the variance.
       scale: Initializer of g.
       bias: Initializer of b; None means no bias.
+      offset: Added to g; with 1, g is kept as its difference from one, as in Pax.
+      axes: Logical name of the last dimension.
       dim: Size of the last dimension.
       dtype: Type of the result.
       param_dtype: Type that parameters are stored in.
@@ -30,7 +33,7 @@ class LayerNorm(nnx.Module):
     Source: Ba, Kiros and Hinton 2016, arXiv 1607.06450, equation 4.
     """
 
-    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    INHERITED: ClassVar[tuple[str, ...]] = ("axes", "dim", "dtype", "param_dtype", "rngs")
     RANGES: ClassVar[dict[str, str]] = {"epsilon": "0 <= x", "dim": "1 <= x"}
 
     def __init__(
@@ -38,31 +41,36 @@ class LayerNorm(nnx.Module):
         epsilon: float = 1e-5,
         scale: Initializer = Ones(),
         bias: Initializer | None = Zeros(),
+        offset: float = 0.0,
         *,
+        axes: Sequence[str | None] = ("embed",),
         dim: int,
         dtype: DType = jnp.float32,
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
         self.epsilon = epsilon
+        self.offset = offset
         self.dtype = dtype
-        self.scale = vector(scale, (dim,), ("embed",), param_dtype, rngs)
-        self.bias = None if bias is None else vector(bias, (dim,), ("embed",), param_dtype, rngs)
+        self.scale = vector(scale, (dim,), axes, param_dtype, rngs)
+        self.bias = None if bias is None else vector(bias, (dim,), axes, param_dtype, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalize x [..., D] over its last dimension; returns the same shape in `dtype`."""
         kind = wide(x.dtype)
         bias = None if self.bias is None else value_of(self.bias, kind)
-        scale = value_of(self.scale, kind)
+        scale = value_of(self.scale, kind) + self.offset
         return _layer_norm(x, scale, bias, self.epsilon).astype(self.dtype)
 
 
 class RMSNorm(nnx.Module):
-    """Root mean square normalization `y = x / sqrt(mean(x^2) + epsilon) * g`.
+    """Root mean square normalization `y = x / sqrt(mean(x^2) + epsilon) * (g + offset)`.
 
     Args:
       epsilon: Added to the mean square.
       scale: Initializer of g.
+      offset: Added to g; with 1, g is kept as its difference from one, as in Gemma.
+      axes: Logical name of the last dimension.
       dim: Size of the last dimension.
       dtype: Type of the result.
       param_dtype: Type that parameters are stored in.
@@ -71,26 +79,29 @@ class RMSNorm(nnx.Module):
     Source: Zhang and Sennrich 2019, arXiv 1910.07467, equation 4.
     """
 
-    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    INHERITED: ClassVar[tuple[str, ...]] = ("axes", "dim", "dtype", "param_dtype", "rngs")
     RANGES: ClassVar[dict[str, str]] = {"epsilon": "0 <= x", "dim": "1 <= x"}
 
     def __init__(
         self,
         epsilon: float = 1e-6,
         scale: Initializer = Ones(),
+        offset: float = 0.0,
         *,
+        axes: Sequence[str | None] = ("embed",),
         dim: int,
         dtype: DType = jnp.float32,
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
         self.epsilon = epsilon
+        self.offset = offset
         self.dtype = dtype
-        self.scale = vector(scale, (dim,), ("embed",), param_dtype, rngs)
+        self.scale = vector(scale, (dim,), axes, param_dtype, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalize x [..., D] over its last dimension; returns the same shape in `dtype`."""
-        scale = value_of(self.scale, wide(x.dtype))
+        scale = value_of(self.scale, wide(x.dtype)) + self.offset
         return _rms_norm(x, scale, self.epsilon).astype(self.dtype)
 
 

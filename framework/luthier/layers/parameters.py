@@ -74,10 +74,12 @@ def parameter(
       rngs: Supplies one key of the `params` stream.
 
     Returns:
-      The parameter, with `axes` as its `logical_axes` metadata.
+      The parameter, with `axes` as its `logical_axes` metadata, and the number of its inputs, by
+      which optimizers know it as a matrix, as `num_inputs`.
     """
     matrix = initializer(rngs.params(), (math.prod(inputs), math.prod(outputs)), dtype)
-    return nnx.Param(matrix.reshape(*inputs, *outputs), logical_axes=tuple(axes))
+    array = matrix.reshape(*inputs, *outputs)
+    return nnx.Param(array, logical_axes=tuple(axes), num_inputs=len(inputs))
 
 
 def vector(

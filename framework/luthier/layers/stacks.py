@@ -1,14 +1,18 @@
-"""Stacks of equal layers: one program for all (`Scanned`) or one for each (`Unrolled`).
+"""Stacks of layers: one program for equal ones (`Scanned`) or one for each (`Unrolled`).
 
 Both make bit-identical parameters and run the same mathematics, so they can be swapped. `Scanned`
-keeps each parameter of all layers in one array with a leading `layers` axis.
+keeps each parameter of all equal layers in one array with a leading `layers` axis.
+
+Layers may come by turns: of P kinds, layer i is of kind i mod P. What belongs to each layer and
+what layers give (caches, say) is then a `Turns`, because kinds may differ in shape.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, TypeVar
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +27,38 @@ MakeLayer = Callable[[nnx.Rngs], nnx.Module]
 Apply = Callable[[Any, jax.Array, T, Any], tuple[T, Any]]
 
 
+class Turns(NamedTuple):
+    """Something for each layer, where layers are of several kinds by turns.
+
+    Args:
+      cycle: For each kind, stacked over the whole turns.
+      rest: For each layer after the last whole turn.
+    """
+
+    cycle: tuple[Any, ...]
+    rest: tuple[Any, ...]
+
+
+class Cycle(nnx.Module):
+    """Layers of several kinds by turns, each kind of all whole turns in one module.
+
+    Args:
+      cycle: A module for each kind, whose parameters have a leading `layers` axis, one entry for
+        each whole turn; none where there is no whole turn.
+      rest: The layers after the last whole turn.
+    """
+
+    def __init__(self, cycle: Sequence[nnx.Module], rest: Sequence[nnx.Module]):
+        self.cycle = nnx.List(cycle)
+        self.rest = nnx.List(rest)
+
+
 class Stack(Protocol):
     """Makes the layers of a stack, and applies them one after the other."""
 
-    def create(self, make_layer: MakeLayer, num_layers: int, rngs: nnx.Rngs) -> nnx.Module:
+    def create(
+        self, make_layer: MakeLayer | Sequence[MakeLayer], num_layers: int, rngs: nnx.Rngs
+    ) -> nnx.Module:
         """Make the layers, as one module."""
 
     def apply(self, layers: Any, function: Apply, carry: T, own: Any = None) -> tuple[T, Any]:
@@ -40,35 +72,38 @@ class Stack(Protocol):
 class Scanned:
     """Layers in a `jax.lax.scan`: small programs that compile fast, whatever the depth.
 
+    Of layers by turns, the scan runs whole turns; the layers after the last one follow it.
+
     Args:
       remat: What a layer keeps for the backward pass.
-      unroll: Layers per iteration of the loop.
+      unroll: Layers (or turns) per iteration of the loop.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"unroll": "1 <= x"}
     remat: Remat = NoRemat()
     unroll: int = 1
 
-    def create(self, make_layer: MakeLayer, num_layers: int, rngs: nnx.Rngs) -> nnx.Module:
-        """Make one module whose parameters have a leading `layers` axis.
+    def create(
+        self, make_layer: MakeLayer | Sequence[MakeLayer], num_layers: int, rngs: nnx.Rngs
+    ) -> nnx.Module:
+        """Make one module whose parameters have a leading `layers` axis, or a `Cycle` of such.
 
         Args:
-          make_layer: Makes a layer, given its `rngs`.
+          make_layer: Makes a layer, given its `rngs`; several make layers by turns.
           num_layers: Number of layers.
           rngs: Supplies one key; each layer's is folded in from it.
 
         Returns:
           The layers.
         """
-        graphdef = None
-
-        def init(key: jax.Array) -> Any:
-            nonlocal graphdef
-            graphdef, state = nnx.split(make_layer(nnx.Rngs(key)))
-            return nnx.to_pure_dict(state)
-
-        values = jax.vmap(init)(_layer_keys(rngs, num_layers))
-        return _stacked(graphdef, values)
+        makers, keys = _makers(make_layer), _layer_keys(rngs, num_layers)
+        if len(makers) == 1:
+            return _stacked(makers[0], keys)
+        turns, left = divmod(num_layers, len(makers))
+        whole = keys[: num_layers - left]
+        cycle = [_stacked(make, whole[i :: len(makers)]) for i, make in enumerate(makers) if turns]
+        last = zip(makers, keys[num_layers - left :], strict=False)
+        return Cycle(cycle, [make(nnx.Rngs(key)) for make, key in last])
 
     def apply(self, layers: Any, function: Apply, carry: T, own: Any = None) -> tuple[T, Any]:
         """Thread `carry` through the layers.
@@ -77,26 +112,52 @@ class Scanned:
           layers: What `create` made.
           function: Called as `function(layer, index, carry, own)` -> `(carry, given)`.
           carry: A pytree; its shapes and types stay.
-          own: A pytree of arrays with a leading layers axis, or None.
+          own: A pytree of arrays with a leading layers axis, a `Turns` for layers by turns, or
+            None.
 
         Returns:
-          The last carry, and what the layers gave, stacked.
+          The last carry, and what the layers gave: stacked, or a `Turns` for layers by turns.
         """
-        graphdef, state = nnx.split(layers)
-        values, treedef = jax.tree.flatten(state)
-        num_layers = values[0].shape[0]
+        if not isinstance(layers, Cycle):
+            carry, (given,) = self._scan([layers], function, carry, (own,))
+            return carry, given
+        kinds = len(layers.cycle)
+        own = Turns((None,) * kinds, (None,) * len(layers.rest)) if own is None else own
+        given, turned = (), 0
+        if kinds:
+            carry, given = self._scan(layers.cycle, function, carry, own.cycle)
+            turned = kinds * _num_layers(layers.cycle[0])
+        rest = []
+        for i, (layer, its) in enumerate(zip(layers.rest, own.rest, strict=True), turned):
+            carry, gift = _apply_one(self.remat, layer, function, i, carry, its)
+            rest.append(gift)
+        return carry, Turns(given, tuple(rest))
 
-        def body(carry: T, each: Any) -> tuple[T, Any]:
-            values, index, own = each
-            layer = nnx.merge(graphdef, jax.tree.unflatten(treedef, values))
-            return function(layer, index, carry, own)
+    def _scan(
+        self, kinds: Sequence[Any], function: Apply, carry: T, own: Sequence[Any]
+    ) -> tuple[T, tuple[Any, ...]]:
+        """Scan over whole turns, in each of which one layer of every kind is applied."""
+        num_layers = len(kinds) * _num_layers(kinds[0])
+        indices = jnp.arange(num_layers, dtype=jnp.uint32).reshape(-1, len(kinds))
+        applies, each = [], []
+        for i, layers in enumerate(kinds):
+            graphdef, state = nnx.split(layers)
+            values, treedef = jax.tree.flatten(state)
+            apply = functools.partial(_merge_and_apply, function, graphdef, treedef)
+            applies.append(self.remat.wrap(apply, scanned=True))
+            each.append((values, indices[:, i], own[i]))
 
-        body = self.remat.wrap(body, scanned=True)
-        each = (values, jnp.arange(num_layers, dtype=jnp.uint32), own)
+        def body(carry: T, each: Any) -> tuple[T, tuple[Any, ...]]:
+            given = []
+            for apply, of_kind in zip(applies, each, strict=True):
+                carry, gift = apply(carry, of_kind)
+                given.append(gift)
+            return carry, tuple(given)
+
         return jax.lax.scan(body, carry, each, unroll=self.unroll)
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make what belongs to each layer, stacked.
+        """Make what belongs to each layer, stacked, or a `Turns` for layers by turns.
 
         Args:
           layers: What `create` made.
@@ -105,8 +166,14 @@ class Scanned:
         Returns:
           The pytree, with a leading layers axis.
         """
-        graphdef, state = nnx.split(layers)
-        return jax.vmap(lambda state: function(nnx.merge(graphdef, state)))(state)
+
+        def of_kind(layers: Any) -> Any:
+            graphdef, state = nnx.split(layers)
+            return jax.vmap(lambda state: function(nnx.merge(graphdef, state)))(state)
+
+        if not isinstance(layers, Cycle):
+            return of_kind(layers)
+        return Turns(tuple(map(of_kind, layers.cycle)), tuple(map(function, layers.rest)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,29 +186,28 @@ class Unrolled:
 
     remat: Remat = NoRemat()
 
-    def create(self, make_layer: MakeLayer, num_layers: int, rngs: nnx.Rngs) -> nnx.List:
-        """Make the layers as a list; see `Scanned.create`."""
-        keys = _layer_keys(rngs, num_layers)
-        return nnx.List([make_layer(nnx.Rngs(keys[i])) for i in range(num_layers)])
+    def create(
+        self, make_layer: MakeLayer | Sequence[MakeLayer], num_layers: int, rngs: nnx.Rngs
+    ) -> nnx.List:
+        """Make the layers as a list, in order; see `Scanned.create`."""
+        makers, keys = _makers(make_layer), _layer_keys(rngs, num_layers)
+        return nnx.List([makers[i % len(makers)](nnx.Rngs(keys[i])) for i in range(num_layers)])
 
     def apply(self, layers: Any, function: Apply, carry: T, own: Any = None) -> tuple[T, Any]:
         """Thread `carry` through the layers; see `Scanned.apply`."""
         given = []
         for i, layer in enumerate(layers):
-            graphdef, state = nnx.split(layer)
-
-            def body(carry: T, each: Any, graphdef: Any = graphdef) -> tuple[T, Any]:
-                state, index, own = each
-                return function(nnx.merge(graphdef, state), index, carry, own)
-
-            each = (state, jnp.uint32(i), jax.tree.map(lambda x, i=i: x[i], own))
-            carry, gift = self.remat.wrap(body, scanned=False)(carry, each)
+            carry, gift = _apply_one(self.remat, layer, function, i, carry, _at(own, i))
             given.append(gift)
-        return carry, jax.tree.map(lambda *gifts: jnp.stack(gifts), *given)
+        return carry, _together(given)
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make what belongs to each layer, stacked; see `Scanned.init_own`."""
-        return jax.tree.map(lambda *each: jnp.stack(each), *[function(layer) for layer in layers])
+        """Make what belongs to each layer, stacked where it can be; see `Scanned.init_own`."""
+        return _together([function(layer) for layer in layers])
+
+
+def _makers(make_layer: MakeLayer | Sequence[MakeLayer]) -> Sequence[MakeLayer]:
+    return [make_layer] if callable(make_layer) else make_layer
 
 
 def _layer_keys(rngs: nnx.Rngs, num_layers: int) -> jax.Array:
@@ -149,8 +215,52 @@ def _layer_keys(rngs: nnx.Rngs, num_layers: int) -> jax.Array:
     return fold(rngs.params(), jnp.arange(num_layers, dtype=jnp.uint32))
 
 
-def _stacked(graphdef: Any, values: Any) -> nnx.Module:
-    """Merge stacked values into a module, and name the new axis on every parameter."""
+def _num_layers(layers: Any) -> int:
+    return jax.tree.leaves(nnx.state(layers))[0].shape[0]
+
+
+def _apply_one(
+    remat: Remat, layer: Any, function: Apply, index: int, carry: T, own: Any
+) -> tuple[T, Any]:
+    """Apply a layer that is not scanned."""
+    graphdef, state = nnx.split(layer)
+    values, treedef = jax.tree.flatten(state)
+    apply = functools.partial(_merge_and_apply, function, graphdef, treedef)
+    return remat.wrap(apply, scanned=False)(carry, (values, jnp.uint32(index), own))
+
+
+def _merge_and_apply(
+    function: Apply, graphdef: Any, treedef: Any, carry: T, each: Any
+) -> tuple[T, Any]:
+    values, index, own = each
+    return function(nnx.merge(graphdef, jax.tree.unflatten(treedef, values)), index, carry, own)
+
+
+def _together(each: Sequence[Any]) -> Any:
+    """Stack what layers give; layers of several kinds that differ in shape give a `Turns`."""
+    shapes = {str(jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), one)) for one in each}
+    if len(shapes) > 1:
+        return Turns((), tuple(each))
+    return jax.tree.map(lambda *gifts: jnp.stack(gifts), *each)
+
+
+def _at(own: Any, index: int) -> Any:
+    """Return what belongs to one layer of an unrolled stack."""
+    if isinstance(own, Turns):
+        return own.rest[index]
+    return jax.tree.map(lambda x: x[index], own)
+
+
+def _stacked(make_layer: MakeLayer, keys: jax.Array) -> nnx.Module:
+    """Make layers as one module, and name the new axis on every parameter."""
+    graphdef: Any = None
+
+    def init(key: jax.Array) -> Any:
+        nonlocal graphdef
+        graphdef, state = nnx.split(make_layer(nnx.Rngs(key)))
+        return nnx.to_pure_dict(state)
+
+    values = jax.vmap(init)(keys)
     layers = nnx.merge(graphdef, values)
     for _, variable in nnx.to_flat_state(nnx.state(layers)):
         axes = variable.get_metadata().get(AXES)

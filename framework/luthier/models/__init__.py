@@ -1,8 +1,37 @@
 """Assemblies of layers, and what is done with them."""
 
+from luthier.models.copies import Held, WithCopy, hold
 from luthier.models.decoder import Cache, Decoder
+from luthier.models.encoder import Encoder
+from luthier.models.encoder_decoder import EncoderDecoder, SourceLayers, TargetCache, TargetLayers
 from luthier.models.generate import generate
 from luthier.models.language_model import LanguageModel
+from luthier.models.patch_transformer import PatchTransformer
+from luthier.models.resnet import ResNet
 from luthier.models.sampling import restrict, sample
+from luthier.models.series_classifier import SeriesClassifier
+from luthier.models.transduce import Conditional, transduce
+from luthier.models.vision_transformer import VisionTransformer
 
-__all__ = ["Cache", "Decoder", "LanguageModel", "generate", "restrict", "sample"]
+__all__ = [
+    "Cache",
+    "Conditional",
+    "Decoder",
+    "Encoder",
+    "EncoderDecoder",
+    "Held",
+    "LanguageModel",
+    "PatchTransformer",
+    "ResNet",
+    "SeriesClassifier",
+    "SourceLayers",
+    "TargetCache",
+    "TargetLayers",
+    "VisionTransformer",
+    "WithCopy",
+    "generate",
+    "hold",
+    "restrict",
+    "sample",
+    "transduce",
+]

@@ -6,6 +6,8 @@ Shapes: B rows, L length, D embed, V vocab, S cached length.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -33,7 +35,7 @@ class Cache:
     """What a decoder remembers of the tokens that it has seen.
 
     Args:
-      layers: The caches of the blocks, stacked over the layers.
+      layers: The caches of the blocks, as the stack keeps what belongs to each layer.
       length: Number of tokens seen, the same in every row: int32 scalar.
       places_S: The number of each place of the cache: int32 [S].
     """
@@ -50,11 +52,13 @@ class Decoder(nnx.Module):
       vocab_size: V.
       dim: D.
       num_layers: Number of blocks.
-      block: Template of a layer, such as `PreNormBlock`.
+      block: Template of a layer, such as `PreNormBlock`; of several, the layers take turns.
       norm: Template of the norm after the last layer.
       embedding: Template of the embedding, which also knows learned positions and dropout.
       unembedding: Template of the map to logits, `TiedUnembedding` or `Unembedding`.
       stack: How the layers are run: `Scanned` or `Unrolled`, with its remat policy.
+      bias: Template of what is added to the attention scores of all layers, such as `Alibi`; None
+        means nothing.
       dtype: Type that is computed in, by all parts that do not set their own.
       param_dtype: Type that parameters are stored in.
       rngs: Supplies the keys of the parameters.
@@ -72,11 +76,12 @@ class Decoder(nnx.Module):
         vocab_size: int,
         dim: int,
         num_layers: int,
-        block: Template,
+        block: Template | Sequence[Template],
         norm: Template,
         embedding: Template = Embedding,
         unembedding: Template = TiedUnembedding,
         stack: Stack = Scanned(),
+        bias: Template | None = None,
         *,
         dtype: DType = jnp.float32,
         param_dtype: DType = jnp.float32,
@@ -87,11 +92,12 @@ class Decoder(nnx.Module):
         self.vocab_size = vocab_size
         self.stack = stack
         self.embedding = create(embedding, **ends)
-        self.blocks = stack.create(
-            lambda rngs: create(block, rngs=rngs, **inherited), num_layers, rngs
-        )
+        blocks = [block] if callable(block) else block
+        makers = [functools.partial(_create_block, template, inherited) for template in blocks]
+        self.blocks = stack.create(makers, num_layers, rngs)
         self.norm = create(norm, rngs=rngs, **inherited)
         self.unembedding = create(unembedding, **ends)
+        self.bias = None if bias is None else create(bias, rngs=rngs, **inherited)
 
     def hidden(
         self,
@@ -121,7 +127,7 @@ class Decoder(nnx.Module):
         below = fold(dropout, 1)
 
         def apply(block: Any, index: jax.Array, x_BLD: jax.Array, _: None) -> Any:
-            return block(x_BLD, tokens, fold(below, index)), None
+            return block(x_BLD, tokens, fold(below, index), **self._shared()), None
 
         x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD)
         return self.norm(x_BLD)
@@ -171,9 +177,17 @@ class Decoder(nnx.Module):
         tokens = Tokens(single.positions_BL + start, single.segments_BL)
 
         def apply(block: Any, index: jax.Array, x_BLD: jax.Array, cache: Any) -> Any:
-            return block.decode(x_BLD, tokens, cache, cached, start)
+            return block.decode(x_BLD, tokens, cache, cached, start, **self._shared())
 
         x_BLD = self.embedding(tokens_BL, tokens)
         x_BLD, layers = self.stack.apply(self.blocks, apply, x_BLD, cache.layers)
         logits_B1V = self.logits(self.norm(x_BLD[:, -1:]))
         return logits_B1V[:, 0], Cache(layers, length, cache.places_S)
+
+    def _shared(self) -> dict[str, Any]:
+        """Return what all blocks get, if there is any: blocks need not know of it otherwise."""
+        return {} if self.bias is None else {"bias": self.bias}
+
+
+def _create_block(template: Template, inherited: dict[str, Any], rngs: nnx.Rngs) -> nnx.Module:
+    return create(template, rngs=rngs, **inherited)

@@ -1,6 +1,6 @@
 import jax.numpy as jnp
 
-from luthier.layers import Causal, SameDocument, Tokens
+from luthier.layers import Causal, SameDocument, Tokens, Window
 
 TOKENS = Tokens(jnp.array([[0, 1, 0, 1, 2, 0]]), jnp.array([[1, 1, 2, 2, 2, 0]]))
 
@@ -19,6 +19,14 @@ def test_causal():
     assert rows(Causal()(TOKENS, TOKENS)) == expected
 
 
+def test_window():
+    expected = ["x.....", "xx....", "..x...", "..xx..", "...xx.", "......"]
+    assert rows(Window(2)(TOKENS, TOKENS)) == expected
+    assert (Window(6)(TOKENS, TOKENS) == Causal()(TOKENS, TOKENS)).all()
+    assert rows(Window(1)(TOKENS, TOKENS))[4] == "....x."
+
+
 def test_queries_and_keys_may_differ_in_number():
     last = Tokens(jnp.array([[2]]), jnp.array([[2]]))
     assert rows(Causal()(last, TOKENS)) == ["..xxx."]
+    assert rows(Window(2)(last, TOKENS)) == ["...xx."]

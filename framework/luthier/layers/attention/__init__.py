@@ -1,16 +1,39 @@
-"""Attention: projections, what attends, and masks."""
+"""Attention: projections, what attends, masks and biases."""
 
-from luthier.layers.attention.cores import Core, EinsumAttention, FusedAttention
-from luthier.layers.attention.masks import Causal, Mask, SameDocument
+from luthier.layers.attention.biases import (
+    Alibi,
+    Bias,
+    Buckets,
+    PastBuckets,
+    RelativeBias,
+    SignedBuckets,
+)
+from luthier.layers.attention.cores import Core, EinsumAttention, FusedAttention, soft_cap
+from luthier.layers.attention.cross import CrossAttention
+from luthier.layers.attention.masks import Causal, Mask, SameDocument, Window
 from luthier.layers.attention.multi_head import Attention, KeyValues
+from luthier.layers.attention.query_key import HeadNorms, ProjectionNorms, QueryKey, QueryScale
 
 __all__ = [
+    "Alibi",
     "Attention",
+    "Bias",
+    "Buckets",
     "Causal",
     "Core",
+    "CrossAttention",
     "EinsumAttention",
     "FusedAttention",
+    "HeadNorms",
     "KeyValues",
     "Mask",
+    "PastBuckets",
+    "ProjectionNorms",
+    "QueryKey",
+    "QueryScale",
+    "RelativeBias",
     "SameDocument",
+    "SignedBuckets",
+    "Window",
+    "soft_cap",
 ]

@@ -9,7 +9,7 @@ Shapes: B rows, L queries, S keys.
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import jax
 
@@ -41,3 +41,20 @@ class Causal:
         """Return bool [B, L, S], true where the key is of the same document and not later."""
         causal = query.positions_BL[:, :, None] >= key.positions_BL[:, None, :]
         return SameDocument()(query, key) & causal
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Every token sees itself and the `size - 1` tokens before it, within its document.
+
+    Args:
+      size: Number of tokens that a token sees, itself included.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"size": "1 <= x"}
+    size: int
+
+    def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
+        """Return bool [B, L, S], true where the key is visible and nearer than `size`."""
+        distance_BLS = query.positions_BL[:, :, None] - key.positions_BL[:, None, :]
+        return Causal()(query, key) & (distance_BLS < self.size)

@@ -14,7 +14,9 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from luthier.errors import BadInput, Problem
+from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.cores import Core, EinsumAttention
+from luthier.layers.dropout import DropoutKeys
 from luthier.layers.linear import Linear
 from luthier.layers.parameters import DType, Template, create
 from luthier.layers.positions import Rotary, Tokens
@@ -49,6 +51,8 @@ class Attention(nnx.Module):
       output: Template of the output projection.
       rotary: Rotates queries and keys by their positions; None means no rotation.
       core: What attends; it also holds the mask.
+      query_key: Template of what is done to queries and keys before they are rotated, such as
+        `HeadNorms`; None means nothing.
       dim: D.
       dtype: Type that is computed in.
       param_dtype: Type that parameters are stored in.
@@ -79,6 +83,7 @@ class Attention(nnx.Module):
         output: Template = Linear,
         rotary: Rotary | None = None,
         core: Core = EinsumAttention(),
+        query_key: Template | None = None,
         *,
         dim: int,
         dtype: DType = jnp.float32,
@@ -116,19 +121,31 @@ class Attention(nnx.Module):
             output_axes=("embed",),
             **kinds,
         )
+        sizes = {"num_heads": num_heads, "num_kv_heads": self.num_kv_heads, "head_dim": head_dim}
+        self.query_key = None if query_key is None else create(query_key, **sizes, **kinds)
 
-    def __call__(self, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens,
+        dropout: DropoutKeys | None = None,
+        bias: Bias | None = None,
+    ) -> jax.Array:
         """Attend within the rows.
 
         Args:
           x_BLD: [B, L, D].
           tokens: Positions and segments of the tokens.
+          dropout: Keys for the core's dropout of weights; None means no dropout.
+          bias: Makes what is added to the scores; None means nothing.
 
         Returns:
           [B, L, D].
         """
         query_BLHK, key_BLGK, value_BLGK = self._project(x_BLD, tokens)
-        context_BLHK = self.core(query_BLHK, key_BLGK, value_BLGK, tokens, tokens)
+        context_BLHK = self.core(
+            query_BLHK, key_BLGK, value_BLGK, tokens, tokens, dropout=dropout, bias=bias
+        )
         return self._finish(context_BLHK)
 
     def init_cache(self, batch_size: int, length: int) -> KeyValues:
@@ -137,7 +154,13 @@ class Attention(nnx.Module):
         return KeyValues(empty, empty)
 
     def decode(
-        self, x_BLD: jax.Array, tokens: Tokens, cache: KeyValues, cached: Tokens, start: jax.Array
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens,
+        cache: KeyValues,
+        cached: Tokens,
+        start: jax.Array,
+        bias: Bias | None = None,
     ) -> tuple[jax.Array, KeyValues]:
         """Attend from new tokens to all that came before, and remember the new ones.
 
@@ -147,6 +170,7 @@ class Attention(nnx.Module):
           cache: Keys and values of S places.
           cached: Positions and segments of the S places, the new tokens included.
           start: The place of the first new token, an int32 scalar.
+          bias: Makes what is added to the scores; None means nothing.
 
         Returns:
           [B, L, D] and the cache with the new tokens.
@@ -157,11 +181,15 @@ class Attention(nnx.Module):
             write(cache.key_BSGK, key_BLGK, start, axis=1),
             write(cache.value_BSGK, value_BLGK, start, axis=1),
         )
-        context_BLHK = self.core(query_BLHK, cache.key_BSGK, cache.value_BSGK, tokens, cached)
+        context_BLHK = self.core(
+            query_BLHK, cache.key_BSGK, cache.value_BSGK, tokens, cached, bias=bias
+        )
         return self._finish(context_BLHK), cache
 
     def _project(self, x_BLD: jax.Array, tokens: Tokens) -> tuple[jax.Array, ...]:
         query_BLHK, key_BLGK, value_BLGK = self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
+        if self.query_key is not None:
+            query_BLHK, key_BLGK = self.query_key(query_BLHK, key_BLGK)
         if self.rotary is not None:
             query_BLHK = self.rotary(query_BLHK, tokens.positions_BL)
             key_BLGK = self.rotary(key_BLGK, tokens.positions_BL)

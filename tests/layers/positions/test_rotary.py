@@ -2,12 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luthier.errors import BadInput
-from luthier.layers import LearnedPositions, Normal, Rotary, Tokens
+from luthier.layers import LinearScaling, Llama3Scaling, Rotary
 
 
 def _unit(seed, *shape):
@@ -55,20 +53,44 @@ def test_the_base_may_be_traced():
     np.testing.assert_allclose(turned, Rotary(50.0)(x, positions), rtol=1e-5, atol=1e-6)
 
 
-def test_learned_positions_are_looked_up():
-    positions = LearnedPositions(6, Normal(1.0), dim=4, rngs=nnx.Rngs(0))
-    at = jnp.array([[0, 1, 0], [3, 4, 5]])
-    assert (positions(at) == positions.table[...][at]).all()
-    assert positions.table.get_metadata()["logical_axes"] == (None, "embed")
+def complex_turns(x, frequencies):
+    """Turn pairs half of the turned part apart, by complex multiplication in float64."""
+    half, length = len(frequencies), x.shape[1]
+    x = np.asarray(x, np.float64)
+    z = x[..., :half] + 1j * x[..., half : 2 * half]
+    z = z * np.exp(1j * np.arange(length)[:, None, None] * frequencies)
+    return np.concatenate([z.real, z.imag, x[..., 2 * half :]], -1)
 
 
-def test_rows_longer_than_the_table_are_refused():
-    positions = LearnedPositions(6, dim=4, rngs=nnx.Rngs(0))
-    with pytest.raises(BadInput, match="rows of 7 tokens, but only 6 learned positions"):
-        positions(jnp.zeros((1, 7), jnp.int32))
+def turned(rotary, x):
+    return rotary(x, jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2]))
 
 
-def test_single_documents():
-    tokens = Tokens.single(2, 3)
-    assert tokens.positions_BL.tolist() == [[0, 1, 2]] * 2
-    assert tokens.segments_BL.tolist() == [[1, 1, 1]] * 2
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
+def test_only_a_part_is_turned(fraction):
+    x = _unit(5, 2, 5, 3, 16)
+    half = int(8 * fraction)
+    expected = complex_turns(x, 100.0 ** (-np.arange(half) / half))
+    found = turned(Rotary(100.0, fraction=fraction), x)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert (found[..., 2 * half :] == x[..., 2 * half :]).all()
+
+
+def test_linear_scaling_puts_positions_closer_together():
+    x = _unit(6, 1, 9, 2, 8)
+    wide = turned(Rotary(100.0, LinearScaling(4.0)), x)
+    near = turned(Rotary(100.0), x[:, :3])
+    at_one = Rotary(100.0)(x[:, 4:5], jnp.array([[1]]))
+    np.testing.assert_allclose(wide[:, 4:5], at_one, rtol=1e-5, atol=1e-6)
+    assert (wide[:, :1] == near[:, :1]).all()
+
+
+def test_llama_scaling_keeps_fast_turns_and_stretches_slow_ones():
+    scaling = Llama3Scaling(8.0, 1.0, 4.0, 64)
+    frequencies = np.array([1.0, 4 * 2 * np.pi / 64, 0.2, 2 * np.pi / 64, 0.01], np.float32)
+    found = np.asarray(scaling(jnp.asarray(frequencies)))
+    assert found[0] == 1.0
+    np.testing.assert_allclose(found[1], frequencies[1], rtol=1e-6)
+    kept = (64 * 0.2 / (2 * np.pi) - 1) / 3
+    np.testing.assert_allclose(found[2], 0.2 * (kept + (1 - kept) / 8), rtol=1e-6)
+    np.testing.assert_allclose(found[3:], frequencies[3:] / 8, rtol=1e-6)

@@ -1,0 +1,136 @@
+"""Low-rank adaptation of linear maps.
+
+Shapes: `...` any leading dimensions; I and O the products of the input and output dimensions, R
+rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from luthier.layers.initializers import FanIn, Initializer, Zeros
+from luthier.layers.linear import Linear
+from luthier.layers.parameters import DType, parameter
+
+NAMES = ("lora_a", "lora_b")
+"""What the parameters of an adapter are called."""
+
+
+class LoraLinear(Linear):
+    r"""A linear map with a low-rank change: `y = x W + b + (alpha / R) (x A) B`.
+
+    W and b are called as in `Linear`, so that its weights can be restored, and kept frozen. B is
+    zero at first, so the map is at first that of W and b.
+
+    Args:
+      rank: R.
+      alpha: Scale of the change, which is divided by the rank; may be traced.
+      kernel: Initializer of W, which it sees as a matrix (I, O).
+      bias: Initializer of b; None means no bias.
+      lora_a: Initializer of A, which it sees as a matrix (I, R).
+      inputs: Sizes of the input dimensions, the last ones of x.
+      outputs: Sizes of the output dimensions.
+      input_axes: Logical axis names of the input dimensions of W.
+      output_axes: Logical axis names of the output dimensions of W.
+      dtype: Type that is computed in, and of the result.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: Hu et al. 2021, arXiv 2106.09685, equation 3.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = Linear.INHERITED
+    RANGES: ClassVar[dict[str, str]] = {"rank": "1 <= x"}
+
+    def __init__(
+        self,
+        rank: int = 8,
+        alpha: float = 16.0,
+        kernel: Initializer = FanIn(),
+        bias: Initializer | None = None,
+        lora_a: Initializer = FanIn(),
+        *,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        input_axes: Sequence[str | None],
+        output_axes: Sequence[str | None],
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(
+            kernel,
+            bias,
+            inputs=inputs,
+            outputs=outputs,
+            input_axes=input_axes,
+            output_axes=output_axes,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            rngs=rngs,
+        )
+        self.num_outputs = len(outputs)
+        self.scale = alpha / rank
+        self.lora_a = parameter(lora_a, inputs, (rank,), (*input_axes, None), param_dtype, rngs)
+        self.lora_b = parameter(Zeros(), (rank,), outputs, (None, *output_axes), param_dtype, rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map x.
+
+        Args:
+          x: [..., *inputs].
+
+        Returns:
+          [..., *outputs] in `dtype`.
+        """
+        y = super().__call__(x)
+        a, b = (p[...].astype(self.dtype) for p in (self.lora_a, self.lora_b))
+        leading = x.shape[: x.ndim - self.num_inputs]
+        x_TI = x.astype(self.dtype).reshape(-1, math.prod(x.shape[len(leading) :]))
+        rank = b.shape[0]
+        change_TO = (x_TI @ a.reshape(-1, rank)) @ b.reshape(rank, -1)
+        scale = jnp.asarray(self.scale, self.dtype)
+        return y + scale * change_TO.reshape(*leading, *b.shape[1:])
+
+    def merged_kernel(self) -> jax.Array:
+        """Return `W + (alpha / R) A B` in the shape and type of W, for every layer of a stack."""
+        kernel, a, b = self.kernel[...], self.lora_a[...], self.lora_b[...]
+        stacked = kernel.shape[: kernel.ndim - self.num_inputs - self.num_outputs]
+        rank = a.shape[-1]
+        kind = jnp.promote_types(kernel.dtype, jnp.float32)
+        change = jnp.matmul(
+            a.astype(kind).reshape(*stacked, -1, rank),
+            b.astype(kind).reshape(*stacked, rank, -1),
+            precision=jax.lax.Precision.HIGHEST,
+        )
+        scale = jnp.asarray(self.scale, kind)
+        return (kernel.astype(kind) + scale * change.reshape(kernel.shape)).astype(kernel.dtype)
+
+
+def merge_adapters(model: nnx.Module) -> dict[str, jax.Array]:
+    """Return the parameters of a model with its adapters merged into their kernels.
+
+    Args:
+      model: A model with arrays in it.
+
+    Returns:
+      The parameters by name, those of adapters left out: what the same model has where its
+      `LoraLinear` are `Linear`.
+    """
+    parameters = {
+        ".".join(map(str, path)): variable.get_value()
+        for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param))
+    }
+    for path, node in nnx.iter_graph(model):
+        if isinstance(node, LoraLinear):
+            prefix = "".join(f"{part}." for part in path)
+            parameters[f"{prefix}kernel"] = node.merged_kernel()
+            for name in NAMES:
+                del parameters[f"{prefix}{name}"]
+    return parameters

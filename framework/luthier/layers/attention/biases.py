@@ -1,0 +1,165 @@
+"""What is added to attention scores for the way from the query to the key.
+
+Biases are made from positions of queries and keys, never from places in an array, so they hold for
+packed rows and for caches alike.
+
+Shapes: B rows, L queries, S keys, H heads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from luthier.layers.initializers import Initializer, Normal
+from luthier.layers.parameters import DType, value_of, vector, wide
+from luthier.layers.positions import Tokens
+
+
+class Bias(Protocol):
+    """Decides what is added to the scores."""
+
+    def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
+        """Return [B, H, L, S], float32 or wider; added before the softmax, after scale and cap."""
+
+
+class Alibi(nnx.Module):
+    """Linear biases: `-m_h |p_query - p_key|`, with slopes `m_h = 2^(-8 h / H)`, h = 1 ... H.
+
+    Where H is no power of two, the slopes are those of the power of two below it, and then every
+    second one of twice as many heads. No parameters.
+
+    Args:
+      num_heads: H.
+
+    Source: Press, Smith and Lewis 2021, arXiv 2108.12409, section 3.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ()
+    RANGES: ClassVar[dict[str, str]] = {"num_heads": "1 <= x"}
+
+    def __init__(self, num_heads: int):
+        self.num_heads = num_heads
+
+    def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
+        """Return [B, H, L, S]."""
+        slopes_H = jnp.asarray(_slopes(self.num_heads), wide(jnp.float32))
+        distance_BLS = jnp.abs(_offsets(query, key)).astype(slopes_H.dtype)
+        return -slopes_H[:, None, None] * distance_BLS[:, None]
+
+
+class Buckets(Protocol):
+    """Sorts the ways from a query to a key into a few classes."""
+
+    @property
+    def num_buckets(self) -> int:
+        """Number of classes."""
+
+    def __call__(self, offsets_BLS: jax.Array) -> jax.Array:
+        """Return the class of each offset, key position minus query position: int32 [B, L, S]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PastBuckets:
+    """Buckets for a decoder: the nearer half one by one, the others on a logarithmic scale.
+
+    With `n = max(p_query - p_key, 0)` and `E = num_buckets / 2`: n where n < E, else
+    `E + floor(log(n / E) / log(max_distance / E) (num_buckets - E))`, at most the last bucket.
+
+    Args:
+      num_buckets: Number of buckets.
+      max_distance: Distance from which all keys fall into the last bucket.
+
+    Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1, and the released model code.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"num_buckets": "2 <= x", "max_distance": "1 <= x"}
+    num_buckets: int = 32
+    max_distance: int = 128
+
+    def __call__(self, offsets_BLS: jax.Array) -> jax.Array:
+        """Return the bucket of each offset."""
+        return _bucket(jnp.maximum(-offsets_BLS, 0), self.num_buckets, self.max_distance)
+
+
+@dataclasses.dataclass(frozen=True)
+class SignedBuckets:
+    """Buckets for an encoder: one half for earlier keys, one for later ones; see `PastBuckets`.
+
+    Args:
+      num_buckets: Number of buckets of both directions together.
+      max_distance: Distance from which all keys of one direction fall into its last bucket.
+
+    Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1, and the released model code.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"num_buckets": "4 <= x", "max_distance": "1 <= x"}
+    RELATIONS: ClassVar[tuple[str, ...]] = ("num_buckets % 2 == 0",)
+    num_buckets: int = 32
+    max_distance: int = 128
+
+    def __call__(self, offsets_BLS: jax.Array) -> jax.Array:
+        """Return the bucket of each offset."""
+        half = self.num_buckets // 2
+        bucket = _bucket(jnp.abs(offsets_BLS), half, self.max_distance)
+        return bucket + jnp.where(offsets_BLS > 0, half, 0)
+
+
+class RelativeBias(nnx.Module):
+    """A learned number for every head and every class of offsets.
+
+    Args:
+      num_heads: H.
+      buckets: Sorts offsets into classes: `PastBuckets` for decoders, `SignedBuckets` for encoders.
+      table: Initializer of the numbers.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("param_dtype", "rngs")
+    RANGES: ClassVar[dict[str, str]] = {"num_heads": "1 <= x"}
+
+    def __init__(
+        self,
+        num_heads: int,
+        buckets: Buckets = PastBuckets(),
+        table: Initializer = Normal(0.02),
+        *,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.buckets = buckets
+        shape = (buckets.num_buckets, num_heads)
+        self.table = vector(table, shape, (None, "heads"), param_dtype, rngs)
+
+    def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
+        """Return [B, H, L, S]."""
+        table = value_of(self.table, wide(self.table.dtype))
+        bias_BLSH = table[self.buckets(_offsets(query, key))]
+        return bias_BLSH.transpose(0, 3, 1, 2)
+
+
+def _offsets(query: Tokens, key: Tokens) -> jax.Array:
+    return key.positions_BL[:, None, :] - query.positions_BL[:, :, None]
+
+
+def _slopes(num_heads: int) -> list[float]:
+    power = 2 ** int(math.log2(num_heads))
+    slopes = [2.0 ** (-8.0 * h / power) for h in range(1, power + 1)]
+    finer = [2.0 ** (-8.0 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
+    return slopes + finer[: num_heads - power]
+
+
+def _bucket(distance: jax.Array, num_buckets: int, max_distance: int) -> jax.Array:
+    exact = num_buckets // 2
+    far = jnp.maximum(distance, exact).astype(jnp.float32) / exact
+    steps = jnp.log(far) / math.log(max_distance / exact) * (num_buckets - exact)
+    coarse = jnp.minimum(exact + steps.astype(jnp.int32), num_buckets - 1)
+    return jnp.where(distance < exact, distance, coarse)

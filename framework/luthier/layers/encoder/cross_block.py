@@ -1,0 +1,164 @@
+"""A layer of a decoder that also looks at an encoded source.
+
+Shapes: B rows, L length, S source length, D embed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from luthier.layers.attention.biases import Bias
+from luthier.layers.attention.multi_head import KeyValues
+from luthier.layers.dropout import DropoutKeys, fold
+from luthier.layers.parameters import DType, Template, create
+from luthier.layers.positions import Tokens
+from luthier.parallel import constrain
+
+RESIDUAL_AXES = ("batch", "length", "embed")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """A source as the decoder sees it.
+
+    Args:
+      states_BSD: What the encoder made of it, [B, S, D].
+      tokens: Positions and segments of its tokens.
+    """
+
+    states_BSD: jax.Array
+    tokens: Tokens
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CrossCache:
+    """What a layer keeps while a target grows.
+
+    Args:
+      own: Keys and values of the target's tokens so far.
+      source: Keys and values of the source.
+    """
+
+    own: KeyValues
+    source: KeyValues
+
+
+class PreNormCrossBlock(nnx.Module):
+    """A decoder's layer, normalized before each part.
+
+    `x += dropout(attention(norm(x)))`, `x += dropout(cross_attention(norm(x), source))`,
+    `x += dropout(mlp(norm(x)))`.
+
+    Args:
+      attention: Template of the attention within the target, causal.
+      cross_attention: Template of the attention to the source, such as `CrossAttention`.
+      mlp: Template of the feed-forward part.
+      norm: Template of the three norms.
+      dropout: Template of the dropout on each part; None means none.
+      dim: D.
+      dtype: Type that is computed in.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1; Raffel et al. 2019,
+      arXiv 1910.10683, section 2.1 (norms before each part).
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+
+    def __init__(
+        self,
+        attention: Template,
+        cross_attention: Template,
+        mlp: Template,
+        norm: Template,
+        dropout: Template | None = None,
+        *,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        self.attention_norm = create(norm, **inherited)
+        self.attention = create(attention, **inherited)
+        self.cross_norm = create(norm, **inherited)
+        self.cross_attention = create(cross_attention, **inherited)
+        self.mlp_norm = create(norm, **inherited)
+        self.mlp = create(mlp, **inherited)
+        self.dropout = None if dropout is None else create(dropout, **inherited)
+
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens,
+        source: Encoded,
+        dropout: DropoutKeys | None = None,
+        bias: Bias | None = None,
+    ) -> jax.Array:
+        """Apply the layer.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Positions and segments of the target's tokens.
+          source: What the encoder made of the source.
+          dropout: Keys of this layer; None means no dropout.
+          bias: Makes what is added to the scores within the target; None means nothing.
+
+        Returns:
+          The same shape and type as x.
+        """
+        part_BLD = self.attention(self.attention_norm(x_BLD), tokens, fold(dropout, 3), bias)
+        x_BLD = self._add(x_BLD, part_BLD, dropout, 0)
+        memory = self.cross_attention.remember(source.states_BSD)
+        return self._finish(x_BLD, tokens, memory, source.tokens, dropout)
+
+    def init_cache(self, batch_size: int, length: int, source: Encoded) -> CrossCache:
+        """Make a cache for `length` tokens in each of `batch_size` rows, given their `source`."""
+        own = self.attention.init_cache(batch_size, length)
+        return CrossCache(own, self.cross_attention.remember(source.states_BSD))
+
+    def decode(
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens,
+        source: Tokens,
+        cache: CrossCache,
+        cached: Tokens,
+        start: jax.Array,
+        bias: Bias | None = None,
+    ) -> tuple[jax.Array, CrossCache]:
+        """Apply the layer to new tokens; see `Attention.decode`."""
+        normed_BLD = self.attention_norm(x_BLD)
+        part_BLD, own = self.attention.decode(normed_BLD, tokens, cache.own, cached, start, bias)
+        x_BLD = self._add(x_BLD, part_BLD, None, 0)
+        x_BLD = self._finish(x_BLD, tokens, cache.source, source, None)
+        return x_BLD, CrossCache(own, cache.source)
+
+    def _finish(
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens,
+        memory: KeyValues,
+        source: Tokens,
+        dropout: DropoutKeys | None,
+    ) -> jax.Array:
+        part_BLD = self.cross_attention(
+            self.cross_norm(x_BLD), tokens, memory, source, fold(dropout, 4)
+        )
+        x_BLD = self._add(x_BLD, part_BLD, dropout, 1)
+        return self._add(x_BLD, self.mlp(self.mlp_norm(x_BLD)), dropout, 2)
+
+    def _add(
+        self, x_BLD: jax.Array, part_BLD: jax.Array, dropout: DropoutKeys | None, site: int
+    ) -> jax.Array:
+        if self.dropout is not None:
+            part_BLD = self.dropout(part_BLD, fold(dropout, site))
+        return constrain(x_BLD + part_BLD.astype(x_BLD.dtype), RESIDUAL_AXES)

@@ -1,0 +1,88 @@
+"""A model beside a copy of itself that no optimizer touches: a reference, or a teacher."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from flax import nnx
+
+from luthier.layers import AXES, Template, create
+
+
+class Held(nnx.Variable):
+    """The value of a parameter in a copy: part of the state, below `variables/`, never trained."""
+
+
+class WithCopy(nnx.Module):
+    """A model, `trained`, and a copy of it, `copy`, which starts out equal.
+
+    The copy's parameters are variables of the state: they are saved and restored with it, and only
+    a task's updates change them. It is the reference of preference losses, and the teacher of
+    self-distillation. In all else this is the trained model.
+
+    Args:
+      model: Template of the model.
+      rngs: Supplies the keys of its parameters.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("rngs",)
+
+    def __init__(self, model: Template, *, rngs: nnx.Rngs):
+        self.trained = create(model, rngs=rngs)
+        self.copy = hold(self.trained)
+
+    def followed(self, decay: Any) -> dict[str, Any]:
+        r"""Return what the copy becomes when it follows the model: $c + (1 - d) (\theta - c)$.
+
+        Args:
+          decay: d.
+
+        Returns:
+          Arrays by the name of the variable in this module, for a task's updates.
+
+        Source: Tarvainen and Valpola 2017, arXiv:1703.01780, equation 2.
+        """
+        own = _by_name(nnx.state(self.copy, Held))
+        new = _by_name(nnx.state(self.trained, nnx.Param))
+        return {f"copy.{name}": old + (1 - decay) * (new[name] - old) for name, old in own.items()}
+
+    def __call__(self, *inputs: Any, **described: Any) -> Any:
+        """Call the trained model."""
+        return self.trained(*inputs, **described)
+
+    def hidden(self, *inputs: Any, **described: Any) -> Any:
+        """Return the trained model's hidden states."""
+        return self.trained.hidden(*inputs, **described)
+
+    def logits(self, hidden: Any) -> Any:
+        """Return the trained model's logits of its `hidden` states."""
+        return self.trained.logits(hidden)
+
+    def init_cache(self, batch_size: int, length: int) -> Any:
+        """Make an empty cache of the trained model for `batch_size` rows of `length`."""
+        return self.trained.init_cache(batch_size, length)
+
+    def decode(self, tokens_BL: Any, cache: Any) -> Any:
+        """Append `tokens_BL` to the rows of the trained model's `cache`."""
+        return self.trained.decode(tokens_BL, cache)
+
+
+def hold(module: Any) -> Any:
+    """Return a copy of a module whose parameters are `Held` variables, under the same names.
+
+    Args:
+      module: Any module; its other variables are copied as they are.
+    """
+    copy = nnx.clone(module)
+    for _, part in nnx.iter_modules(copy):
+        for name, value in list(vars(part).items()):
+            if isinstance(value, nnx.Param):
+                kept = {k: v for k, v in value.get_metadata().items() if k == AXES}
+                setattr(part, name, Held(jnp.array(value[...], copy=True), **kept))
+    return copy
+
+
+def _by_name(state: Any) -> dict[str, Any]:
+    flat = nnx.to_flat_state(state)
+    return {".".join(map(str, path)): variable.get_value() for path, variable in flat}

@@ -1,0 +1,119 @@
+"""Targets from sources, token by token.
+
+Shapes: B rows, S source length, D embed, V vocab.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from luthier.layers import Tokens
+from luthier.layers.encoder import Encoded
+from luthier.models.encoder_decoder import EncoderDecoder, TargetCache
+from luthier.models.generate import generate
+
+# Sizes are rounded up to a multiple of this, so that near ones share a compiled program.
+_LENGTH_MULTIPLE = 32
+
+
+class Conditional(nnx.Module):
+    """A language model of targets, given their sources: what `generate` can continue.
+
+    Args:
+      model: The encoder-decoder.
+      source: What its `encode` gave, one source in each row.
+    """
+
+    def __init__(self, model: EncoderDecoder, source: Encoded):
+        self.model = model
+        self.states_BSD = nnx.Variable(source.states_BSD)
+        self.positions_BS = nnx.Variable(source.tokens.positions_BL)
+        self.segments_BS = nnx.Variable(source.tokens.segments_BL)
+
+    @property
+    def source(self) -> Encoded:
+        """The sources."""
+        tokens = Tokens(self.positions_BS[...], self.segments_BS[...])
+        return Encoded(self.states_BSD[...], tokens)
+
+    def hidden(self, inputs_BL: jax.Array, **described: Any) -> jax.Array:
+        """Return what the logits are computed from; see `EncoderDecoder.decode_hidden`."""
+        return self.model.decode_hidden(inputs_BL, self.source, **described)
+
+    def logits(self, hidden_BLD: jax.Array) -> jax.Array:
+        """Return the logits of the next tokens, float32 [B, L, V]."""
+        return self.model.logits(hidden_BLD)
+
+    def init_cache(self, batch_size: int, length: int) -> TargetCache:
+        """Make a cache for the `batch_size` rows of the sources, and targets of `length` tokens."""
+        return self.model.init_cache(self.source, length)
+
+    def decode(self, tokens_BL: jax.Array, cache: TargetCache) -> tuple[jax.Array, TargetCache]:
+        """Append tokens to every target; see `EncoderDecoder.decode`."""
+        return self.model.decode(tokens_BL, cache)
+
+
+def transduce(
+    model: EncoderDecoder,
+    sources: Sequence[Sequence[int]],
+    *,
+    start_token: int,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop_tokens: Sequence[int] = (),
+    seed: int = 0,
+) -> list[list[int]]:
+    """Make a target for every source by sampling.
+
+    What is drawn for a source depends on the seed, the source and its place among the sources.
+
+    Args:
+      model: The encoder-decoder.
+      sources: Token ids; lengths may differ.
+      start_token: The token that every target begins with; it is not returned.
+      max_new_tokens: Most tokens of a target.
+      temperature: Divides the logits; 0 takes the likeliest token each time.
+      top_k: Draw from the k likeliest tokens; None means all.
+      top_p: Draw from the smallest set of likeliest tokens with probability p; None means all.
+      stop_tokens: A target ends where one of these is drawn; it is not returned.
+      seed: Seed of the draws.
+
+    Returns:
+      The tokens of each target.
+
+    Raises:
+      BadInput: An argument is out of its range; all such arguments are named.
+    """
+    if not sources:
+        return []
+    lengths_B = np.array([len(source) for source in sources], np.int32)
+    longest = max(int(lengths_B.max()), 1)
+    inputs_BS = np.zeros((len(sources), longest + -longest % _LENGTH_MULTIPLE), np.int32)
+    for row, source in zip(inputs_BS, sources, strict=True):
+        row[: len(source)] = source
+    segments_BS = (np.arange(inputs_BS.shape[1]) < lengths_B[:, None]).astype(np.int32)
+    graphdef, state = nnx.split(model)
+    encoded = _encode(graphdef, state, inputs_BS, segments_BS)
+    return generate(
+        Conditional(model, encoded),
+        [[start_token]] * len(sources),
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        stop_tokens=stop_tokens,
+        seed=seed,
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _encode(graphdef: Any, state: Any, inputs_BS: jax.Array, segments_BS: jax.Array) -> Encoded:
+    return nnx.merge(graphdef, state).encode(inputs_BS, segments_BL=segments_BS)

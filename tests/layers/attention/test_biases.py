@@ -1,0 +1,67 @@
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from luthier.layers import Alibi, Normal, PastBuckets, RelativeBias, SignedBuckets, Tokens
+
+# Made from another implementation by tools/make_family_goldens.py.
+GOLDENS = Path(__file__).parents[1] / "goldens" / "biases.npz"
+
+
+@pytest.fixture(scope="module")
+def golden():
+    with np.load(GOLDENS) as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "name"),
+    [
+        (SignedBuckets(), "buckets/1/32/128"),
+        (PastBuckets(), "buckets/0/32/128"),
+        (PastBuckets(8, 20), "buckets/0/8/20"),
+    ],
+    ids=repr,
+)
+def test_buckets(buckets, name, golden):
+    found = np.asarray(buckets(jnp.asarray(golden["offsets"])))
+    assert (found == golden[name]).all()
+    assert set(found.tolist()) <= set(range(buckets.num_buckets))
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 3, 8, 12, 16])
+def test_slopes(num_heads, golden):
+    bias = Alibi(num_heads)(Tokens.single(1, 2), Tokens.single(1, 2))
+    assert bias.shape == (1, num_heads, 2, 2)
+    np.testing.assert_allclose(-bias[0, :, 1, 0], golden[f"slopes/{num_heads}"], rtol=1e-6)
+
+
+def test_alibi_grows_with_the_distance():
+    tokens = Tokens.single(1, 5)
+    bias = np.asarray(Alibi(2)(tokens, tokens))[0]
+    distance = np.abs(np.arange(5)[:, None] - np.arange(5))
+    np.testing.assert_allclose(bias, [-(2.0**-4) * distance, -(2.0**-8) * distance])
+
+
+def test_a_learned_number_for_head_and_bucket():
+    bias = RelativeBias(3, PastBuckets(8, 20), Normal(1.0), rngs=nnx.Rngs(0))
+    assert bias.table.shape == (8, 3)
+    assert bias.table.get_metadata()["logical_axes"] == (None, "heads")
+    tokens = Tokens.single(2, 40)
+    found = np.asarray(bias(tokens, tokens))
+    assert found.shape == (2, 3, 40, 40)
+    table = np.asarray(bias.table[...])
+    assert (found[0, :, 30, 28] == table[2]).all()
+    assert (found[1, :, 39, 0] == table[7]).all()
+    assert (found[0, :, 3, 9] == table[0]).all()
+
+
+@pytest.mark.parametrize("bias", [Alibi(2), RelativeBias(2, table=Normal(1.0), rngs=nnx.Rngs(0))])
+def test_biases_follow_positions_and_not_places(bias, pack):
+    packed, alone = pack([[3, 4]], 9), Tokens.single(1, 4)
+    assert (bias(packed, packed)[..., 3:7, 3:7] == bias(alone, alone)).all()
+    last = Tokens(jnp.array([[3]]), jnp.array([[1]]))
+    assert (bias(last, alone) == bias(alone, alone)[..., 3:, :]).all()
