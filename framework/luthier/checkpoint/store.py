@@ -244,6 +244,15 @@ class Store:
             arrays_lib.load_iterator(path, iterator)
         return arrays_lib.load(path, abstract)
 
+    def load(self, step: int, abstract: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+        """Read some arrays without checking anything: for whoever called `check` before.
+
+        Args:
+          step: Which checkpoint.
+          abstract: Shape, dtype and sharding by name.
+        """
+        return arrays_lib.load(self._directory.committed()[step], abstract)
+
     def cut_back(self, step: int) -> None:
         """Delete every later checkpoint, and what killed saves left: training goes on from here."""
         self.wait()

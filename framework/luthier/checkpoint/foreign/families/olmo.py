@@ -1,0 +1,21 @@
+"""OLMo 2: norms after each part instead of before it, and on all queries or keys together."""
+
+from __future__ import annotations
+
+from luthier.checkpoint.foreign.families import llama
+from luthier.checkpoint.foreign.family import Family
+
+OLMO2 = Family(
+    name="olmo2",
+    model_types=("olmo2",),
+    architecture="Olmo2ForCausalLM",
+    prefix="model.",
+    ignored=llama.BUFFERS,
+    tensors=(
+        *llama.ends(),
+        *llama.norms(post_attention="attention_norm", post_feedforward="mlp_norm"),
+        *llama.attention(),
+        *llama.query_key_norms(),
+        *llama.gated_mlp(),
+    ),
+)

@@ -1,0 +1,63 @@
+"""Every family that luthier knows, by name and by the `model_type` of its config.json."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from luthier.checkpoint.foreign.families.gemma import GEMMA, GEMMA2, GEMMA3
+from luthier.checkpoint.foreign.families.gpt2 import GPT2
+from luthier.checkpoint.foreign.families.llama import LLAMA, MISTRAL
+from luthier.checkpoint.foreign.families.olmo import OLMO2
+from luthier.checkpoint.foreign.families.qwen import QWEN2, QWEN3
+from luthier.checkpoint.foreign.family import Family
+from luthier.errors import CheckpointError, Problem
+
+_FAMILIES = (GPT2, LLAMA, MISTRAL, GEMMA, GEMMA2, GEMMA3, QWEN2, QWEN3, OLMO2)
+
+
+@functools.cache
+def _by_name() -> Mapping[str, Family]:
+    return {family.name: family for family in _FAMILIES}
+
+
+def names() -> list[str]:
+    """Return the names of all families."""
+    return sorted(_by_name())
+
+
+def named(name: str) -> Family:
+    """Return the map of a family.
+
+    Args:
+      name: What it is called: `llama`, `gemma2`, ...
+
+    Raises:
+      CheckpointError: There is none of that name.
+    """
+    if name not in _by_name():
+        near = difflib.get_close_matches(name, names(), n=2)
+        remedy = f"there are: {', '.join(names())}"
+        problem = Problem(f"there is no family {name!r}", "", "", remedy, near)
+        raise CheckpointError(problem)
+    return _by_name()[name]
+
+
+def of_model_type(model_type: Any, where: str) -> Family:
+    """Return the map for files whose config.json has a `model_type`.
+
+    Args:
+      model_type: What it says; None where it says nothing.
+      where: The folder, for the message.
+
+    Raises:
+      CheckpointError: No family has that type.
+    """
+    for family in _FAMILIES:
+        if model_type in family.model_types:
+            return family
+    known = ", ".join(sorted(kind for family in _FAMILIES for kind in family.model_types))
+    what = f"config.json of {where} says model_type {model_type!r}, which no family has"
+    raise CheckpointError(Problem(what, remedy=f"known are {known}; or set restore.family"))

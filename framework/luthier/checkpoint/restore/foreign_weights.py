@@ -1,0 +1,267 @@
+"""Starting from the weights of others: a folder of safetensors, its names mapped to ours."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import ClassVar
+
+import numpy as np
+
+from luthier.checkpoint.foreign import families
+from luthier.checkpoint.foreign.family import Family, Resolved, View
+from luthier.checkpoint.foreign.layers import Cycles, Slot
+from luthier.checkpoint.foreign.layout import Fetch, Index
+from luthier.checkpoint.foreign.tensors import Tensors, read_config
+from luthier.checkpoint.foreign.tokenizer_files import tokenizer_files
+from luthier.checkpoint.foreign.writing import PLAIN
+from luthier.checkpoint.restore import named
+from luthier.checkpoint.restore.rules import ADAPTERS, Init, Rule, Take
+from luthier.checkpoint.restore.source import Found, Opened, Piece, Restore, Wanted
+from luthier.errors import CheckpointError, Problem
+
+_ROWS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Safetensors(Restore):
+    """Starts from a folder of safetensors, as the Hugging Face hub has them; read lazily.
+
+    On the command line `restore=safetensors:DIR` is the same as
+    `restore=luthier.checkpoint.Safetensors("DIR")`.
+
+    Args:
+      directory: The folder, or one file of it.
+      family: The map from its names to ours: the name of a family, or a map of your own; None
+        goes by its config.json, and by luthier's own names where there is none.
+      rules: Which parameters are taken, initialized or skipped; the first that matches has a
+        parameter. By default all are taken, but for adapters.
+    """
+
+    WORD: ClassVar[str] = "safetensors"
+
+    directory: str
+    family: str | Family | None = None
+    rules: Sequence[Rule] = (Init(ADAPTERS), Take())
+
+    @property
+    def claims(self) -> Sequence[Rule]:
+        """The rules."""
+        return self.rules
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Opened]:
+        """Open the files. Raises as `Restore.open`."""
+        with Tensors(self.directory) as tensors:
+            family = self._family(tensors)
+            yield _Plain(tensors) if family is None else _Foreign(tensors, family)
+
+    def _family(self, tensors: Tensors) -> Family | None:
+        if isinstance(self.family, Family):
+            return self.family
+        if self.family is not None:
+            return None if self.family == PLAIN else families.named(self.family)
+        config = read_config(tensors.path)
+        if config is None:
+            if tensors.metadata.get("format") == PLAIN:
+                return None
+            what = f"{tensors.path} has no config.json that tells the family"
+            remedy = f"set restore.family: {', '.join(families.names())}, or {PLAIN} for our names"
+            raise CheckpointError(Problem(what, "restore", remedy=remedy))
+        return families.of_model_type(config.get("model_type"), str(tensors.path))
+
+
+class _Plain(Opened):
+    """Safetensors under luthier's own names."""
+
+    def __init__(self, tensors: Tensors):
+        self._tensors = tensors
+
+    @property
+    def title(self) -> str:
+        return f"{self._tensors.path} (luthier's names)"
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        return _notes(self._tensors)
+
+    @property
+    def tokenizer(self) -> pathlib.Path:
+        return self._tensors.path
+
+    def find(self, wanted: Wanted) -> Found:
+        there = {name: (d.shape, d.dtype) for name, d in self._tensors.described.items()}
+        return named.find(there, self._tensors.read, wanted, str(self._tensors.path))
+
+
+class _Foreign(Opened):
+    """Safetensors of a family."""
+
+    def __init__(self, tensors: Tensors, family: Family):
+        self._tensors, self._family = tensors, family
+        config = read_config(tensors.path) or {}
+        self._is_tied = config.get("tie_word_embeddings", family.is_tied)
+        names = tensors.described
+        prefixed = any(name.startswith(family.prefix) for name in names)
+        self._bare = family.prefix if family.prefix and not prefixed else ""
+
+    @property
+    def title(self) -> str:
+        return f"{self._tensors.path} ({self._family.name})"
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        return _notes(self._tensors)
+
+    @property
+    def tokenizer(self) -> pathlib.Path:
+        return self._tensors.path
+
+    def find(self, wanted: Wanted) -> Found:
+        model = {**wanted.initialized, **wanted.skipped, **wanted.taken}
+        cycles = Cycles.find({source: target.stacked for source, target in model.values()})
+        layers = {
+            name: list(cycles.slots(source, target.stacked))
+            for name, (source, target) in model.items()
+        }
+        # All of the model is looked at: a tensor may hold what is taken beside what is not.
+        places = {layer: slot for own in layers.values() for layer, slot in own}
+        resolved = self._family.resolve(places, wanted.limits)
+        taken = {layer: slot for name in wanted.taken for layer, slot in layers[name]}
+        needed = {resolved.views[layer].foreign for layer in taken if layer in resolved.views}
+        left = {
+            resolved.views[layer].foreign
+            for name in wanted.skipped
+            for layer, _ in layers[name]
+            if layer in resolved.views
+        }
+        problems = self._check(resolved, taken, needed)
+        problems += self._check_copies(resolved, needed, wanted.is_skipped)
+        problems += self._left_over(resolved, needed, left, wanted.is_skipped)
+        pieces: dict[str, Piece | list[Piece]] = {}
+        if not problems:
+            for name in wanted.taken:
+                own = layers[name]
+                found = [self._piece(resolved.views[layer], resolved) for layer, _ in own]
+                pieces[name] = found[0] if own[0][1].index is None else found
+        return Found(problems, pieces)
+
+    def _there(self, foreign: str) -> str:
+        """Return the name of a tensor in these files."""
+        return foreign.removeprefix(self._bare)
+
+    def _source_of(self, foreign: str, resolved: Resolved) -> str:
+        """Return the tensor that is read: the one that it is tied to, where it is absent itself."""
+        name = self._there(foreign)
+        if self._is_tied and name not in self._tensors.described and foreign in resolved.sources:
+            return self._there(resolved.sources[foreign])
+        return name
+
+    def _check(
+        self, resolved: Resolved, taken: Mapping[str, Slot], needed: Set[str]
+    ) -> list[Problem]:
+        family, described = self._family.name, self._tensors.described
+        problems = [
+            Problem(f"{name} {list(taken[name].shape)} has no tensor in the {family} family")
+            for name in resolved.unknown
+            if name in taken
+        ]
+        problems += [Problem(sentence) for sentence in resolved.broken]
+        for foreign, shape in resolved.shapes.items():
+            if foreign not in needed:
+                continue
+            name, ours = self._source_of(foreign, resolved), self._ours(foreign, resolved)
+            if name not in described:
+                what = f"{name} {list(shape)} is not in the files; it is {ours} here"
+                problems.append(Problem(what))
+            elif described[name].shape != shape:
+                what = f"{name} is {list(described[name].shape)} in the files, and {list(shape)}"
+                problems.append(Problem(f"{what} is needed for {ours}"))
+            elif described[name].dtype.startswith("F"):
+                what = f"{name} is of dtype {described[name].dtype}, which is not supported"
+                problems.append(Problem(what))
+        return problems
+
+    def _ours(self, foreign: str, resolved: Resolved) -> str:
+        names = [name for name, view in resolved.views.items() if view.foreign == foreign]
+        return ", ".join(f"{name} {list(resolved.views[name].shape)}" for name in names)
+
+    def _check_copies(
+        self, resolved: Resolved, needed: Set[str], is_skipped: Callable[[str], bool]
+    ) -> list[Problem]:
+        described, problems = self._tensors.described, []
+        for foreign, original in resolved.copies.items():
+            copy, first = self._there(foreign), self._there(original)
+            is_there = copy in described and first in described
+            if not is_there or original not in needed or is_skipped(copy):
+                continue
+            if not self._equal(copy, first):
+                what = f"{copy} differs from {first}, and the model ties them"
+                remedy = "give the model an Unembedding of its own, or skip it: Skip(pattern)"
+                problems.append(Problem(what, remedy=remedy))
+        return problems
+
+    def _equal(self, first: str, second: str) -> bool:
+        described = self._tensors.described
+        shape = described[first].shape
+        if shape != described[second].shape:
+            return False
+        whole = [slice(0, size) for size in shape[1:]]
+        for start in range(0, shape[0], _ROWS):
+            rows = (slice(start, min(start + _ROWS, shape[0])), *whole)
+            if not np.array_equal(
+                self._tensors.read(first, rows), self._tensors.read(second, rows)
+            ):
+                return False
+        return True
+
+    def _left_over(
+        self,
+        resolved: Resolved,
+        needed: Set[str],
+        left: Set[str],
+        is_skipped: Callable[[str], bool],
+    ) -> list[Problem]:
+        used = {self._source_of(foreign, resolved) for foreign in needed}
+        used |= {self._there(foreign) for foreign in left}
+        used |= {self._there(copy) for copy, first in resolved.copies.items() if first in needed}
+        problems = []
+        for name, described in sorted(self._tensors.described.items()):
+            full = name if name.startswith(self._bare) else self._bare + name
+            ignored = self._family.is_ignored(full) or is_skipped(name)
+            if name in used or ignored:
+                continue
+            ours = self._family.ours_of(full) or self._family.ours_of(name)
+            absent = [name for name in ours if name not in resolved.views]
+            why = f"the model has no {', '.join(absent)}" if absent else "nothing takes it"
+            why = why if ours else "the family has no such tensor"
+            what = f"{name} {list(described.shape)} of the files has no place to go: {why}"
+            problems.append(
+                Problem(what, remedy="" if absent else "leave it unread: Skip(pattern)")
+            )
+        return problems
+
+    def _piece(self, view: View, resolved: Resolved) -> Piece:
+        name = self._source_of(view.foreign, resolved)
+
+        def fetch(block: Index) -> np.ndarray:
+            if view.offset:
+                part = block[view.axis]
+                moved = slice(part.start + view.offset, part.stop + view.offset)
+                block = (*block[: view.axis], moved, *block[view.axis + 1 :])
+            return self._tensors.read(name, block)
+
+        read = functools.partial(_read, view, fetch, resolved.limits)
+        return Piece(name, self._tensors.described[name].dtype, read)
+
+
+def _read(view: View, fetch: Fetch, limits: Mapping[str, int], index: Index) -> np.ndarray:
+    return view.layout.read(fetch, view.shape, index, limits)
+
+
+def _notes(tensors: Tensors) -> dict[str, str]:
+    files = tokenizer_files(tensors.path)
+    return {"tokenizer": ", ".join(map(str, files))} if files else {}

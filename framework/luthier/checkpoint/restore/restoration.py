@@ -1,0 +1,188 @@
+"""A warm start, found and checked before anything is written: what comes from where."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from luthier.checkpoint.foreign.tokenizer_files import copy_tokenizer
+from luthier.checkpoint.restore.rules import Init, Skip, Take, claim
+from luthier.checkpoint.restore.source import (
+    Found,
+    Opened,
+    Piece,
+    Restore,
+    Target,
+    Wanted,
+    tensors_of,
+)
+from luthier.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import jax
+
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """Where one parameter comes from.
+
+    Args:
+      parameter: Its name.
+      source: The tensor or tensors that it was read from; `init` where the model made it.
+      shape: Its shape.
+      dtype: Its dtype, after the one that it has in the source where they differ.
+      rule: The number and kind of the rule that claimed it.
+    """
+
+    parameter: str
+    source: str
+    shape: tuple[int, ...]
+    dtype: str
+    rule: str
+
+
+class Restoration:
+    """A warm start whose names and shapes fit; a context manager that keeps its files open.
+
+    Args:
+      restore: Where parameters come from.
+      targets: The parameters that wait for values, by name.
+      limits: For logical dimensions that are padded in ours, their size without: `{"vocab": 258}`.
+
+    Raises:
+      CheckpointError: The source does not exist or is damaged; parameters are claimed by no rule;
+        tensors are missing, left over or misshapen: all are listed.
+    """
+
+    def __init__(self, restore: Restore, targets: Mapping[str, Target], limits: Mapping[str, int]):
+        self._targets = targets
+        self._claims = claim(restore.claims, targets)
+        self._open = contextlib.ExitStack()
+        try:
+            self._source: Opened = self._open.enter_context(restore.open())
+            self._found = self._find(restore, limits)
+        except BaseException:
+            self._open.close()
+            raise
+
+    def __enter__(self) -> Restoration:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    @property
+    def table(self) -> list[Provenance]:
+        """Where each parameter comes from, in the order of the names."""
+        return [self._provenance(name) for name in sorted(self._targets)]
+
+    @property
+    def summary(self) -> str:
+        """The whole in one line."""
+        counts = {
+            kind: sum(isinstance(claimed.rule, kind) for claimed in self._claims.values())
+            for kind in (Take, Init, Skip)
+        }
+        words = [f"{counts[Take]} parameters from {self._source.title}"]
+        words += [f"{counts[Init]} initialized"] if counts[Init] else []
+        words += [f"{counts[Skip]} skipped"] if counts[Skip] else []
+        return ", ".join(words)
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What else is known of the source, by label."""
+        return self._source.notes
+
+    def render(self) -> str:
+        """Return the table and the summary as text, for `restored.txt`."""
+        head = ("parameter", "from", "shape", "dtype", "rule")
+        rows = [
+            (row.parameter, row.source, str(list(row.shape)), row.dtype, row.rule)
+            for row in self.table
+        ]
+        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        lines = [
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (head, *rows)
+        ]
+        about = [f"# {self.summary}", *(f"# {k}: {v}" for k, v in self.notes.items())]
+        return "\n".join([*about, *lines]) + "\n"
+
+    def copy_tokenizer(self, folder: pathlib.Path) -> list[str]:
+        """Copy the files of the tokenizer that belongs to the weights; return their names."""
+        source = self._source.tokenizer
+        return [] if source is None or not source.exists() else copy_tokenizer(source, folder)
+
+    def read(self) -> dict[str, jax.Array]:
+        """Return the parameters that are taken, by name; the others are for the model to make."""
+        return self._source.read(self._found, self._targets)
+
+    def _find(self, restore: Restore, limits: Mapping[str, int]) -> Found:
+        def of(kind: type) -> dict[str, tuple[str, Target]]:
+            return {
+                name: (claimed.source, self._targets[name])
+                for name, claimed in self._claims.items()
+                if isinstance(claimed.rule, kind)
+            }
+
+        skips = [rule for rule in restore.claims if isinstance(rule, Skip)]
+
+        def is_skipped(name: str) -> bool:
+            return any(rule.claims(name) for rule in skips)
+
+        found = self._source.find(Wanted(of(Take), of(Init), of(Skip), is_skipped, limits))
+        if found.problems:
+            raise CheckpointError(
+                dataclasses.replace(problem, path=problem.path or "restore")
+                for problem in found.problems
+            )
+        return found
+
+    def _provenance(self, name: str) -> Provenance:
+        target, claimed = self._targets[name], self._claims[name]
+        dtype = str(np.dtype(target.dtype))
+        if name not in self._found.pieces:
+            return Provenance(name, "init", target.shape, dtype, str(claimed))
+        pieces = self._found.pieces[name]
+        kinds = {piece.dtype for piece in tensors_of(pieces)} - {dtype}
+        shown = f"{'/'.join(sorted(kinds))} -> {dtype}" if kinds else dtype
+        return Provenance(name, _sources(pieces), target.shape, shown, str(claimed))
+
+
+def _sources(pieces: Piece | Sequence[Piece]) -> str:
+    """Return the names of the tensors, those that differ in a number only as one."""
+    names = list(dict.fromkeys(piece.tensor for piece in tensors_of(pieces)))
+    patterns = {_NUMBER.sub("#", name) for name in names}
+    if len(names) < 2 or len(patterns) > 1:
+        return ", ".join(names)
+    numbers = [_NUMBER.findall(name) for name in names]
+    parts = [
+        column[0] if len(set(column)) == 1 else f"{{{','.join(_ranges([*map(int, column)]))}}}"
+        for column in zip(*numbers, strict=True)
+    ]
+    filled = iter(parts)
+    return re.sub("#", lambda _: next(filled), patterns.pop())
+
+
+def _ranges(numbers: Sequence[int]) -> list[str]:
+    steps = {b - a for a, b in itertools.pairwise(numbers)}
+    if len(numbers) > 2 and len(steps) == 1:
+        step = steps.pop()
+        every = "" if step == 1 else f":{step}"
+        return [f"{numbers[0]}..{numbers[-1]}{every}"]
+    return [str(number) for number in numbers]

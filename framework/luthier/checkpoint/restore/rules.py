@@ -1,0 +1,138 @@
+"""Rules of a warm start: for each parameter, in order, where it comes from.
+
+The first rule whose pattern is found in a parameter's name claims it; a parameter that none claims
+is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+
+from luthier.errors import BadInput, CheckpointError, Problem
+
+ADAPTERS = r"\.lora_[ab]$"
+"""What the names of adapters match, and of no other parameters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What is done with the parameters whose name has a match of the pattern in it.
+
+    Args:
+      pattern: A regular expression, as `re.search` takes it.
+
+    Raises:
+      BadInput: The pattern is no regular expression.
+    """
+
+    pattern: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no regular expression."""
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            what = f"{self.pattern!r} is no regular expression: {error}"
+            remedy = "write it as Python's re.search takes it"
+            raise BadInput(Problem(what, remedy=remedy)) from error
+
+    def claims(self, name: str) -> bool:
+        """Return whether the rule is for what is called `name`."""
+        return re.search(self.pattern, name) is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Take(Rule):
+    r"""Restores parameters from the source; one that the source lacks is an error.
+
+    Args:
+      pattern: Which parameters; all of them by default.
+      source: What stands in the source's name in the place of the match, with `\1` for the first
+        group; None where the source has the same name. `Take(r"^encoder\.", "")` restores
+        `encoder.norm.scale` from `norm.scale`.
+    """
+
+    source: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a template that refers to no group."""
+        super().__post_init__()
+        try:
+            re.compile(self.pattern).sub(self.source or "", "")
+        except (re.error, IndexError) as error:
+            what = f"{self.source!r} does not go with the pattern {self.pattern!r}: {error}"
+            raise BadInput(Problem(what)) from error
+
+    def source_of(self, name: str) -> str:
+        """Return what the parameter called `name` is called in the source."""
+        if self.source is None:
+            return name
+        return re.sub(self.pattern, self.source, name, count=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Init(Rule):
+    """Initializes parameters as the model says: adapters, or what else the source does not have.
+
+    Args:
+      pattern: Which parameters.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Skip(Rule):
+    """Leaves tensors of the source unread; parameters of that name are initialized.
+
+    Unlike `Init` it is for what the source does have, such as a head for other classes: a tensor
+    that goes nowhere is an error otherwise.
+
+    Args:
+      pattern: Which parameters, and which tensors of the source.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A parameter and the rule that claims it.
+
+    Args:
+      rule: The rule.
+      number: Its place in the list, from 1.
+      source: What the parameter is called in the source.
+    """
+
+    rule: Rule
+    number: int
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.number} {type(self.rule).__name__.lower()}"
+
+
+def claim(rules: Sequence[Rule], names: Iterable[str]) -> dict[str, Claim]:
+    """Return the rule of every parameter.
+
+    Args:
+      rules: In order; the first that claims a name has it.
+      names: Names of parameters.
+
+    Raises:
+      CheckpointError: Nobody claims some of them; all are listed.
+    """
+    found, unclaimed = {}, []
+    for name in names:
+        for number, rule in enumerate(rules, 1):
+            if rule.claims(name):
+                source = rule.source_of(name) if isinstance(rule, Take) else name
+                found[name] = Claim(rule, number, source)
+                break
+        else:
+            unclaimed.append(name)
+    if unclaimed:
+        remedy = "add a rule: Take(pattern), Init(pattern) or Skip(pattern)"
+        what = f"{len(unclaimed)} parameters are claimed by no rule"
+        problems = [Problem(what, "restore.rules", remedy=remedy)]
+        raise CheckpointError([*problems, *(Problem(name) for name in unclaimed)])
+    return found

@@ -1,0 +1,174 @@
+"""What a source of weights is: something that finds tensors for parameters, and reads them."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from luthier.checkpoint.foreign.layers import Stacked
+from luthier.checkpoint.foreign.layout import Index, Shape
+from luthier.checkpoint.restore.rules import Rule
+from luthier.errors import Problem
+
+if TYPE_CHECKING:
+    import jax
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A parameter that waits for its values.
+
+    Args:
+      shape: Its shape.
+      dtype: Its dtype.
+      sharding: Where it goes; None means the default device.
+      is_stacked: Whether its first axis is that of scanned layers.
+    """
+
+    shape: Shape
+    dtype: Any
+    sharding: Any = None
+    is_stacked: bool = False
+
+    @property
+    def stacked(self) -> Stacked:
+        """What is asked for when layers are looked at."""
+        return Stacked(self.shape, self.is_stacked)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What is looked for in a source.
+
+    Args:
+      taken: Parameters to restore, with the name that each has in the source.
+      initialized: The same for parameters that the model makes.
+      skipped: The same for parameters that are left alone although the source has them.
+      is_skipped: Whether a tensor of the source may be left unread.
+      limits: For logical dimensions that are padded in ours, their size without.
+    """
+
+    taken: Mapping[str, tuple[str, Target]]
+    initialized: Mapping[str, tuple[str, Target]]
+    skipped: Mapping[str, tuple[str, Target]]
+    is_skipped: Callable[[str], bool]
+    limits: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """An array of the source, or a part of one, as a parameter or one layer of it needs it.
+
+    Args:
+      tensor: What the source calls it.
+      dtype: The dtype that it has there.
+      read: Returns a block of it, in the shape of ours.
+    """
+
+    tensor: str
+    dtype: str
+    read: Callable[[Index], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a source has for the parameters that were looked for.
+
+    Args:
+      problems: What is missing, left over or misshapen.
+      pieces: For each parameter the piece that is the whole of it, or those of its layers.
+    """
+
+    problems: Sequence[Problem] = ()
+    pieces: Mapping[str, Piece | Sequence[Piece]] = dataclasses.field(default_factory=dict)
+
+
+class Opened(abc.ABC):
+    """A source whose files are open."""
+
+    @property
+    @abc.abstractmethod
+    def title(self) -> str:
+        """The source in a few words, for the user."""
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What else should be known of it, by label."""
+        return {}
+
+    @property
+    def tokenizer(self) -> pathlib.Path | None:
+        """The folder with the files of the tokenizer that belongs to the weights, if any."""
+        return None
+
+    @abc.abstractmethod
+    def find(self, wanted: Wanted) -> Found:
+        """Look for tensors; reads names and shapes, and content only where two must be equal."""
+
+    def read(self, found: Found, targets: Mapping[str, Target]) -> dict[str, jax.Array]:
+        """Return the arrays, each device reading its own part."""
+        return {name: assemble(targets[name], pieces) for name, pieces in found.pieces.items()}
+
+
+class Restore(abc.ABC):
+    """Where the first parameters of a run come from; `experiment.restore`.
+
+    It is read once, when a new run starts; a run that goes on reads its own checkpoint.
+    """
+
+    @property
+    @abc.abstractmethod
+    def claims(self) -> Sequence[Rule]:
+        """Which parameters are taken, initialized or skipped, in order."""
+
+    @abc.abstractmethod
+    def open(self) -> AbstractContextManager[Opened]:
+        """Open the source.
+
+        Raises:
+          CheckpointError: It does not exist, or is damaged.
+        """
+
+
+def assemble(target: Target, pieces: Piece | Sequence[Piece]) -> jax.Array:
+    """Return a parameter, read straight into its shards.
+
+    Args:
+      target: Its shape, dtype and sharding.
+      pieces: The whole of it, or its layers in order.
+    """
+    import jax
+
+    blocks: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
+
+    def block(index: Any) -> np.ndarray:
+        bounds = tuple(
+            slice(*part.indices(size)[:2]) for part, size in zip(index, target.shape, strict=True)
+        )
+        key = tuple((part.start, part.stop) for part in bounds)
+        if key not in blocks:
+            blocks[key] = np.asarray(_read(pieces, bounds)).astype(target.dtype)
+        return blocks[key]
+
+    sharding = target.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.make_array_from_callback(target.shape, sharding, block)
+
+
+def _read(pieces: Piece | Sequence[Piece], index: Index) -> np.ndarray:
+    if isinstance(pieces, Piece):
+        return pieces.read(index)
+    return np.stack([piece.read(index[1:]) for piece in pieces[index[0]]])
+
+
+def tensors_of(pieces: Piece | Sequence[Piece]) -> Iterator[Piece]:
+    """Yield the pieces of a parameter."""
+    if isinstance(pieces, Piece):
+        yield pieces
+    else:
+        yield from pieces

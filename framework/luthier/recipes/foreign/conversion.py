@@ -1,0 +1,135 @@
+"""Which family a model's graph is of, and what its config.json says."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from luthier import models
+from luthier.checkpoint import foreign
+from luthier.errors import BadInput, Problem
+from luthier.recipes.foreign import gemma, gpt2, llama
+from luthier.recipes.foreign.essence import differences, essence
+from luthier.recipes.foreign.settings import Settings
+
+_SHOWN = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class _Converter:
+    read: Callable[[Settings], fdl.Partial[models.Decoder]]
+    write: Callable[[Any], dict[str, Any]]
+
+
+_CONVERTERS = {
+    "gpt2": _Converter(gpt2.read, gpt2.write),
+    "llama": _Converter(llama.read_llama, llama.write_llama),
+    "mistral": _Converter(llama.read_mistral, llama.write_mistral),
+    "qwen2": _Converter(llama.read_qwen2, llama.write_qwen2),
+    "qwen3": _Converter(llama.read_qwen3, llama.write_qwen3),
+    "gemma": _Converter(gemma.read_gemma, gemma.write_gemma),
+    "gemma2": _Converter(gemma.read_gemma2, gemma.write_gemma2),
+    "gemma3": _Converter(gemma.read_gemma3, gemma.write_gemma3),
+    "olmo2": _Converter(llama.read_olmo2, llama.write),
+}
+
+
+def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[models.Decoder]:
+    """Return the graph of the model that a config.json describes.
+
+    Args:
+      config: What it says, or the folder that it is in.
+
+    Raises:
+      BadInput: There is none; its family is not known; or it says what our models cannot do: all
+        problems at once.
+    """
+    where = "it"
+    if not isinstance(config, Mapping):
+        where, found = os.fspath(config), foreign.read_config(config)
+        if found is None:
+            raise BadInput(Problem(f"{where} has no config.json", remedy="give its folder"))
+        config = found
+    family = foreign.families.of_model_type(config.get("model_type"), where)
+    if family.name not in _CONVERTERS:
+        remedy = f"known are {', '.join(_CONVERTERS)}"
+        raise BadInput(Problem(f"no graph is made from a config of {family.name}", remedy=remedy))
+    settings = Settings(config)
+    model = _CONVERTERS[family.name].read(settings)
+    settings.raise_any()
+    return model
+
+
+def config_of(model: fdl.Buildable, family: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Return the family of a model, and the config.json that describes it.
+
+    What it describes is compared with the model, so that it never says something else.
+
+    Args:
+      model: A template of `luthier.models.Decoder`.
+      family: The family; None finds it.
+
+    Raises:
+      BadInput: The model computes something that no config.json of the family can say.
+    """
+    if family is not None and family not in _CONVERTERS:
+        foreign.families.named(family)
+        remedy = f"known are {', '.join(_CONVERTERS)}"
+        raise BadInput(Problem(f"no config.json of {family} can be written", remedy=remedy))
+    nearest: tuple[str, list[tuple[str, Any, Any]]] | None = None
+    for name in _CONVERTERS if family is None else [family]:
+        config = _config(model, name)
+        wrong = _wrong(model, config)
+        if not wrong:
+            return name, config
+        if nearest is None or len(wrong) < len(nearest[1]):
+            nearest = (name, wrong)
+    assert nearest is not None
+    raise BadInput(_problems(*nearest, is_guess=family is None))
+
+
+def _config(model: Any, name: str) -> dict[str, Any]:
+    """Return the settings, in the types that the family needs; empty where they cannot be made."""
+    family = foreign.families.named(name)
+    try:
+        config = _CONVERTERS[name].write(model)
+    except (BadInput, TypeError, ValueError, ArithmeticError, AttributeError):
+        return {}
+    return {
+        "architectures": [family.architecture],
+        "model_type": family.model_types[0],
+        **config,
+    }
+
+
+def _wrong(model: Any, config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    try:
+        return differences(essence(model), essence(model_of(config)))
+    except BadInput:
+        return [("", "another kind of model", "what its config.json says")]
+
+
+def _problems(name: str, wrong: list[tuple[str, Any, Any]], is_guess: bool) -> list[Problem]:
+    remedy = f"use --family {foreign.PLAIN} to write luthier's own names"
+    what = f"the model is no {name}"
+    if is_guess:
+        what = f"the model is of no family that config.json can describe; nearest is {name}"
+    lines = [
+        Problem(
+            f"is {_said(ours)} here, and {_said(theirs)} in a {name}",
+            f"model.{path}" if path else "model",
+        )
+        for path, ours, theirs in wrong[:_SHOWN]
+    ]
+    more = len(wrong) - _SHOWN
+    if more > 0:
+        lines.append(Problem(f"and {more} more differences"))
+    return [Problem(what, "model", remedy=remedy), *lines]
+
+
+def _said(value: Any) -> str:
+    return getattr(value, "__name__", str(value))

@@ -1,0 +1,133 @@
+"""What a model's graph computes, without how it is written down, started or run.
+
+Two graphs with the same essence are one function of their parameters: value nodes are evaluated,
+defaults filled in, and what changes initial values, dropout, types or the schedule of the
+computation is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from luthier import graph as graphs
+from luthier import layers
+from luthier.graph import signatures
+
+_EVERYWHERE = frozenset({"dtype", "param_dtype", "rngs", "dropout", "stack", "pad_to_multiple"})
+_INITIALIZERS: Mapping[Any, frozenset[str]] = {
+    layers.Linear: frozenset({"kernel"}),
+    layers.Embedding: frozenset({"table"}),
+    layers.Unembedding: frozenset({"kernel"}),
+    layers.LearnedPositions: frozenset({"table"}),
+    layers.LayerNorm: frozenset({"scale"}),
+    layers.RMSNorm: frozenset({"scale"}),
+}
+_SAME = {layers.FusedAttention: layers.EinsumAttention}
+
+Essence = Mapping[str, Any]
+
+
+def essence(model: fdl.Buildable) -> dict[str, Any]:
+    """Return what a decoder's graph computes, flat: values and classes by path.
+
+    Args:
+      model: A template of `luthier.models.Decoder`. Layers are spelled out one by one.
+    """
+    found: dict[str, Any] = {}
+    settings = _settings(model)
+    blocks = settings.pop("block", None)
+    for name, value in settings.items():
+        found.update(_flat(name, value))
+    kinds = blocks if isinstance(blocks, list | tuple) else [blocks]
+    flat = [dict(_flat("", kind)) for kind in kinds]
+    for layer in range(int(graphs.evaluate(settings.get("num_layers", 0)))):
+        own = _heads(flat[layer % len(flat)], graphs.evaluate(settings.get("dim")))
+        found.update({f"block[{layer}]{path}": value for path, value in own.items()})
+    found[""] = _target(model)
+    return found
+
+
+def differences(ours: Essence, theirs: Essence) -> list[tuple[str, Any, Any]]:
+    """Return where two essences differ: path, and what is there; None for nothing.
+
+    Args:
+      ours: An essence.
+      theirs: Another.
+    """
+    paths = sorted(set(ours) | set(theirs))
+    missing = object()
+    return [
+        (path, ours.get(path), theirs.get(path))
+        for path in paths
+        if ours.get(path, missing) != theirs.get(path, missing)
+    ]
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    value = graphs.evaluate(value) if graphs.is_value_node(value) else value
+    if isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _flat(f"{path}[{index}]", item)
+        return
+    settings = _settings(value)
+    if settings is None:
+        yield path, _plain(value)
+        return
+    yield path, _plain(_target(value))
+    for name, inside in settings.items():
+        yield from _flat(f"{path}.{name}" if path else f".{name}", inside)
+
+
+def _settings(value: Any) -> Any:
+    """Return the arguments that count of a node, a template class or an instance, or None."""
+    target = _target(value)
+    if isinstance(value, fdl.Buildable):
+        given = _defaults(target) | dict(value.__arguments__)
+    elif isinstance(value, type) and signatures.is_module_class(value):
+        given = _defaults(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        given = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+    else:
+        return None
+    hidden = _EVERYWHERE | _INITIALIZERS.get(target, frozenset())
+    kept = {name: inside for name, inside in given.items() if name not in hidden}
+    if "bias" in kept and target in _INITIALIZERS:
+        kept["bias"] = kept["bias"] is not None
+    return kept
+
+
+def _defaults(target: Any) -> dict[str, Any]:
+    """Return the defaults that count: what a parent hands over replaces its own."""
+    inherited = signatures.inherited(target) if signatures.is_module_class(target) else ()
+    defaults = signatures.arguments(target).defaults
+    return {name: value for name, value in defaults.items() if name not in inherited}
+
+
+def _target(value: Any) -> Any:
+    target = value.__fn_or_cls__ if isinstance(value, fdl.Buildable) else value
+    target = target if isinstance(target, type) or callable(target) else type(target)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | fdl.Buildable):
+        target = type(value)
+    return _SAME.get(target, target)
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _heads(block: Mapping[str, Any], dim: Any) -> dict[str, Any]:
+    """Fill in the sizes of heads that follow from others."""
+    found = dict(block)
+    heads = found.get(".attention.num_heads")
+    if heads:
+        if found.get(".attention.num_kv_heads") is None:
+            found[".attention.num_kv_heads"] = heads
+        if found.get(".attention.head_dim") is None:
+            found[".attention.head_dim"] = dim / heads
+        if found.get(".attention.core.scale", 0) is None:
+            found[".attention.core.scale"] = found[".attention.head_dim"] ** -0.5
+    return found

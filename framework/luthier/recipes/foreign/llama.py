@@ -1,0 +1,137 @@
+"""The config.json of Llama, and of the families that are near to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import fiddle as fdl
+
+from luthier import layers, models
+from luthier.recipes import decoders
+from luthier.recipes.foreign.settings import (
+    Settings,
+    has_bias,
+    is_tied,
+    rope_parameters,
+    value_at,
+)
+
+
+def read_llama(settings: Settings) -> fdl.Partial[models.Decoder]:
+    """Return the Llama that the settings describe."""
+    model = decoders.llama(**_sizes(settings, epsilon=1e-6))
+    _add_biases(settings, model)
+    return model
+
+
+def read_mistral(settings: Settings) -> fdl.Partial[models.Decoder]:
+    """Return the Mistral that the settings describe; without a window it is a Llama."""
+    window = settings.content.get("sliding_window", 4096)
+    sizes = _sizes(settings, epsilon=1e-6)
+    return decoders.llama(**sizes) if window is None else decoders.mistral(window=window, **sizes)
+
+
+def read_qwen2(settings: Settings) -> fdl.Partial[models.Decoder]:
+    """Return the Qwen 2 that the settings describe."""
+    settings.only("use_sliding_window", (False,), False)
+    return decoders.qwen2(**_sizes(settings, epsilon=1e-6))
+
+
+def read_qwen3(settings: Settings) -> fdl.Partial[models.Decoder]:
+    """Return the Qwen 3 that the settings describe."""
+    settings.only("use_sliding_window", (False,), False)
+    model = decoders.qwen3(**_sizes(settings, epsilon=1e-6, head_dim=128))
+    _add_biases(settings, model)
+    return model
+
+
+def read_olmo2(settings: Settings) -> fdl.Partial[models.Decoder]:
+    """Return the OLMo 2 that the settings describe."""
+    model = decoders.olmo2(**_sizes(settings, epsilon=1e-5))
+    _add_biases(settings, model)
+    return model
+
+
+def write(model: Any) -> dict[str, Any]:
+    """Return the settings that describe a model, as near as they can."""
+    attention = "block.attention"
+    heads, dim = value_at(model, f"{attention}.num_heads"), value_at(model, "dim")
+    rotary = rope_parameters(value_at(model, f"{attention}.rotary"))
+    scaling = {k: v for k, v in rotary.items() if k != "rope_theta"}
+    return {
+        "attention_bias": has_bias(model, f"{attention}.output"),
+        "head_dim": value_at(model, f"{attention}.head_dim") or dim // heads,
+        "hidden_act": "silu",
+        "hidden_size": dim,
+        "intermediate_size": value_at(model, "block.mlp.hidden_dim"),
+        "num_attention_heads": heads,
+        "num_hidden_layers": value_at(model, "num_layers"),
+        "num_key_value_heads": value_at(model, f"{attention}.num_kv_heads") or heads,
+        "rms_norm_eps": value_at(model, "norm.epsilon"),
+        "rope_parameters": rotary,
+        "rope_scaling": scaling if rotary["rope_type"] != "default" else None,
+        "rope_theta": rotary.get("rope_theta"),
+        "tie_word_embeddings": is_tied(model),
+        "vocab_size": value_at(model, "vocab_size"),
+    }
+
+
+def write_llama(model: Any) -> dict[str, Any]:
+    """Return the settings of a Llama."""
+    return write(model) | {"mlp_bias": has_bias(model, "block.mlp.up")}
+
+
+def write_mistral(model: Any) -> dict[str, Any]:
+    """Return the settings of a Mistral."""
+    window = value_at(model, "block.attention.core.mask.size")
+    return _without(write(model), "attention_bias") | {"sliding_window": window}
+
+
+def write_qwen2(model: Any) -> dict[str, Any]:
+    """Return the settings of a Qwen 2."""
+    return _without(write(model), "attention_bias") | {"use_sliding_window": False}
+
+
+def write_qwen3(model: Any) -> dict[str, Any]:
+    """Return the settings of a Qwen 3."""
+    return write(model) | {"use_sliding_window": False}
+
+
+Write = Callable[[Any], dict[str, Any]]
+
+
+def _without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+def _sizes(settings: Settings, epsilon: float, head_dim: int | None = None) -> dict[str, Any]:
+    settings.only("hidden_act", ("silu", "swish"), "silu")
+    base, scaling = settings.rotary()
+    tied = settings.get("tie_word_embeddings", False)
+    heads = settings.need("num_attention_heads")
+    return {
+        "vocab_size": settings.need("vocab_size"),
+        "dim": settings.need("hidden_size"),
+        "num_layers": settings.need("num_hidden_layers"),
+        "num_heads": heads,
+        "num_kv_heads": settings.get("num_key_value_heads", heads),
+        "head_dim": settings.get("head_dim", head_dim),
+        "hidden_dim": settings.need("intermediate_size"),
+        "rotary_base": base,
+        "rotary_scaling": scaling,
+        "epsilon": settings.get("rms_norm_eps", epsilon),
+        "stddev": settings.get("initializer_range", 0.02),
+        "unembedding": fdl.Partial(layers.TiedUnembedding) if tied else None,
+    }
+
+
+def _add_biases(settings: Settings, model: Any) -> None:
+    """Give the linear maps the biases that the settings ask for."""
+    bias = fdl.Config(layers.Zeros)
+    kernel = model.block.attention.projection.kernel
+    biased = fdl.Partial(layers.Linear, kernel=kernel, bias=bias)
+    if settings.get("attention_bias", False):
+        model.block.attention.projection = model.block.attention.output = biased
+    if settings.get("mlp_bias", False):
+        model.block.mlp.gate = model.block.mlp.up = model.block.mlp.down = biased

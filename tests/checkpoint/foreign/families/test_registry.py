@@ -1,0 +1,32 @@
+import pytest
+
+from luthier.checkpoint.foreign import families
+from luthier.errors import CheckpointError
+
+DECODERS = ("gemma", "gemma2", "gemma3", "gpt2", "llama", "mistral", "olmo2", "qwen2", "qwen3")
+
+
+def test_families_are_found_by_name_and_by_type():
+    assert set(DECODERS) <= set(families.names())
+    for name in families.names():
+        family = families.named(name)
+        assert family.name == name
+        for model_type in family.model_types:
+            assert families.of_model_type(model_type, "DIR") is family
+
+
+def test_no_two_tensors_of_a_family_have_a_name_in_common():
+    for name in families.names():
+        family = families.named(name)
+        for names in (
+            [tensor.foreign for tensor in family.tensors],
+            [part.ours for tensor in family.tensors for part in tensor.parts],
+        ):
+            assert len(names) == len(set(names)), name
+
+
+def test_what_does_not_exist_is_told_with_what_does():
+    with pytest.raises(CheckpointError, match="did you mean llama"):
+        families.named("lamma")
+    with pytest.raises(CheckpointError, match="DIR says model_type None"):
+        families.of_model_type(None, "DIR")
