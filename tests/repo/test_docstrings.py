@@ -18,8 +18,11 @@ WITHOUT_FORMULA = {
     "metrics/ratio.py": "a sum and a weight",
     "metrics/selector.py": "which metric decides",
     "metrics/totals.py": "sums over batches",
+    "optim/families/kronecker.py": "the state that Shampoo and SOAP share",
+    "optim/layouts.py": "how parameters are made up",
     "optim/masks.py": "which parameters by name",
     "optim/optimizer.py": "what a recipe returns",
+    "optim/partition.py": "which optimizer for which parameter",
     "optim/scalars.py": "scalars that may be traced",
 }
 

@@ -23,8 +23,9 @@ COMMANDS = {
     "train": "train an experiment, or continue its run",
     "evaluate": "evaluate a run's checkpoint",
     "generate": "sample text from a run's checkpoint",
+    "export": "write a run's weights for others, as safetensors",
     "runs": "list runs, look at one, sync one to W&B",
-    "data": "prepare data: train a tokenizer",
+    "data": "prepare a corpus, look at data, train a tokenizer",
 }
 
 # Failures of the machine, not of the program: one line and no traceback.

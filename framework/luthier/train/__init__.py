@@ -11,9 +11,17 @@ from typing import Any
 
 from luthier.train.results import Result
 from luthier.train.run import run
-from luthier.train.trained import Trained, evaluate_run, load_run, sample_run
+from luthier.train.trained import Trained, evaluate_run, export_run, load_run, sample_run
 
-__all__ = ["Result", "Trained", "evaluate_run", "load_run", "run", "sample_run"]
+__all__ = [
+    "Result",
+    "Trained",
+    "evaluate_run",
+    "export_run",
+    "load_run",
+    "run",
+    "sample_run",
+]
 
 
 class _CallableRoom(types.ModuleType):

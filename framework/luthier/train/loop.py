@@ -24,6 +24,7 @@ from luthier.train.evaluate import Evaluator
 from luthier.train.feed import Fed, Feed
 from luthier.train.interrupt import StopSignals
 from luthier.train.profile import Profiler
+from luthier.train.showing import Shows
 
 NUM_PENDING = 2
 """Steps whose scalars may still be on the device: the host never runs further ahead."""
@@ -124,6 +125,7 @@ class Loop:
             name: Evaluator(plan.program, evaluation, f"evaluations.{name}")
             for name, evaluation in self._experiment.evaluations.items()
         }
+        self._shows = Shows(plan.program, emit)
         self._saved_step = position.progress.steps
         self._evaluated_step: dict[str, int] = {}
         self._clock = time.perf_counter()
@@ -162,6 +164,7 @@ class Loop:
         self._pending.append((now, vector, fed))
         self._drain(NUM_PENDING)
         self._evaluate_due(before, now)
+        self._show_due(before, now, fed)
         self._save_due(before, now)
 
     def _next_progress(self, fed: Fed) -> Progress:
@@ -255,6 +258,13 @@ class Loop:
             ended = f"{rule.metric.name} has not improved since step {patience.best_step}"
             self.position.ended = ended
             self._emit(events.Notice(f"stopped early: {ended}"))
+
+    def _show_due(self, before: Progress, now: Progress, fed: Fed) -> None:
+        kinds = self._shows.due(before, now)
+        if kinds:
+            self._drain(0)
+            self._shows.show(kinds, now.steps, self.leaves, fed.arrays)
+            self._clock = time.perf_counter()
 
     def _save_due(self, before: Progress, now: Progress) -> None:
         checkpoints = self._experiment.checkpoints

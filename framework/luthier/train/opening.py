@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,9 @@ class Opened:
 
 
 @contextlib.contextmanager
-def open_run(graph: Any, plan: Any, request: Request) -> Iterator[Opened]:
+def open_run(
+    graph: Any, plan: Any, request: Request, before_new: Callable[[], Any] = lambda: None
+) -> Iterator[Opened]:
     """Find or make the directory of a run, and hold its lock within the `with` block.
 
     A graph names its run by its fingerprint, so that the same command continues the same run.
@@ -63,6 +65,7 @@ def open_run(graph: Any, plan: Any, request: Request) -> Iterator[Opened]:
       graph: What will be executed.
       plan: Its plan.
       request: Where the user wants it to go.
+      before_new: Called before a new directory is made; what it raises leaves nothing behind.
 
     Raises:
       RunError: Another process writes there, the run cannot be continued with this graph, or the
@@ -71,6 +74,7 @@ def open_run(graph: Any, plan: Any, request: Request) -> Iterator[Opened]:
     root, name = Path(plan.program.experiment.records.directory), plan.program.experiment.name
     existing = _existing(root, name, graph, request)
     if existing is None:
+        before_new()
         id = _new_id(root, name, graph)
         notices = _siblings(root, name, graph, request.packages)
         directory = RunDirectory.create(

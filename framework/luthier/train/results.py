@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from luthier.checkpoint import Provenance
 from luthier.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REQUEUE
 from luthier.metrics import Metric
 from luthier.train.interrupt import INTERRUPTED, PREEMPTED
@@ -25,6 +26,7 @@ class Result:
       sample: Text that the model generated at the end, or empty.
       message: What to do next, for people.
       was_over: Whether the run was finished before the call, which then did nothing.
+      restored: Where each parameter came from, where this call started a run by `restore`.
     """
 
     directory: Path
@@ -34,6 +36,7 @@ class Result:
     sample: str = ""
     message: str = ""
     was_over: bool = False
+    restored: Sequence[Provenance] = ()
 
     @property
     def exit_code(self) -> int:

@@ -27,6 +27,7 @@ REFUSED = {
     "data": "the order of the data would change",
     "seed": "the random streams would change",
     "training.global_batch_size": "the order of the data would change",
+    "restore": "it is read once, when a run starts",
 }
 """Paths below which a change makes another run of it, and why."""
 

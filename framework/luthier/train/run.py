@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,18 +12,19 @@ import jax
 
 from luthier import graph as graphs
 from luthier import plan as plans
-from luthier.checkpoint import Store, require_space
+from luthier.checkpoint import Provenance, Restoration, Store, require_space
 from luthier.errors import CheckpointError, LuthierError
 from luthier.parallel import format_bytes
-from luthier.program import materialize
+from luthier.program import WarmStart, materialize
 from luthier.program.program import Leaves
-from luthier.records import Recorder, events
+from luthier.records import Recorder, RunDirectory, events
 from luthier.train.feed import Feed
 from luthier.train.interrupt import INTERRUPTED, StopSignals
 from luthier.train.loop import Loop, Position, Rates
 from luthier.train.opening import Opened, Request, open_run, run_id
 from luthier.train.profile import ProfiledSteps, Profiler
 from luthier.train.results import FINISHED, Result
+from luthier.train.showing import check_shows
 from luthier.train.trained import final_sample
 
 
@@ -59,16 +61,23 @@ def run(
     steps = None if profile is None else ProfiledSteps.parse(profile)
     graphs.validate(graph, packages)
     plan = plans.make(graph, devices)
+    check_shows(plan.program)
     _look_at_data(plan)
     _look_at_disk(plan)
-    with open_run(graph, plan, Request(run, new, extend, packages)) as opened:
+    request = Request(run, new, extend, packages)
+    with WarmStart(plan.program) as warm, open_run(graph, plan, request, warm.open) as opened:
         if opened.is_over:
             return _over(opened)
-        return _train(plan, opened, steps, extend, command)
+        return _train(plan, opened, steps, extend, command, warm)
 
 
 def _train(
-    plan: Any, opened: Opened, profile: ProfiledSteps | None, extend: bool, command: str
+    plan: Any,
+    opened: Opened,
+    profile: ProfiledSteps | None,
+    extend: bool,
+    command: str,
+    warm: WarmStart,
 ) -> Result:
     experiment, directory = plan.program.experiment, opened.directory
     with contextlib.ExitStack() as stack:
@@ -79,14 +88,19 @@ def _train(
         feed = stack.enter_context(contextlib.closing(_feed(plan)))
         values, start = plan.program.values(), time.perf_counter()
         source = store if last is not None else None
-        leaves = materialize(plan.program, values, store=source, step=last, data=feed)
+        first = warm.open() if source is None else None
+        leaves = materialize(
+            plan.program, values, store=source, step=last, data=feed, restoration=first
+        )
+        restored = _record_restored(directory, first)
+        warm.close()
         if source is not None and last is not None:
             source.cut_back(last)
         directory.cut_back(last)
         recorder = stack.enter_context(experiment.records.open(directory))
         recorder.goodput.add("init", time.perf_counter() - start)
         position = _position(store, last, experiment, extend)
-        recorder.emit(_header(plan, opened, position))
+        recorder.emit(_header(plan, opened, position, restored))
         changed = store.notices(last) if store is not None and last is not None else []
         fallback = [f"{problem}; going on from step {last}" for problem in damage]
         for notice in [*opened.notices, *fallback, *changed]:
@@ -106,7 +120,31 @@ def _train(
         if store is not None:
             store.wait()
             _tell_committed(store, recorder)
-        return _end(loop, opened, recorder, status, command)
+        result = _end(loop, opened, recorder, status, command)
+        return dataclasses.replace(result, restored=restored.table)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Restored:
+    """What a warm start came to.
+
+    Args:
+      table: Where each parameter came from; empty where all were initialized.
+      summary: The same in one line.
+    """
+
+    table: Sequence[Provenance] = ()
+    summary: str = ""
+
+
+def _record_restored(directory: RunDirectory, restoration: Restoration | None) -> _Restored:
+    """Write where parameters came from into the run's directory, with the tokenizer's files."""
+    if restoration is None:
+        return _Restored()
+    if jax.process_index() == 0:
+        directory.write_restored(restoration.render())
+        restoration.copy_tokenizer(directory.tokenizer_path)
+    return _Restored(restoration.table, restoration.summary)
 
 
 def _run_loop(loop: Loop, recorder: Recorder) -> str:
@@ -260,7 +298,9 @@ def _rates(plan: Any) -> Rates:
     )
 
 
-def _header(plan: Any, opened: Opened, position: Position) -> events.Header:
+def _header(
+    plan: Any, opened: Opened, position: Position, restored: _Restored
+) -> events.Header:
     experiment = plan.program.experiment
     devices = list(plan.program.mesh.devices.flat)
     bytes_per_device = sum(plan.bytes_per_device.values())
@@ -278,7 +318,7 @@ def _header(plan: Any, opened: Opened, position: Position) -> events.Header:
         evaluations={
             name: _describe(evaluation.data) for name, evaluation in experiment.evaluations.items()
         },
-        notes={"state": format_bytes(plan.state_bytes)},
+        notes={"state": format_bytes(plan.state_bytes), "restored": restored.summary},
     )
 
 

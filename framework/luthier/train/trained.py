@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +16,9 @@ from luthier.checkpoint import Store
 from luthier.errors import Problem, RunError, ShardingError
 from luthier.metrics import Metric
 from luthier.models import generate
-from luthier.program import Program, Weights
+from luthier.program import Exported, Program, Weights, export
 from luthier.program.program import Leaves, Values
-from luthier.program.state import below, split
+from luthier.program.state import model_arrays, split
 from luthier.program.step import rngs_of
 from luthier.records import RunDirectory, find
 from luthier.train.evaluate import Evaluator
@@ -154,11 +155,57 @@ def sample_run(
     if not can_generate(trained.program):
         remedy = "sampling needs data with a tokenizer and a model with init_cache and decode"
         raise RunError(Problem(f"{trained.directory.id} cannot generate text", "", "", remedy))
-    if weights is Weights.EMA and trained.program.experiment.training.ema is None:
-        raise RunError(Problem(f"{trained.directory.id} keeps no moving average", "training.ema"))
+    _check_average(trained, weights)
     return sample_text(
         trained.program, trained.leaves, prompts, weights=weights.value, stop=stop, **options
     )
+
+
+def export_run(
+    run: str,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    weights: Weights = Weights.PARAMETERS,
+    family: str | None = None,
+    merge: bool = False,
+    **where: Any,
+) -> tuple[Trained, Exported]:
+    """Write a run's weights as a folder of safetensors that others can read.
+
+    Args:
+      run: The run's directory, id, or name.
+      output: The folder; None means `export-<step>` in the run's directory.
+      weights: The trained parameters, or their moving average.
+      family: Whose names and layouts; None finds it by the graph; `luthier` keeps our own names.
+      merge: Whether adapters are merged into the kernels that they stand beside.
+      **where: As for `load_run`.
+
+    Returns:
+      The run, and what was written.
+
+    Raises:
+      BadInput: There is no such run, checkpoint or average, the model is of no family, or the
+        folder cannot be written.
+    """
+    trained = load_run(run, **where)
+    _check_average(trained, weights)
+    directory = trained.directory
+    exported = export(
+        trained.program,
+        trained.leaves,
+        directory.path / f"export-{trained.step}" if output is None else output,
+        weights=weights.value,
+        family=family,
+        merge=merge,
+        tokenizer=directory.tokenizer_path,
+        metadata={"run": f"{directory.name}/{directory.id}", "step": str(trained.step)},
+    )
+    return trained, exported
+
+
+def _check_average(trained: Trained, weights: Weights) -> None:
+    if weights is Weights.EMA and trained.program.experiment.training.ema is None:
+        raise RunError(Problem(f"{trained.directory.id} keeps no moving average", "training.ema"))
 
 
 def module_of(program: Program, leaves: Leaves, weights: str = "parameters") -> Any:
@@ -172,7 +219,7 @@ def module_of(program: Program, leaves: Leaves, weights: str = "parameters") -> 
     experiment = program.experiment
     abstract = nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
     state = program.named(leaves)
-    return split(abstract)[0].merge(below(weights, state) | below("variables", state))
+    return split(abstract)[0].merge(model_arrays(state, weights))
 
 
 def can_generate(program: Program) -> bool:

@@ -268,3 +268,55 @@ def test_reading_warns_of_nothing():
     assert read("1if", str) == "1if"
     with pytest.raises(Unreadable):
         read(r"'\d' is 3", Any)
+
+
+class _Start:
+    """Where something starts."""
+
+
+class _Files(_Start):
+    WORD = "files"
+
+    def __init__(self, directory: str, depth: int = 1):
+        self.directory = directory
+
+
+class _Other(_Start):
+    WORD = "other"
+
+    def __init__(self, name: str):
+        self.name = name
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "argument", "value"),
+    [
+        ("files:a/b", _Files, "directory", "a/b"),
+        ("files:C:\\x y", _Files, "directory", "C:\\x y"),
+        ("files: 'a b' ", _Files, "directory", "a b"),
+        ("other:3", _Other, "name", "3"),
+    ],
+)
+def test_a_word_before_a_colon_is_the_node_of_the_class_that_has_it(text, target, argument, value):
+    node = read(text, _Start | None)
+    assert type(node) is fdl.Config
+    assert node.__fn_or_cls__ is target
+    assert getattr(node, argument) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("flies:a", r"no flies: here; did you mean files:\?"),
+        ("zzz:a", "there is files:, other:"),
+        ("files:", "nothing after the colon"),
+        ("/a/b", r"cannot read '/a/b'; write files:\.\.\. or other:\.\.\."),
+    ],
+)
+def test_words_that_are_not_there(text, said):
+    with pytest.raises(Unreadable, match=said):
+        read(text, _Start | None)
+
+
+def test_elsewhere_a_colon_is_text():
+    assert read("files:a", str) == "files:a"

@@ -2,7 +2,8 @@
 
 The annotation directs the reading: `1e3` is an int where an int is wanted, `bf16` a dtype, a bare
 word a string where a string is wanted, a member of an enum by name or value. `pkg.Mlp(dim=3)`
-becomes a node, `$model.dim * 4` a live value node.
+becomes a node, `$model.dim * 4` a live value node, and `safetensors:DIR` the node of the class that
+has this word at the place.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier.errors import Problem
+from luthier.graph import signatures
 from luthier.graph.grammar import calls, expressions, fitting, names, types
 from luthier.graph.grammar.choices import NOTHING, choice, choices
 from luthier.graph.grammar.expressions import parse
@@ -82,6 +84,8 @@ def _read(text: str, annotation: Any, current: Any, around: expressions.Surround
     for word, of_kind in (("partial:", fdl.Partial), ("config:", fdl.Config)):
         if text.startswith(word):
             text, kind = text.removeprefix(word).strip(), of_kind
+    if (made := _by_word(text, annotation)) is not None:
+        return made
     referring = around.only_references or (text[:1] == "$" and text[1:2].isidentifier())
     if kind is None and not referring:
         if (found := choice(text, annotation)) is not NOTHING:
@@ -111,9 +115,30 @@ def _read(text: str, annotation: Any, current: Any, around: expressions.Surround
         _raise_better(error, text, annotation)
 
 
+def _by_word(text: str, annotation: Any) -> fdl.Buildable | None:
+    """Return the node that `word:text` means at a place; None where it means none there."""
+    match = re.match(r"([a-z]\w*):", text)
+    words = names.words(annotation) if match else {}
+    if not match or not words:
+        return None
+    word, rest = match[1], text[match.end() :].strip()
+    if word not in words:
+        known = ", ".join(f"{other}:" for other in words)
+        near = [f"{other}:" for other in nearest(word, list(words))]
+        what = f"there is no {word}: here"
+        raise Unreadable(Problem(what, nearest=near, remedy="" if near else f"there is {known}"))
+    if not rest:
+        raise Unreadable(Problem(f"{text!r} says nothing after the colon"))
+    target = words[word]
+    return calls.make_node(target, fdl.Config, {signatures.arguments(target).names[0]: _text(rest)})
+
+
 def _raise_better(error: Unreadable, text: str, annotation: Any) -> typing.NoReturn:
     """Say what was wanted, where an unknown bare word was given."""
     wanted = types.members(annotation)
+    if known := names.words(annotation):
+        forms = " or ".join(f"{word}:..." for word in known)
+        raise Unreadable(dataclasses.replace(error.problem, remedy=f"write {forms}")) from None
     options = choices(annotation)
     if options and re.fullmatch(r"[\w.\-']+", text):
         what = f"{text!r} is not {types.describe(annotation)}"

@@ -92,6 +92,23 @@ def find_object(name: str, annotation: Any = Any, near: Sequence[Any] = ()) -> A
     return found
 
 
+def words(annotation: Any) -> dict[str, type]:
+    """Return the classes that a word before a colon means at a place: `safetensors:DIR`.
+
+    A class of the annotation, or a subclass, says its word in `WORD`; what follows the colon is its
+    first argument, as it stands.
+
+    Args:
+      annotation: The annotation of the place.
+    """
+    found: dict[str, type] = {}
+    for member in annotation_types.members(annotation):
+        for cls in _family(member):
+            if "WORD" in vars(cls):
+                found[cls.WORD] = cls  # type: ignore[attr-defined]
+    return found
+
+
 def _follow(found: Any, at: str, rest: Sequence[str]) -> Any:
     for part in rest:
         name = f"{at}.{part}"

@@ -1,0 +1,68 @@
+"""Small language models of Shakespeare's bytes, one for each family of decoders.
+
+Paper: Touvron et al. 2023, arXiv:2302.13971 (Llama); Gemma Team 2025, arXiv:2503.19786 (Gemma 3);
+  Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2); Yang et al.
+  2025, arXiv:2505.09388 (Qwen 3); OLMo et al. 2024, arXiv:2501.00656 (OLMo 2).
+Command: luthier train configs.lm.families, or one of its functions: configs.lm.families:gemma
+Hardware: 2 CPU cores.
+Expected: not measured yet.
+"""
+
+from __future__ import annotations
+
+import fiddle as fdl
+
+from configs.lm import quickstart
+from luthier import models, program
+from luthier.recipes import decoders
+
+# Bytes and two special tokens; about as many parameters as the quickstart's model.
+SIZES = {"vocab_size": 258, "dim": 128, "num_heads": 4, "pad_to_multiple": 8}
+
+
+def experiment() -> fdl.Config[program.Experiment]:
+    """Train a Llama: the quickstart's model, but for initial weights and epsilon."""
+    return llama()
+
+
+def llama() -> fdl.Config[program.Experiment]:
+    """Train a Llama."""
+    model = decoders.llama(**SIZES, num_layers=4, num_kv_heads=2, hidden_dim=384)
+    return _train("llama", model)
+
+
+def mistral() -> fdl.Config[program.Experiment]:
+    """Train a Mistral, whose tokens see 32 bytes back in each layer."""
+    sizes = {"num_layers": 4, "num_kv_heads": 2, "hidden_dim": 384}
+    return _train("mistral", decoders.mistral(window=32, **SIZES, **sizes))
+
+
+def gpt2() -> fdl.Config[program.Experiment]:
+    """Train a GPT-2, without dropout: the corpus is seen less than once."""
+    model = decoders.gpt2(**SIZES, num_layers=4, max_length=128, dropout_rate=None)
+    return _train("gpt2", model)
+
+
+def gemma() -> fdl.Config[program.Experiment]:
+    """Train a Gemma 3 of two local layers for each global one."""
+    heads = {"num_kv_heads": 2, "head_dim": 32, "query_scalar": 32}
+    turns = {"num_layers": 4, "locals_per_global": 2, "window": 32}
+    return _train("gemma", decoders.gemma3(**SIZES, **heads, **turns, hidden_dim=384))
+
+
+def qwen() -> fdl.Config[program.Experiment]:
+    """Train a Qwen 3."""
+    sizes = {"num_layers": 4, "num_kv_heads": 2, "head_dim": 32, "hidden_dim": 384}
+    return _train("qwen", decoders.qwen3(**SIZES, **sizes))
+
+
+def olmo() -> fdl.Config[program.Experiment]:
+    """Train an OLMo 2."""
+    model = decoders.olmo2(**SIZES, num_layers=4, num_kv_heads=2, hidden_dim=384)
+    return _train("olmo", model)
+
+
+def _train(name: str, model: fdl.Partial[models.Decoder]) -> fdl.Config[program.Experiment]:
+    graph = quickstart.experiment()
+    graph.name, graph.model = name, model
+    return graph

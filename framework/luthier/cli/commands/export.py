@@ -1,0 +1,83 @@
+"""Write a run's weights as a folder of safetensors, as the Hugging Face hub has them.
+
+RUN is a run's id or its beginning, NAME/ID, a folder, or `last`. The family is found by the model's
+graph; its config.json and the tokenizer's files are written with the weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from luthier.cli.arguments import Problems
+from luthier.cli.commands.evaluate import add_checkpoint, checkpoint
+from luthier.errors import EXIT_DONE, Problem
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments to `parser`."""
+    add_checkpoint(parser)
+    parser.add_argument(
+        "--to", choices=("safetensors",), default="safetensors", help="default: safetensors"
+    )
+    parser.add_argument(
+        "--output", metavar="DIR", help="the folder (default: export-STEP in the run's)"
+    )
+    parser.add_argument(
+        "--weights", choices=("parameters", "ema"), help="which weights (default: parameters)"
+    )
+    parser.add_argument(
+        "--family", metavar="NAME", help="whose names and layouts; luthier keeps our own names"
+    )
+    parser.add_argument(
+        "--merge", action="store_true", help="merge adapters into the kernels beside them"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
+    """Export; return the exit code.
+
+    Args:
+      arguments: What `add_arguments` describes.
+      unknown: Problems of the command line found so far.
+    """
+    problems = Problems(unknown)
+    if arguments.ema and arguments.weights == "parameters":
+        problems.add("--ema and --weights parameters say two things", remedy="leave out one")
+    if arguments.family is not None:
+        with problems.collected():
+            from luthier.checkpoint import foreign
+
+            if arguments.family != foreign.PLAIN:
+                foreign.families.named(arguments.family)
+    where = checkpoint(arguments, problems, "export")
+    from luthier import train
+    from luthier.program import Weights
+
+    averaged = arguments.ema or arguments.weights == "ema"
+    trained, exported = train.export_run(
+        arguments.run,
+        arguments.output,
+        weights=Weights.EMA if averaged else Weights.PARAMETERS,
+        family=arguments.family,
+        merge=arguments.merge,
+        **where,
+    )
+    if arguments.json:
+        found = {
+            "directory": str(exported.directory),
+            "family": exported.family,
+            "step": trained.step,
+            "tensors": exported.num_tensors,
+            "files": list(exported.files),
+        }
+        print(json.dumps(found, indent=1))
+        return EXIT_DONE
+    run_name = f"{trained.directory.name}/{trained.directory.id}"
+    print(
+        f"{run_name}, step {trained.step}: {exported.num_tensors} tensors ({exported.family}) in "
+        f"{exported.directory}"
+    )
+    print("\n".join(f"  {name}" for name in exported.files))
+    return EXIT_DONE
