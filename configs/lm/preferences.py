@@ -29,7 +29,7 @@ from luthier.recipes import decoders
 
 
 def experiment() -> fdl.Config[program.Experiment]:
-    """Train a transformer on 8,000 pairs of answers; pairs for 1,000 other sums are held out."""
+    """Train a transformer on 100,000 pairs of answers; pairs for 1,000 other sums are held out."""
     steps = value(1500, name="steps")
     return fdl.Config(
         program.Experiment,
@@ -49,10 +49,10 @@ def experiment() -> fdl.Config[program.Experiment]:
         ),
         task=fdl.Config(
             tasks.Preferences,
-            objective=fdl.Config(losses.DPO, beta=0.1),
+            objective=fdl.Config(losses.DPO, beta=1.0),
             reference=fdl.Config(tasks.HeldReference),
         ),
-        data=_sums("train", 8_000),
+        data=_sums("train", 100_000),
         evaluations={
             "held_out": fdl.Config(
                 program.Evaluation,
@@ -65,10 +65,10 @@ def experiment() -> fdl.Config[program.Experiment]:
             optim.adamw,
             learning_rate=fdl.Config(
                 optim.WarmupCosine,
-                peak=3e-3,
+                peak=2e-3,
                 warmup_steps=floor_divide(steps, 10),
                 total_steps=steps,
-                end=3e-5,
+                end=2e-5,
             ),
             b1=0.9,
             b2=0.98,

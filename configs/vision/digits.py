@@ -4,7 +4,7 @@ Paper: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.1192
   over patches of Beyer et al. 2022, arXiv:2205.01580. `resnet`: He et al. 2015, arXiv:1512.03385.
 Command: luthier train configs.vision.digits
 Hardware: 2 CPU cores, under 1 minute.
-Expected: accuracy >= 0.97 on held_out (0.000 on 2026-11-21).
+Expected: accuracy >= 0.96 on held_out (0.975 on 2026-11-21).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from luthier.recipes import encoders
 
 def experiment() -> fdl.Config[program.Experiment]:
     """Train a transformer on 1,440 digits; 357 are held out."""
-    steps = value(2500, name="steps")
+    steps = value(1500, name="steps")
     model = encoders.vit_mean(
         dim=64,
         num_layers=3,
@@ -104,7 +104,9 @@ def resnet() -> fdl.Config[program.Experiment]:
         block=fdl.Partial(layers.BasicBlock),
         stem=fdl.Partial(layers.SmallStem),
     )
-    set_value(graph, "training.steps", 400)
+    graph.optimizer.learning_rate.peak = 3e-3
+    graph.optimizer.learning_rate.end = 3e-5
+    set_value(graph, "training.steps", 800)
     return graph
 
 

@@ -29,7 +29,7 @@ from luthier.recipes import encoders
 
 def experiment() -> fdl.Config[program.Experiment]:
     """Train a transformer on 4,000 digits; 1,000 are held out."""
-    steps = value(1500, name="steps")
+    steps = value(1200, name="steps")
     model = encoders.vit_mean(
         dim=64,
         num_layers=3,
@@ -99,12 +99,14 @@ def resnet() -> fdl.Config[program.Experiment]:
         models.ResNet,
         num_classes=10,
         stage_sizes=(1, 1, 1),
-        width=16,
+        width=8,
         num_channels=1,
-        block=fdl.Partial(layers.BasicBlock),
+        block=fdl.Partial(layers.BasicBlock, last_norm=fdl.Partial(layers.BatchNorm)),
         stem=fdl.Partial(layers.SmallStem),
     )
-    set_value(graph, "training.steps", 400)
+    graph.optimizer.learning_rate.peak = 5e-3
+    graph.optimizer.learning_rate.end = 5e-5
+    set_value(graph, "training.steps", 500)
     return graph
 
 

@@ -24,6 +24,7 @@ _ROOMS = (
     "parallel",
     "plan",
     "program",
+    "recipes",
     "records",
     "tasks",
     "train",

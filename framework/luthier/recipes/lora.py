@@ -51,8 +51,8 @@ def lora(
 def without_lora(experiment_or_model: fdl.Buildable) -> Any:
     """Return the graph with plain linear maps in the place of those with adapters.
 
-    The parameters that go with it are those of `luthier.layers.merge_adapters`. What `lora` set in an
-    experiment beside the model stays as it is.
+    The parameters that go with it are those of `luthier.layers.merge_adapters`. What `lora` set in
+    an experiment beside the model stays as it is.
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.

@@ -298,9 +298,7 @@ def _rates(plan: Any) -> Rates:
     )
 
 
-def _header(
-    plan: Any, opened: Opened, position: Position, restored: _Restored
-) -> events.Header:
+def _header(plan: Any, opened: Opened, position: Position, restored: _Restored) -> events.Header:
     experiment = plan.program.experiment
     devices = list(plan.program.mesh.devices.flat)
     bytes_per_device = sum(plan.bytes_per_device.values())

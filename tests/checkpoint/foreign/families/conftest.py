@@ -1,19 +1,78 @@
-"""Slots of one layer of a decoder, by name."""
+"""Maps of families, tried on models of any size and on single layers."""
 
+import numpy as np
 import pytest
+from flax import nnx
 
-from luthier.checkpoint.foreign.layers import Slot
+from luthier import graph as graphs
+from luthier.checkpoint import Restoration, Safetensors, Target
+from luthier.checkpoint.foreign import foreign_tensors, write
+from luthier.checkpoint.foreign.layers import Slot, is_stacked, slots
+from luthier.layers import AXES
 
 D, H, G, K, F, V = 8, 4, 2, 3, 5, 7
 
 
+def _targets(graph):
+    """Return the parameters of a model's graph, without arrays."""
+    template = graphs.build(graph)
+    model = nnx.eval_shape(lambda: template(rngs=nnx.Rngs(0)))
+    return {
+        ".".join(map(str, path)): Target(
+            variable.shape, variable.dtype, None, is_stacked(variable.get_metadata().get(AXES))
+        )
+        for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param))
+    }
+
+
+def _resolve(family, graph, limits):
+    stacked = {name: target.stacked for name, target in _targets(graph).items()}
+    return family.resolve(slots(stacked), limits)
+
+
 @pytest.fixture
 def resolve():
-    """Return a function from a family and shapes by name to foreign shapes."""
+    """Return a function from a family, a model's graph and limits to the family's map for it."""
+    return _resolve
+
+
+@pytest.fixture
+def there_and_back(tmp_path):
+    """Return a function: a model's random parameters come back from files to the last bit.
+
+    It returns the shapes of the foreign tensors.
+    """
+
+    def check(family, graph, limits):
+        targets, rng = _targets(graph), np.random.default_rng(0)
+        arrays = {n: rng.normal(size=t.shape).astype(t.dtype) for n, t in targets.items()}
+        for name, array in arrays.items():
+            if name.endswith(".table") and limits and array.shape[0] > limits["vocab"]:
+                array[limits["vocab"] :] = 0  # padding, which does not travel
+        stacked = {name: target.stacked for name, target in targets.items()}
+        tensors = foreign_tensors(family, arrays, stacked, limits)
+        write(tmp_path / "weights", tensors, config=None, metadata={"format": "pt"})
+        with Restoration(Safetensors(str(tmp_path / "weights"), family), targets, limits) as found:
+            back = found.read()
+        assert set(back) == set(arrays)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(back[name], array, err_msg=name)
+        resolved = _resolve(family, graph, limits)
+        assert not resolved.unknown
+        assert not resolved.broken
+        assert resolved.shapes == {name: shape for name, (shape, *_) in tensors.items()}
+        return resolved.shapes
+
+    return check
+
+
+@pytest.fixture
+def shapes_of():
+    """Return a function from a family and shapes of ours by name to foreign shapes."""
 
     def run(family, shapes):
-        slots = {name: Slot(name, None, shape) for name, shape in shapes.items()}
-        found = family.resolve(slots, {})
+        places = {name: Slot(name, None, shape) for name, shape in shapes.items()}
+        found = family.resolve(places, {})
         assert not found.unknown
         assert not found.broken
         return found.shapes

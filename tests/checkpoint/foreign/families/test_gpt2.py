@@ -1,23 +1,23 @@
 from luthier.checkpoint.foreign.families.gpt2 import GPT2
 
 
-def test_queries_keys_and_values_are_one_tensor(resolve):
+def test_queries_keys_and_values_are_one_tensor(shapes_of):
     kernels = {f"blocks.3.attention.{n}.kernel": (8, 2, 4) for n in ("query", "key", "value")}
     biases = {f"blocks.3.attention.{n}.bias": (2, 4) for n in ("query", "key", "value")}
-    assert resolve(GPT2, kernels | biases) == {
+    assert shapes_of(GPT2, kernels | biases) == {
         "transformer.h.3.attn.c_attn.weight": (8, 24),
         "transformer.h.3.attn.c_attn.bias": (24,),
     }
 
 
-def test_kernels_are_as_ours(resolve):
+def test_kernels_are_as_ours(shapes_of):
     ours = {
         "embedding.position.table": (9, 8),
         "blocks.0.mlp.up.kernel": (8, 32),
         "blocks.0.attention.output.kernel": (2, 4, 8),
         "norm.bias": (8,),
     }
-    assert resolve(GPT2, ours) == {
+    assert shapes_of(GPT2, ours) == {
         "transformer.wpe.weight": (9, 8),
         "transformer.h.0.mlp.c_fc.weight": (8, 32),
         "transformer.h.0.attn.c_proj.weight": (8, 8),

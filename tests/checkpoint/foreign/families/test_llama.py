@@ -4,7 +4,7 @@ from luthier.checkpoint.foreign.families.llama import LLAMA, MISTRAL
 
 
 @pytest.mark.parametrize("family", [LLAMA, MISTRAL])
-def test_names_and_shapes(family, resolve, layer, foreign_layer):
+def test_names_and_shapes(family, shapes_of, layer, foreign_layer):
     ours = layer | {
         "blocks.1.attention_norm.scale": (8,),
         "blocks.1.mlp_norm.scale": (8,),
@@ -12,7 +12,7 @@ def test_names_and_shapes(family, resolve, layer, foreign_layer):
         "norm.scale": (8,),
         "unembedding.kernel": (8, 7),
     }
-    assert resolve(family, ours) == foreign_layer | {
+    assert shapes_of(family, ours) == foreign_layer | {
         "model.layers.1.input_layernorm.weight": (8,),
         "model.layers.1.post_attention_layernorm.weight": (8,),
         "model.embed_tokens.weight": (7, 8),
@@ -22,8 +22,8 @@ def test_names_and_shapes(family, resolve, layer, foreign_layer):
     assert not family.is_tied
 
 
-def test_biases_are_there_where_the_model_has_them(resolve):
-    assert resolve(LLAMA, {"blocks.0.attention.query.bias": (4, 3)}) == {
+def test_biases_are_there_where_the_model_has_them(shapes_of):
+    assert shapes_of(LLAMA, {"blocks.0.attention.query.bias": (4, 3)}) == {
         "model.layers.0.self_attn.q_proj.bias": (12,)
     }
 
