@@ -10,7 +10,7 @@ import jax
 
 jax.config.update("jax_num_cpu_devices", 8)
 
-# Many tests compile the same small programs: each is compiled once a session, by one of the workers.
+# Many tests compile the same small programs: each is compiled once a session, by one worker.
 _VARIABLE = "LUTHIER_TESTS_CACHE"
 if _VARIABLE not in os.environ:
     os.environ[_VARIABLE] = tempfile.mkdtemp(prefix="luthier-tests-")
