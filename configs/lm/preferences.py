@@ -30,7 +30,7 @@ from luthier.recipes import decoders
 
 def experiment() -> fdl.Config[program.Experiment]:
     """Train a transformer on 100,000 pairs of answers; pairs for 1,000 other sums are held out."""
-    steps = value(1500, name="steps")
+    steps = value(3000, name="steps")
     return fdl.Config(
         program.Experiment,
         name="preferences",
@@ -57,7 +57,7 @@ def experiment() -> fdl.Config[program.Experiment]:
             "held_out": fdl.Config(
                 program.Evaluation,
                 data=_sums("test", 1_000),
-                every=fdl.Config(durations.Steps, 300),
+                every=fdl.Config(durations.Steps, 1000),
                 global_batch_size=200,
             )
         },
@@ -79,7 +79,7 @@ def experiment() -> fdl.Config[program.Experiment]:
             program.Training, steps=steps, global_batch_size=64, guard=fdl.Config(optim.Guard)
         ),
         parallelism=fdl.Config(parallel.Parallelism, mesh=fdl.Config(parallel.Mesh)),
-        checkpoints=fdl.Config(checkpoint.Checkpoints, every=fdl.Config(durations.Steps, 500)),
+        checkpoints=fdl.Config(checkpoint.Checkpoints, every=fdl.Config(durations.Steps, 1000)),
         records=fdl.Config(
             records.Records,
             console=fdl.Config(records.Console),

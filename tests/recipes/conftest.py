@@ -61,8 +61,7 @@ def golden(abstract):
         with np.load(GOLDENS / f"{name}.npz") as file:
             arrays = dict(file)
         tensors = {k.removeprefix("foreign/"): v for k, v in arrays.items() if "/" in k}
-        model_type = json.loads(str(arrays["config"]))["model_type"]
-        family = families.of_model_type(model_type, name)
+        family = families.of_config(json.loads(str(arrays["config"])), name)
         return _filled(abstract(graph), family, tensors), arrays
 
     return load

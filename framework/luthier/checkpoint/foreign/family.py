@@ -64,6 +64,8 @@ class Family:
       prefix: The beginning of foreign names that files of a bare model lack.
       ignored: Patterns of tensors that are no weights, such as buffers.
       is_tied: Whether embedding and head are one where its config.json does not say.
+      config_patterns: What values of its config.json begin with (regular expressions, by key; ""
+        where the key is missing), where several families have one `model_type`.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Family:
     prefix: str = ""
     ignored: tuple[str, ...] = ()
     is_tied: bool = False
+    config_patterns: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def _matchers(self) -> list[tuple[re.Pattern[str], Tensor, int]]:

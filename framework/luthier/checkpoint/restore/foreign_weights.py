@@ -71,7 +71,7 @@ class Safetensors(Restore):
             what = f"{tensors.path} has no config.json that tells the family"
             remedy = f"set restore.family: {', '.join(families.names())}, or {PLAIN} for our names"
             raise CheckpointError(Problem(what, "restore", remedy=remedy))
-        return families.of_model_type(config.get("model_type"), str(tensors.path))
+        return families.of_config(config, str(tensors.path))
 
 
 class _Plain(Opened):

@@ -54,7 +54,7 @@ def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[
         if found is None:
             raise BadInput(Problem(f"{where} has no config.json", remedy="give its folder"))
         config = found
-    family = foreign.families.of_model_type(config.get("model_type"), where)
+    family = foreign.families.of_config(config, where)
     if family.name not in _CONVERTERS:
         remedy = f"known are {', '.join(_CONVERTERS)}"
         raise BadInput(Problem(f"no graph is made from a config of {family.name}", remedy=remedy))

@@ -3,16 +3,27 @@ import pytest
 from luthier.checkpoint.foreign import families
 from luthier.errors import CheckpointError
 
+ENCODERS = ("albert", "bert", "t5", "t5_gated", "vit")
 DECODERS = ("gemma", "gemma2", "gemma3", "gpt2", "llama", "mistral", "olmo2", "qwen2", "qwen3")
 
 
 def test_families_are_found_by_name_and_by_type():
-    assert set(DECODERS) <= set(families.names())
+    assert {*DECODERS, *ENCODERS} == set(families.names())
     for name in families.names():
         family = families.named(name)
         assert family.name == name
+        assert family.model_types
         for model_type in family.model_types:
-            assert families.of_model_type(model_type, "DIR") is family
+            config = {"model_type": model_type}
+            if name == "t5_gated":
+                config["feed_forward_proj"] = "gated-gelu"
+            assert families.of_config(config, "DIR") is family
+
+
+@pytest.mark.parametrize(("projection", "name"), [("relu", "t5"), ("gated-gelu", "t5_gated")])
+def test_kindred_families_are_told_apart_by_their_settings(projection, name):
+    config = {"model_type": "t5", "feed_forward_proj": projection}
+    assert families.of_config(config, "DIR").name == name
 
 
 def test_no_two_tensors_of_a_family_have_a_name_in_common():
@@ -29,4 +40,4 @@ def test_what_does_not_exist_is_told_with_what_does():
     with pytest.raises(CheckpointError, match="did you mean llama"):
         families.named("lamma")
     with pytest.raises(CheckpointError, match="DIR says model_type None"):
-        families.of_model_type(None, "DIR")
+        families.of_config({}, "DIR")

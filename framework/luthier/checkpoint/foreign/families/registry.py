@@ -1,21 +1,29 @@
-"""Every family that luthier knows, by name and by the `model_type` of its config.json."""
+"""Every family that luthier knows, by name and by what its config.json says."""
 
 from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from luthier.checkpoint.foreign.families.albert import ALBERT
+from luthier.checkpoint.foreign.families.bert import BERT
 from luthier.checkpoint.foreign.families.gemma import GEMMA, GEMMA2, GEMMA3
 from luthier.checkpoint.foreign.families.gpt2 import GPT2
 from luthier.checkpoint.foreign.families.llama import LLAMA, MISTRAL
 from luthier.checkpoint.foreign.families.olmo import OLMO2
 from luthier.checkpoint.foreign.families.qwen import QWEN2, QWEN3
+from luthier.checkpoint.foreign.families.t5 import T5, T5_GATED
+from luthier.checkpoint.foreign.families.vit import VIT
 from luthier.checkpoint.foreign.family import Family
 from luthier.errors import CheckpointError, Problem
 
-_FAMILIES = (GPT2, LLAMA, MISTRAL, GEMMA, GEMMA2, GEMMA3, QWEN2, QWEN3, OLMO2)
+_FAMILIES = (
+    *(GPT2, LLAMA, MISTRAL, GEMMA, GEMMA2, GEMMA3, QWEN2, QWEN3, OLMO2),
+    *(BERT, ALBERT, T5, T5_GATED, VIT),
+)
 
 
 @functools.cache
@@ -45,19 +53,23 @@ def named(name: str) -> Family:
     return _by_name()[name]
 
 
-def of_model_type(model_type: Any, where: str) -> Family:
-    """Return the map for files whose config.json has a `model_type`.
+def of_config(config: Mapping[str, Any], where: str) -> Family:
+    """Return the map for files with a config.json.
 
     Args:
-      model_type: What it says; None where it says nothing.
+      config: What it says; its `model_type` counts, and the values that kindred families differ in.
       where: The folder, for the message.
 
     Raises:
       CheckpointError: No family has that type.
     """
+    model_type = config.get("model_type")
     for family in _FAMILIES:
-        if model_type in family.model_types:
+        if model_type in family.model_types and all(
+            re.match(pattern, str(config.get(key, "")))
+            for key, pattern in family.config_patterns.items()
+        ):
             return family
-    known = ", ".join(sorted(kind for family in _FAMILIES for kind in family.model_types))
+    known = ", ".join(sorted({kind for family in _FAMILIES for kind in family.model_types}))
     what = f"config.json of {where} says model_type {model_type!r}, which no family has"
     raise CheckpointError(Problem(what, remedy=f"known are {known}; or set restore.family"))

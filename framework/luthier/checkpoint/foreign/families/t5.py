@@ -69,15 +69,16 @@ T5 = Family(
     architecture="T5ForConditionalGeneration",
     is_tied=True,
     ignored=_IGNORED,
+    config_patterns={"feed_forward_proj": "(?!gated)"},
     tensors=_tensors(("wi", "up")),
 )
 
-# Its files say `t5` too, so they are told apart by name only.
 T5_GATED = Family(
     name="t5_gated",
-    model_types=(),
+    model_types=("t5",),
     architecture="T5ForConditionalGeneration",
     is_tied=False,
     ignored=_IGNORED,
+    config_patterns={"feed_forward_proj": "gated"},
     tensors=_tensors(("wi_0", "gate"), ("wi_1", "up")),
 )
