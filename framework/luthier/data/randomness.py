@@ -23,7 +23,8 @@ class Draws:
 
     def __init__(self, examples: np.ndarray, visit: Visit, salt: int = 0):
         seed = np.array([visit.seed % 2**64], np.uint64)
-        key = mix(mix(seed) + np.uint64(salt) * _GOLDEN)
+        # An array, since NumPy warns where a scalar wraps around.
+        key = mix(mix(seed) + np.array([salt], np.uint64) * _GOLDEN)
         key = mix(key + np.asarray(examples).astype(np.uint64) * _GOLDEN)
         self._keys = mix(key + np.asarray(visit.epochs).astype(np.uint64) * _GOLDEN)
         self._calls = 0

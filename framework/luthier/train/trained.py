@@ -228,7 +228,11 @@ def can_generate(program: Program) -> bool:
     if getattr(experiment.data, "tokenizer", None) is None:
         return False
     make = experiment.model
-    return all(hasattr(getattr(make, "func", make), name) for name in ("init_cache", "decode"))
+    kind = getattr(make, "func", make)
+    # A model that encodes a source has nothing to continue: `luthier.models.transduce` is for it.
+    return all(hasattr(kind, name) for name in ("init_cache", "decode")) and not hasattr(
+        kind, "encode"
+    )
 
 
 def sample_text(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -15,8 +16,9 @@ from luthier.errors import DataError, Problem
 class Arithmetic(PreferenceSource):
     """Prompts `A+B=` with the right sum chosen and a wrong one rejected.
 
-    A and B are drawn from 0 to `largest`; the wrong answer differs by 1 to 9. A sum A+B is held
-    out where 7 A + 13 B leaves 0 divided by 10, so that no held-out prompt is ever trained on.
+    A and B are drawn from 0 to `largest`; the wrong answer differs by 1 to 9. Which split a prompt
+    belongs to is decided by a hash of its text (1 in 10 is held out), so that no held-out prompt is
+    ever trained on.
 
     Args:
       count: The number of prompts; one may come more than once.
@@ -45,7 +47,7 @@ class Arithmetic(PreferenceSource):
         random = np.random.Generator(np.random.Philox(key=[self.seed, 2 * index + held_out]))
         while True:
             a, b = (int(number) for number in random.integers(0, self.largest + 1, 2))
-            if ((7 * a + 13 * b) % 10 == 0) == bool(held_out):
+            if _is_held_out(f"{a}+{b}=") == bool(held_out):
                 break
         distance = int(random.integers(1, 10))
         wrong = a + b + (distance if random.integers(2) or a + b < distance else -distance)
@@ -54,3 +56,8 @@ class Arithmetic(PreferenceSource):
     def name(self, index: int) -> str:
         """Return `prompt N`, counted from 1."""
         return f"prompt {index + 1}"
+
+
+def _is_held_out(prompt: str) -> bool:
+    digest = hashlib.blake2b(prompt.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % 10 == 0
