@@ -160,17 +160,23 @@ def structure_of(experiment: Any) -> Structure:
 
 def layouts_of(experiment: Any) -> dict[str, Layout]:
     """Return how every parameter of the model is made up; computes nothing."""
-    model = nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
-    return split(model)[0].layouts()
+    layouts: dict[str, Layout] = {}
+    # The module stays inside: it may hold hoisted scalars, which are tracers.
+    jax.eval_shape(lambda: layouts.update(structure_of(experiment).layouts()))
+    return layouts
 
 
 def optimizer_axes(experiment: Any) -> dict[str, tuple[str | None, ...]]:
     """Return the logical axes that the optimizer tells of arrays in its state, by their name."""
-    model = nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
-    structure, parameters, _ = split(model)
-    trained, layouts = chosen(parameters, experiment.training.trainable), structure.layouts()
-    state = jax.eval_shape(lambda p: experiment.optimizer.init(p, layouts), trained)
-    told = flatten_tree("optimizer", state_axes(state, layouts))
+    told: State = {}
+
+    def init() -> None:
+        structure, parameters, _ = split(experiment.model(rngs=rngs_of(experiment.seed)))
+        trained, layouts = chosen(parameters, experiment.training.trainable), structure.layouts()
+        state = experiment.optimizer.init(trained, layouts)
+        told.update(flatten_tree("optimizer", state_axes(state, layouts)))
+
+    jax.eval_shape(init)
     return {name: axes.names for name, axes in told.items()}
 
 
