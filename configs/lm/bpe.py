@@ -4,7 +4,7 @@ Paper: Sennrich, Haddow and Birch 2016, "Neural Machine Translation of Rare Word
   Units", arXiv:1508.07909; the model is that of `configs.lm.quickstart`.
 Command: luthier train configs.lm.bpe
 Hardware: 2 CPU cores, under 3 minutes.
-Expected: not measured yet.
+Expected: nats_per_byte <= 1.67 on held_out (1.644 on 2026-11-21).
 
 The quickstart reads 0.9 million bytes, and this 1.3 million in about the same time; nats per byte
 of both can be compared.

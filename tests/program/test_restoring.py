@@ -1,5 +1,8 @@
 """Warm starts of programs; whole runs are in tests/train/test_warm_start.py."""
 
+import copy
+
+import fiddle as fdl
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +10,8 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import program as programs
+from luthier.checkpoint import FromRun, Store, Take
+from luthier.models import WithCopy
 from luthier.program.restoring import WarmStart, abstract_model, init_with, limits, targets
 
 SMALL = (
@@ -52,3 +57,30 @@ def test_what_is_given_replaces_what_would_be_made_and_averages_follow(program):
 def test_nothing_to_restore_is_nothing_to_open(program):
     with WarmStart(program) as warm:
         assert warm.open() is None
+
+
+@pytest.mark.parametrize("kind", ["same form", "other dtype"])
+def test_a_model_and_its_copy_both_start_from_one_run(program, kind, tmp_path):
+    state = program.named(program.init(program.values()))
+    # A run's parameters are not as its seed has them: otherwise nothing would be seen.
+    state = {name: array + array.dtype.type(1) for name, array in state.items()}
+    with Store(tmp_path) as store:
+        store.save(3, state)
+    graph = copy.deepcopy(program.graph)
+    graph.model = fdl.Partial(WithCopy, model=graph.model)
+    if kind == "other dtype":
+        graph.model.model.param_dtype = jnp.bfloat16
+    rules = [fdl.Config(Take, r"^(trained|copy)\.", "")]
+    graph.restore = fdl.Config(FromRun, str(tmp_path), rules=rules)
+    with_copy = programs.make(graph, jax.devices()[:2])
+    with WarmStart(with_copy) as warm:
+        arrays = warm.open().read()
+    found = with_copy.named(init_with(with_copy, with_copy.values(), arrays))
+    parameters = [n.removeprefix("parameters/") for n in state if n.startswith("parameters/")]
+    assert parameters
+    for name in parameters:
+        expected = np.asarray(state[f"parameters/{name}"]).astype(
+            found[f"parameters/trained.{name}"].dtype
+        )
+        np.testing.assert_array_equal(found[f"parameters/trained.{name}"], expected)
+        np.testing.assert_array_equal(found[f"variables/copy.{name}"], expected)
