@@ -11,9 +11,7 @@ import pytest
 from flax import nnx
 
 from luthier import graph
-from luthier.checkpoint.foreign.layers import Stacked, is_stacked, slots
 from luthier.layers import (
-    AXES,
     Attention,
     Dropout,
     Embedding,
@@ -26,6 +24,7 @@ from luthier.layers import (
     Unembedding,
 )
 from luthier.models import Decoder
+from tests.foreign_tensors import filled
 
 VOCAB = 23
 
@@ -100,28 +99,6 @@ def by_layer():
     return flatten
 
 
-def put(model, family, tensors):
-    """Return the (abstract) model with foreign tensors; every one of them must have its place."""
-    graphdef, state = nnx.split(model)
-    flat = {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
-    places = slots(
-        {k: Stacked(v.shape, is_stacked(v.get_metadata().get(AXES))) for k, v in flat.items()}
-    )
-    resolved = family.resolve(places, {})
-    assert not resolved.unknown
-    assert not resolved.broken
-    assert resolved.shapes == {name: tensor.shape for name, tensor in tensors.items()}
-    values = {name: np.zeros(variable.shape, np.float32) for name, variable in flat.items()}
-    for name, view in resolved.views.items():
-        whole = tuple(slice(0, size) for size in view.shape)
-        array = view.layout.read(tensors[view.foreign].__getitem__, view.shape, whole, {})
-        index = places[name].index
-        values[places[name].parameter][... if index is None else index] = array
-    for name, variable in flat.items():
-        variable.set_value(jnp.asarray(values[name]))
-    return nnx.merge(graphdef, state)
-
-
 @pytest.fixture(scope="session")
 def foreign_golden():
     """Return a function from a golden's name, a graph and a family to (model, arrays, config)."""
@@ -136,6 +113,6 @@ def foreign_golden():
             tensors = {key.removeprefix("foreign/"): arrays.pop(key) for key in names}
         make = graph.build(recipe)
         model = nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0)))
-        return put(model, family, tensors), arrays, config
+        return filled(model, family, tensors), arrays, config
 
     return load

@@ -6,6 +6,7 @@ value that is used. In the formulas $t$ is the step, $W$ the warmup and $T$ the 
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
@@ -44,7 +45,7 @@ class Constant:
 
 
 @dataclasses.dataclass(frozen=True)
-class Warmup:
+class Warmup(abc.ABC):
     r"""A linear rise to the peak, then a fall to the end; subclasses say along which curve.
 
     $$ \eta_t = \begin{cases} s + (p - s)\, t / W & t < W \\
@@ -67,9 +68,9 @@ class Warmup:
     end: float = 0.0
     start: float = 0.0
 
+    @abc.abstractmethod
     def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
         """Return how much of the way down is left, $f$, at a progress from 0 to 1."""
-        raise NotImplementedError
 
     def __call__(self, step: Any) -> jax.Array:
         """Return the value at `step`, float32."""

@@ -5,6 +5,7 @@ Shapes: B rows, L queries, S keys, H heads, G key and value heads, R = H / G, K 
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -48,7 +49,7 @@ class _Terms(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Masked:
+class _Masked(abc.ABC):
     """What all cores have in common: a mask, a scale, and zeros for queries that see nothing."""
 
     mask: Mask = Causal()
@@ -86,10 +87,11 @@ class _Masked:
         sees_BL11 = visible_BLS.any(-1)[:, :, None, None]
         return jnp.where(sees_BL11, context_BLHK, jnp.zeros((), context_BLHK.dtype))
 
+    @abc.abstractmethod
     def _attend(
         self, query_BLHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, terms: _Terms
     ) -> jax.Array:
-        raise NotImplementedError
+        """Attend; what comes of queries that see nothing does not matter."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -131,7 +131,43 @@ class BottleneckBlock(_Residual):
     _STRIDED: ClassVar[int] = 1
 
 
-class LargeStem(nnx.Module):
+class _Stem(nnx.Module):
+    """A convolution, norm and relu; subclasses say of what size."""
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("in_dim", "out_dim", "dtype", "param_dtype", "rngs")
+    _TAPS: ClassVar[int]
+    _STRIDE: ClassVar[int]
+
+    def __init__(
+        self,
+        norm: Template = BatchNorm,
+        *,
+        in_dim: int,
+        out_dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        convolution = _convolution(self._TAPS, self._STRIDE)
+        self.convolution = create(convolution, in_dim=in_dim, out_dim=out_dim, **kinds)
+        self.norm = create(norm, dim=out_dim, **kinds)
+
+    def __call__(self, x_BHWC: jax.Array, weights_B: jax.Array | None = None) -> jax.Array:
+        """Map images.
+
+        Args:
+          x_BHWC: [B, H, W, C].
+          weights_B: Handed on to the norm: weights of the rows in training, None in evaluation.
+
+        Returns:
+          [B, H / stride, W / stride, F].
+        """
+        x = jax.nn.relu(self.norm(self.convolution(x_BHWC), weights_B))
+        return constrain(x, IMAGE_AXES)
+
+
+class LargeStem(_Stem):
     """A convolution of 7 x 7 at stride 2, norm, relu, and the largest of 3 x 3 at stride 2.
 
     Args:
@@ -145,31 +181,18 @@ class LargeStem(nnx.Module):
     Source: He et al. 2015, arXiv:1512.03385, table 1.
     """
 
-    INHERITED: ClassVar[tuple[str, ...]] = ("in_dim", "out_dim", "dtype", "param_dtype", "rngs")
-
-    def __init__(
-        self,
-        norm: Template = BatchNorm,
-        *,
-        in_dim: int,
-        out_dim: int,
-        dtype: DType = jnp.float32,
-        param_dtype: DType = jnp.float32,
-        rngs: nnx.Rngs,
-    ):
-        kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        self.convolution = create(_convolution(7, 2), in_dim=in_dim, out_dim=out_dim, **kinds)
-        self.norm = create(norm, dim=out_dim, **kinds)
+    _TAPS: ClassVar[int] = 7
+    _STRIDE: ClassVar[int] = 2
 
     def __call__(self, x_BHWC: jax.Array, weights_B: jax.Array | None = None) -> jax.Array:
         """Map images x_BHWC to [B, H / 4, W / 4, F]; weights_B are handed on to the norm."""
-        x = jax.nn.relu(self.norm(self.convolution(x_BHWC), weights_B))
+        x = super().__call__(x_BHWC, weights_B)
         rim = ((0, 0), (1, 1), (1, 1), (0, 0))
         x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), rim)
         return constrain(x, IMAGE_AXES)
 
 
-class SmallStem(nnx.Module):
+class SmallStem(_Stem):
     """A convolution of 3 x 3, norm and relu, for images of few pixels.
 
     Args:
@@ -183,26 +206,8 @@ class SmallStem(nnx.Module):
     Source: He et al. 2015, arXiv:1512.03385, section 4.2.
     """
 
-    INHERITED: ClassVar[tuple[str, ...]] = ("in_dim", "out_dim", "dtype", "param_dtype", "rngs")
-
-    def __init__(
-        self,
-        norm: Template = BatchNorm,
-        *,
-        in_dim: int,
-        out_dim: int,
-        dtype: DType = jnp.float32,
-        param_dtype: DType = jnp.float32,
-        rngs: nnx.Rngs,
-    ):
-        kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        self.convolution = create(_convolution(3, 1), in_dim=in_dim, out_dim=out_dim, **kinds)
-        self.norm = create(norm, dim=out_dim, **kinds)
-
-    def __call__(self, x_BHWC: jax.Array, weights_B: jax.Array | None = None) -> jax.Array:
-        """Map images x_BHWC to [B, H, W, F]; weights_B are handed on to the norm."""
-        x = jax.nn.relu(self.norm(self.convolution(x_BHWC), weights_B))
-        return constrain(x, IMAGE_AXES)
+    _TAPS: ClassVar[int] = 3
+    _STRIDE: ClassVar[int] = 1
 
 
 def _convolution(taps: int, stride: int) -> Any:
