@@ -28,8 +28,10 @@ def _arguments(value: object) -> str:
     if getattr(value, "_is_protocol", False):
         return ""
     if inspect.isclass(value):
-        target = vars(value).get("__init__")
+        target = value.__init__
         skip = 1
+        if not str(getattr(target, "__module__", "")).startswith("luthier."):
+            return ""  # object's, Protocol's, ...
     else:
         target, skip = value, 0
     if not inspect.isfunction(target):
