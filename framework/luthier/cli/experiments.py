@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from luthier.cli import project
+from luthier.cli import project, references
 from luthier.cli.arguments import Problems
 
 
@@ -65,12 +64,7 @@ def _resolve(reference: str | None, problems: Problems, command: str, packages: 
         )
         return None
     with problems.collected():
-        from luthier import graph as graphs
-
-        recorded = Path(reference) / "config.json"
-        if recorded.is_file():
-            return graphs.from_json(recorded.read_text(encoding="utf-8"), packages)
-        return graphs.resolve(reference)
+        return references.load_reference(reference, packages)
     return None
 
 

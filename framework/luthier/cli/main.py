@@ -26,6 +26,7 @@ COMMANDS = {
     "export": "write a run's weights for others, as safetensors",
     "runs": "list runs, look at one, sync one to W&B",
     "data": "prepare a corpus, look at data, train a tokenizer",
+    "help": "read a page of the manual, or about one component",
 }
 
 # Failures of the machine, not of the program: one line and no traceback.
@@ -83,7 +84,7 @@ def _unknown(command: str) -> errors.BadInput:
 
 def _run(argv: Sequence[str]) -> int:
     words = [word for word in argv if word != "--debug"]
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in ("-h", "--help") or words == ["help"]:
         print(_usage(), end="")
         return errors.EXIT_DONE if words else errors.EXIT_BAD_INPUT
     if words[0] in ("-V", "--version", "version"):

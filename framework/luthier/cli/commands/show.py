@@ -14,6 +14,7 @@ from typing import Any
 
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems
+from luthier.cli.showing import why
 from luthier.cli.tables import table
 from luthier.errors import EXIT_DONE, Problem
 
@@ -64,7 +65,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     from luthier import graph as graphs
 
     if arguments.why:
-        return _show_history(graph, arguments)
+        why.print_why(graph, arguments.why, arguments.json)
+        return EXIT_DONE
     nodes = []
     for path in paths:
         with problems.collected():
@@ -76,19 +78,6 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
             if arguments.json
             else graphs.render(node, defaults=arguments.defaults)
         )
-    return EXIT_DONE
-
-
-def _show_history(graph: Any, arguments: argparse.Namespace) -> int:
-    from luthier import graph as graphs
-
-    graphs.get(graph, arguments.why)
-    entries = graphs.history(graph).get(arguments.why, [])
-    if arguments.json:
-        print(json.dumps(entries, indent=1))
-        return EXIT_DONE
-    rows = [(str(entry["value"]), str(entry["origin"])) for entry in entries]
-    print("\n".join(table(["value", "set by"], rows)) if rows else "left at its default")
     return EXIT_DONE
 
 

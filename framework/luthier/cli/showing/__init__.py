@@ -1,0 +1,1 @@
+"""What `luthier show` prints, one module for each kind of answer."""
