@@ -84,6 +84,13 @@ def project(tmp_path, monkeypatch) -> Path:
     return _make_project(tmp_path)
 
 
+@pytest.fixture
+def importable_project(project, monkeypatch) -> Path:
+    """The same, with the folder on `sys.path`, as the command line has it."""
+    monkeypatch.syspath_prepend(project)
+    return project
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
     """A project with one run of `trials.tiny`, trained to its end; not to be changed."""
