@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier.metrics import NATS_PER_TOKEN
+from luthier.metrics import EXACT_MATCH, NATS_PER_TOKEN
 from luthier.tasks import LanguageModelling, SequenceToSequence
 
 V, D, S, T = 11, 5, 6, 4
@@ -107,7 +107,7 @@ def test_evaluates_against_numpy():
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     nats = -np.take_along_axis(log_p, values["targets"][..., None], -1)[..., 0]
     ratios = SequenceToSequence().evaluate(model, values)
-    assert tuple(ratios) == LanguageModelling.metrics
+    assert tuple(ratios) == SequenceToSequence.metrics == (*LanguageModelling.metrics, EXACT_MATCH)
     expected = (nats * values["weights"]).sum() / 4
     assert NATS_PER_TOKEN.value(ratios[NATS_PER_TOKEN]) == pytest.approx(expected, rel=1e-5)
 
@@ -115,3 +115,26 @@ def test_evaluates_against_numpy():
 def test_declares_its_batch():
     assert set(SequenceToSequence.batch_axes) == set(batches()[0])
     assert SequenceToSequence().count_tokens(batches()[0]) == 4
+
+
+def test_a_target_matches_where_every_token_has_the_largest_logit():
+    packed, apart = batches()
+    model = Model(table())
+    for values in (packed, apart):
+        hidden = model.decode_hidden(
+            values["decoder_inputs"],
+            model.encode(
+                values["inputs"],
+                positions_BL=values["input_positions"],
+                segments_BL=values["input_segments"],
+            ),
+            positions_BL=values["positions"],
+            segments_BL=values["segments"],
+        )
+        best = np.asarray(jnp.argmax(model.logits(hidden), -1), np.int32)
+        # The first text is right, the second has one mistake.
+        targets = best.copy()
+        last = np.argwhere((values["documents"] == 6) & (values["positions"] == 2))[0]
+        targets[tuple(last)] = (targets[tuple(last)] + 1) % V
+        found = SequenceToSequence().evaluate(model, values | {"targets": targets})
+        assert EXACT_MATCH.value(found[EXACT_MATCH]) == 0.5

@@ -8,6 +8,7 @@ from luthier import graph as graphs
 from luthier import train
 from luthier.errors import BadInput, CheckpointError, TrainingStopped
 from luthier.records import RunDirectory
+from luthier.train.run import next_steps
 
 
 def _lines(result, kind):
@@ -99,6 +100,28 @@ def test_a_full_disk_is_seen_before_the_start(tiny, tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="is free"):
         train.run(tiny(tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_next_fits_the_model(finished):
+    directory = RunDirectory(finished.directory)
+    told = next_steps(directory, "finished", "luthier train x", 12, can_sample=True)
+    assert told.splitlines() == [
+        f"to extend: luthier train x training.steps=24 --run {directory.id} --extend",
+        f'to sample: luthier generate {directory.id} --prompt "To be"',
+    ]
+    assert "sample" not in next_steps(directory, "finished", "luthier train x", 12)
+    assert next_steps(directory, "interrupted", "luthier train x", 12) == (
+        "to resume: luthier train x"
+    )
+
+
+def test_the_header_tells_what_is_frozen(finished, tiny, tmp_path):
+    (header,) = _lines(finished, "header")
+    assert header["notes"]["trained"] == ""
+    mask = r"training.trainable=luthier.optim.Matching('norm\.scale$')"
+    result = train.run(tiny(tmp_path, "training.steps=1", "checkpoints=None", mask))
+    (header,) = _lines(result, "header")
+    assert header["notes"]["trained"] == f"48 of {header['parameters']:,} parameters"
 
 
 def test_too_many_refused_steps_stop_the_run(tiny, tmp_path):

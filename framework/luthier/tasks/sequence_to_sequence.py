@@ -10,8 +10,10 @@ import jax.numpy as jnp
 
 from luthier.layers.dropout import DropoutKeys
 from luthier.losses import TokenLosses
+from luthier.metrics import EXACT_MATCH, Metric, Ratio
 from luthier.tasks.language_modelling import LanguageModelling, token_keys
 from luthier.tasks.task import Batch
+from luthier.tasks.token_ratios import exact_match
 
 _SOURCE = ("inputs", "input_segments", "input_positions")
 _TARGET = (
@@ -34,7 +36,8 @@ class SequenceToSequence(LanguageModelling):
     float32 [B, T] `weights`. Several pairs may share a row: a target belongs to the source of the
     same segment. The model has `encode(inputs_BL, positions_BL=, segments_BL=, dropout=)`,
     `decode_hidden(decoder_inputs, source, positions_BL=, segments_BL=, dropout=)` and
-    `logits(hidden)`.
+    `logits(hidden)`. Beside the metrics of language modelling there is `exact_match`, the share of
+    targets that greedy decoding would write without a mistake.
 
     Args:
       z_loss: Weight of the squared log normalizer; None leaves the term out.
@@ -45,6 +48,12 @@ class SequenceToSequence(LanguageModelling):
     batch_axes: ClassVar[dict[str, tuple[str, ...]]] = dict.fromkeys(
         (*_SOURCE, *_TARGET), ("batch", "length")
     )
+
+    metrics: ClassVar[tuple[Metric, ...]] = (*LanguageModelling.metrics, EXACT_MATCH)
+
+    def _ratios(self, losses: TokenLosses, batch: Batch) -> dict[Metric, Ratio]:
+        match = exact_match(losses.correct_BL, batch["weights"], batch["segments"])
+        return {**super()._ratios(losses, batch), EXACT_MATCH: match}
 
     def _losses(self, model: Any, batch: Batch, key: jax.Array | None) -> TokenLosses:
         source = model.encode(

@@ -1,4 +1,4 @@
-"""Metrics of tasks that predict tokens. Shapes: B batch rows, L length."""
+"""Metrics of tasks that predict tokens. Shapes: B batch rows, L length, T target length."""
 
 from __future__ import annotations
 
@@ -59,3 +59,35 @@ def byte_ratios(nats: jax.Array, target_bytes_BL: Any, weights_BL: Any) -> dict[
     """
     ratio = Ratio(nats, weighted_sum(target_bytes_BL, weights_BL))
     return {NATS_PER_BYTE: ratio, BITS_PER_BYTE: ratio}
+
+
+def exact_match(correct_BT: Any, weights_BT: Any, segments_BT: Any) -> Ratio:
+    """Return the number of texts of which every counted token is right, over that of all texts.
+
+    A token is predicted from the right tokens before it; where all are right, greedy decoding would
+    have written the same text, so this is the exact match of greedy decoding.
+
+    Args:
+      correct_BT: 1 where a token is right, float32 [B, T].
+      weights_BT: Weights of the tokens, float32 [B, T]; a text without weight is not counted.
+      segments_BT: Number of the text that a token is of, int32 [B, T]; tokens of a text lie side by
+        side, and 0 is padding.
+    """
+    counted_BT = (weights_BT != 0) & (segments_BT != 0)
+    wrong_BT = counted_BT & (correct_BT == 0)
+    change_B1 = jnp.ones_like(segments_BT[:, :1], dtype=bool)
+    change_BT = segments_BT[:, 1:] != segments_BT[:, :-1]
+    is_first_BT = jnp.concatenate([change_B1, change_BT], axis=1)
+    is_last_BT = jnp.concatenate([change_BT, change_B1], axis=1)
+    tokens_BT, errors_BT = (_so_far(x_BT, is_first_BT) for x_BT in (counted_BT, wrong_BT))
+    is_text_BT = is_last_BT & (tokens_BT > 0)
+    matches = jnp.sum(is_text_BT & (errors_BT == 0), dtype=jnp.float32)
+    return Ratio(matches, jnp.sum(is_text_BT, dtype=jnp.float32))
+
+
+def _so_far(flags_BT: jax.Array, is_first_BT: jax.Array) -> jax.Array:
+    """Count flags from the first token of the text that a token is of."""
+    total_BT = jnp.cumsum(flags_BT.astype(jnp.int32), axis=1)
+    before_BT = total_BT - flags_BT.astype(jnp.int32)
+    # Totals never fall, so the greatest one at a first token is that of the text's own.
+    return total_BT - jax.lax.cummax(jnp.where(is_first_BT, before_BT, 0), axis=1)

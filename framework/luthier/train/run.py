@@ -178,12 +178,16 @@ def _end(loop: Loop, opened: Opened, recorder: Recorder, status: str, command: s
     directory = opened.directory
     if command and directory.id != run_id(program.graph) and "--run" not in command:
         command += f" --run {directory.id}"
-    message = next_steps(directory, status, command, program.experiment.training.steps)
+    message = next_steps(
+        directory, status, command, program.experiment.training.steps, can_sample=bool(sample)
+    )
     recorder.emit(events.Ended(status, step, summary, message))
     return Result(directory.path, status, step, loop.metrics, sample, message)
 
 
-def next_steps(directory: Any, status: str, command: str, steps: int) -> str:
+def next_steps(
+    directory: Any, status: str, command: str, steps: int, can_sample: bool = False
+) -> str:
     """Return what the user may do next with a run.
 
     Args:
@@ -191,6 +195,7 @@ def next_steps(directory: Any, status: str, command: str, steps: int) -> str:
       status: How it ended.
       command: The command that started it; empty in a notebook.
       steps: Optimizer steps of the whole run.
+      can_sample: Whether the model writes text.
     """
     again = command or "luthier.train(graph)"
     if status != FINISHED:
@@ -198,10 +203,10 @@ def next_steps(directory: Any, status: str, command: str, steps: int) -> str:
     if not command:
         return f"the run is in {directory.path}"
     longer = f"{_without_run(again)} training.steps={2 * steps}"
-    return (
-        f"to extend: {longer} --run {directory.id} --extend\n"
-        f'to sample: luthier generate {directory.id} --prompt "To be"'
-    )
+    extend = f"to extend: {longer} --run {directory.id} --extend"
+    if not can_sample:
+        return extend
+    return f'{extend}\nto sample: luthier generate {directory.id} --prompt "To be"'
 
 
 def _without_run(command: str) -> str:
@@ -316,8 +321,19 @@ def _header(plan: Any, opened: Opened, position: Position, restored: _Restored) 
         evaluations={
             name: _describe(evaluation.data) for name, evaluation in experiment.evaluations.items()
         },
-        notes={"state": format_bytes(plan.state_bytes), "restored": restored.summary},
+        notes={
+            "trained": _trained(plan),
+            "state": format_bytes(plan.state_bytes),
+            "restored": restored.summary,
+        },
     )
+
+
+def _trained(plan: Any) -> str:
+    """Return how many parameters are trained, where that is not all of them."""
+    if plan.trained_parameters == plan.parameters:
+        return ""
+    return f"{plan.trained_parameters:,} of {plan.parameters:,} parameters"
 
 
 def _describe(data: Any) -> Mapping[str, Any]:

@@ -28,6 +28,16 @@ def test_dry_run_writes_nothing(project, capsys):
     assert not (project / "runs").exists()
 
 
+def test_dry_run_tells_how_much_is_trained(project, capsys):
+    words = ["train", TINY, "--dry-run"]
+    assert main.main(words) == 0
+    all_of_them = capsys.readouterr().out.split()[0]
+    mask = r"training.trainable=luthier.optim.Matching('norm\.scale$')"
+    assert main.main([*words, mask]) == 0
+    # The norms of one block, two, and that of the decoder: three scales of 16.
+    assert f"{all_of_them} parameters, 48 of them trained, on" in capsys.readouterr().out
+
+
 def test_a_run_is_continued_by_its_id_alone(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     assert main.main(["train", "--run", "last"]) == 0

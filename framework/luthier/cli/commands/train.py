@@ -116,8 +116,14 @@ def _dry_run(graph: Any, devices: list[Any]) -> int:
 
     plan = plans.make(graph, devices)
     mesh = ", ".join(f"{axis} {size}" for axis, size in plan.program.sizes.items())
+    trained = (
+        ""
+        if plan.trained_parameters == plan.parameters
+        else (f", {plan.trained_parameters:,} of them trained,")
+    )
     lines = [
-        f"{plan.parameters:,} parameters on {len(devices)} x {devices[0].device_kind} ({mesh})",
+        f"{plan.parameters:,} parameters{trained} on "
+        f"{len(devices)} x {devices[0].device_kind} ({mesh})",
         f"{plan.tokens_per_step:,} tokens and {plan.model_flops.full:.3g} model FLOPs a step",
         "bytes on each device: "
         + ", ".join(f"{kind} {format_bytes(size)}" for kind, size in plan.bytes_per_device.items()),
