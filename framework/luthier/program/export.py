@@ -81,7 +81,7 @@ def export(
         tensors = foreign.plain_tensors(arrays)
     else:
         family, config = config_of(model, family)
-        config |= _known(program, arrays)
+        config = _known(program, arrays, config) | config
         stacked = {n: t.stacked for n, t in targets(program).items() if n in arrays}
         sizes = limits(abstract_model(program.experiment))
         own = foreign.families.named(family)
@@ -100,12 +100,14 @@ def _merged(program: Program, arrays: Mapping[str, Any]) -> dict[str, Any]:
     return merged | {name: array for name, array in arrays.items() if name not in parameters}
 
 
-def _known(program: Program, arrays: Mapping[str, Any]) -> dict[str, Any]:
+def _known(
+    program: Program, arrays: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return settings that the experiment knows, and the model does not."""
     data = program.experiment.data
     found: dict[str, Any] = {"dtype": str(jnp.result_type(*arrays.values()))}
     length = getattr(data, "tokens_per_row", None)
-    if length is not None:
+    if length is not None and any(name.startswith("rope_") for name in config):
         found["max_position_embeddings"] = int(length)
     tokenizer = getattr(data, "tokenizer", None)
     if tokenizer is not None:

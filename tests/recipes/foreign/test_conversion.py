@@ -15,7 +15,7 @@ from luthier.checkpoint import Restoration, Safetensors, Target, foreign
 from luthier.errors import BadInput, CheckpointError
 from luthier.program.restoring import limits
 from luthier.program.state import split
-from luthier.recipes import decoders
+from luthier.recipes import decoders, encoders
 from luthier.recipes.foreign import config_of, model_of
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -94,6 +94,37 @@ def test_what_is_written_comes_back_to_the_last_bit(
         assert set(found) == set(arrays)
         for name, array in arrays.items():
             np.testing.assert_array_equal(found[name], array)
+
+
+ENCODERS = {
+    "bert": encoders.bert(vocab_size=11, dim=8, num_layers=3, num_heads=2, hidden_dim=6),
+    "albert": encoders.albert(
+        vocab_size=11, embed_dim=4, dim=8, num_layers=4, num_heads=2, hidden_dim=6, num_groups=2
+    ),
+    "t5": encoders.t5(
+        vocab_size=11, dim=8, num_layers=2, num_decoder_layers=3, num_heads=2, hidden_dim=6
+    ),
+    "t5_gated": encoders.t5_gated(vocab_size=11, dim=8, num_layers=2, num_heads=2, hidden_dim=6),
+    "vit": encoders.vit(dim=8, num_layers=2, num_heads=2, hidden_dim=6, image_size=(32, 16)),
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_come_back_to_the_last_bit(name, abstract, tmp_path):
+    graph = ENCODERS[name]
+    assert config_of(graph)[0] == name
+    model = abstract(graph)
+    rng = np.random.default_rng(0)
+    targets = _targets(model)
+    arrays = {n: rng.normal(size=t.shape).astype(t.dtype) for n, t in targets.items()}
+    _write(tmp_path / "out", graph, model, arrays)
+    again = abstract(model_of(tmp_path / "out"))
+    source = Safetensors(str(tmp_path / "out"))
+    with Restoration(source, _targets(again), limits(again)) as restoration:
+        found = {n: np.asarray(array) for n, array in restoration.read().items()}
+    assert set(found) == set(arrays)
+    for parameter, array in arrays.items():
+        np.testing.assert_array_equal(found[parameter], array)
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(GOLDENS.glob("*.npz"))])

@@ -9,20 +9,28 @@ from typing import Any
 
 import fiddle as fdl
 
-from luthier import models
 from luthier.checkpoint import foreign
 from luthier.errors import BadInput, Problem
-from luthier.recipes.foreign import gemma, gpt2, llama
+from luthier.recipes.foreign import bert, gemma, gpt2, llama, t5, vit
 from luthier.recipes.foreign.essence import differences, essence
-from luthier.recipes.foreign.settings import Settings
+from luthier.recipes.foreign.settings import Settings, value_at
 
 _SHOWN = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class _Converter:
-    read: Callable[[Settings], fdl.Partial[models.Decoder]]
+    """How a family's config.json is read and written.
+
+    Args:
+      read: From settings to a model.
+      write: From a model to settings.
+      optional: Parts that a model of the family may leave out.
+    """
+
+    read: Callable[[Settings], fdl.Partial[Any]]
     write: Callable[[Any], dict[str, Any]]
+    optional: tuple[str, ...] = ()
 
 
 _CONVERTERS = {
@@ -35,10 +43,15 @@ _CONVERTERS = {
     "gemma2": _Converter(gemma.read_gemma2, gemma.write_gemma2),
     "gemma3": _Converter(gemma.read_gemma3, gemma.write_gemma3),
     "olmo2": _Converter(llama.read_olmo2, llama.write),
+    "bert": _Converter(bert.read_bert, bert.write_bert, ("pooler",)),
+    "albert": _Converter(bert.read_albert, bert.write_albert, ("pooler",)),
+    "t5": _Converter(t5.read_t5, t5.write_t5),
+    "t5_gated": _Converter(t5.read_t5_gated, t5.write_t5_gated),
+    "vit": _Converter(vit.read, vit.write),
 }
 
 
-def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[models.Decoder]:
+def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[Any]:
     """Return the graph of the model that a config.json describes.
 
     Args:
@@ -70,7 +83,7 @@ def config_of(model: fdl.Buildable, family: str | None = None) -> tuple[str, dic
     What it describes is compared with the model, so that it never says something else.
 
     Args:
-      model: A template of `luthier.models.Decoder`.
+      model: A template of a model: a decoder, an encoder, both, or a vision transformer.
       family: The family; None finds it.
 
     Raises:
@@ -83,7 +96,7 @@ def config_of(model: fdl.Buildable, family: str | None = None) -> tuple[str, dic
     nearest: tuple[str, list[tuple[str, Any, Any]]] | None = None
     for name in _CONVERTERS if family is None else [family]:
         config = _config(model, name)
-        wrong = _wrong(model, config)
+        wrong = _wrong(model, config, _CONVERTERS[name].optional)
         if not wrong:
             return name, config
         if nearest is None or len(wrong) < len(nearest[1]):
@@ -106,9 +119,15 @@ def _config(model: Any, name: str) -> dict[str, Any]:
     }
 
 
-def _wrong(model: Any, config: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def _wrong(
+    model: Any, config: Mapping[str, Any], optional: tuple[str, ...]
+) -> list[tuple[str, Any, Any]]:
     try:
-        return differences(essence(model), essence(model_of(config)))
+        described = model_of(config)
+        for part in optional:
+            if value_at(model, part) is None and value_at(described, part) is not None:
+                setattr(described, part, None)
+        return differences(essence(model), essence(described))
     except BadInput:
         return [("", "another kind of model", "what its config.json says")]
 

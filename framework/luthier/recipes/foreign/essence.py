@@ -32,10 +32,10 @@ Essence = Mapping[str, Any]
 
 
 def essence(model: fdl.Buildable) -> dict[str, Any]:
-    """Return what a decoder's graph computes, flat: values and classes by path.
+    """Return what a model's graph computes, flat: values and classes by path.
 
     Args:
-      model: A template of `luthier.models.Decoder`. Layers are spelled out one by one.
+      model: A template of a model. The layers of `block` are spelled out one by one.
     """
     found: dict[str, Any] = {}
     settings = _settings(model)
@@ -95,6 +95,8 @@ def _settings(value: Any) -> Any:
         return None
     hidden = _EVERYWHERE | _INITIALIZERS.get(target, frozenset())
     kept = {name: inside for name, inside in given.items() if name not in hidden}
+    if _target(given.get("stack")) is layers.Shared:  # other stacks compute the same function
+        kept["stack"] = given["stack"]
     if "bias" in kept and target in _INITIALIZERS:
         kept["bias"] = kept["bias"] is not None
     return kept

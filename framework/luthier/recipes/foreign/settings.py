@@ -6,10 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import fiddle as fdl
+import jax
 
 from luthier import graph as graphs
 from luthier import layers
 from luthier.errors import BadInput, Problem
+
+_ACTIVATIONS: Mapping[str, Any] = {
+    "gelu": fdl.Partial(jax.nn.gelu, approximate=False),
+    "gelu_new": jax.nn.gelu,
+    "gelu_pytorch_tanh": jax.nn.gelu,
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "swish": jax.nn.silu,
+    "tanh": jax.numpy.tanh,
+}
 
 
 class Settings:
@@ -44,6 +55,24 @@ class Settings:
             said = " or ".join(repr(one) for one in allowed)
             what = f"config.json sets {name} to {value!r}"
             self.problems.append(Problem(what, remedy=f"understood is {said}"))
+
+    def activation(self, name: str, default: str) -> Any:
+        """Return the nonlinearity that a setting names.
+
+        Args:
+          name: The setting.
+          default: What is meant where nothing is said.
+        """
+        return self.activation_called(self.get(name, default), name)
+
+    def activation_called(self, said: Any, name: str) -> Any:
+        """Return the nonlinearity called `said`, which the setting `name` is about."""
+        if said not in _ACTIVATIONS:
+            what = f"config.json sets {name} to {said!r}"
+            self.problems.append(Problem(what, remedy=f"understood are {', '.join(_ACTIVATIONS)}"))
+            return jax.nn.gelu
+        found = _ACTIVATIONS[said]
+        return graphs.copy_graph(found) if isinstance(found, fdl.Buildable) else found
 
     def rotary(self, which: str = "", base: float = 10_000.0) -> tuple[float, fdl.Config | None]:
         """Return base and scaling of rotary positions, from new and from old names.
@@ -99,6 +128,19 @@ def value_at(model: Any, path: str, default: Any = None) -> Any:
         return graphs.evaluate(graphs.get(model, path))
     except BadInput:
         return default
+
+
+def activation_name(activation: Any) -> str | None:
+    """Return what a nonlinearity is called in a config.json; None where it has no name there.
+
+    Args:
+      activation: A function, or a template of one.
+    """
+    for name, known in _ACTIVATIONS.items():
+        same_node = isinstance(known, fdl.Buildable) and isinstance(activation, fdl.Buildable)
+        if activation is known or (same_node and graphs.equal(activation, known)):
+            return name
+    return None
 
 
 def rope_parameters(rotary: Any) -> dict[str, Any]:
