@@ -1,0 +1,143 @@
+"""What the driver of a sweep and its engines say to each other; every message is plain JSON.
+
+The driver leases a slice to one unit of work: one trial, or several that run as lanes of one
+program. A lease has a fence, a number that grows with every lease of the study; what arrives with
+an old fence is from a worker that was given up, and is dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+Outcome = Literal["complete", "pruned", "infeasible", "failed"]
+Lanes = Literal["single", "vmap", "map", "shard"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SliceInfo:
+    """A gang of devices that runs one unit of work at a time.
+
+    Args:
+      index: Its number in the engine, from 0.
+      name: What people call it.
+      num_devices: Devices in it.
+      device_kind: What they are.
+      memory_bytes: Memory of one device; None where it has no limit of its own.
+    """
+
+    index: int
+    name: str
+    num_devices: int
+    device_kind: str = "cpu"
+    memory_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialWork:
+    """One trial of a unit of work.
+
+    Args:
+      trial: Its number in the study.
+      fence: The fence of the lease.
+      directory: Its directory; `config.json` in it is the whole graph, `run/` its run.
+    """
+
+    trial: int
+    fence: int
+    directory: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a slice is leased for.
+
+    Args:
+      trials: One trial, or one for each lane.
+      hoist: Paths of the leaves that enter the compiled step as arguments.
+      lanes: How several trials share the slice.
+      asks: Whether every report waits for an answer, so that the trial can be pruned there.
+      spare_lanes: Lanes without a trial as yet, which `Engine.refill` may use.
+    """
+
+    trials: Sequence[TrialWork]
+    hoist: Sequence[str] = ()
+    lanes: Lanes = "single"
+    asks: bool = False
+    spare_lanes: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Reported:
+    """A trial evaluated: metrics by `evaluation/metric` after `step` optimizer steps."""
+
+    slice: int
+    trial: int
+    fence: int
+    step: int
+    metrics: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """A trial is over, and its `result.json` is on the disk.
+
+    Args:
+      slice: Where it ran.
+      trial: Its number.
+      fence: The fence of its lease.
+      outcome: How it ended.
+      reason: Why, in one line, where it is not complete.
+      result: What `result.json` holds: `metrics` (the last of each), `series` (step and metrics
+        of every evaluation), `steps`, `facts` (`step_seconds`, `device_seconds`, `peak_bytes`,
+        `parameters`), `mode` (lanes, hoisted paths, slice shape).
+    """
+
+    slice: int
+    trial: int
+    fence: int
+    outcome: Outcome
+    reason: str = ""
+    result: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+    """The worker of a slice died; its trials go back to the queue, with their checkpoints.
+
+    Args:
+      slice: Which one; the engine starts a new worker there by itself.
+      reason: What is known: an exit code or a signal, and the last line that it wrote.
+    """
+
+    slice: int
+    reason: str
+
+
+Event = Reported | Ended | Lost
+
+
+class Engine(Protocol):
+    """Runs work on slices; the driver is its only caller, from one thread."""
+
+    def open(self, directory: str) -> Sequence[SliceInfo]:
+        """Start the workers of a study that is kept in `directory`; return the slices."""
+
+    def start(self, slice: int, work: Work) -> None:
+        """Begin work on a slice that is free."""
+
+    def refill(self, slice: int, trial: TrialWork) -> None:
+        """Put one more trial on a free lane of the work that a slice is busy with."""
+
+    def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
+        """Answer a report of work that `asks`: the trial goes on, or is pruned and ends."""
+
+    def stop(self, slice: int, trial: int, fence: int) -> None:
+        """End a trial at its next step: it is saved, and comes back as nothing."""
+
+    def events(self, timeout: float) -> Sequence[Event]:
+        """Return what happened; wait up to `timeout` seconds for the first event."""
+
+    def close(self) -> None:
+        """End all workers; trials that run are saved first, so that they can go on later."""
