@@ -3,9 +3,10 @@
 Paper: Touvron et al. 2023, arXiv:2302.13971 (Llama); Gemma Team 2025, arXiv:2503.19786 (Gemma 3);
   Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2); Yang et al.
   2025, arXiv:2505.09388 (Qwen 3); OLMo et al. 2024, arXiv:2501.00656 (OLMo 2).
-Command: luthier train configs.lm.families, or one of its functions: configs.lm.families:gemma
-Hardware: 2 CPU cores.
-Expected: not measured yet.
+Command: luthier train configs.lm.families
+Hardware: 2 CPU cores, under 2 minutes.
+Expected: nats_per_byte <= 1.74 on held_out (1.714 on 2026-11-21), by the Llama, which is
+  `experiment`; the others tell theirs.
 """
 
 from __future__ import annotations
@@ -26,38 +27,68 @@ def experiment() -> fdl.Config[program.Experiment]:
 
 
 def llama() -> fdl.Config[program.Experiment]:
-    """Train a Llama."""
+    """Train a Llama.
+
+    Command: luthier train configs.lm.families:llama
+    Hardware: 2 CPU cores, under 2 minutes.
+    Expected: nats_per_byte <= 1.74 on held_out (1.714 on 2026-11-21).
+    """
     model = decoders.llama(**SIZES, num_layers=4, num_kv_heads=2, hidden_dim=384)
     return _train("llama", model)
 
 
 def mistral() -> fdl.Config[program.Experiment]:
-    """Train a Mistral, whose tokens see 32 bytes back in each layer."""
+    """Train a Mistral, whose tokens see 32 bytes back in each layer.
+
+    Command: luthier train configs.lm.families:mistral
+    Hardware: 2 CPU cores, under 2 minutes.
+    Expected: nats_per_byte <= 1.72 on held_out (1.693 on 2026-11-21).
+    """
     sizes = {"num_layers": 4, "num_kv_heads": 2, "hidden_dim": 384}
     return _train("mistral", decoders.mistral(window=32, **SIZES, **sizes))
 
 
 def gpt2() -> fdl.Config[program.Experiment]:
-    """Train a GPT-2, without dropout: the corpus is seen less than once."""
+    """Train a GPT-2, without dropout: the corpus is seen less than once.
+
+    Command: luthier train configs.lm.families:gpt2
+    Hardware: 2 CPU cores, under 2 minutes.
+    Expected: nats_per_byte <= 1.96 on held_out (1.928 on 2026-11-21).
+    """
     model = decoders.gpt2(**SIZES, num_layers=4, max_length=128, dropout_rate=None)
     return _train("gpt2", model)
 
 
 def gemma() -> fdl.Config[program.Experiment]:
-    """Train a Gemma 3 of two local layers for each global one."""
+    """Train a Gemma 3 of two local layers for each global one.
+
+    Command: luthier train configs.lm.families:gemma
+    Hardware: 2 CPU cores, under 3 minutes.
+    Expected: nats_per_byte <= 1.67 on held_out (1.639 on 2026-11-21).
+    """
     heads = {"num_kv_heads": 2, "head_dim": 32, "query_scalar": 32}
     turns = {"num_layers": 4, "locals_per_global": 2, "window": 32}
     return _train("gemma", decoders.gemma3(**SIZES, **heads, **turns, hidden_dim=384))
 
 
 def qwen() -> fdl.Config[program.Experiment]:
-    """Train a Qwen 3."""
+    """Train a Qwen 3.
+
+    Command: luthier train configs.lm.families:qwen
+    Hardware: 2 CPU cores, under 2 minutes.
+    Expected: nats_per_byte <= 1.71 on held_out (1.675 on 2026-11-21).
+    """
     sizes = {"num_layers": 4, "num_kv_heads": 2, "head_dim": 32, "hidden_dim": 384}
     return _train("qwen", decoders.qwen3(**SIZES, **sizes))
 
 
 def olmo() -> fdl.Config[program.Experiment]:
-    """Train an OLMo 2."""
+    """Train an OLMo 2.
+
+    Command: luthier train configs.lm.families:olmo
+    Hardware: 2 CPU cores, under 2 minutes.
+    Expected: nats_per_byte <= 1.74 on held_out (1.710 on 2026-11-21).
+    """
     model = decoders.olmo2(**SIZES, num_layers=4, num_kv_heads=2, hidden_dim=384)
     return _train("olmo", model)
 
