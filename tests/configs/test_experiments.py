@@ -17,6 +17,7 @@ from luthier import graph as graphs
 from luthier import plan as plans
 from luthier import program as programs
 from luthier.errors import DataError
+from tests.compiling import quick_step
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -88,7 +89,7 @@ def test_it_is_planned_on_eight_devices_and_trains_two_steps_on_four(experiment)
     if experiment.reference.startswith("configs.lm.families"):
         return  # tests/recipes trains every family.
     program = programs.make(graph, jax.devices()[:4])
-    values, step = program.values(), program.compile_step()
+    values, step = program.values(), quick_step(program)
     leaves = program.init(values)
     first = {n: np.asarray(x) for n, x in program.named(leaves).items()}
     iterator = program.experiment.data.iterator(global_batch_size=8, seed=0)

@@ -91,11 +91,11 @@ def test_the_settings_do_differ(base, hoisted, batches):
     "path",
     [
         "optimizer.b1",
-        "optimizer.weight_decay",
-        "optimizer.clip_norm",
-        "task.z_loss",
+        pytest.param("optimizer.weight_decay", marks=pytest.mark.slow),
+        pytest.param("optimizer.clip_norm", marks=pytest.mark.slow),
+        pytest.param("task.z_loss", marks=pytest.mark.slow),
         "model.block.dropout.rate",
-        "optimizer.learning_rate.warmup_steps",
+        pytest.param("optimizer.learning_rate.warmup_steps", marks=pytest.mark.slow),
         "seed",
     ],
 )

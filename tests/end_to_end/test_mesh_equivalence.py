@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+# The last one has all three axes; the others are run with the long drills.
 MESHES = [
-    ("parallelism.mesh.data=8",),
+    pytest.param(("parallelism.mesh.data=8",), marks=pytest.mark.slow),
     ("parallelism.mesh.fsdp=8",),
-    ("parallelism.mesh.fsdp=4", "parallelism.mesh.tensor=2"),
+    pytest.param(("parallelism.mesh.fsdp=4", "parallelism.mesh.tensor=2"), marks=pytest.mark.slow),
     ("parallelism.mesh.fsdp=2", "parallelism.mesh.tensor=2"),
 ]
 HIGHEST = "precision.matmul=highest"

@@ -13,6 +13,7 @@ from luthier import layers, losses, models, optim, parallel, program, tasks
 from luthier import plan as plans
 from luthier import program as programs
 from luthier.errors import BadInput
+from tests.compiling import quick_step
 
 ROWS, LENGTH, VOCAB, DIM = 16, 8, 24, 16
 
@@ -215,7 +216,7 @@ def trained(family, num_devices):
     """Take two steps; return the program, the state before and after, and the losses."""
     mesh = fdl.Config(parallel.Mesh, data=2, fsdp=4) if num_devices == 8 else None
     made = programs.make(graph_of(family, mesh=mesh), jax.devices()[:num_devices])
-    values, leaves, step = made.values(), made.init(made.values()), made.compile_step()
+    values, leaves, step = made.values(), made.init(made.values()), quick_step(made)
     before = {name: np.asarray(x) for name, x in made.named(leaves).items()}
     fixed = made.experiment.data.batch
     batch = {name: jax.device_put(fixed[name], x.sharding) for name, x in made.batch.items()}

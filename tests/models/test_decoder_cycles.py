@@ -97,7 +97,7 @@ def gradient(graphdef, state, inputs, key):
     return jax.value_and_grad(loss)(state)
 
 
-@pytest.mark.parametrize("bias", [None, "learned"])
+@pytest.mark.parametrize("bias", [pytest.param(None, marks=pytest.mark.slow), "learned"])
 @pytest.mark.parametrize("stack", STACKS, ids=repr)
 def test_stacks_remat_and_dropout_agree(stack, bias, ids, distance):
     inputs, key = ids(1, 12), jax.random.key(3)

@@ -82,7 +82,7 @@ def test_a_token_sees_all_of_its_text_and_nothing_else(sizes, changed, by):
 @pytest.mark.parametrize(
     ("kind", "stack"),
     [
-        ("bert", Unrolled(FullRemat())),
+        pytest.param("bert", Unrolled(FullRemat()), marks=pytest.mark.slow),
         ("albert", Shared(1, FullRemat())),
     ],
     ids=repr,

@@ -95,6 +95,7 @@ def test_a_target_sees_its_source_and_its_own_past(pairs):
         assert (before[sees] != after[sees]).any(-1).all(), (side, changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", [Unrolled(FullRemat())], ids=repr)
 def test_stacks_and_remat_agree(stack, pairs, distance):
     sides = pack(pairs)

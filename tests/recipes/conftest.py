@@ -12,6 +12,7 @@ from flax import nnx
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.checkpoint.foreign import families
+from tests.compiling import quick_step
 from tests.foreign_tensors import filled
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -96,7 +97,7 @@ def assert_trains():
         graph = graphs.apply(graph, [*TRAINING, *overrides])
         graphs.validate(graph)
         program = programs.make(graph, jax.devices()[:8])
-        values, step = program.values(), program.compile_step()
+        values, step = program.values(), quick_step(program)
         leaves = program.init(values)
         iterator = program.experiment.data.iterator(global_batch_size=8, seed=0)
         index, losses = program.scalar_names.index("loss"), []

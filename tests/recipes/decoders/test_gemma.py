@@ -29,6 +29,7 @@ def test_number_of_parameters(name, num_parameters):
     assert num_parameters(getattr(decoders, name)()) == PUBLISHED[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED_MILLIONS)
 def test_number_of_parameters_outside_of_the_embedding(name, num_parameters):
     graph = getattr(decoders, name)()

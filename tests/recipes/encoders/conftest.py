@@ -9,6 +9,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import program as programs
+from tests.compiling import quick_step
 
 ROWS = 8
 TRAINING = (
@@ -44,7 +45,7 @@ def assert_trains():
         graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), TRAINING)
         graph.model, graph.task, graph.data = model, task, Generated(batch)
         program = programs.make(graph, jax.devices()[:8])
-        values, step = program.values(), program.compile_step()
+        values, step = program.values(), quick_step(program)
         leaves = program.init(values)
         placed = {n: jax.device_put(batch[n], s.sharding) for n, s in program.batch.items()}
         index, losses = program.scalar_names.index("loss"), []

@@ -62,7 +62,7 @@ def _write(folder, graph, model, arrays, **options):
     shard_bytes=st.sampled_from([300, 10**9]),
 )
 @settings(
-    max_examples=4,
+    max_examples=2,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
