@@ -40,7 +40,11 @@ def _check(duration: Duration) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """A number of optimizer steps."""
+    """A number of optimizer steps.
+
+    Args:
+      count: How many.
+    """
 
     count: int
 
@@ -54,7 +58,11 @@ class Steps:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """A number of training tokens (targets with non-zero weight)."""
+    """A number of training tokens (targets with non-zero weight).
+
+    Args:
+      count: How many.
+    """
 
     count: float
 
@@ -68,7 +76,11 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """A number of passes over the training rows; fractions are allowed."""
+    """A number of passes over the training rows; fractions are allowed.
+
+    Args:
+      count: How many.
+    """
 
     count: float
 
@@ -82,7 +94,11 @@ class Epochs:
 
 @dataclasses.dataclass(frozen=True)
 class Seconds:
-    """A number of seconds spent training, over all restarts."""
+    """A number of seconds spent training, over all restarts.
+
+    Args:
+      count: How many.
+    """
 
     count: float
 

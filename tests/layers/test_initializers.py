@@ -1,3 +1,5 @@
+import functools
+
 import fiddle as fdl
 import jax
 import jax.numpy as jnp
@@ -5,6 +7,7 @@ import numpy as np
 import pytest
 
 from luthier.layers import FanAverage, FanIn, Normal, Ones, TruncatedNormal, Uniform, Zeros
+from luthier.layers.initializers import describe
 
 SHAPE = (400, 100)
 
@@ -58,3 +61,17 @@ def test_samples_are_cast_from_float32():
     key = jax.random.key(3)
     full, half = (Normal()(key, (8, 8), dtype) for dtype in (jnp.float32, jnp.bfloat16))
     assert (full.astype(jnp.bfloat16) == half).all()
+
+
+def test_initializers_are_described_as_people_write_them():
+    told = {
+        "Normal(stddev=0.02)": Normal(0.02),
+        "Ones()": Ones(),
+        "Normal(stddev=...)": Normal(jnp.ones(())),
+        "normal": jax.nn.initializers.normal(0.3),
+        "zeros": jax.nn.initializers.zeros,
+        "zeros(dtype=None)": functools.partial(jax.nn.initializers.zeros, dtype=None),
+    }
+    assert {text: describe(initializer) for text, initializer in told.items()} == {
+        text: text for text in told
+    }

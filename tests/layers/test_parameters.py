@@ -60,6 +60,7 @@ def test_vectors_carry_their_axes():
     bias = vector(FanIn(), (2, 4), ("heads", "head_dim"), jnp.bfloat16, nnx.Rngs(0))
     assert bias.dtype == jnp.bfloat16
     assert bias.get_metadata()["logical_axes"] == ("heads", "head_dim")
+    assert bias.get_metadata()["initializer"] == "FanIn(scale=1.0)"
 
 
 def test_sums_are_at_least_float32():

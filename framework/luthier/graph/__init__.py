@@ -15,11 +15,13 @@ from luthier.graph.diff import Change, diff, render_diff
 from luthier.graph.edits.copies import copy_graph
 from luthier.graph.edits.origins import origin_of
 from luthier.graph.edits.setting import set_value
+from luthier.graph.export import from_yaml, to_python, to_svg, to_yaml
 from luthier.graph.fingerprint import fingerprint
 from luthier.graph.load import equal, from_json
 from luthier.graph.overrides import apply
 from luthier.graph.paths import get, nearest, nearest_paths, paths, walk
-from luthier.graph.record import history, to_dict, to_json
+from luthier.graph.record import history, history_record, restore_history, to_dict, to_json
+from luthier.graph.record.causes import explain, last_causes
 from luthier.graph.render import render
 from luthier.graph.resolve import resolve
 from luthier.graph.signatures import UNSET
@@ -48,13 +50,17 @@ __all__ = [
     "diff",
     "equal",
     "evaluate",
+    "explain",
     "expression",
     "fingerprint",
     "floor_divide",
     "from_json",
+    "from_yaml",
     "get",
     "history",
+    "history_record",
     "is_value_node",
+    "last_causes",
     "modulo",
     "multiply",
     "nearest",
@@ -65,10 +71,14 @@ __all__ = [
     "render",
     "render_diff",
     "resolve",
+    "restore_history",
     "set_value",
     "subtract",
     "to_dict",
     "to_json",
+    "to_python",
+    "to_svg",
+    "to_yaml",
     "true_divide",
     "validate",
     "value",

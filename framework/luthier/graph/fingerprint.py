@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import fiddle as fdl
+from fiddle import tagging
 
 from luthier.errors import Problem, RecordError
 from luthier.graph import signatures, values
@@ -123,7 +124,9 @@ class _Writer:
             part: self.value(child, join(path, part))
             for part, child in self._kept(node, set_arguments(node))
         }
-        content: list[Any] = [KINDS.get(type(node), type(node).__name__), self._name(target, path)]
+        is_tagged = isinstance(node, tagging.TaggedValueCls)  # made of a private function of Fiddle
+        name = "" if is_tagged else self._name(target, path)
+        content: list[Any] = [KINDS.get(type(node), type(node).__name__), name]
         left = [
             (name, default)
             for name, default in sorted(signatures.arguments(target).defaults.items())

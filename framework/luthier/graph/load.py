@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -48,9 +49,21 @@ def from_json(text: str, packages: Sequence[str] = (), source: str = "config.jso
     return decode(data["graph"], packages, source)
 
 
-def decode(data: Any, packages: Sequence[str] = (), source: str = "config.json") -> Any:
-    """Return the graph of a JSON value that `record.encode.encode` made; see `from_json`."""
-    decoder = _Decoder(packages, source)
+def decode(
+    data: Any,
+    packages: Sequence[str] = (),
+    source: str = "config.json",
+    lines: Mapping[str, int] = types.MappingProxyType({}),
+) -> Any:
+    """Return the graph of a JSON value that `record.encode.encode` made; see `from_json`.
+
+    Args:
+      data: The JSON value.
+      packages: The user's own packages that it may name.
+      source: What it was read from.
+      lines: The line of `source` in which each path stands, where that is known.
+    """
+    decoder = _Decoder(packages, source, lines)
     try:
         graph = decoder.decode(data, "")
     except RecursionError:
@@ -97,9 +110,8 @@ def _check_header(data: Any, source: str) -> None:
 class _Decoder:
     """Decodes one graph; collects what is wrong with it, with its path."""
 
-    def __init__(self, packages: Sequence[str], source: str):
-        self.packages = packages
-        self.location = history.Location(source, 0, None)
+    def __init__(self, packages: Sequence[str], source: str, lines: Mapping[str, int]):
+        self.packages, self.source, self.lines = packages, source, lines
         self.numbered: dict[int, Any] = {}
         self.objects: dict[str, Any] = {}
         self.problems: list[Problem] = []
@@ -160,13 +172,17 @@ class _Decoder:
             raise RecordError(Problem(f"{name} is not a class or function"))
         self._check_arguments(target, name, arguments, path)
         entries_of = {"__fn_or_cls__": target, **arguments}
-        past = {part: (self._entry(part, value),) for part, value in entries_of.items()}
+        past = {part: (self._entry(path, part, value),) for part, value in entries_of.items()}
         metadata = fdl.BuildableTraverserMetadata(target, tuple(arguments), tags, past)
         return kind.__unflatten__(arguments.values(), metadata)  # type: ignore[attr-defined]
 
-    def _entry(self, part: str, value: Any) -> history.HistoryEntry:
+    def _entry(self, path: str, part: str, value: Any) -> history.HistoryEntry:
         kind = history.ChangeKind.NEW_VALUE
-        return history.HistoryEntry(0, part, kind, value, self.location)
+        line = 0
+        if self.lines:
+            line = self.lines.get(join(path, part), self.lines.get(path, 0))
+        location = history.Location(self.source, line, None)
+        return history.HistoryEntry(0, part, kind, value, location)
 
     def _tags(self, names: Any) -> frozenset[Any]:
         found = frozenset(self._load(name) for name in names)

@@ -37,7 +37,8 @@ def render(graph: Any, defaults: bool = False, width: int = 100) -> str:
 
     Returns:
       Lines without colour and without a line break at the end. A shared node is written out at its
-      first place and is `same as PATH` at the others; a value node shows its expression and value.
+      first place. At the others it is `same as PATH`, or for a template `same settings as PATH`:
+      weights are tied only where it says so. A value node shows its expression and value.
     """
     renderer = _Renderer(graph, defaults, width)
     lines = [head_text(graph), *renderer.below(graph, "", _INDENT)]
@@ -84,6 +85,23 @@ def head_text(value: Any) -> str:
     return type(value).__name__
 
 
+def sharing_text(value: Any) -> str:
+    """Return what two places of one thing have in common.
+
+    A template is called at each of its places, so that they share its settings and no weights.
+    """
+    return "same settings as" if isinstance(value, fdl.Partial) else "same as"
+
+
+def tie_text(value: Any) -> str:
+    """Return, behind a space, whose weights a node or class uses; empty for one with its own.
+
+    A class that uses weights of another names it in its attribute `TIES`.
+    """
+    tied = getattr(getattr(value, "__fn_or_cls__", value), "TIES", "")
+    return f" (weights tied to {tied})" if isinstance(tied, str) and tied else ""
+
+
 def _object_text(value: Any) -> str:
     if isinstance(value, type) or callable(value):
         return display_name(value)
@@ -128,7 +146,7 @@ class _Renderer:
             if child is signatures.UNSET and type(node) is fdl.Config and part not in passed:
                 yield f"{indent}{join('', part)}{self._tags(node, part)} is not set"
             elif is_default and self.defaults:
-                yield f"{indent}{join('', part)} = {text_of(child)}{DEFAULT_MARK}"
+                yield f"{indent}{join('', part)} = {text_of(child)}{tie_text(child)}{DEFAULT_MARK}"
 
     def _entry(self, label: str, child: Any, path: str, indent: str) -> Iterator[str]:
         if values.is_value_node(child):
@@ -137,13 +155,13 @@ class _Renderer:
                 name = self.first.setdefault(id(child), path)
             yield f"{indent}{label} = {_value_text(child, name)}"
         elif not _holds_nodes(child) and self._fits(child, indent, label):
-            yield f"{indent}{label} = {text_of(child)}"
+            yield f"{indent}{label} = {text_of(child)}{tie_text(child)}"
         elif id(child) in self.first:
-            yield f"{indent}{label}: same as {self.first[id(child)]}"
+            yield f"{indent}{label}: {sharing_text(child)} {self.first[id(child)]}"
         else:
             if id(child) in self.shared:
                 self.first[id(child)] = path
-            yield f"{indent}{label}: {head_text(child)}"
+            yield f"{indent}{label}: {head_text(child)}{tie_text(child)}"
             yield from self.below(child, path, indent + _INDENT)
 
     def _fits(self, child: Any, indent: str, label: str) -> bool:

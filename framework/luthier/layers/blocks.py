@@ -46,7 +46,18 @@ class Block(Protocol):
 
 
 class _Residual(nnx.Module):
-    """What all blocks share: their parts, how they are called, and the sum with the residual."""
+    """What all blocks share: their parts, how they are called, and the sum with the residual.
+
+    Args:
+      attention: Template of the attention.
+      mlp: Template of the feed-forward part.
+      norm: Template of the norms.
+      dropout: Template of the dropout on both parts; None means none.
+      dim: D.
+      dtype: Type that is computed in.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+    """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
 

@@ -13,7 +13,7 @@ from flax import nnx
 
 from luthier.layers.attention.cores import soft_cap
 from luthier.layers.dropout import DropoutKeys
-from luthier.layers.initializers import FanIn, Initializer, Normal
+from luthier.layers.initializers import FanIn, Initializer, Normal, describe
 from luthier.layers.parameters import DType, Template, create, parameter, value_of, vector, wide
 from luthier.layers.positions import Tokens
 from luthier.parallel import constrain
@@ -62,7 +62,8 @@ class Embedding(nnx.Module):
         self.dtype = dtype
         kernel = parameter(table, (dim,), (vocab_size,), ("embed", "vocab"), param_dtype, rngs)
         rows = _pad(kernel[...], vocab_size, pad_to_multiple).T
-        self.table = nnx.Param(rows, logical_axes=("vocab", "embed"))
+        told = describe(table)
+        self.table = nnx.Param(rows, logical_axes=("vocab", "embed"), initializer=told)
         self.position = None if position is None else create(position, **inherited)
         self.dropout = None if dropout is None else create(dropout, **inherited)
 
@@ -118,6 +119,7 @@ class TiedUnembedding(nnx.Module):
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "param_dtype", "rngs")
+    TIES: ClassVar[str] = "the embedding"
     RANGES: ClassVar[dict[str, str]] = {"cap": "0 < x"}
 
     def __init__(
@@ -189,7 +191,8 @@ class Unembedding(nnx.Module):
         self.dtype = dtype
         axes = ("embed", "vocab")
         real = parameter(kernel, (dim,), (vocab_size,), axes, param_dtype, rngs)
-        self.kernel = nnx.Param(_pad(real[...], vocab_size, pad_to_multiple), logical_axes=axes)
+        padded = _pad(real[...], vocab_size, pad_to_multiple)
+        self.kernel = nnx.Param(padded, logical_axes=axes, initializer=describe(kernel))
 
     def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:
         """Score every token of the vocabulary.

@@ -8,6 +8,7 @@ Standard deviations may be traced.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
@@ -28,6 +29,31 @@ class Initializer(Protocol):
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
         """Return an array of the shape and type, drawn with the key."""
+
+
+def describe(initializer: Any) -> str:
+    """Return an initializer as people write it, `Normal(stddev=0.02)`; what is traced as `...`.
+
+    Args:
+      initializer: An initializer of ours, or any function.
+    """
+    if isinstance(initializer, functools.partial):
+        given = initializer.keywords.items()
+        name = describe(initializer.func)
+    elif dataclasses.is_dataclass(initializer):
+        fields = [field.name for field in dataclasses.fields(initializer)]
+        given = {name: getattr(initializer, name) for name in fields}.items()
+        name = type(initializer).__name__
+    else:  # what jax.nn.initializers makes is a function inside of the one that people call
+        own = getattr(initializer, "__qualname__", type(initializer).__name__)
+        return own.partition(".<locals>")[0]
+    return f"{name}({', '.join(f'{key}={_setting(value)}' for key, value in given)})"
+
+
+def _setting(value: Any) -> str:
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    return describe(value) if dataclasses.is_dataclass(value) and callable(value) else "..."
 
 
 def _normal(key: jax.Array, shape: Sequence[int], stddev: Any, dtype: DType) -> jax.Array:

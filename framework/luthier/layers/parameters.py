@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from luthier.layers.initializers import Initializer
+from luthier.layers.initializers import Initializer, describe
 
 Template = Callable[..., Any]
 DType = Any
@@ -74,12 +74,13 @@ def parameter(
       rngs: Supplies one key of the `params` stream.
 
     Returns:
-      The parameter, with `axes` as its `logical_axes` metadata, and the number of its inputs, by
-      which optimizers know it as a matrix, as `num_inputs`.
+      The parameter. Its metadata are `axes` as `logical_axes`, the number of its inputs, by which
+      optimizers know it as a matrix, as `num_inputs`, and how `initializer` is written.
     """
     matrix = initializer(rngs.params(), (math.prod(inputs), math.prod(outputs)), dtype)
     array = matrix.reshape(*inputs, *outputs)
-    return nnx.Param(array, logical_axes=tuple(axes), num_inputs=len(inputs))
+    told = describe(initializer)
+    return nnx.Param(array, logical_axes=tuple(axes), num_inputs=len(inputs), initializer=told)
 
 
 def vector(
@@ -99,9 +100,10 @@ def vector(
       rngs: Supplies one key of the `params` stream.
 
     Returns:
-      The parameter, with `axes` as its `logical_axes` metadata.
+      The parameter. Its metadata are `axes` as `logical_axes`, and how `initializer` is written.
     """
-    return nnx.Param(initializer(rngs.params(), tuple(shape), dtype), logical_axes=tuple(axes))
+    array = initializer(rngs.params(), tuple(shape), dtype)
+    return nnx.Param(array, logical_axes=tuple(axes), initializer=describe(initializer))
 
 
 def wide(dtype: DType) -> DType:

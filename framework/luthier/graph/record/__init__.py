@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from luthier.graph.record.encode import to_json
 from luthier.graph.record.plain import to_dict
-from luthier.graph.record.trail import history
+from luthier.graph.record.trail import history, history_record, restore_history
 
-__all__ = ["history", "to_dict", "to_json"]
+__all__ = [
+    "history",
+    "history_record",
+    "restore_history",
+    "to_dict",
+    "to_json",
+]

@@ -52,6 +52,9 @@ class CrossAttention(nnx.Module):
         "head_dim": "1 <= x",
         "dim": "1 <= x",
     }
+    RELATIONS: ClassVar[dict[str, str]] = {
+        "dim % num_heads == 0 or head_dim is not None": "set head_dim, or change dim or num_heads",
+    }
 
     def __init__(
         self,

@@ -72,7 +72,10 @@ class Attention(nnx.Module):
         "head_dim": "1 <= x",
         "dim": "1 <= x",
     }
-    RELATIONS: ClassVar[tuple[str, ...]] = ("num_heads % num_kv_heads == 0",)
+    RELATIONS: ClassVar[dict[str, str]] = {
+        "num_heads % num_kv_heads == 0": "set num_kv_heads to a divisor of num_heads",
+        "dim % num_heads == 0 or head_dim is not None": "set head_dim, or change dim or num_heads",
+    }
 
     def __init__(
         self,

@@ -41,6 +41,9 @@ class TypedEmbedding(nnx.Module):
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "dim", "dtype", "param_dtype", "rngs")
     RANGES: ClassVar[dict[str, str]] = {"num_types": "1 <= x", "vocab_size": "1 <= x"}
+    RELATIONS: ClassVar[dict[str, str]] = {
+        "tokens.dropout is None": "that of the tokens is never applied: set dropout beside it",
+    }
 
     def __init__(
         self,

@@ -46,6 +46,7 @@ class MaskedHead(nnx.Module):
         "param_dtype",
         "rngs",
     )
+    TIES: ClassVar[str] = "the embedding"
 
     def __init__(
         self,

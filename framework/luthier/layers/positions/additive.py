@@ -88,6 +88,7 @@ class Sinusoids(nnx.Module):
         "max_timescale": "0 < x",
         "dim": "2 <= x",
     }
+    RELATIONS: ClassVar[tuple[str, ...]] = ("min_timescale < max_timescale",)
 
     def __init__(
         self,

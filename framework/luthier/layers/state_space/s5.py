@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from luthier.layers.initializers import FanIn, Initializer, Normal, Zeros
+from luthier.layers.initializers import FanIn, Initializer, Normal, Zeros, describe
 from luthier.layers.linear import Linear
 from luthier.layers.parameters import DType, Template, create, parameter, value_of, vector, wide
 from luthier.layers.positions import Tokens
@@ -52,6 +52,7 @@ class S5(nnx.Module):
 
     INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
     RANGES: ClassVar[dict[str, str]] = {"num_states": "1 <= x", "dim": "1 <= x"}
+    RELATIONS: ClassVar[tuple[str, ...]] = ("2 * num_states % spectrum.num_blocks == 0",)
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ def eigenvalues(
 
     def make(values: Any) -> nnx.Param:
         array = jnp.broadcast_to(jnp.asarray(values, param_dtype), (*rows, num_states))
-        return nnx.Param(array, logical_axes=axes)
+        return nnx.Param(array, logical_axes=axes, initializer=describe(spectrum))
 
     return make(np.log(-values.real)), make(values.imag)
 

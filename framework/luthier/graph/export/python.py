@@ -1,0 +1,284 @@
+"""A graph as a module of Python that makes an equal one: its imports and one function.
+
+def experiment() -> fdl.Config:
+    steps = value(900, name="steps")
+    return fdl.Config(program.Experiment, name="quickstart", training=...)
+
+What is shared is a local variable, and so is what would be nested too deeply to be read.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from luthier.errors import Problem, RecordError
+from luthier.graph import values
+from luthier.graph.export import imports as importing
+from luthier.graph.export.layout import Expression, Group, Text, lay_out
+from luthier.graph.export.literals import literal, string
+from luthier.graph.export.names import Names
+from luthier.graph.fingerprint import fingerprint
+from luthier.graph.paths import Path, format_path
+from luthier.graph.public_names import public_name
+from luthier.graph.record.encode import encode
+
+KINDS: Mapping[str, str] = {"config": "Config", "partial": "Partial", "factory": "ArgFactory"}
+# The functions of value nodes -> the public function that makes such a node.
+_MAKERS: Mapping[str, Callable[..., Any]] = {
+    "total": values.add,
+    "difference": values.subtract,
+    "product": values.multiply,
+    "quotient": values.true_divide,
+    "floor_quotient": values.floor_divide,
+    "remainder": values.modulo,
+    "raised": values.power,
+}
+_VALUES = values.__name__
+_CONSTANT = f"{_VALUES}.constant"
+_CONTAINERS = ("list", "tuple", "set", "frozenset")
+# How deep brackets may be nested that take several lines each.
+_DEEPEST = 4
+
+
+def to_python(graph: Any, function: str = "experiment") -> str:
+    """Return a module with one function that makes an equal graph.
+
+    Args:
+      graph: A node or value.
+      function: What to call the function.
+
+    Returns:
+      Python as ruff formats it. Its graph is equal: classes, values, sharing and tags.
+
+    Raises:
+      RecordError: Something in the graph cannot be named or written; all of it is told at once.
+    """
+    data = encode(graph)
+    writer = _Writer(data, function)
+    result = lay_out(writer.expression(data, ()), 4, len("    return "))
+    statements = [*writer.statements, f"return {result}"]
+    kind = next((KINDS[key] for key in KINDS if isinstance(data, dict) and key in data), "")
+    returns = f" -> {writer.fiddle(kind)}" if kind else ""
+    made_of = fingerprint(graph)[:16]
+    return "\n".join(
+        [
+            f'"""What `luthier show` exported of a graph with the fingerprint {made_of}."""',
+            "",
+            "from __future__ import annotations",
+            "",
+            *writer.imports.lines(),
+            "",
+            "",
+            f"def {function}(){returns}:",
+            f'    """Return the graph with the fingerprint {made_of}."""',
+            *[f"    {statement}" for statement in statements],
+            "",
+        ]
+    )
+
+
+class _Writer:
+    """Writes one record as expressions; collects local variables on the way."""
+
+    def __init__(self, data: Any, function: str):
+        self.imports = importing.Imports(_names(data))
+        taken = {*self.imports.taken(), *importing.ALIASES.values(), "pathlib", "jax", function}
+        makers = {"value", *(maker.__name__ for maker in _MAKERS.values())}
+        self.names = Names(taken | makers)
+        self.statements: list[str] = []
+        self.shared: dict[int, str] = {}
+        self.annotated: dict[str, dict[str, list[str]]] = {}
+
+    def fiddle(self, name: str) -> str:
+        """Return what a function or class of Fiddle is called."""
+        return f"{self.imports.module('fiddle')}.{name}"
+
+    def expression(self, data: Any, path: Path, depth: int = 0) -> Expression:
+        """Return the expression of what stands at a path; a variable for what is shared."""
+        if not isinstance(data, dict):
+            if not isinstance(data, list):
+                return literal(data, self.imports)
+            data = {"list": data}
+        if "ref" in data:
+            return Text(self.shared[data["ref"]])
+        made, lost = self._made(data, path), list(self._lost_tags(data))
+        if "id" not in data and not lost:
+            return made
+        name = self.variable(made, path, wished_name(data))
+        for part, tag in lost:
+            remove = (
+                f"{self.fiddle('remove_tag')}({name}, {string(part)}, {self.imports.name(tag)})"
+            )
+            self.statements.append(remove)
+        if "id" in data:
+            self.shared[data["id"]] = name
+        return Text(name)
+
+    def variable(self, made: Expression, path: Path, wished: str = "") -> str:
+        """Assign an expression to a new variable, and return its name."""
+        name = self.names.give(path, wished)
+        self.statements.append(f"{name} = {lay_out(made, 4, 4 + len(name) + 3)}")
+        return name
+
+    def _below(self, data: Any, path: Path) -> Expression:
+        """Return the expression of a part; a variable where it would be nested too deeply."""
+        made = self.expression(data, path)
+        is_part_of_root = (
+            len(path) == 1 and isinstance(data, dict) and any(k in data for k in KINDS)
+        )
+        if made.height >= (1 if is_part_of_root else _DEEPEST):
+            return Text(self.variable(made, path))
+        return made
+
+    def _made(self, data: dict[str, Any], path: Path) -> Expression:
+        for key in KINDS:
+            if key in data:
+                return self._node(key, data, path)
+        if "tagged" in data:
+            return self._tagged(data["tags"]["value"], data["arguments"], path)
+        if "dict" in data:
+            return self._dict(data["dict"], path)
+        for key in ("instance", "namedtuple"):
+            if key in data:
+                items = self._keywords(data["fields"], {}, path)
+                return Group(f"{self.imports.name(data[key])}(", items, ")", is_call=True)
+        for key in _CONTAINERS:
+            if key in data:
+                return self._sequence(key, data[key], path)
+        return literal(data, self.imports)
+
+    def _node(self, kind: str, data: dict[str, Any], path: Path) -> Expression:
+        arguments, tags = data["arguments"], data.get("tags", {})
+        module, _, name = data[kind].rpartition(".")
+        is_plain = kind == "config" and module == _VALUES and not tags
+        if is_plain and (made := self._value_node(name, arguments, path)) is not None:
+            return made
+        target = ("", Text(self.imports.name(data[kind])))
+        items = self._keywords(arguments, self._new_tags(data[kind], tags), path)
+        return Group(f"{self.fiddle(KINDS[kind])}(", [target, *items], ")", is_call=True)
+
+    def _value_node(self, name: str, arguments: dict[str, Any], path: Path) -> Expression | None:
+        """Return a value node as it is made by hand; None where that would make another one."""
+        is_constant = name == "constant" and set(arguments) in ({"value"}, {"value", "name"})
+        if is_constant and arguments.get("name", "some"):
+            named = [("name=", arguments["name"])] if "name" in arguments else []
+            return self._call("value", [("", arguments["value"]), *named], path)
+        if name in _MAKERS and set(arguments) == {"left", "right"}:
+            given = [("", arguments["left"]), ("", arguments["right"])]
+            return self._call(_MAKERS[name].__name__, given, path)
+        return None
+
+    def _call(self, function: str, given: list[tuple[str, Any]], path: Path) -> Expression:
+        items = [(prefix, self._below(part, path)) for prefix, part in given]
+        return Group(f"{self.imports.member('luthier.graph', function)}(", items, ")", is_call=True)
+
+    def _keywords(
+        self, arguments: dict[str, Any], tags: Mapping[str, list[str]], path: Path
+    ) -> list[tuple[str, Expression]]:
+        """Return arguments as they are given by name; tagged ones with their tags."""
+        items, others = [], []
+        for part in dict.fromkeys((*arguments, *tags)):
+            of_part = {"value": arguments[part]} if part in arguments else {}
+            if _is_tagged(of_part.get("value")):
+                what = "a tagged value that is an argument cannot be written as Python"
+                remedy = "tag the argument of the node instead, with fdl.add_tag"
+                raise RecordError(Problem(what, format_path((*path, part)), remedy=remedy))
+            if part in tags:
+                made = self._tagged(tags[part], of_part, path, part)
+            else:
+                made = self._below(of_part["value"], (*path, part))
+            if part.isidentifier() and not keyword.iskeyword(part):
+                items.append((f"{part}=", made))
+            else:
+                others.append((f"{string(part)}: ", made))
+        return [*items, ("**", Group("{", others, "}"))] if others else items
+
+    def _tagged(
+        self, tags: list[str], arguments: dict[str, Any], path: Path, part: str = "value"
+    ) -> Expression:
+        """Return a value with its tags, as `Tag.new(value)`."""
+        value = [("", self._below(x, (*path, part))) for x in arguments.values()]
+        names = [("", Text(self.imports.name(tag))) for tag in tags]
+        if len(names) == 1:
+            return Group(f"{names[0][1].flat}.new(", value, ")", is_call=True)
+        items = [("", Group("[", names, "]")), *value]
+        return Group(f"{self.fiddle('TaggedValue')}(", items, ")", is_call=True)
+
+    def _new_tags(self, name: str, tags: Mapping[str, list[str]]) -> dict[str, list[str]]:
+        """Return the tags that Fiddle does not give by itself."""
+        given = self._annotated(name)
+        new = {
+            part: [t for t in found if t not in given.get(part, ())] for part, found in tags.items()
+        }
+        return {part: found for part, found in new.items() if found}
+
+    def _annotated(self, name: str) -> dict[str, list[str]]:
+        """Return the tags that Fiddle gives to a new node, because of annotations."""
+        if name not in self.annotated:
+            tags = fdl.Config(importing.find(name)).__argument_tags__
+            self.annotated[name] = {k: sorted(map(public_name, found)) for k, found in tags.items()}
+        return self.annotated[name]
+
+    def _lost_tags(self, data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield (argument, tag) for tags of annotations that the node does not have."""
+        kind = next((kind for kind in KINDS if kind in data), None)
+        for part, found in self._annotated(data[kind]).items() if kind else ():
+            for tag in found:
+                if tag not in data.get("tags", {}).get(part, ()):
+                    yield part, tag
+
+    def _dict(self, inside: Any, path: Path) -> Expression:
+        pairs = list(inside.items()) if isinstance(inside, dict) else inside
+        items = []
+        for key, child in pairs:
+            written = self.expression(key, path)
+            text = self.variable(written, path) if written.flat is None else written.flat
+            part = key if isinstance(key, str | int) else text
+            items.append((f"{text}: ", self._below(child, (*path, part))))
+        return Group("{", items, "}")
+
+    def _sequence(self, kind: str, inside: list[Any], path: Path) -> Expression:
+        items = [("", self._below(child, (*path, i))) for i, child in enumerate(inside)]
+        if kind == "tuple":
+            return Group("(", items, ")", comma=len(items) == 1)
+        if kind == "list":
+            return Group("[", items, "]")
+        made = Group("{", items, "}") if items else Text("set()")
+        if kind == "set":
+            return made
+        return Group("frozenset(", [("", made)] if items else [], ")", is_call=True)
+
+
+def _names(data: Any) -> Iterator[str]:
+    """Yield the public names in a record."""
+    if isinstance(data, list):
+        for child in data:
+            yield from _names(child)
+    if not isinstance(data, dict):
+        return
+    for key in (*KINDS, "name", "enum", "instance", "namedtuple"):
+        if isinstance(data.get(key), str):
+            yield data[key]
+    for found in data.get("tags", {}).values():
+        yield from found
+    for key in ("arguments", "fields", "dict"):
+        if isinstance(data.get(key), dict):
+            for child in data[key].values():
+                yield from _names(child)
+    for key in (*_CONTAINERS, "dict"):
+        if isinstance(data.get(key), list):
+            yield from _names(data[key])
+
+
+def wished_name(data: dict[str, Any]) -> str:
+    """Return what people call a shared constant."""
+    name = data.get("arguments", {}).get("name") if data.get("config") == _CONSTANT else ""
+    return name if isinstance(name, str) else ""
+
+
+def _is_tagged(data: Any) -> bool:
+    return isinstance(data, dict) and "tagged" in data
