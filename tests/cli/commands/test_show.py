@@ -49,18 +49,32 @@ def test_why_shows_what_set_a_value(show):
     out = show("seed=5", "seed=6", "--why", "seed")
     assert "argument 1" in out
     assert "argument 2" in out
-    assert "left at its default" in show("--why", "seed")
+    assert "the default of luthier.program.Experiment" in show("--why", "seed")
     assert json.loads(show("seed=5", "--why", "seed", "--json"))
+
+
+def test_why_without_a_path_tells_of_all_values(show):
+    assert "model.dim" in show("--why")
+    assert "argument 1: seed=5" in show("--why", "seed=5")
+    assert show("seed=5", "--why", "seed") == show("seed", "--why", "seed=5")
+
+
+def test_changes(show):
+    assert show("--changes", "seed=5") == (
+        "argument 1: seed=5\n  ~ seed: 0 -> 5 (was left at its default)\n"
+    )
+    assert show("--changes") == "nothing changes\n"
 
 
 def test_params(show):
     out = show("--params")
     assert "embedding.table" in out
-    assert "scalars" in out
+    assert "Normal(stddev=0.02)" in out
+    assert out.splitlines()[-1].startswith("10 parameters, ")
 
 
 def test_sharding_tells_the_reason_of_every_parameter(show):
-    parameters = [line.split()[0] for line in show("--params").splitlines()[1:-1]]
+    parameters = [p["name"] for p in json.loads(show("--params", "--json"))["parameters"]]
     out = show("--sharding", "parallelism.mesh.fsdp=2", "parallelism.mesh.tensor=2")
     lines = {line.split()[0]: line for line in out.splitlines() if line}
     assert parameters
@@ -71,3 +85,61 @@ def test_sharding_tells_the_reason_of_every_parameter(show):
 def test_the_plan_as_json(show):
     plan = json.loads(show("--sharding", "--json"))
     assert plan["parameters"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        ((), "luthier.program.Experiment\n  name = 'tiny'\n"),
+        (("--to", "tree"), "luthier.program.Experiment\n"),
+        (("--to", "table"), "path "),
+        (("--to", "json"), '{\n "format"'),
+        (("--to", "yaml", "optimizer"), "_version_: 1\n_target_: luthier.optim.adamw\n"),
+        (("--to", "py", "model"), '"""What `luthier show` exported'),
+        (("--to", "svg"), "<svg "),
+    ],
+)
+def test_forms(show, words, start):
+    assert show(*words).startswith(start)
+
+
+def test_the_file_says_the_form(show, project, capsys):
+    assert show("--output", "x.yaml", "seed=5").startswith("x.yaml: ")
+    read = graphs.from_yaml((project / "x.yaml").read_text())
+    assert read.seed == 5
+    assert main.main(["show", "x.yaml", "--why", "seed"]) == 0
+    assert "x.yaml:4" in capsys.readouterr().out
+    show("--output", "x.txt")
+    assert (project / "x.txt").read_text() == show()
+
+
+def test_exported_python_is_an_experiment(show, project, capsys):
+    show("--output", "copied_by_show.py", "seed=5")
+    assert main.main(["show", "copied_by_show"]) == 0
+    assert capsys.readouterr().out == show("seed=5")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--params", "--why"), "--params and --why are different questions; ask one at a time"),
+        (("--params", "--to", "py"), "--to says nothing to --params; leave it out"),
+        (("--changes", "optimizer"), "optimizer says nothing to --changes; leave it out"),
+        (("--to", "py", "--json"), "--to py and --json say different forms; leave out one"),
+        (
+            ("--to", "svg", "--output", "x.py"),
+            "--to svg and --output x.py say different forms; leave out one",
+        ),
+        (
+            ("--to", "py", "--defaults"),
+            "--defaults is for tree and table; py holds what is set; leave it out",
+        ),
+        (("--to", "py", "model", "data"), "--to py is of one path, not of 2; leave out others"),
+        (("--devices", "cpu:2"), "--devices is for --sharding and --params; add --sharding"),
+        (("--to", "svg", "name"), "only nodes have a picture, and this is of type str; "),
+    ],
+)
+def test_what_does_not_go_together(project, capsys, words, problem):
+    assert main.main(["show", TINY, *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"luthier: {problem}")

@@ -4,11 +4,65 @@ from luthier import graph as graphs
 from luthier.cli import references
 from luthier.cli.showing import changes
 
+SHELVES = ("luthier.recipes",)
 
-def test_what_overrides_change_is_told(importable_project, capsys):
+
+def _printed(before, words, capsys):
+    changes.print_changes(before, graphs.apply(before, words, shelves=SHELVES))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_changes_stand_below_the_word_that_caused_them(importable_project, capsys):
     before = references.load_reference("trials.tiny")
-    changes.print_changes(before, graphs.apply(before, ["seed=5"]))
-    assert "seed" in capsys.readouterr().out
+    words = ["fiddler:scale_depth(2)", "seed=5", "optimizer.b2=0.9"]
+    lines = _printed(before, words, capsys)
+    assert lines[0] == "argument 1: fiddler:scale_depth(2)"
+    assert lines[1].startswith("  ~ model.num_layers: 1 -> 2  [")
+    assert "luthier/recipes/scale.py:" in lines[1]
+    assert lines[2:] == [
+        "argument 2: seed=5",
+        "  ~ seed: 0 -> 5 (was left at its default)",
+        "argument 3: optimizer.b2=0.9",
+        "  ~ optimizer.b2: 0.95 -> 0.9 (was left at its default)",
+    ]
+
+
+def test_what_is_gone_stands_below_what_took_it(importable_project, capsys):
+    before = references.load_reference("trials.tiny")
+    words = ["seed=5", "reset:optimizer.learning_rate.end", "evaluations:={}"]
+    lines = _printed(before, words, capsys)
+    assert lines[2] == "argument 2: reset:optimizer.learning_rate.end"
+    assert lines[3].startswith("  ~ optimizer.learning_rate.end: 0.0 -> ")
+    assert lines[4] == "argument 3: evaluations:={}"
+    assert lines[5].startswith("  - evaluations.held_out: luthier.program.Evaluation(")
+
+
+def test_what_changes_twice_is_told_once(importable_project, capsys):
+    before = references.load_reference("trials.tiny")
+    lines = _printed(before, ["seed=5", "seed=6"], capsys)
+    assert lines == ["argument 2: seed=6", "  ~ seed: 0 -> 6 (was left at its default)"]
+
+
+def test_the_tenth_word_comes_after_the_second(importable_project, capsys):
+    before = references.load_reference("trials.tiny")
+    words = ["seed=5", "optimizer.b2=0.9", *["name=x"] * 7, "optimizer.b1=0.8"]
+    heads = [line for line in _printed(before, words, capsys) if not line.startswith(" ")]
+    assert [head.split(":")[0] for head in heads] == [
+        "argument 1",
+        "argument 2",
+        "argument 9",
+        "argument 10",
+    ]
+
+
+def test_what_no_word_changed_says_so(importable_project, capsys):
+    before = references.load_reference("trials.tiny")
+    after = graphs.copy_graph(before)
+    after.seed = 4
+    changes.print_changes(before, after)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "not by a word of the command line:"
+    assert "test_changes.py" in lines[1]
 
 
 def test_nothing_is_told_as_such(importable_project, capsys):

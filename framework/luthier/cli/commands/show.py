@@ -1,7 +1,9 @@
 """Show an experiment without running it.
 
 With nothing else: its values, those that are set first. A PATH shows what is below it.
---params lists the parameters; --sharding says where every one of them lives, and why.
+--to writes it in another form: a table, JSON, YAML, Python, a picture. --params lists the
+parameters; --sharding says where every one of them lives, and why. --why tells what set the
+values, --changes what the OVERRIDEs change.
 """
 
 from __future__ import annotations
@@ -9,20 +11,24 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
+from pathlib import Path
 from typing import Any
 
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems
-from luthier.cli.showing import why
-from luthier.cli.tables import table
+from luthier.cli.showing import changes, forms, parameters, why
 from luthier.errors import EXIT_DONE, Problem
+
+_ANSWERS = ("params", "sharding", "changes", "why")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(
-        "reference", nargs="?", metavar="REF", help="configs.lm.quickstart, or a run"
+        "reference",
+        nargs="?",
+        metavar="REF",
+        help="configs.lm.quickstart, run:ID, or a .json or .yaml file that was written before",
     )
     parser.add_argument(
         "words",
@@ -31,16 +37,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a change, as optimizer.b2=0.95; or what to show, as optimizer",
     )
     parser.add_argument(
-        "--defaults", action="store_true", help="show defaults below the values too"
+        "--to", choices=forms.FORMS, metavar="FORM", help=f"{', '.join(forms.FORMS)}; default: tree"
     )
+    parser.add_argument(
+        "--output", metavar="FILE", help="write to a file; .py, .yaml, .json and .svg say the form"
+    )
+    parser.add_argument(
+        "--defaults", action="store_true", help="show arguments left at their default too"
+    )
+    parser.add_argument(
+        "--why", nargs="?", const="", metavar="PATH", help="show what set a value, or all values"
+    )
+    parser.add_argument("--changes", action="store_true", help="show what the OVERRIDEs change")
     parser.add_argument("--params", action="store_true", help="list the parameters")
     parser.add_argument(
         "--sharding", action="store_true", help="list where parameters live, and why"
     )
-    parser.add_argument("--why", metavar="PATH", help="show what set a value, first to last")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--devices", metavar="KIND[:N]", help="for --sharding: cpu:8 makes 8 of them"
+        "--devices", metavar="KIND[:N]", help="for --sharding and --params: cpu:8 makes 8 of them"
     )
 
 
@@ -52,68 +67,108 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
-    overrides = [word for word in arguments.words if experiments.is_override(word)]
-    paths = [word for word in arguments.words if not experiments.is_override(word)]
-    planned = arguments.params or arguments.sharding
+    words = list(arguments.words)
+    if arguments.why and experiments.is_override(arguments.why):  # --why b2=1: of all the values
+        words.append(arguments.why)
+        arguments.why = ""
+    overrides = [word for word in words if experiments.is_override(word)]
+    paths = [word for word in words if not experiments.is_override(word)]
+    answer = _answer(arguments, paths, problems)
+    planned = answer in ("params", "sharding")
     if arguments.devices and not planned:
         problems.add("--devices is for --sharding and --params", remedy="add --sharding")
+    form = _form(arguments, problems) if not answer else ""
+    if form in forms.WHOLE and form != "json" and len(paths) > 1:
+        problems.add(f"--to {form} is of one path, not of {len(paths)}", remedy="leave out others")
     graph, _ = experiments.load(
         arguments.reference, overrides, problems, command="show", checked=planned
     )
     if planned:
         return _show_plan(graph, arguments)
+    if answer == "why":
+        why.print_why(graph, arguments.why, arguments.json)
+    elif answer == "changes":
+        before, _ = experiments.load(
+            arguments.reference, [], problems, command="show", checked=False
+        )
+        changes.print_changes(before, graph)
+    else:
+        _show_graph(graph, paths, form, arguments, problems)
+    return EXIT_DONE
+
+
+def _answer(arguments: argparse.Namespace, paths: list[str], problems: Problems) -> str:
+    """Return which question is asked beside the graph itself; empty for none."""
+    given = [name for name in _ANSWERS if getattr(arguments, name) not in (None, False)]
+    if len(given) > 1:
+        named = " and ".join(f"--{name}" for name in given)
+        problems.add(f"{named} are different questions", remedy="ask one at a time")
+    answer = given[0] if given else ""
+    if answer:
+        options = ("to", "output", "defaults")
+        unused = [f"--{name}" for name in options if getattr(arguments, name) not in (None, False)]
+        unused += ["--json"] if answer == "changes" and arguments.json else []
+        if answer == "why" and len(paths) == 1 and not arguments.why:
+            arguments.why = paths.pop()  # luthier show REF optimizer.b2 --why
+        unused += paths
+        for word in unused:
+            problems.add(f"{word} says nothing to --{answer}", remedy="leave it out")
+    return answer
+
+
+def _form(arguments: argparse.Namespace, problems: Problems) -> str:
+    """Return the form to write in: as it is said, or as the suffix of the file says."""
+    suffix = Path(arguments.output).suffix if arguments.output else ""
+    said = {
+        "--to " + str(arguments.to): arguments.to,
+        "--json": "json" if arguments.json else None,
+        f"--output {arguments.output}": forms.SUFFIXES.get(suffix),
+    }
+    given = {option: form for option, form in said.items() if form}
+    if len(set(given.values())) > 1:
+        problems.add(f"{' and '.join(given)} say different forms", remedy="leave out one")
+    form = next(iter(given.values()), "tree")
+    if arguments.defaults and form not in forms.LISTED:
+        listed = " and ".join(forms.LISTED)
+        problems.add(f"--defaults is for {listed}; {form} holds what is set", remedy="leave it out")
+    return form
+
+
+def _show_graph(
+    graph: Any,
+    paths: list[str],
+    form: str,
+    arguments: argparse.Namespace,
+    problems: Problems,
+) -> None:
     from luthier import graph as graphs
 
-    if arguments.why:
-        why.print_why(graph, arguments.why, arguments.json)
-        return EXIT_DONE
     nodes = []
     for path in paths:
         with problems.collected():
             nodes.append(graphs.get(graph, path))
     problems.raise_any()
-    for node in nodes or [graph]:
-        print(
-            graphs.to_json(node)
-            if arguments.json
-            else graphs.render(node, defaults=arguments.defaults)
-        )
-    return EXIT_DONE
+    text = "".join(forms.written(node, form, arguments.defaults) for node in nodes or [graph])
+    if arguments.output:
+        forms.save(text, arguments.output)
+        print(f"{arguments.output}: {text.count(chr(10)):,} lines")
+    else:
+        print(text, end="")
 
 
 def _show_plan(graph: Any, arguments: argparse.Namespace) -> int:
     from luthier.parallel import hosts, sharding_table
 
     hosts.configure(arguments.devices)
+    if arguments.params:
+        parameters.print_parameters(graph, hosts.devices(), arguments.json)
+        return EXIT_DONE
     from luthier import plan as plans
 
     plan = plans.make(graph, hosts.devices())
     if arguments.json:
         print(json.dumps(plan.to_dict(), indent=1))
         return EXIT_DONE
-    if arguments.sharding:
-        named = [dataclasses.replace(p, name=name) for name, p in plan.placements().items()]
-        print(sharding_table(named, plan.program.sizes))
-    else:
-        print("\n".join(_parameters(plan)))
+    named = [dataclasses.replace(p, name=name) for name, p in plan.placements().items()]
+    print(sharding_table(named, plan.program.sizes))
     return EXIT_DONE
-
-
-def _parameters(plan: Any) -> list[str]:
-    import numpy
-
-    from luthier.parallel import array_bytes, format_bytes
-
-    rows = [
-        (
-            name,
-            "x".join(map(str, placement.shape)) or "scalar",
-            numpy.dtype(placement.dtype).name,
-            f"{math.prod(placement.shape):,}",
-            format_bytes(array_bytes(placement.shape, placement.dtype)),
-        )
-        for name, placement in plan.placements().items()
-    ]
-    lines = table(["parameter", "shape", "dtype", "scalars", "size"], rows)
-    parts = [f"{name} {count:,}" for name, count in plan.parameters_by_subtree.items()]
-    return [*lines, f"{plan.parameters:,} scalars: {', '.join(parts)}"]

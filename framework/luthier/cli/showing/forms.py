@@ -1,0 +1,118 @@
+"""The forms in which `luthier show` writes a graph: for people, programs, as code, a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from luthier.cli.tables import table
+from luthier.errors import BadInput, Problem
+
+SUFFIXES = {".py": "py", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".svg": "svg"}
+"""What the suffix of a file says of its form."""
+_WIDEST = 72
+
+
+def tree(graph: Any, defaults: bool) -> str:
+    """Return a graph as an indented tree."""
+    from luthier import graph as graphs
+
+    return graphs.render(graph, defaults=defaults) + "\n"
+
+
+def value_table(graph: Any, defaults: bool) -> str:
+    """Return a graph as a table with one line for each value: its path, itself, and its tags."""
+    from luthier import graph as graphs
+    from luthier.graph.record.structure import is_shared_node
+    from luthier.graph.render import text_of
+
+    rows = []
+    first: dict[int, str] = {}
+    for place in graphs.walk(graph, defaults=defaults, once=True):
+        if place.is_default and not _is_of_node(place):
+            continue
+        found = place.owner.__argument_tags__.get(place.part, ()) if _is_of_node(place) else ()
+        tags = " ".join(sorted(f"#{tag.__name__}" for tag in found))
+        text = text_of(place.value)
+        is_shared = is_shared_node(place.value) and not graphs.is_value_node(place.value)
+        if is_shared and first.setdefault(id(place.value), place.path) != place.path:
+            text = f"same as {first[id(place.value)]}"
+        short = text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
+        rows.append((place.path, short, "default" if place.is_default else "", tags))
+    heads = ("path", "value", "", "tags")
+    used = [i for i in range(len(heads)) if i < 2 or any(row[i] for row in rows)]
+    lines = table([heads[i] for i in used], [[row[i] for i in used] for row in rows])
+    return "\n".join(lines) + "\n"
+
+
+def _is_of_node(place: Any) -> bool:
+    """Say whether a place is an argument of a node, and not a part of a value."""
+    return hasattr(place.owner, "__argument_tags__")
+
+
+def _json(graph: Any) -> str:
+    from luthier import graph as graphs
+
+    return graphs.to_json(graph)
+
+
+def _python(graph: Any) -> str:
+    from luthier import graph as graphs
+
+    return graphs.to_python(graph)
+
+
+def _yaml(graph: Any) -> str:
+    from luthier import graph as graphs
+
+    return graphs.to_yaml(graph)
+
+
+def _svg(graph: Any) -> str:
+    from luthier import graph as graphs
+
+    return graphs.to_svg(graph)
+
+
+LISTED: Mapping[str, Callable[[Any, bool], str]] = {"tree": tree, "table": value_table}
+"""Forms that can show defaults too."""
+WHOLE: Mapping[str, Callable[[Any], str]] = {
+    "json": _json,
+    "py": _python,
+    "yaml": _yaml,
+    "svg": _svg,
+}
+"""Forms of which a file holds one, and that hold what is set."""
+FORMS = (*LISTED, *WHOLE)
+
+
+def written(graph: Any, form: str, defaults: bool = False) -> str:
+    """Return a graph in a form.
+
+    Args:
+      graph: A node or value.
+      form: One of `FORMS`.
+      defaults: Whether to show arguments left at their default too.
+
+    Raises:
+      RecordError: Something in the graph cannot be written in this form.
+    """
+    return LISTED[form](graph, defaults) if form in LISTED else WHOLE[form](graph)
+
+
+def save(text: str, path: str) -> None:
+    """Write text to a file.
+
+    Args:
+      text: What to write.
+      path: The file; one that exists is replaced.
+
+    Raises:
+      BadInput: It cannot be written.
+    """
+    try:
+        Path(path).write_text(text, encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise BadInput(Problem(f"cannot write {path}: {reason}", origin="--output")) from error

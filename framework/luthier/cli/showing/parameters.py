@@ -1,0 +1,163 @@
+"""`luthier show --params`: every parameter, and the counts of the subtrees of the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from luthier.cli.tables import table
+
+_HEADS = ("parameter", "shape", "dtype", "axes", "spec", "initializer", "scalars", "size")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One parameter of the model.
+
+    Args:
+      name: Its dotted name.
+      shape: Its global shape.
+      dtype: Its type.
+      axes: A logical axis, or None, for every dimension; None where it declares none.
+      spec: The mesh axes along each dimension, as `fsdp, -`.
+      initializer: How its initializer is written; empty where it does not tell.
+      scalars: How many numbers it has.
+      bytes: Its bytes, over all devices.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    axes: tuple[str | None, ...] | None
+    spec: str
+    initializer: str
+    scalars: int
+    bytes: int
+
+
+class Subtotal(NamedTuple):
+    """The sums of one subtree: its parameters, their scalars and bytes."""
+
+    parameters: int
+    scalars: int
+    bytes: int
+
+
+def print_parameters(graph: Any, devices: Sequence[Any], as_json: bool) -> None:
+    """Print the parameters of an experiment's model.
+
+    Args:
+      graph: The graph of an experiment, validated.
+      devices: What they are laid out on.
+      as_json: Whether to print JSON instead of a table.
+
+    Raises:
+      BadInput: The model cannot be built or laid out.
+    """
+    found = parameters(graph, devices)
+    if as_json:
+        counts = {subtree: sums.scalars for subtree, sums in subtotals(found).items()}
+        print(
+            json.dumps(
+                {
+                    "parameters": [dataclasses.asdict(parameter) for parameter in found],
+                    "scalars": sum(parameter.scalars for parameter in found),
+                    "scalars_by_subtree": counts,
+                },
+                indent=1,
+            )
+        )
+        return
+    print("\n".join(_lines(found)))
+
+
+def parameters(graph: Any, devices: Sequence[Any]) -> list[Parameter]:
+    """Return the parameters of an experiment's model, in the order of their names.
+
+    Args:
+      graph: The graph of an experiment, validated.
+      devices: What they are laid out on.
+    """
+    import jax
+
+    from luthier import program as programs
+    from luthier.parallel import array_bytes, format_spec
+    from luthier.program.step import initializers_of
+
+    program = programs.make(graph, devices)
+    start = "parameters/"
+    initializers = initializers_of(program.experiment)
+    return [
+        Parameter(
+            name=name.removeprefix(start),
+            shape=tuple(placed.shape),
+            dtype=jax.numpy.dtype(placed.dtype).name,
+            axes=placed.axes,
+            spec=format_spec(placed.spec),
+            initializer=initializers.get(name.removeprefix(start), ""),
+            scalars=math.prod(placed.shape),
+            bytes=array_bytes(placed.shape, placed.dtype),
+        )
+        for name, placed in program.placements.items()
+        if name.startswith(start)
+    ]
+
+
+def subtotals(found: Sequence[Parameter]) -> dict[str, Subtotal]:
+    """Return the sums of every subtree of several parameters, parents before what is below them.
+
+    Args:
+      found: The parameters, in the order of their names.
+    """
+    sums: dict[str, Subtotal] = {}
+    for parameter in found:
+        for subtree in _above(parameter.name):
+            before = sums.get(subtree, Subtotal(0, 0, 0))
+            sums[subtree] = Subtotal(
+                before.parameters + 1,
+                before.scalars + parameter.scalars,
+                before.bytes + parameter.bytes,
+            )
+    return {subtree: total for subtree, total in sums.items() if total.parameters > 1}
+
+
+def _above(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts))]
+
+
+def _lines(found: Sequence[Parameter]) -> list[str]:
+    from luthier.parallel import format_bytes
+
+    sums = subtotals(found)
+    rows: list[tuple[str, ...]] = []
+    told: set[str] = set()
+    for parameter in found:
+        above = [subtree for subtree in _above(parameter.name) if subtree in sums]
+        for depth, subtree in enumerate(above):
+            if subtree not in told:
+                told.add(subtree)
+                count, size = f"{sums[subtree].scalars:,}", format_bytes(sums[subtree].bytes)
+                rows.append(("  " * depth + subtree, *[""] * 5, count, size))
+        rows.append(_row(parameter, "  " * len(above), format_bytes(parameter.bytes)))
+    total = sum(parameter.scalars for parameter in found)
+    size = format_bytes(sum(parameter.bytes for parameter in found))
+    lines = table(_HEADS, rows)
+    return [*lines, f"{len(found)} parameters, {total:,} scalars, {size}"]
+
+
+def _row(parameter: Parameter, indent: str, size: str) -> tuple[str, ...]:
+    axes = "-" if parameter.axes is None else ", ".join(axis or "-" for axis in parameter.axes)
+    return (
+        indent + parameter.name,
+        "x".join(map(str, parameter.shape)) or "scalar",
+        parameter.dtype,
+        axes,
+        parameter.spec or "-",
+        parameter.initializer or "-",
+        f"{parameter.scalars:,}",
+        size,
+    )

@@ -1,0 +1,54 @@
+"""No name of ours claims a size that the count of its parameters contradicts."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import pkgutil
+from pathlib import Path
+
+import jax
+import pytest
+from flax import nnx
+
+from luthier import graph as graphs
+from luthier import recipes
+from luthier.cli.commands.list import find
+from luthier.plan.claims import claimed, contradiction
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def named_recipes() -> dict[str, object]:
+    """Every recipe whose name claims a size and that needs no argument."""
+    found = {}
+    for place in pkgutil.walk_packages(recipes.__path__, f"{recipes.__name__}."):
+        module = importlib.import_module(place.name)
+        for name, recipe in inspect.getmembers(module, inspect.isfunction):
+            if recipe.__module__ == place.name and claimed(name):
+                found[f"{place.name}.{name}"] = recipe
+    return found
+
+
+def parameters(template) -> int:
+    """Count the scalars of a model, without making an array."""
+    model = nnx.eval_shape(lambda: graphs.build(template)(rngs=nnx.Rngs(0)))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+@pytest.mark.parametrize("recipe", sorted(named_recipes().items()), ids=lambda item: item[0])
+def test_a_recipe_has_the_size_of_its_name(recipe):
+    name, make = recipe
+    assert contradiction(name.rpartition(".")[2], parameters(make())) == ""
+
+
+@pytest.mark.parametrize("listed", list(find(CONFIGS)), ids=lambda listed: listed.reference)
+def test_an_experiment_has_the_size_of_its_name(listed):
+    names = [listed.reference.rpartition(".")[2].replace(":", " ")]
+    if listed.arguments:
+        pytest.skip("needs arguments")
+    graph = graphs.resolve(listed.reference)
+    names.append(graphs.evaluate(graph.name))
+    if any(map(claimed, names)):
+        assert [contradiction(name, parameters(graph.model)) for name in names] == ["", ""]

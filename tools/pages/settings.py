@@ -1,0 +1,11 @@
+"""The page of all settings of all components."""
+
+from __future__ import annotations
+
+from luthier.cli.showing.components import components
+from luthier.cli.showing.settings import page
+
+
+def render() -> str:
+    """Return the page."""
+    return page(components())
