@@ -59,6 +59,10 @@ class Guard:
         "decay": "0 <= x < 1",
         "warmup_steps": "0 <= x",
     }
+    READ_WHEN: ClassVar[dict[str, str]] = {
+        "decay": "spike_factor is not None",
+        "warmup_steps": "spike_factor is not None",
+    }
 
     max_consecutive_skips: int = 10
     spike_factor: float | None = None

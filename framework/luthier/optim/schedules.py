@@ -61,6 +61,7 @@ class Warmup(abc.ABC):
 
     RANGES: ClassVar[dict[str, str]] = {**_LENGTHS, "peak": "0 <= x", "end": "0 <= x"}
     RELATIONS: ClassVar[tuple[str, ...]] = ("warmup_steps < total_steps",)
+    READ_WHEN: ClassVar[dict[str, str]] = {"start": "warmup_steps > 0"}
 
     peak: float
     warmup_steps: int
@@ -155,6 +156,7 @@ class WarmupStableDecay:
         "end": "0 <= x",
     }
     RELATIONS: ClassVar[tuple[str, ...]] = ("warmup_steps + decay_steps <= total_steps",)
+    READ_WHEN: ClassVar[dict[str, str]] = {"start": "warmup_steps > 0"}
 
     peak: float
     warmup_steps: int
@@ -256,6 +258,10 @@ class Cycles:
         "length_factor": "0 < x",
         "peak_factor": "0 < x",
         "end": "0 <= x",
+    }
+    READ_WHEN: ClassVar[dict[str, str]] = {
+        "length_factor": "num_cycles > 1",
+        "peak_factor": "num_cycles > 1",
     }
 
     peak: float

@@ -10,8 +10,9 @@ import types
 from typing import Any
 
 from luthier.plan.device_facts import DeviceFacts, device_facts
-from luthier.plan.flops import Flops, ModelFlops, count, model_flops
+from luthier.plan.flops import ModelFlops, model_flops
 from luthier.plan.plan import Plan, make
+from luthier.tasks.flops import Flops, count
 
 __all__ = [
     "DeviceFacts",

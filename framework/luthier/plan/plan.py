@@ -9,16 +9,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 
-from luthier import graph as graphs
 from luthier import program as programs
-from luthier.errors import Problem, ValidationError
+from luthier.errors import ValidationError
 from luthier.parallel import Placement
-from luthier.plan.flops import ModelFlops, count, model_flops, trace_forward
-from luthier.program.state import chosen
-from luthier.program.step import rngs_of
-from luthier.tasks import BatchCoupled, CoupledTask
+from luthier.plan.checks import check, trained, unsaved_residuals
+from luthier.plan.flops import ModelFlops, model_flops, trace_forward
+from luthier.tasks.flops import count
 
 KINDS = ("parameters", "optimizer", "ema", "variables", "guard", "step")
 
@@ -48,6 +45,14 @@ class Plan:
     tokens_per_step: int
     model_flops: ModelFlops
     hardware_flops: int
+
+    def of(self, graph: Any) -> Plan:
+        """Return the plan of a graph that differs in hoisted leaves, names and records only.
+
+        Args:
+          graph: The other graph; see `luthier.program.Program.of`.
+        """
+        return dataclasses.replace(self, program=self.program.of(graph))
 
     def placements(self, kind: str = "parameters") -> dict[str, Placement]:
         """Return where every array of a kind lives, by name without the kind."""
@@ -104,6 +109,10 @@ def make(
     problems = check(graph, program)
     if problems:
         raise ValidationError(problems)
+    forward = trace_forward(program)
+    problems = unsaved_residuals(graph, forward)
+    if problems:
+        raise ValidationError(problems)
     parameters: dict[str, int] = {}
     per_device = dict.fromkeys(KINDS, 0)
     state_bytes = 0
@@ -114,8 +123,8 @@ def make(
         if kind == "parameters":
             subtree = rest.partition(".")[0]
             parameters[subtree] = parameters.get(subtree, 0) + math.prod(placement.shape)
-    trained = _trained(program)
-    per_device["gradients"] = sum(p.bytes_per_device for p in trained)
+    optimized = trained(program)
+    per_device["gradients"] = sum(p.bytes_per_device for p in optimized)
     per_device["batch"] = sum(_shard_bytes(entry) for entry in program.batch.values())
     tokens = _tokens_per_step(program)
     total = sum(parameters.values())
@@ -123,91 +132,14 @@ def make(
     return Plan(
         program=program,
         parameters=total,
-        trained_parameters=sum(math.prod(p.shape) for p in trained),
+        trained_parameters=sum(math.prod(p.shape) for p in optimized),
         parameters_by_subtree=parameters,
         state_bytes=state_bytes,
         bytes_per_device={kind: size for kind, size in per_device.items() if size},
         tokens_per_step=tokens,
-        model_flops=model_flops(trace_forward(program), total, tokens),
+        model_flops=model_flops(forward, total, tokens),
         hardware_flops=hardware_flops,
     )
-
-
-def check(graph: Any, program: programs.Program) -> list[Problem]:
-    """Return what makes an experiment unfit to run that no single component can see."""
-    experiment = program.experiment
-    task, training = experiment.task, experiment.training
-    problems: list[Problem] = []
-    for name, evaluation in experiment.evaluations.items():
-        path = f"evaluations.{name}"
-        if evaluation.weights is programs.Weights.EMA and training.ema is None:
-            remedy = "set training.ema=Ema(decay=0.999), or weights=PARAMETERS"
-            problems.append(Problem("there is no moving average", f"{path}.weights", "", remedy))
-        try:
-            program.abstract_batch(
-                evaluation.data, evaluation.global_batch_size, f"{path}.global_batch_size"
-            )
-        except ValidationError as error:
-            problems += error.problems
-    known = dict.fromkeys(experiment.evaluations, task.metrics)
-    selectors = {}
-    if training.early_stopping is not None:
-        selectors["training.early_stopping.metric"] = training.early_stopping.metric
-    if experiment.checkpoints is not None and experiment.checkpoints.keep_best is not None:
-        selectors["checkpoints.keep_best"] = experiment.checkpoints.keep_best
-    for path, selector in selectors.items():
-        origin = graphs.origin_of(graph, path)
-        for problem in selector.check(known):
-            below = f"{path}.{problem.path}" if problem.path else path
-            problems.append(dataclasses.replace(problem, path=below, origin=origin))
-    problems += _vocabulary(experiment) + _masks(graph, program)
-    if training.accumulation > 1:
-        problems += _couplings(experiment)
-    return problems
-
-
-def _couplings(experiment: Any) -> list[Problem]:
-    """Return what keeps a batch from being cut: rows that see each other without statistics."""
-    task, reasons = experiment.task, []
-    if isinstance(task.reduction, BatchCoupled) and not isinstance(task, CoupledTask):
-        reasons.append(task.reduction.reason)
-    model = nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
-    for path, module in nnx.iter_modules(model):
-        reason = getattr(module, "COUPLES", None)
-        if reason is not None:
-            reasons.append(f"{reason} of {'.'.join(map(str, path))}")
-            break  # one of many says enough
-    remedy = "set training.accumulation=1"
-    start = "accumulation changes a loss whose rows see each other"
-    return [Problem(f"{start}: {why}", "training.accumulation", "", remedy) for why in reasons]
-
-
-def _trained(program: programs.Program) -> list[Placement]:
-    start = "parameters/"
-    placements = {n[len(start) :]: p for n, p in program.placements.items() if n.startswith(start)}
-    return list(chosen(placements, program.experiment.training.trainable).values())
-
-
-def _masks(graph: Any, program: programs.Program) -> list[Problem]:
-    """Return the masks of the optimizer that are for none of the trained parameters."""
-    names = [placement.name.partition("/")[2] for placement in _trained(program)]
-    found = []
-    for problem in program.experiment.optimizer.check(names):
-        path = f"optimizer.{problem.path}"
-        found.append(dataclasses.replace(problem, path=path, origin=graphs.origin_of(graph, path)))
-    return found
-
-
-def _vocabulary(experiment: Any) -> list[Problem]:
-    tokenizer = getattr(experiment.data, "tokenizer", None)
-    size = getattr(experiment.model, "keywords", {}).get("vocab_size")
-    if tokenizer is None or not isinstance(size, int):
-        return []
-    needed = tokenizer.vocab_size
-    if size >= needed:
-        return []
-    what = f"{size} is smaller than the tokenizer's {needed} tokens"
-    return [Problem(what, "model.vocab_size", remedy=f"set model.vocab_size={needed}")]
 
 
 def _shard_bytes(entry: jax.ShapeDtypeStruct) -> int:

@@ -12,7 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from luthier.records import events
 from luthier.records.events import LEARNING_RATE, LOSS, MFU, TOKENS_PER_SECOND
@@ -31,6 +31,13 @@ class Console:
       plain_every_steps: The same in steps, instead of seconds.
       width: Columns to use; None asks the terminal (80 in a pipe).
     """
+
+    RANGES: ClassVar[dict[str, str]] = {
+        "plain_every_seconds": "0 <= x",
+        "plain_every_steps": "1 <= x",
+        "width": "1 <= x",
+    }
+    READ_WHEN: ClassVar[dict[str, str]] = {"plain_every_seconds": "plain_every_steps is None"}
 
     plain_every_seconds: float = 15.0
     plain_every_steps: int | None = None

@@ -222,6 +222,10 @@ class RunDirectory:
         except OSError as error:
             raise run_error("read", self.config_path, error) from error
 
+    def read_history(self) -> dict[str, Any]:
+        """Return where each value of the graph was set; empty where that was not recorded."""
+        return read_json(self.path / "config.history.json", default={})
+
     def read_values(self) -> dict[str, Any]:
         """Return the graph's values as nested plain data; empty where they were not recorded."""
         return read_json(self.path / "config.values.json", default={})

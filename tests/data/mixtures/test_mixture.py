@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import fiddle as fdl
@@ -200,3 +201,13 @@ def test_a_stage_at_a_fraction_of_the_run():
         ],
     )
     assert graph.build(config).stages[1].start_step == 60
+
+
+def test_the_same_data_under_two_names_is_refused():
+    twice = dataclasses.replace(DATA, components={**DATA.components, "again": DATA.components["a"]})
+    with pytest.raises(DataError) as raised:
+        twice.batch_spec(8)
+    assert str(raised.value) == (
+        "components 'a' and 'again' are the same data; leave one out and add up their weights, "
+        "or give it another seed or source"
+    )

@@ -20,6 +20,18 @@ from luthier.graph.validation import conditions
         ("a == 0 or b % a == 0", {"a": 0, "b": 3}, True),
         ("a > 0 and not a > 3", {"a": 3}, True),
         ("a // 2 == 1", {"a": 3}, True),
+        ("a is None", {"a": None}, True),
+        ("a is not None", {"a": None}, False),
+        ("a is not None", {"a": "anything"}, True),
+        ("a is not None or b % 3 == 0", {"a": None, "b": 4}, False),
+        ("data.length <= model.length", {"data.length": 9, "model.length": 8}, False),
+        # What is not said does not count against anyone.
+        ("a < 3", {"a": conditions.UNKNOWN}, True),
+        ("a < 3", {"a": None}, True),
+        ("a < 3", {"a": True}, True),
+        ("a < 3", {"a": "text"}, True),
+        ("a.b < 3 and c < 3", {"a.b": conditions.UNKNOWN, "c": 9}, True),
+        ("c < 3 and a.b < 3", {"a.b": conditions.UNKNOWN, "c": 9}, False),
     ],
 )
 def test_conditions(condition, known, expected):
@@ -38,6 +50,8 @@ def test_conditions(condition, known, expected):
         "x ** 9 > 0",
         "y > 0",
         "'a'",
+        "x is x",
+        "x is 1",
         "",
     ],
 )
@@ -47,5 +61,6 @@ def test_what_is_no_condition(condition):
 
 
 def test_names():
-    assert conditions.names_in("dim % num_heads == 0") == {"dim", "num_heads"}
+    assert conditions.names_in("dim % num_heads == 0") == ("dim", "num_heads")
+    assert conditions.names_in("b < data.rows.length or b is None") == ("b", "data.rows.length")
     assert conditions.with_name("0 <= x < max", "b2") == "0 <= b2 < max"

@@ -43,6 +43,7 @@ class Length(Filter):
     """
 
     RANGES: ClassVar[dict[str, str]] = {"min_bytes": "0 <= x", "max_bytes": "0 <= x"}
+    RELATIONS: ClassVar[tuple[str, ...]] = ("min_bytes <= max_bytes",)
 
     min_bytes: int = 0
     max_bytes: int | None = None

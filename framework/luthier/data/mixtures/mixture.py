@@ -215,6 +215,14 @@ class Mixture(DataNode):
             for name, node in self.components.items()
             if isinstance(node, Mixture) and len(node.stages) > 1
         ]
+        problems += [
+            Problem(
+                f"components {one!r} and {other!r} are the same data",
+                remedy="leave one out and add up their weights, or give it another seed or source",
+            )
+            for one, other in itertools.combinations(self.components, 2)
+            if self.components[one] == self.components[other]
+        ]
         known = "its components are " + ", ".join(self.components)
         starts = [stage.start_step for stage in self.stages]
         if starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):

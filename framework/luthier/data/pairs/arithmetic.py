@@ -28,6 +28,7 @@ class Arithmetic(PreferenceSource):
     """
 
     RANGES: ClassVar[dict[str, str]] = {"count": "1 <= x", "largest": "9 <= x", "seed": "0 <= x"}
+    STREAM: ClassVar[tuple[str, ...]] = ("seed", "split", "largest")
 
     count: int = 2000
     largest: int = 99

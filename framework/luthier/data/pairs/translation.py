@@ -41,6 +41,7 @@ class Translation(PairSource):
     """
 
     RANGES: ClassVar[dict[str, str]] = {"count": "1 <= x", "seed": "0 <= x"}
+    STREAM: ClassVar[tuple[str, ...]] = ("seed", "split")
 
     count: int = 10_000
     seed: int = 0

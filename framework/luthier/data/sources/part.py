@@ -20,6 +20,7 @@ class Part(Source):
     """
 
     RANGES: ClassVar[dict[str, str]] = {"start": "0 <= x", "stop": "0 <= x"}
+    RELATIONS: ClassVar[tuple[str, ...]] = ("start < stop",)
 
     source: Source
     start: int = 0

@@ -1,9 +1,9 @@
-"""Check a whole graph: names, required arguments, types, conditions, sharing, what is recorded."""
+"""Check a whole graph: names, types, what components declare, sharing, seeds, what is recorded."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import fiddle as fdl
@@ -21,7 +21,8 @@ from luthier.graph.paths import (
     nearest,
     walk,
 )
-from luthier.graph.validation import callables, conditions, sharing
+from luthier.graph.validation import callables, seeds, sharing
+from luthier.graph.validation.declared import Declared
 
 
 def validate(graph: Any, packages: Sequence[str] = ()) -> None:
@@ -36,7 +37,11 @@ def validate(graph: Any, packages: Sequence[str] = ()) -> None:
         the remedy.
     """
     checker = _Checker(graph, tuple(packages))
-    problems = [*checker.problems(), *sharing.shared_between_parts(graph)]
+    problems = [
+        *checker.problems(),
+        *sharing.shared_between_parts(graph),
+        *seeds.equal_by_accident(graph),
+    ]
     if problems:
         raise ValidationError(list(dict.fromkeys(map(_frozen, problems))))
 
@@ -54,6 +59,8 @@ class _Checker:
         self._checked: set[int] = set()
         self._told: set[str] = set()
         self._recordable: dict[int, tuple[Any, Problem | None]] = {}
+        self._owners: dict[int, Any] = {}
+        self._declared = Declared(graph, self._owners)
 
     def problems(self) -> Iterator[Problem]:
         """Yield every problem of every node, in the order of the graph."""
@@ -63,6 +70,8 @@ class _Checker:
         yield from self._node("", self._graph)
         for place in walk(self._graph, defaults=False, once=True):
             value = place.value
+            if is_container(value):
+                self._owners.setdefault(id(value), place.owner)
             if isinstance(value, fdl.Buildable):
                 if id(value) not in self._checked:
                     self._checked.add(id(value))
@@ -115,7 +124,8 @@ class _Checker:
         known = signatures.arguments(target)
         yield from self._names(path, node, known)
         yield from self._types(path, node)
-        yield from self._conditions(path, node, known)
+        yield from self._declared.problems(path, node)
+        yield from seeds.own_streams(self._graph, path, node)
 
     def _names(
         self, path: str, node: fdl.Buildable, known: signatures.Arguments
@@ -169,53 +179,6 @@ class _Checker:
                 except Unreadable as error:
                     yield self._at(at, error.problem)
 
-    def _conditions(
-        self, path: str, node: fdl.Buildable, known: signatures.Arguments
-    ) -> Iterator[Problem]:
-        target = node.__fn_or_cls__
-        ranges = getattr(target, "RANGES", None) or {}
-        relations = getattr(target, "RELATIONS", None) or ()
-        if not ranges and not relations:
-            return
-        numbers = _numbers(known.defaults) | _numbers(node.__arguments__)
-        for part, condition in ranges.items():
-            if part in node.__arguments__ and part in numbers:
-                yield from self._condition(path, part, condition, {"x": numbers[part]}, _name(node))
-        for condition in relations:
-            try:
-                names = conditions.names_in(condition)
-            except conditions.Malformed as error:
-                yield Problem(f"RELATIONS of {_name(node)}: {error}", path=path)
-                continue
-            if names <= numbers.keys():
-                given = {name: numbers[name] for name in sorted(names)}
-                yield from self._condition(path, "", condition, given, _name(node))
-
-    def _condition(
-        self, path: str, part: str, condition: str, given: Mapping[str, Any], name: str
-    ) -> Iterator[Problem]:
-        """Yield a problem where a range (of `part`) or relation (without one) does not hold."""
-        try:
-            if conditions.holds(condition, given):
-                return
-        except conditions.Malformed as error:
-            kind = "RANGES" if part else "RELATIONS"
-            yield Problem(f"{kind} of {name}: {error}", path=join(path, part) if part else path)
-            return
-        except (ArithmeticError, TypeError, ValueError) as error:
-            said = ", ".join(f"{key} = {value!r}" for key, value in given.items())
-            yield Problem(f"{condition} cannot be computed with {said}: {error}", path=path)
-            return
-        if part:
-            shown = conditions.with_name(condition, part)
-            problem = Problem(f"{given['x']!r} is out of range", remedy=f"{name} needs {shown}")
-            yield self._at(join(path, part), problem)
-            return
-        said = ", ".join(f"{key} = {value!r}" for key, value in given.items())
-        set_by = [origins.origin_of(self._graph, join(path, key)) for key in given]
-        origin = ", ".join(dict.fromkeys(where for where in set_by if where))
-        yield Problem(f"{name} needs {condition}, and {said}", path=path, origin=origin)
-
 
 def _misfits(path: str, value: Any, annotation: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield (path, value, annotation) of what to blame: elements, where a container is right."""
@@ -234,20 +197,6 @@ def _misfits(path: str, value: Any, annotation: Any) -> Iterator[tuple[str, Any,
         return  # told where the value node is checked
     if not fitting:
         yield path, value, annotation
-
-
-def _numbers(given: Mapping[Any, Any]) -> dict[str, int | float]:
-    """Return the arguments that are numbers, value nodes computed."""
-    found = {}
-    for name, value in given.items():
-        if values.is_value_node(value):
-            try:
-                value = values.evaluate(value)
-            except (ValueError, ArithmeticError, TypeError):
-                continue  # told where the value node is checked
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            found[name] = value
-    return found
 
 
 def _name(node: fdl.Buildable) -> str:

@@ -38,6 +38,7 @@ class Samples:
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_tokens": "1 <= x", "temperature": "0 <= x"}
+    READ_WHEN: ClassVar[dict[str, str]] = {"seed": "temperature > 0"}
 
     every: Duration
     prompts: tuple[str, ...] = ("",)

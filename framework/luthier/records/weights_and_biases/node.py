@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from luthier.errors import Problem, RunError
 from luthier.records.directory import RunDirectory
@@ -55,6 +55,8 @@ class Wandb:
       finish_seconds: Longest wait for the upload when training ends; it goes on in the background.
     """
 
+    RANGES: ClassVar[dict[str, str]] = {"finish_seconds": "0 <= x"}
+
     project: str = "luthier"
     entity: str | None = None
     name: str | None = None
@@ -62,7 +64,7 @@ class Wandb:
     job_type: str | None = None
     notes: str | None = None
     tags: tuple[str, ...] = ()
-    mode: str = "auto"
+    mode: Literal["auto", "online", "offline", "off"] = "auto"
     system_metrics: bool = True
     finish_seconds: float = 60.0
 

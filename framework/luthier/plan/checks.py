@@ -1,0 +1,175 @@
+"""What makes an experiment unfit to run that no single component can see."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+from flax import nnx
+
+from luthier import graph as graphs
+from luthier import layers
+from luthier import program as programs
+from luthier.errors import DataError, Problem, ValidationError
+from luthier.parallel import Placement
+from luthier.plan.claims import contradiction
+from luthier.program.state import chosen
+from luthier.program.step import rngs_of
+from luthier.tasks import BatchCoupled, CoupledTask
+
+
+def check(graph: Any, program: programs.Program) -> list[Problem]:
+    """Return what is wrong with an experiment as a whole, on its devices.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program.
+    """
+    experiment = program.experiment
+    task, training = experiment.task, experiment.training
+    problems: list[Problem] = []
+    for name, evaluation in experiment.evaluations.items():
+        path = f"evaluations.{name}"
+        if evaluation.weights is programs.Weights.EMA and training.ema is None:
+            remedy = "set training.ema=Ema(decay=0.999), or weights=PARAMETERS"
+            problems.append(Problem("there is no moving average", f"{path}.weights", "", remedy))
+        try:
+            program.abstract_batch(
+                evaluation.data, evaluation.global_batch_size, f"{path}.global_batch_size"
+            )
+        except ValidationError as error:
+            problems += error.problems
+    known = dict.fromkeys(experiment.evaluations, task.metrics)
+    selectors = {}
+    if training.early_stopping is not None:
+        selectors["training.early_stopping.metric"] = training.early_stopping.metric
+    if experiment.checkpoints is not None and experiment.checkpoints.keep_best is not None:
+        selectors["checkpoints.keep_best"] = experiment.checkpoints.keep_best
+    for path, selector in selectors.items():
+        origin = graphs.origin_of(graph, path)
+        for problem in selector.check(known):
+            below = f"{path}.{problem.path}" if problem.path else path
+            problems.append(dataclasses.replace(problem, path=below, origin=origin))
+    problems += [*_vocabulary(experiment), *_classes(graph, experiment), *_masks(graph, program)]
+    problems += [*_watched(graph, training, experiment.evaluations), *_size(graph, program)]
+    if training.accumulation > 1:
+        problems += _couplings(experiment)
+    return problems
+
+
+def _couplings(experiment: Any) -> list[Problem]:
+    """Return what keeps a batch from being cut: rows that see each other without statistics."""
+    task, reasons = experiment.task, []
+    if isinstance(task.reduction, BatchCoupled) and not isinstance(task, CoupledTask):
+        reasons.append(task.reduction.reason)
+    model = nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
+    for path, module in nnx.iter_modules(model):
+        reason = getattr(module, "COUPLES", None)
+        if reason is not None:
+            reasons.append(f"{reason} of {'.'.join(map(str, path))}")
+            break  # one of many says enough
+    remedy = "set training.accumulation=1"
+    start = "accumulation changes a loss whose rows see each other"
+    return [Problem(f"{start}: {why}", "training.accumulation", "", remedy) for why in reasons]
+
+
+def trained(program: programs.Program) -> list[Placement]:
+    """Return where the parameters live that are trained."""
+    start = "parameters/"
+    placements = {n[len(start) :]: p for n, p in program.placements.items() if n.startswith(start)}
+    return list(chosen(placements, program.experiment.training.trainable).values())
+
+
+def _masks(graph: Any, program: programs.Program) -> list[Problem]:
+    """Return the masks of the optimizer that are for none of the trained parameters."""
+    names = [placement.name.partition("/")[2] for placement in trained(program)]
+    found = []
+    for problem in program.experiment.optimizer.check(names):
+        path = f"optimizer.{problem.path}"
+        found.append(dataclasses.replace(problem, path=path, origin=graphs.origin_of(graph, path)))
+    return found
+
+
+def _vocabulary(experiment: Any) -> list[Problem]:
+    tokenizer = getattr(experiment.data, "tokenizer", None)
+    size = getattr(experiment.model, "keywords", {}).get("vocab_size")
+    if tokenizer is None or not isinstance(size, int):
+        return []
+    needed = tokenizer.vocab_size
+    if size >= needed:
+        return []
+    what = f"{size} is smaller than the tokenizer's {needed} tokens"
+    return [Problem(what, "model.vocab_size", remedy=f"set model.vocab_size={needed}")]
+
+
+def _classes(graph: Any, experiment: Any) -> Iterator[Problem]:
+    """Yield a problem where the data has more classes than the model tells apart."""
+    size = getattr(experiment.model, "keywords", {}).get("num_classes")
+    try:
+        needed = getattr(experiment.data, "num_classes", None)
+    except DataError:
+        return  # told when the data is looked at
+    if isinstance(size, int) and isinstance(needed, int) and size < needed:
+        path = "model.num_classes"
+        what = f"{size} is smaller than the data's {needed} classes"
+        yield Problem(what, path, graphs.origin_of(graph, path), f"set {path}={needed}")
+
+
+def _watched(graph: Any, training: Any, evaluations: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a problem where early stopping watches what is evaluated at the end only."""
+    if training.early_stopping is None:
+        return
+    name = training.early_stopping.metric.evaluation
+    if name in evaluations and evaluations[name].every is None:
+        path = "training.early_stopping"
+        what = f"can never stop anything: {name} is evaluated at the end only"
+        remedy = f"set evaluations.{name}.every"
+        yield Problem(what, path, graphs.origin_of(graph, path), remedy)
+
+
+def _size(graph: Any, program: programs.Program) -> Iterator[Problem]:
+    """Yield a problem where the experiment's name claims another size than its model has."""
+    name = program.experiment.name
+    sizes = [p.shape for n, p in program.placements.items() if n.startswith("parameters/")]
+    told = contradiction(name, sum(map(math.prod, sizes)))
+    if told:
+        remedy = "change the name or the model"
+        yield Problem(told, "name", graphs.origin_of(graph, "name"), remedy)
+
+
+def unsaved_residuals(graph: Any, forward: Any) -> list[Problem]:
+    """Return the names of residuals to be kept that no layer of the model gives to anything.
+
+    Args:
+      graph: The experiment graph.
+      forward: The jaxpr of the loss.
+    """
+    there, problems = set(_residuals(forward)), []
+    for place in graphs.walk(graph, defaults=False, once=True):
+        node = place.value
+        if getattr(node, "__fn_or_cls__", None) is not layers.SaveNamed:
+            continue
+        path = f"{place.path}.names"
+        for name in graphs.evaluate(node.names):
+            if name not in there:
+                what, near = f"no layer of the model has {name!r}", graphs.nearest(name, there)
+                remedy = "" if near else f"there are {', '.join(sorted(there)) or 'none'}"
+                origin = graphs.origin_of(graph, path)
+                problems.append(Problem(what, path, origin, remedy, near))
+    return problems
+
+
+def _residuals(jaxpr: Any) -> Iterator[str]:
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if equation.primitive.name == "name":
+            yield equation.params["name"]
+        for inside in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(inside):
+                yield from _residuals(inside)
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(getattr(value, "jaxpr", value), "eqns")
