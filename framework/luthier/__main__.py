@@ -1,6 +1,22 @@
-"""`python -m luthier` is the command `luthier`."""
+"""The command `luthier`, which `python -m luthier` is too; a Tab is answered without the rest."""
 
-from luthier.cli.main import console
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+
+def console() -> NoReturn:
+    """Run the command line of this process and exit."""
+    if sys.argv[1:] == ["completion", "words"] and "LUTHIER_WORDS" in os.environ:
+        from luthier.cli.completion import candidates
+
+        sys.exit(candidates.main())
+    from luthier.cli import main
+
+    main.console()
+
 
 if __name__ == "__main__":
     console()

@@ -91,21 +91,21 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems = Problems(unknown)
     _check(arguments, problems)
     if arguments.action == "inspect":
-        from luthier.cli.commands import data_inspect
+        from luthier.cli.data import inspect
 
-        return data_inspect.run(arguments, problems)
+        return inspect.run(arguments, problems)
     if arguments.action == "prepare" and arguments.verify:
-        from luthier.cli.commands import data_prepare
+        from luthier.cli.data import prepare
 
         problems.raise_any()
-        return data_prepare.verify(arguments)
+        return prepare.verify(arguments)
     if not arguments.experiment:
         problems.raise_any()
     source, tokenizer = _corpus(arguments, problems)
     if arguments.action == "prepare":
-        from luthier.cli.commands import data_prepare
+        from luthier.cli.data import prepare
 
-        return data_prepare.run(arguments, source, tokenizer)
+        return prepare.run(arguments, source, tokenizer)
     from luthier import data
 
     made = data.train_bpe(source, arguments.vocab_size or 4096, arguments.file)

@@ -85,12 +85,20 @@ def find(folder: Path) -> Iterator[Listed]:
       folder: A package of experiments; references begin with its name.
     """
     for path in sorted(folder.rglob("*.py")):
-        relative = path.relative_to(folder.parent).with_suffix("")
-        if path.name != "__init__.py" and all(part.isidentifier() for part in relative.parts):
-            yield from _experiments(path, ".".join(relative.parts))
+        yield from find_in(folder, path)
 
 
-def _experiments(path: Path, module: str) -> Iterator[Listed]:
+def find_in(folder: Path, path: Path) -> Iterator[Listed]:
+    """Yield the experiments in one file below a folder.
+
+    Args:
+      folder: As `find` takes it.
+      path: The file.
+    """
+    relative = path.relative_to(folder.parent).with_suffix("")
+    if path.name == "__init__.py" or not all(part.isidentifier() for part in relative.parts):
+        return
+    module = ".".join(relative.parts)
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError, ValueError) as error:

@@ -1,16 +1,18 @@
 """Train an experiment, or continue its run: the same command resumes what was stopped.
 
 OVERRIDEs change values by path: optimizer.learning_rate.peak=3e-4 training.steps=1000. With --run
-and no REF, the recorded experiment of that run is continued.
+and no REF, the recorded experiment of that run is continued. With run:ID for REF, the recorded
+graph is trained again, in a run of its own; what OVERRIDEs change in it is shown first.
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
-from luthier.cli import experiments
+from luthier.cli import experiments, references, reruns
 from luthier.cli.arguments import Problems
 from luthier.errors import EXIT_DONE, Problem
 
@@ -19,7 +21,9 @@ WANDB_MODES = ("off", "offline", "online")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
-    parser.add_argument("reference", nargs="?", metavar="REF", help="as configs.lm.quickstart")
+    parser.add_argument(
+        "reference", nargs="?", metavar="REF", help="configs.lm.quickstart, or run:ID"
+    )
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as optimizer.b2=0.95")
     add_devices(parser)
     parser.add_argument("--run", metavar="ID|DIR", help="continue this run")
@@ -63,6 +67,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     graph, packages = experiments.load(reference, arguments.overrides, problems, command="train")
     if arguments.wandb:
         graph = _with_wandb(graph, arguments.wandb)
+    run, new = _run_of_reference(arguments, graph, packages)
     if arguments.dry_run:
         return _dry_run(graph, hosts.devices())
     from luthier import train
@@ -70,8 +75,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     result = train.run(
         graph,
         devices=hosts.devices(),
-        run=arguments.run,
-        new=arguments.new,
+        run=run,
+        new=new,
         extend=arguments.extend or arguments.yes,
         profile=arguments.profile,
         packages=packages,
@@ -91,6 +96,26 @@ def _reference(arguments: argparse.Namespace, problems: Problems) -> str | None:
 
         return str(records.find("runs", arguments.run).path)
     return "runs"
+
+
+def _run_of_reference(
+    arguments: argparse.Namespace, graph: Any, packages: Sequence[str]
+) -> tuple[str | None, bool]:
+    """Return the run to go on with, and whether to begin one; tell what a recorded graph changes.
+
+    Args:
+      arguments: What `add_arguments` describes.
+      graph: The graph that will be trained.
+      packages: The user's packages that a recorded graph may name.
+    """
+    named = arguments.reference or ""
+    recorded = None if experiments.is_override(named) else references.find_run(named)
+    if recorded is None:
+        return arguments.run, arguments.new
+    reruns.tell_changes(recorded, references.load_reference(named, packages), graph)
+    if arguments.run or arguments.new:
+        return arguments.run, arguments.new
+    return reruns.choose_run(recorded, graph)
 
 
 def _with_wandb(graph: Any, mode: str) -> Any:

@@ -1,0 +1,236 @@
+"""Sweep over an experiment: drive trials of a study over the slices of this machine.
+
+REF is a study (sweeps.lm_learning_rate) or an experiment with --space. OVERRIDEs change a study by
+path (base.training.steps=100 budget.trials=8), and an experiment as `luthier train` does. `luthier
+sweep show DIR` tells how a study stands, `luthier sweep best DIR` its best trial.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from luthier.cli import arguments as words
+from luthier.cli import experiments, project
+from luthier.cli.arguments import Problems
+from luthier.errors import EXIT_DONE, EXIT_INTERRUPTED, BadInput, Problem
+
+FORMS = ("overrides", "python", "json")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments to `parser`."""
+    parser.add_argument("reference", nargs="?", metavar="REF|show|best", help="what to sweep over")
+    parser.add_argument("words", nargs="*", metavar="OVERRIDE|DIR", help="as budget.trials=8")
+    parser.add_argument(
+        "--space",
+        action="append",
+        default=[],
+        metavar="PATH=DIM",
+        help="log(1e-4,1e-2), uniform(0,1), int(2,8), pow2(64,512), ordinal(1,3), choice(a,@b)",
+    )
+    parser.add_argument(
+        "--when",
+        action="append",
+        default=[],
+        metavar="PATH=OPTION: PATH=DIM",
+        help="choose this only where that option of a choice is",
+    )
+    parser.add_argument("--sweep", metavar="NAMES", help="generators sweep_NAME, and their product")
+    parser.add_argument("--objective", action="append", metavar="EVALUATION/METRIC")
+    parser.add_argument("--sampler", metavar="NAME", help="tpe, random, quasi-random, grid, ...")
+    parser.add_argument("--trials", type=words.positive, metavar="N", help="the baseline included")
+    parser.add_argument("--name", metavar="NAME", help="of the study's folder in studies/")
+    parser.add_argument("--slices", type=words.positive, metavar="N", help="trials at a time")
+    parser.add_argument("--devices", metavar="KIND[:N]", help="cpu:8, gpu:4; cut into the slices")
+    parser.add_argument("--resume", metavar="DIR", help="go on with a study")
+    parser.add_argument("--as", dest="form", choices=FORMS, help="for best: what to print")
+    parser.add_argument("--all", action="store_true", help="for show: list all trials")
+
+
+def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
+    """Sweep, or show; return the exit code.
+
+    Args:
+      arguments: What `add_arguments` describes.
+      unknown: Problems of the command line found so far.
+    """
+    problems = Problems(unknown)
+    if arguments.reference in ("show", "best"):
+        return _look(arguments, problems)
+    if arguments.form or arguments.all:
+        problems.add("--as and --all are for `luthier sweep best` and `luthier sweep show`")
+    found = project.Project(Path.cwd())
+    with problems.collected():
+        found = project.find()
+    graph = None
+    if arguments.reference or not arguments.resume:
+        graph = _study(arguments, problems, found.packages)
+    problems.raise_any()
+    return _drive(arguments, graph, found)
+
+
+def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) -> int:
+    from luthier import graph as graphs
+    from luthier.sweep import study as studies
+    from luthier.sweep.driver import mirror, start
+    from luthier.sweep.driver.directory import find_study
+    from luthier.sweep.views.live import LiveView
+
+    shelves = (*experiments.SHELVES, *found.fiddlers)
+    directory = find_study(arguments.resume) if arguments.resume else None
+    if graph is None and directory is not None:
+        changes = _shortcuts(arguments) + arguments.words
+        graph = graphs.apply(directory.read_study(), changes) if changes else None
+    described = directory.read_study() if graph is None and directory is not None else graph
+    facts = mirror.describe(studies.build(described))
+    limits = (facts["name"], facts["metrics"], facts["directions"], facts["trials"])
+    settings: dict[str, Any] = {"packages": found.packages, "shelves": shelves}
+    with LiveView(*limits) as view:
+        if directory is not None:
+            outcome = start.resume(str(directory.path), graph, view=view, **settings)
+        else:
+            outcome = start.run(graph, view=view, **settings)
+    return _end(outcome)
+
+
+def _end(outcome: Any) -> int:
+    from luthier.sweep.views.standing import read_standing
+    from luthier.sweep.views.text import headline, lines_of
+
+    standing = read_standing(outcome.directory)
+    print("\n".join([headline(standing), *list(lines_of(standing, most=0))[-4:]]))
+    if outcome.is_over:
+        print(f"`luthier sweep show {outcome.directory}` lists the trials")
+        return EXIT_DONE
+    print(f"stopped; go on with `luthier sweep --resume {outcome.directory}`")
+    return EXIT_INTERRUPTED
+
+
+def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence[str]) -> Any:
+    """Return the graph of the study that the command line describes."""
+    overrides = arguments.words
+    if arguments.reference and experiments.is_override(arguments.reference):
+        problems.add(f"{arguments.reference!r} is an override, and no study or experiment is named")
+        return None
+    graph, _ = experiments.load(
+        _with_function(arguments.reference), overrides, problems, command="sweep", checked=False
+    )
+    from luthier import graph as graphs
+    from luthier.sweep import study as studies
+
+    if studies.is_study(graph):
+        if arguments.space or arguments.when or arguments.sweep:
+            remedy = "change its space.dimensions by overrides"
+            problems.add("--space, --when and --sweep are for experiments", remedy=remedy)
+    else:
+        with problems.collected():
+            graph = _wrap(arguments, graph, packages)
+        problems.raise_any()
+    changes = _shortcuts(arguments)
+    with problems.collected():
+        graph = graphs.apply(graph, changes, "option") if changes else graph
+        graph = _with_options(arguments, graph)
+    return graph
+
+
+def _with_function(reference: str | None) -> str | None:
+    """Return a reference with `:study` behind a module that has a study and no experiment."""
+    if not reference or not all(part.isidentifier() for part in reference.split(".")):
+        return reference
+    try:
+        module = importlib.import_module(reference)
+    except Exception:  # told where the reference is resolved
+        return reference
+    is_study = hasattr(module, "study") and not hasattr(module, "experiment")
+    return f"{reference}:study" if is_study else reference
+
+
+def _wrap(arguments: argparse.Namespace, base: Any, packages: Sequence[str]) -> Any:
+    """Return a study of an experiment."""
+    from luthier import graph as graphs
+    from luthier.sweep import Space, samplers
+    from luthier.sweep.space.generators import generate
+    from luthier.sweep.space.grammar import parse_space
+
+    space = parse_space(arguments.space, arguments.when)
+    if arguments.sweep:
+        module = arguments.reference.partition(":")[0].partition("(")[0]
+        tables = generate(module, [name.strip() for name in arguments.sweep.split(",")])
+        space = Space({**tables, **space.dimensions})
+    sampler = "grid" if arguments.sweep and not arguments.space else "tpe"
+    node = samplers.sampler(sampler)
+    return samplers.study_of(graphs.get(base, "name"), base, space, node, packages)
+
+
+def _with_options(arguments: argparse.Namespace, study: Any) -> Any:
+    """Return the study with the sampler, the objectives and the engine of the command line."""
+    from luthier import graph as graphs
+    from luthier.sweep import samplers
+    from luthier.sweep.checks import evaluations_of
+
+    changes: list[tuple[str, Any]] = []
+    if arguments.sampler:
+        changes.append(("sampler", samplers.sampler(arguments.sampler)))
+    if arguments.objective:
+        evaluations = evaluations_of(graphs.get(study, "base"))
+        found = [samplers.objective(word, evaluations) for word in arguments.objective]
+        changes.append(("objectives", found))
+    return graphs.apply(study, changes, "option") if changes else study
+
+
+def _shortcuts(arguments: argparse.Namespace) -> list[str]:
+    """Return the overrides that options stand for."""
+    found = []
+    if arguments.name:
+        found.append(f"name={arguments.name}")
+    if arguments.trials:
+        found.append(f"budget.trials={arguments.trials}")
+    if arguments.slices:
+        found.append(f"engine.slices={arguments.slices}")
+    if arguments.devices:
+        found.append(f"engine.devices={arguments.devices}")
+    return found
+
+
+def _look(arguments: argparse.Namespace, problems: Problems) -> int:
+    """Show a study, or its best trial."""
+    if len(arguments.words) != 1:
+        remedy = f"write luthier sweep {arguments.reference} DIR"
+        problems.add(f"{arguments.reference} takes one study", remedy=remedy)
+    problems.raise_any()
+    from luthier.sweep.driver.directory import find_study
+    from luthier.sweep.views.standing import read_standing
+    from luthier.sweep.views.text import lines_of
+
+    directory = find_study(arguments.words[0])
+    standing = read_standing(directory.path)
+    if arguments.reference == "show":
+        print("\n".join(lines_of(standing, None if arguments.all else 20)))
+        return EXIT_DONE
+    best = standing.best()
+    if not best:
+        raise BadInput(Problem(f"no trial of {directory.path} is complete as yet"))
+    for trial in best:
+        if len(best) > 1:
+            print(f"# trial {trial.number}")
+        print(_in_form(directory, standing, trial, arguments.form or "overrides"))
+    return EXIT_DONE
+
+
+def _in_form(directory: Any, standing: Any, trial: Any, form: str) -> str:
+    if form == "overrides":
+        setting = standing.ledger.settings[trial.setting]
+        return shlex.join(setting.words)
+    from luthier import graph as graphs
+
+    graph = directory.read_trial(trial.number)
+    if form == "json":
+        return graphs.to_json(graph)
+    from luthier.graph.export import to_python
+
+    return to_python(graph)

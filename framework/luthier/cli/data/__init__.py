@@ -1,0 +1,1 @@
+"""What `luthier data` does, one module for each action that is long."""

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from luthier.cli import main
+
+TOYS = str(Path(__file__).resolve().parents[2] / "sweep")
+if TOYS not in sys.path:
+    sys.path.insert(0, TOYS)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project whose package is the toy experiment."""
+    lines = '[tool.luthier]\npackages = ["simulated_engine"]\n'
+    (tmp_path / "pyproject.toml").write_text(lines)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+STUDY = "simulated_engine:study"
+
+
+def test_a_study_is_driven_shown_and_its_best_is_told(project, capsys):
+    assert main.main(["sweep", STUDY, "base.steps=2", "--trials", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "trial 4: complete; held_out/loss " in out
+    assert "toy: 5 of 5 trials ended" in out
+    assert main.main(["sweep", "show", "toy", "--all"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("toy: 5 of 5 trials ended")
+    assert sum(" complete " in line for line in shown) == 5
+    assert main.main(["sweep", "best", "studies/toy"]) == 0
+    words = capsys.readouterr().out.split()
+    assert [word.split("=")[0] for word in words] in ([], ["rate", "width"])
+    assert main.main(["sweep", "best", "toy", "--as", "python"]) == 0
+    assert "simulated_engine.Toy" in capsys.readouterr().out
+    assert main.main(["sweep", "best", "toy", "--as", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["format"] == "luthier.graph"
+
+
+def test_a_study_goes_on_with_a_larger_budget_and_then_changes_nothing(project, capsys):
+    assert main.main(["sweep", STUDY, "--trials", "3"]) == 0
+    assert main.main(["sweep", "--resume", "studies/toy", "--trials", "6"]) == 0
+    assert "toy: 6 of 6 trials ended" in capsys.readouterr().out
+    journal = (project / "studies/toy/journal.jsonl").read_bytes()
+    assert main.main(["sweep", "--resume", "studies/toy"]) == 0
+    assert (project / "studies/toy/journal.jsonl").read_bytes() == journal
+
+
+def _refused(capsys, *words):
+    assert main.main(["sweep", *words]) == 2
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_changed_space_is_refused_on_resume(project, capsys):
+    assert main.main(["sweep", STUDY, "--trials", "2"]) == 0
+    capsys.readouterr()
+    words = [STUDY, "space.dimensions.rate.high=0.5", "--trials", "3", "--resume", "studies/toy"]
+    (line,) = _refused(capsys, *words)
+    assert line.startswith(
+        "luthier: space.dimensions.rate: is not what studies/toy was begun with: "
+    )
+
+
+def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys):
+    lines = _refused(
+        capsys,
+        "simulated_engine:experiment",
+        "--space",
+        "rates=log(1e-4,1e-1)",
+        "--space",
+        "width=uniform(8,64)",
+        "--objective",
+        "held_out/lss",
+        "--name",
+        "mine",
+    )
+    assert lines == [
+        "luthier: rates: does not exist [set by space: rates, at 0.0001]; did you mean rate?",
+        "luthier: width: 25.82535362629228 is not an int [set by space: width, at "
+        "25.82535362629228]",
+        "luthier: objectives[0].metric: there is no metric named 'lss' here; did you mean loss?; "
+        "there are: accuracy, loss",
+    ]
+    assert not (project / "studies").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["show"], "show takes one study; write luthier sweep show DIR"),
+        (["show", "absent"], "there is no study 'absent'; studies/ holds no studies"),
+        ([STUDY, "--sampler", "gird"], "--sampler: there is no sampler 'gird'"),
+        ([STUDY, "--space", "rate=log(1,2)"], "--space, --when and --sweep are for experiments"),
+        ([STUDY, "--all"], "--as and --all are for `luthier sweep best` and `luthier sweep show`"),
+        (["--resume", "absent"], "there is no study 'absent'"),
+        ([], "no experiment is named"),
+    ],
+)
+def test_bad_input_is_one_line(project, capsys, words, line):
+    (told,) = _refused(capsys, *words)
+    assert told.startswith(f"luthier: {line}")

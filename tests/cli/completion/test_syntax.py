@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import os
+
+from luthier.cli import main
+from luthier.cli.completion import syntax
+
+
+def test_what_is_cached_is_what_the_parsers_say(cache):
+    first = syntax.commands()
+    assert first == syntax.commands()
+    assert first["commands"] == main.COMMANDS
+    assert first["options"]["train"]["--wandb"][:2] == [True, ["off", "offline", "online"]]
+    assert first["options"]["train"]["--new"][0] is False
+    assert first["places"]["train"][0] == ["REF", []]
+    assert first["places"]["data"][0][1] == ["inspect", "prepare", "train-tokenizer"]
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_it_is_made_anew_when_the_command_line_changes(cache, monkeypatch):
+    syntax.commands()
+    monkeypatch.setattr("luthier.__version__", "0.0.0")
+    syntax.commands()
+    assert len(os.listdir(cache)) == 2
