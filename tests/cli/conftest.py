@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from luthier.cli import main
+
+# The toy components of the tests of luthier.graph.
+TOYS = str(Path(__file__).resolve().parents[1] / "graph" / "importable")
+if TOYS not in sys.path:
+    sys.path.insert(0, TOYS)
 
 EXPERIMENT = '''"""A very small language model of one file."""
 import fiddle as fdl

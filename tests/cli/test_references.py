@@ -1,22 +1,84 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from luthier import errors
+from luthier import errors, records
 from luthier import graph as graphs
 from luthier.cli import references
+from luthier.train.opening import configuration
 
 TINY = "trials.tiny"
 
 
+def _record(graph, id, name="tiny"):
+    return records.RunDirectory.create("runs", name, id, configuration=configuration(graph))
+
+
 def test_a_reference_names_an_experiment(importable_project):
     assert graphs.get(references.load_reference(TINY), "name") == "tiny"
+    assert references.find_run(TINY) is None
 
 
 def test_a_folder_with_a_record_is_a_reference(importable_project, tmp_path):
     graph = references.load_reference(TINY)
     (tmp_path / "config.json").write_text(graphs.to_json(graph))
     assert graphs.equal(references.load_reference(str(tmp_path)), graph)
+
+
+@pytest.mark.parametrize("reference", ["run:ab12cd34", "run:ab", "run:tiny/ab12", "run:last"])
+def test_a_run_is_named_by_its_id_or_the_beginning_of_it(importable_project, reference):
+    graph = graphs.apply(references.load_reference(TINY), ["seed=3"])
+    _record(graph, "ab12cd34")
+    loaded = references.load_reference(reference)
+    assert graphs.equal(loaded, graph)
+    kinds = ("record", "program")
+    assert [graphs.fingerprint(loaded, kind=k) for k in kinds] == [
+        graphs.fingerprint(graph, kind=k) for k in kinds
+    ]
+
+
+def test_a_run_has_the_history_that_was_recorded(importable_project):
+    graph = graphs.apply(references.load_reference(TINY), ["seed=3"])
+    _record(graph, "ab12cd34")
+    (cause,) = graphs.explain(references.load_reference("run:ab"), "seed").causes
+    assert (cause.origin, cause.run) == ("argument 1: seed=3", "tiny/ab12cd34")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": "luthier.history", "version": 9}', None])
+def test_without_a_readable_history_the_graph_is_read_all_the_same(importable_project, text):
+    graph = graphs.apply(references.load_reference(TINY), ["seed=3"])
+    run = _record(graph, "ab12cd34")
+    path = run.path / "config.history.json"
+    path.unlink() if text is None else path.write_text(text)
+    loaded = references.load_reference("run:ab")
+    assert graphs.equal(loaded, graph)
+    assert "config.json" in graphs.explain(loaded, "seed").causes[-1].origin
+
+
+def test_the_recorded_history_is_versioned(importable_project):
+    run = _record(references.load_reference(TINY), "ab12cd34")
+    data = json.loads((run.path / "config.history.json").read_text())
+    assert (data["format"], data["version"]) == ("luthier.history", 1)
+    assert data["sets"]["model.dim"][0]["value"] == 16
+
+
+def test_several_runs_with_one_beginning_are_told(importable_project):
+    for id in ("ab12", "ab34"):
+        _record(references.load_reference(TINY), id)
+    with pytest.raises(errors.RunError) as caught:
+        references.load_reference("run:ab")
+    assert str(caught.value) == (
+        "'ab' may mean tiny/ab12, tiny/ab34; give more of the id, or `last`"
+    )
+
+
+def test_runs_that_do_not_exist_are_refused(importable_project):
+    with pytest.raises(errors.UnknownReference, match="no run 'ab': there are no runs in runs"):
+        references.load_reference("run:ab")
+    with pytest.raises(errors.BadInput, match="'run:' names no run; write `run:ID`"):
+        references.load_reference("run:")
 
 
 def test_what_does_not_exist_is_refused(importable_project):

@@ -182,3 +182,13 @@ def test_nearest_paths_name_fields_instead_of_a_node(graph):
 
 def test_the_facade_means_the_function(graph):
     assert dict(luthier_graph.paths(graph))["steps"] == 1000
+
+
+@pytest.mark.parametrize("key", ["[090]", "['a\\']", "['a\nb']", "['\\x']", "['\0']"])
+def test_keys_that_cannot_be_read(key):
+    with pytest.raises(UnknownReference, match="is neither an index nor text"):
+        parse_path(f"a{key}")
+
+
+def test_escapes_in_keys_warn_of_nothing():
+    assert parse_path(r"a['\d']") == ("a", r"\d")

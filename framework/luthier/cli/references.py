@@ -2,27 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from luthier.errors import BadInput, Problem, RunError
+
+RUN = "run:"
+RUNS = "runs"
+"""Where runs are looked for."""
 
 
 def load_reference(reference: str, packages: Sequence[str] = ()) -> Any:
     """Return the graph that a reference names.
 
     Args:
-      reference: `configs.lm.quickstart`, `package.module:function(a=1)`, or a folder of a run.
+      reference: `configs.lm.quickstart`, `package.module:function(a=1)`, or a run that was
+        recorded: its folder, or `run:` with its id, the beginning of it, NAME/ID or `last`.
       packages: The user's packages that a recorded graph may name.
 
     Returns:
-      The graph.
+      The graph. That of a run has the history that was recorded with it.
 
     Raises:
-      BadInput: There is nothing of that name, or it cannot be read.
+      BadInput: There is nothing of that name, several runs are meant, or it cannot be read.
     """
+    run = find_run(reference)
+    if run is not None:
+        return _load_run(run, packages)
     from luthier import graph as graphs
 
-    recorded = Path(reference) / "config.json"
-    if recorded.is_file():
-        return graphs.from_json(recorded.read_text(encoding="utf-8"), packages)
     return graphs.resolve(reference)
+
+
+def find_run(reference: str) -> Any:
+    """Return the directory of the run that a reference names; None where it names no run.
+
+    Args:
+      reference: As for `load_reference`.
+
+    Raises:
+      BadInput: There is no such run, or several are meant.
+    """
+    is_folder = bool(reference) and (Path(reference) / "config.json").is_file()
+    if not is_folder and not reference.startswith(RUN):
+        return None
+    from luthier import records
+
+    name = reference.removeprefix(RUN)
+    if not name:
+        remedy = "write `run:ID`; `luthier runs` lists them"
+        raise BadInput(Problem(f"{reference!r} names no run", remedy=remedy))
+    return records.find(RUNS, name)
+
+
+def _load_run(run: Any, packages: Sequence[str]) -> Any:
+    from luthier import graph as graphs
+
+    graph = graphs.from_json(run.read_config(), packages, source=str(run.config_path))
+    with contextlib.suppress(RunError):  # a damaged history hides who set what, and nothing else
+        graphs.restore_history(graph, run.read_history(), f"{run.name}/{run.id}")
+    return graph

@@ -20,7 +20,7 @@ from luthier.graph.compare.structures import Structures
 from luthier.graph.edits.origins import origin_of
 from luthier.graph.paths import join
 from luthier.graph.record.structure import entries, is_node, is_shared_node
-from luthier.graph.render import head_text, text_of
+from luthier.graph.render import head_text, text_of, tie_text
 from luthier.graph.signatures import UNSET
 
 Kind = Literal["changed", "added", "removed", "set", "reset", "class", "shared", "unshared", "tags"]
@@ -311,15 +311,16 @@ def _told(change: Change) -> str:
         old, new = (", ".join(tags) or "none" for tags in (before, after))
         return f"tags {old} -> {new}"
     if change.same_as:
-        return (
-            f"is {'now' if change.kind == 'shared' else 'no longer'} the same as {change.same_as}"
-        )
+        when = "now" if change.kind == "shared" else "no longer"
+        if isinstance(after, fdl.Partial):
+            return f"{when} shares its settings with {change.same_as}"
+        return f"is {when} the same as {change.same_as}"
     if change.kind == "added":
         return _full(after)
     if change.kind == "removed":
         return _full(before)
     tell = text_of if change.kind == "class" else _full
-    arrow = f"{tell(before)} -> {tell(after)}"
+    arrow = f"{tell(before)}{tie_text(before)} -> {tell(after)}{tie_text(after)}"
     if change.kind == "class":
         given = [("kept", change.carried, None), ("dropped", change.dropped, before)]
         return arrow + "".join(

@@ -16,6 +16,7 @@ import dataclasses
 import difflib
 import functools
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -52,9 +53,20 @@ def parse_path(text: str) -> Path:
             parts.append(match["name"])
         else:
             key = match["key"]
-            parts.append(ast.literal_eval(key) if key[0] in "-'\"0123456789" else key)
+            parts.append(_read_key(key, text) if key[0] in "-'\"0123456789" else key)
         position = match.end()
     return tuple(parts)
+
+
+def _read_key(key: str, text: str) -> Part:
+    """Return the index or text that stands in brackets."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes: the text is the user's, not code of ours
+            return ast.literal_eval(key)
+    except (SyntaxError, ValueError):
+        what = f"{text!r} is not a path: [{key}] is neither an index nor text"
+        raise UnknownReference(Problem(what)) from None
 
 
 def format_path(path: Path) -> str:

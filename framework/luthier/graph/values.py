@@ -11,14 +11,10 @@ so they are recorded, compared and built like any other node.
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Iterator
 from typing import Any
 
 import fiddle as fdl
-from fiddle import history
-
-history.add_exclude_location(os.path.normpath("luthier/graph/values.py"))
 
 
 def constant(value: Any, name: str = "") -> Any:

@@ -14,6 +14,8 @@ from luthier.errors import BadInput, Problem
 def freeze(experiment: fdl.Buildable, pattern: str) -> Any:
     r"""Return an experiment in which some parameters stay as they are; what was frozen stays so.
 
+        luthier show configs.lm.quickstart 'fiddler:freeze("^embedding")' --changes
+
     Args:
       experiment: A graph of an experiment; it is not changed.
       pattern: A regular expression, as `re.search` takes it, over names of parameters:
@@ -42,6 +44,8 @@ def freeze(experiment: fdl.Buildable, pattern: str) -> Any:
 
 def train_only(experiment: fdl.Buildable, pattern: str) -> Any:
     """Return an experiment in which only some parameters are trained.
+
+        luthier show configs.lm.quickstart 'fiddler:train_only("norm")' --changes
 
     Args:
       experiment: A graph of an experiment; it is not changed.

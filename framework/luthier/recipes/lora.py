@@ -28,6 +28,8 @@ def lora(
     all of them share (`lora_rank`, `lora_alpha`). In an experiment, `training.trainable` lets the
     adapters alone learn, and rules of `restore` restore everything else.
 
+        luthier show configs.lm.quickstart 'fiddler:lora(rank=4)' --changes
+
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.
       rank: R of the adapters.
@@ -53,6 +55,8 @@ def without_lora(experiment_or_model: fdl.Buildable) -> Any:
 
     The parameters that go with it are those of `luthier.layers.merge_adapters`. What `lora` set in
     an experiment beside the model stays as it is.
+
+        luthier show configs.lm.quickstart fiddler:lora fiddler:without_lora --changes
 
     Args:
       experiment_or_model: A graph of an experiment or of a model; it is not changed.

@@ -28,12 +28,14 @@ class Request:
       new: Whether to start a run of its own although the graph has one already.
       extend: Whether the user agreed to schedules that another number of steps reshapes.
       packages: The user's modules that a recorded graph may name.
+      directory: Where the run is recorded, whatever `records.directory` says; made if need be.
     """
 
     run: str | None = None
     new: bool = False
     extend: bool = False
     packages: Sequence[str] = ()
+    directory: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +77,12 @@ def open_run(
     existing = _existing(root, name, graph, request)
     if existing is None:
         before_new()
-        id = _new_id(root, name, graph)
-        notices = _siblings(root, name, graph, request.packages)
+        if request.directory is None:
+            id = _new_id(root, name, graph)
+            notices = _siblings(root, name, graph, request.packages)
+        else:
+            place = request.directory.absolute()
+            root, name, id, notices = place.parents[1], place.parent.name, place.name, []
         directory = RunDirectory.create(
             root,
             name,
@@ -98,7 +104,7 @@ def configuration(graph: Any) -> Configuration:
     """Return a graph in the forms in which it is recorded."""
     return Configuration(
         graph=graphs.to_json(graph),
-        history=graphs.history(graph),
+        history=graphs.history_record(graph),
         text=graphs.render(graph, defaults=True),
         values=graphs.to_dict(graph),
     )
@@ -110,6 +116,9 @@ def run_id(graph: Any) -> str:
 
 
 def _existing(root: Path, name: str, graph: Any, request: Request) -> RunDirectory | None:
+    if request.directory is not None:
+        is_there = (request.directory / "config.json").is_file()
+        return RunDirectory(request.directory) if is_there else None
     if request.run is not None:
         return find(root, request.run)
     if request.new:

@@ -6,7 +6,7 @@ from graph_toys import parts
 
 from luthier.errors import UnknownReference
 from luthier.graph import evaluate, value
-from luthier.graph.edits import sharing
+from luthier.graph.edits import copies, sharing
 from luthier.graph.grammar.unreadable import Unreadable
 
 
@@ -58,5 +58,5 @@ def test_nothing_contains_itself(graph):
 
 
 def test_nodes_of_a_value_are_told_once(graph):
-    found = list(sharing.nodes_of([graph.model.layers, {"a": graph.model}, (graph.model,)]))
+    found = list(copies.nodes_of([graph.model.layers, {"a": graph.model}, (graph.model,)]))
     assert len(found) == len({id(node) for node in found}) == 3

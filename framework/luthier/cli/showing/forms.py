@@ -37,7 +37,7 @@ def value_table(graph: Any, defaults: bool) -> str:
         text = text_of(place.value)
         is_shared = is_shared_node(place.value) and not graphs.is_value_node(place.value)
         if is_shared and first.setdefault(id(place.value), place.path) != place.path:
-            text = f"same as {first[id(place.value)]}"
+            text = f"same settings as {first[id(place.value)]}"
         short = text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
         rows.append((place.path, short, "default" if place.is_default else "", tags))
     heads = ("path", "value", "", "tags")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterator
 from typing import Any
 
 import fiddle as fdl
@@ -91,3 +92,20 @@ def _equal(a: Any, b: Any) -> bool:
         return type(a) is type(b) and bool(a == b)
     except Exception:  # arrays do not compare to one truth value
         return False
+
+
+def nodes_of(value: Any) -> Iterator[fdl.Buildable]:
+    """Yield every node in `value`, itself included, once."""
+    pending, seen = [value], set()
+    while pending:
+        found = pending.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, fdl.Buildable):
+            yield found
+            pending += found.__arguments__.values()
+        elif isinstance(found, dict):
+            pending += found.values()
+        elif isinstance(found, list | tuple):
+            pending += found

@@ -16,10 +16,10 @@ import fiddle as fdl
 from fiddle import history
 
 from luthier.graph import values
+from luthier.graph.edits import copies, locations
 from luthier.graph.paths import Part, child_of, format_path, parse_path
 
-for _file in ("paths", "edits/setting", "edits/copies", "edits/origins"):
-    history.add_exclude_location(os.path.normpath(f"luthier/graph/{_file}.py"))
+locations.install()
 
 
 def stamp(node: fdl.Buildable, key: Part, value: Any, origin: str = "") -> None:
@@ -77,6 +77,24 @@ def stamp_since(start: int, value: Any, origin: str) -> None:
             pending += found.values()
         elif isinstance(found, list | tuple):
             pending += found
+
+
+def stamp_graph_since(start: int, graph: Any, origin: str) -> None:
+    """Record `origin` in front of the origin of everything in `graph` that was set after `start`.
+
+    Args:
+      start: What `now` returned before.
+      graph: A node.
+      origin: Who did it; the file and line where it was done stays known.
+    """
+    for node in copies.nodes_of(graph):
+        for entries in node.__argument_history__.values():
+            entries[:] = [_led_by(origin, e) if e.sequence_id > start else e for e in entries]
+
+
+def _led_by(origin: str, entry: history.HistoryEntry) -> history.HistoryEntry:
+    location = history.Location(f"{origin}, {location_text(entry.location)}", 0, None)
+    return dataclasses.replace(entry, location=location)
 
 
 def location_text(location: history.Location) -> str:

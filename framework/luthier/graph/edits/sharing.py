@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import fiddle as fdl
@@ -10,7 +9,7 @@ from fiddle import history
 
 from luthier.errors import Problem
 from luthier.graph import values
-from luthier.graph.edits import setting
+from luthier.graph.edits import copies, setting
 from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.paths import Path, Place, child_of, find, format_path, is_container
 from luthier.graph.signatures import UNSET
@@ -70,7 +69,7 @@ def refuse_circle(graph: Any, target: Path, value: Any, into_constant: bool = Fa
       value: A node, or anything.
       into_constant: Whether a constant at `target` is to hold `value`, instead of being replaced.
     """
-    inside = {id(node) for node in nodes_of(value)}
+    inside = {id(node) for node in copies.nodes_of(value)}
     holder, holders = graph, [id(graph)]
     for part in target:
         try:
@@ -82,20 +81,3 @@ def refuse_circle(graph: Any, target: Path, value: Any, into_constant: bool = Fa
     above = holders if is_held else holders[:-1]
     if inside.intersection(above):
         raise Unreadable(Problem("would contain itself", path=format_path(target)))
-
-
-def nodes_of(value: Any) -> Iterator[fdl.Buildable]:
-    """Yield every node in `value`, itself included, once."""
-    pending, seen = [value], set()
-    while pending:
-        found = pending.pop()
-        if id(found) in seen:
-            continue
-        seen.add(id(found))
-        if isinstance(found, fdl.Buildable):
-            yield found
-            pending += found.__arguments__.values()
-        elif isinstance(found, dict):
-            pending += found.values()
-        elif isinstance(found, list | tuple):
-            pending += found

@@ -1,0 +1,56 @@
+"""Which run a command that names a recorded one trains: one of its own, or the one it began."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from luthier.cli.showing import changes
+
+
+def choose_run(recorded: Any, graph: Any) -> tuple[str | None, bool]:
+    """Return the run to go on with, and whether to begin a new one, for `luthier train run:ID`.
+
+    A recorded graph is trained in a run of its own, beside the recorded one. Where that was begun
+    already and did not end, the same command goes on with it. A graph that was changed names
+    another run, as it does for any other reference.
+
+    Args:
+      recorded: The directory of the run that the reference names.
+      graph: Its graph, with the changes of the command line.
+    """
+    from luthier import graph as graphs
+    from luthier import records
+    from luthier.train.opening import run_id
+
+    base, root = run_id(graph), graphs.build(graphs.get(graph, "records")).directory
+    name = graphs.get(graph, "name")
+    number = _number(recorded.id, base)
+    if number == 0 or recorded.name != name:
+        return None, False
+    for summary in reversed(records.list_runs(root)):
+        run = summary.directory
+        later = run.name == name and _number(run.id, base) > number
+        if later and summary.status.status != "finished" and run.writer() is None:
+            return str(Path(run.path)), False
+    return None, True
+
+
+def tell_changes(recorded: Any, before: Any, after: Any) -> None:
+    """Print what the command line changes in a recorded graph.
+
+    Args:
+      recorded: The directory of the run.
+      before: Its graph.
+      after: The graph that will be trained.
+    """
+    print(f"the graph of run {recorded.name}/{recorded.id}, with these changes:")
+    changes.print_changes(before, after)
+
+
+def _number(id: str, base: str) -> int:
+    """Return which of the runs of one graph an id is: 1, 2, ...; 0 where it is of another graph."""
+    if id == base:
+        return 1
+    start, dash, number = id.rpartition("-")
+    return int(number) if start == base and dash and number.isdigit() else 0

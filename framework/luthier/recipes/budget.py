@@ -1,0 +1,190 @@
+"""Models of a given size or cost, as a fiddler: a search for width and depth without arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import fiddle as fdl
+import jax
+from flax import nnx
+
+from luthier import graph
+from luthier.errors import BadInput, Problem
+from luthier.recipes.scale import Sizes
+from luthier.recipes.selection import is_experiment
+from luthier.tasks.flops import count
+
+WIDEST = 2**16
+"""Times as wide as it can be at its narrowest, where the search ends."""
+
+
+def scale_to(
+    experiment: fdl.Buildable,
+    parameters: float | None = None,
+    flops_per_step: float | None = None,
+    tolerance: float = 0.05,
+) -> Any:
+    """Return an experiment whose model has so many parameters, or whose step costs so many FLOPs.
+
+    Width and depth change together, so that layers for each unit of width stay as many as they are;
+    depth alone does the rest. Heads keep their size and proportion, as in `scale_width`. Counts are
+    those of the plan: scalars of all parameters, embeddings too; and three times the matrix
+    products of the loss of a global batch.
+
+        luthier show configs.lm.quickstart 'fiddler:scale_to(parameters=1e8)' --changes
+
+    Args:
+      experiment: A graph of an experiment, or for parameters, of a model; it is not changed.
+      parameters: How many parameters.
+      flops_per_step: How many model FLOPs a step of training costs; batch and length stay.
+      tolerance: How far the count may be off, relative to what is asked for.
+
+    Raises:
+      BadInput: Not one of both is given, or no width and depth comes as near as that.
+    """
+    if (parameters is None) == (flops_per_step is None):
+        what = "scale_to takes parameters or flops_per_step, one of them"
+        raise BadInput(Problem(what, remedy="write scale_to(parameters=1e8)"))
+    if flops_per_step is not None and not is_experiment(experiment):
+        what = "a model alone has no steps whose FLOPs could be counted"
+        raise BadInput(
+            Problem(what, remedy="give an experiment, or write scale_to(parameters=...)")
+        )
+    target = flops_per_step if parameters is None else parameters
+    counted = count_flops if parameters is None else count_parameters
+    found = _Search(experiment, counted).find(float(target or 0), tolerance)
+    return _resized(experiment, *found)
+
+
+def count_parameters(experiment_or_model: fdl.Buildable) -> int:
+    """Return how many scalars the parameters of a model have; no array is made.
+
+    Args:
+      experiment_or_model: A graph of an experiment or of a model.
+    """
+    shapes = jax.tree.leaves(nnx.state(_abstract(_model(experiment_or_model)), nnx.Param))
+    return sum(math.prod(leaf.shape) for leaf in shapes)
+
+
+def count_flops(experiment: fdl.Buildable) -> int:
+    """Return the model FLOPs of one training step: three times the products of the forward pass.
+
+    Args:
+      experiment: A graph of an experiment.
+
+    Source: Chowdhery et al. 2022, arXiv:2204.02311, appendix B, without embedding look-ups.
+    """
+    task, data = (graph.build(graph.get(experiment, part)) for part in ("task", "data"))
+    size = graph.evaluate(graph.get(experiment, "training.global_batch_size"))
+    batch = {
+        name: jax.ShapeDtypeStruct(shape, dtype)
+        for name, (shape, dtype) in data.batch_spec(size).items()
+    }
+    structure, state = nnx.split(_abstract(_model(experiment)))
+
+    def forward(state: Any, batch: Any, key: jax.Array) -> Any:
+        return task.loss(nnx.merge(structure, state), batch, key).loss.numerator
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return 3 * count(jax.make_jaxpr(forward)(state, batch, key)).total
+
+
+def _model(experiment_or_model: Any) -> Any:
+    return experiment_or_model.model if is_experiment(experiment_or_model) else experiment_or_model
+
+
+def _abstract(model: Any) -> Any:
+    template = graph.build(model)
+    return nnx.eval_shape(lambda: template(rngs=nnx.Rngs(0)))
+
+
+def _resized(experiment: fdl.Buildable, units: int, num_layers: int) -> Any:
+    changed = graph.copy_graph(experiment)
+    sizes = Sizes(changed)
+    sizes.widen(units)
+    sizes.deepen(num_layers)
+    return changed
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """A width and depth with what it counts."""
+
+    units: int
+    num_layers: int
+    count: int
+
+
+class _Search:
+    """Looks for the width and depth of a count."""
+
+    def __init__(self, experiment: fdl.Buildable, counted: Callable[[Any], int]):
+        sizes = Sizes(graph.copy_graph(experiment))
+        self._units, self._num_layers = sizes.units, sizes.num_layers
+        self._kinds = sizes.num_kinds
+        self._measure = functools.cache(
+            lambda units, num_layers: counted(_resized(experiment, units, num_layers))
+        )
+
+    def find(self, target: float, tolerance: float) -> tuple[int, int]:
+        """Return the width, in units, and the number of layers that come near enough.
+
+        Of those within the tolerance, the one whose proportions are the model's own.
+        """
+        near = self._widest_below(target)
+        tried: list[_Found] = []
+        good: list[_Found] = []
+        for widths in ((near, near + 1), (near - 1, near + 2)):
+            tried += [
+                _Found(units, num_layers, self._measure(units, num_layers))
+                for units in widths
+                if units > 0
+                for num_layers in self._depths(units, target)
+            ]
+            good = [found for found in tried if abs(found.count / target - 1) <= tolerance]
+            if good:
+                break
+        else:
+            raise BadInput(_unreachable(target, tolerance, tried))
+        best = min(good, key=lambda found: (self._distortion(found), abs(found.count - target)))
+        return best.units, best.num_layers
+
+    def _widest_below(self, target: float) -> int:
+        """Return the greatest width that counts less than the target at its own depth, or 1."""
+        low, high = 1, 2
+        while high < WIDEST and self._measure(high, self._proportional(high)) < target:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._measure(middle, self._proportional(middle)) < target:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _proportional(self, units: int) -> int:
+        return max(1, round(self._num_layers * units / self._units))
+
+    def _depths(self, units: int, target: float) -> list[int]:
+        """Return the depths around that at which a width counts the target: layers cost alike."""
+        first = max(self._proportional(units), self._kinds)
+        one, more = (self._measure(units, first + n) for n in (0, self._kinds))
+        if more <= one:
+            return [first]
+        exact = first + (target - one) * self._kinds / (more - one)
+        return sorted({max(1, math.floor(exact)), max(1, math.ceil(exact))})
+
+    def _distortion(self, found: _Found) -> float:
+        return abs(math.log(found.num_layers * self._units / (self._num_layers * found.units)))
+
+
+def _unreachable(target: float, tolerance: float, tried: list[_Found]) -> Problem:
+    nearest = min(tried, key=lambda found: abs(found.count - target))
+    what = f"no width and depth counts {target:.4g} within {tolerance:.2g} of it"
+    off = abs(nearest.count / target - 1) if target else math.inf
+    remedy = f"the nearest counts {nearest.count:,}: write tolerance={math.ceil(off * 100) / 100:g}"
+    return Problem(what, remedy=remedy if off < 1 else f"the nearest counts {nearest.count:,}")

@@ -1,0 +1,100 @@
+"""A run that is over in seconds, as a fiddler: everything happens, all of it small."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fiddle as fdl
+
+from luthier import data, graph
+from luthier.errors import BadInput, Problem
+from luthier.recipes.scale import Sizes
+from luthier.recipes.selection import is_experiment
+
+SUFFIX = "-debug"
+STEPS = 2
+ROWS = 8
+LAYERS = 2
+LENGTH = 128
+VOCABULARY = 512
+
+
+def debug(experiment: fdl.Buildable) -> Any:
+    """Return an experiment that trains in seconds on a CPU, to see whether everything works.
+
+    The model keeps its parts and has two layers, and as few heads as it can; training takes two
+    steps on eight rows, of at most 128 tokens where documents are packed, and schedules shrink with
+    it; evaluation, sampling and saving take place. Nothing is restored, and nothing goes to Weights
+    & Biases. The mesh is that of a single device. Runs stand below a name of their own.
+
+        luthier train configs.lm.quickstart fiddler:debug
+
+    Args:
+      experiment: A graph of an experiment; it is not changed. What is small already stays.
+
+    Raises:
+      BadInput: The graph is of no experiment.
+    """
+    if not is_experiment(experiment):
+        raise BadInput(Problem("a model alone cannot be trained", remedy="give an experiment"))
+    changed = graph.copy_graph(experiment)
+    name = graph.evaluate(changed.name)
+    if not name.endswith(SUFFIX):
+        graph.set_value(changed, "name", name + SUFFIX)
+    _shrink_model(changed)
+    _shrink_data(changed)
+    _shrink_training(changed)
+    for path in ("restore", "records.wandb"):
+        if graph.get(changed, path) is not None:
+            graph.set_value(changed, path, None)
+    mesh = graph.get(changed, "parallelism.mesh")
+    for axis in list(getattr(mesh, "__arguments__", ())):
+        delattr(mesh, axis)
+    return changed
+
+
+def _shrink_model(changed: Any) -> None:
+    try:
+        sizes = Sizes(changed)
+    except BadInput:
+        return  # a model without sizes that we know stays as it is
+    sizes.deepen(min(sizes.num_layers, max(LAYERS, sizes.num_kinds)))
+    heads = [graph.evaluate(place.value) for place in _named(changed, "num_heads")]
+    per_unit = min(heads, default=0) // sizes.units
+    sizes.widen(min(sizes.units, 1 if per_unit > 1 else 2))
+
+
+def _shrink_data(changed: Any) -> None:
+    for name, cls, most in (
+        ("length", data.Packed, LENGTH),
+        ("vocab_size", data.TrainedBpe, VOCABULARY),
+    ):
+        for place in _named(changed, name):
+            if getattr(place.owner, "__fn_or_cls__", None) is cls:
+                _at_most(changed, place.path, most)
+
+
+def _shrink_training(changed: Any) -> None:
+    steps = graph.evaluate(changed.training.steps)
+    shared = graph.get(changed, "training.steps")
+    for place in list(graph.walk(changed.optimizer, once=True)):
+        is_steps = str(place.part).endswith("_steps") and type(place.value) is int
+        if is_steps and place.value is not shared and isinstance(place.owner, fdl.Buildable):
+            graph.set_value(changed.optimizer, place.path, place.value * STEPS // steps)
+    _at_most(changed, "training.steps", STEPS)
+    pieces = graph.evaluate(graph.get(changed, "training.accumulation"))
+    _at_most(changed, "training.global_batch_size", -(-ROWS // pieces) * pieces)
+    for name in graph.evaluate(changed.__arguments__.get("evaluations", {})):
+        path = f"evaluations[{name!r}].num_batches"
+        if (graph.get(changed, path) or STEPS) > 1:
+            graph.set_value(changed, path, 1)
+
+
+def _named(changed: Any, name: str) -> list[Any]:
+    places = graph.walk(changed, defaults=False, once=True)
+    return [p for p in places if p.part == name and type(graph.evaluate(p.value)) is int]
+
+
+def _at_most(changed: Any, path: str, most: int) -> None:
+    if graph.evaluate(graph.get(changed, path)) > most:
+        graph.set_value(changed, path, most)

@@ -1,0 +1,242 @@
+"""Wider and deeper models as fiddlers: sizes change together, so that what fitted still fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import fiddle as fdl
+
+from luthier import graph, layers
+from luthier.errors import BadInput, Problem
+from luthier.graph.paths import Place
+from luthier.recipes.selection import is_experiment
+
+WIDTHS = ("dim", "hidden_dim", "width")
+"""Settings that are wide, by name, beside heads and the states of S5."""
+
+HEADS = ("num_heads", "num_kv_heads")
+DEPTHS = ("num_layers", "stage_sizes")
+EVEN = 8
+"""Widths that are a multiple of this stay one."""
+
+
+def scale_width(experiment: fdl.Buildable, factor: float) -> Any:
+    """Return an experiment whose model is wider: more heads of the same size, wider layers.
+
+    Query heads and key and value heads keep their proportion, so that the factor is rounded to what
+    whole groups of heads allow; a single key and value head stays one. Without heads it is rounded
+    to a multiple of 8. A width that is a shared value changes once; what is computed of it follows.
+
+        luthier show configs.lm.quickstart 'fiddler:scale_width(2.0)' --changes
+
+    Args:
+      experiment: A graph of an experiment or of a model; it is not changed.
+      factor: How many times as wide.
+
+    Raises:
+      BadInput: The model has no width that we know, one does not follow, or the rounded factor
+        changes nothing.
+    """
+    changed = graph.copy_graph(experiment)
+    sizes = Sizes(changed)
+    units = max(1, int(sizes.units * _positive(factor) + 0.5))
+    _refuse_nothing(units, sizes.units, factor, "width")
+    sizes.widen(units)
+    return changed
+
+
+def scale_depth(experiment: fdl.Buildable, factor: float) -> Any:
+    """Return an experiment whose model is deeper: every stack of layers, by the same factor.
+
+        luthier show configs.lm.quickstart 'fiddler:scale_depth(0.5)' --changes
+
+    Args:
+      experiment: A graph of an experiment or of a model; it is not changed.
+      factor: How many times as many layers; the numbers of layers are rounded.
+
+    Raises:
+      BadInput: The model has no number of layers, or the rounded factor changes nothing.
+    """
+    changed = graph.copy_graph(experiment)
+    sizes = Sizes(changed)
+    num_layers = max(1, int(sizes.num_layers * _positive(factor) + 0.5))
+    _refuse_nothing(num_layers, sizes.num_layers, factor, "depth")
+    sizes.deepen(num_layers)
+    return changed
+
+
+class Sizes:
+    """What is wide and what is deep in a graph, to be changed in place.
+
+    Args:
+      changed: A graph of an experiment or of a model.
+
+    Raises:
+      BadInput: The model has no width or no depth that we know.
+    """
+
+    def __init__(self, changed: fdl.Buildable):
+        self._graph = changed
+        places = list(_settings(changed))
+        self._heads = [place for place in places if place.part in HEADS]
+        self._widths = [place for place in places if _is_width(place)]
+        self._depths = [place for place in places if place.part in DEPTHS]
+        if not self._widths:
+            raise _nothing(changed, "width", (*WIDTHS, *HEADS))
+        if not self._depths:
+            raise _nothing(changed, "depth", DEPTHS)
+
+    @property
+    def units(self) -> int:
+        """The width in the smallest steps that keep heads whole and widths even."""
+        heads = [_number(place) for place in self._heads]
+        heads = [number for number, place in zip(heads, self._heads, strict=True) if _grows(place)]
+        if heads:
+            return math.gcd(*heads)
+        common = math.gcd(*(_number(place) for place in self._widths))
+        return common // math.gcd(common, EVEN)
+
+    @property
+    def num_layers(self) -> int:
+        """The depth: layers of the deepest stack."""
+        return max(max(_counts(place)) for place in self._depths)
+
+    @property
+    def num_kinds(self) -> int:
+        """How many kinds of layers take turns, at most."""
+        blocks = [place.value for place in graph.walk(self._graph) if place.part == "block"]
+        return max((len(block) for block in blocks if isinstance(block, list | tuple)), default=1)
+
+    def widen(self, units: int) -> None:
+        """Set all widths.
+
+        Args:
+          units: The width, in the steps of `units`.
+
+        Raises:
+          BadInput: A width is computed of what is no width.
+        """
+        old = self.units
+        wanted = []
+        for place in self._heads:
+            number = _number(place)
+            wanted.append((place, number * units // old if _grows(place) else number))
+        for place in self._widths:
+            number = _number(place)
+            even = math.gcd(number, EVEN)
+            exact = number * units % old == 0
+            rounded = max(1, int(number * units / old / even + 0.5)) * even
+            wanted.append((place, number * units // old if exact else rounded))
+        self._set(wanted)
+
+    def deepen(self, num_layers: int) -> None:
+        """Set the depth of all stacks.
+
+        Args:
+          num_layers: Layers of the deepest stack.
+
+        Raises:
+          BadInput: A number of layers is computed of what is none.
+        """
+        old = self.num_layers
+        wanted: list[tuple[Place, Any]] = []
+        for place in self._depths:
+            counts = [max(1, int(n * num_layers / old + 0.5)) for n in _counts(place)]
+            value = graph.evaluate(place.value)
+            wanted.append((place, counts[0] if isinstance(value, int) else type(value)(counts)))
+        self._set(wanted)
+
+    def _set(self, wanted: list[tuple[Place, Any]]) -> None:
+        computed = []
+        for place, value in wanted:
+            now = graph.get(self._graph, place.path)
+            if graph.evaluate(now) == value:
+                continue
+            if graph.is_value_node(now) and graph.expression(now) != _name(now):
+                computed.append((place, value))
+                continue
+            graph.set_value(self._graph, place.path, value)
+        problems = [
+            Problem(
+                f"is {graph.expression(place.value)}, which does not become {value} with the rest",
+                place.path,
+                remedy=f"set it to a number first: {place.path}:={graph.evaluate(place.value)}",
+            )
+            for place, value in computed
+            if graph.evaluate(graph.get(self._graph, place.path)) != value
+        ]
+        if problems:
+            raise BadInput(problems)
+
+
+def _settings(changed: fdl.Buildable) -> Iterator[Place]:
+    """Yield the sizes of the model, each once, whether they are set or left at their default."""
+    prefix = "model." if is_experiment(changed) else ""
+    seen: set[tuple[int, Any]] = set()
+    for place in graph.walk(changed, once=True):
+        named = place.part in (*WIDTHS, *HEADS, *DEPTHS) or _is_states(place)
+        if not (named and isinstance(place.owner, fdl.Buildable)):
+            continue
+        if (id(place.owner), place.part) in seen or not place.path.startswith(prefix):
+            continue
+        seen.add((id(place.owner), place.part))
+        if _is_count(graph.evaluate(place.value)):
+            yield place
+
+
+def _is_count(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(child, int) for child in value)
+    return isinstance(value, int)
+
+
+def _is_width(place: Place) -> bool:
+    return place.part in WIDTHS or _is_states(place)
+
+
+def _is_states(place: Place) -> bool:
+    # Each state of S5 serves all channels; those of S4D are of one channel.
+    made = getattr(place.owner, "__fn_or_cls__", None)
+    return place.part == "num_states" and made is layers.S5
+
+
+def _grows(place: Place) -> bool:
+    """Say whether heads grow with the width: a single key and value head stays one."""
+    return place.part == "num_heads" or _number(place) > 1
+
+
+def _number(place: Place) -> int:
+    return int(graph.evaluate(place.value))
+
+
+def _counts(place: Place) -> list[int]:
+    value = graph.evaluate(place.value)
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _name(node: Any) -> str:
+    """Return what a constant is called; empty for arithmetic."""
+    arguments = node.__arguments__
+    return graph.expression(node) if "value" in arguments else ""
+
+
+def _positive(factor: float) -> float:
+    if not factor > 0:
+        raise BadInput(Problem(f"the factor {factor:g} is not above zero", remedy="write 2 or 0.5"))
+    return factor
+
+
+def _refuse_nothing(new: int, old: int, factor: float, what: str) -> None:
+    if new == old and factor != 1:
+        nearest = [f"{n / old:g}" for n in (old - 1, old + 1) if n > 0]
+        told = f"the factor {factor:g} is rounded to 1, so that the {what} stays as it is"
+        raise BadInput(Problem(told, remedy=f"the nearest that change it: {', '.join(nearest)}"))
+
+
+def _nothing(changed: fdl.Buildable, what: str, names: tuple[str, ...]) -> BadInput:
+    model = changed.model if is_experiment(changed) else changed
+    name = getattr(getattr(model, "__fn_or_cls__", model), "__name__", "the model")
+    remedy = f"scaling goes by the settings {', '.join(names)}"
+    return BadInput(Problem(f"{name} has no {what} that can be scaled", "model", "", remedy))

@@ -1,0 +1,59 @@
+"""All random streams of an experiment from one number, as a fiddler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fiddle as fdl
+
+from luthier import graph
+from luthier.errors import BadInput, Problem
+from luthier.graph.paths import Place
+from luthier.recipes.selection import is_experiment
+
+LARGEST = 2**32
+
+
+def seed(experiment: fdl.Buildable, number: int) -> Any:
+    """Return an experiment all of whose seeds follow one number.
+
+    `seed` of the experiment is that of parameters, dropout and data order, each of which draws from
+    a stream of its own. Other seeds (of made-up data, of what an evaluation hides) become the
+    number plus 1, 2, ..., so that no two are equal by accident; those of one class that were equal
+    stay equal. They are live: `seed=3` on top of it moves all of them.
+
+        luthier train configs.lm.quickstart 'fiddler:seed(7)'
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      number: The seed.
+
+    Raises:
+      BadInput: The number is not that of a seed, or the graph is of no experiment.
+    """
+    if not is_experiment(experiment):
+        raise BadInput(Problem("a model alone has no seed", remedy="give an experiment"))
+    if not 0 <= number < LARGEST:
+        remedy = f"write a whole number from 0 to {LARGEST - 1}"
+        raise BadInput(Problem(f"{number} is no seed", "seed", "", remedy))
+    changed = graph.copy_graph(experiment)
+    others = [place for place in graph.walk(changed, once=True) if _is_other_seed(place)]
+    graph.set_value(changed, "seed", number)
+    root = graph.get(changed, "seed")
+    if others and not graph.is_value_node(root):
+        root = graph.value(number, name="seed")
+        graph.set_value(changed, "seed", root)
+    offsets: dict[tuple[Any, ...], fdl.Config] = {}
+    for place in others:
+        alike = (place.owner.__fn_or_cls__, place.part, graph.evaluate(place.value))
+        if alike not in offsets:
+            offsets[alike] = graph.add(root, len(offsets) + 1)
+        graph.set_value(changed, place.path, offsets[alike])
+    return changed
+
+
+def _is_other_seed(place: Place) -> bool:
+    is_seed = place.part == "seed" or str(place.part).endswith("_seed")
+    if not is_seed or place.path == "seed" or not isinstance(place.owner, fdl.Buildable):
+        return False
+    return type(graph.evaluate(place.value)) is int

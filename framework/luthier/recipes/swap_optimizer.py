@@ -1,0 +1,46 @@
+"""Another optimizer as a fiddler: what both have stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import fiddle as fdl
+
+from luthier import graph, optim
+from luthier.errors import BadInput, Problem
+from luthier.graph import signatures
+
+
+def swap_optimizer(experiment: fdl.Buildable, recipe: optim.Optimizer | Callable[..., Any]) -> Any:
+    """Return an experiment with another optimizer; arguments of equal names are kept.
+
+    Learning rate, weight decay, its mask and clipping have one name in all recipes, so they stay,
+    with their tags, sharing and history. What the new recipe does not take is dropped, and what it
+    takes besides is left at its default; `--changes` lists what is kept, dropped and new. Equal
+    names need not mean equally good values: Lion wants a learning rate several times smaller.
+
+        luthier show configs.lm.quickstart 'fiddler:swap_optimizer(luthier.optim.lion)' --changes
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      recipe: A recipe of `luthier.optim`, or a node of one, whose own arguments win.
+
+    Raises:
+      BadInput: The new recipe needs an argument that the old one does not have.
+    """
+    changed = graph.copy_graph(experiment)
+    given = dict(recipe.__arguments__) if isinstance(recipe, fdl.Config) else {}
+    target: Any = recipe.__fn_or_cls__ if isinstance(recipe, fdl.Config) else recipe
+    node = changed.optimizer
+    fdl.update_callable(node, target, drop_invalid_args=True)
+    for name, value in given.items():
+        graph.set_value(changed, f"optimizer.{name}", value)
+    missing = [n for n in signatures.arguments(target).required if n not in node.__arguments__]
+    if missing:
+        name = getattr(target, "__name__", str(target))
+        what = f"{name} needs {', '.join(missing)}, which the optimizer before it does not have"
+        arguments = ", ".join(f"{part}=..." for part in missing)
+        remedy = f"write swap_optimizer(luthier.optim.{name}({arguments}))"
+        raise BadInput(Problem(what, "optimizer", "", remedy))
+    return changed

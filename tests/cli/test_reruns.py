@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from luthier import graph as graphs
+from luthier import records
+from luthier.cli import main, references, reruns
+from luthier.records import Status
+from luthier.train.opening import configuration, run_id
+
+TINY = "trials.tiny"
+
+
+def _record(graph, id, status):
+    run = records.RunDirectory.create("runs", "tiny", id, configuration=configuration(graph))
+    run.write_status(Status(status=status))
+    return run
+
+
+@pytest.fixture
+def graph(importable_project):
+    return references.load_reference(TINY)
+
+
+@pytest.mark.parametrize("status", ["finished", "interrupted"])
+def test_a_recorded_graph_gets_a_run_of_its_own(graph, status):
+    run = _record(graph, run_id(graph), status)
+    assert reruns.choose_run(run, graph) == (None, True)
+
+
+def test_the_same_command_goes_on_with_the_run_that_it_began(graph):
+    id = run_id(graph)
+    first = _record(graph, id, "finished")
+    second = _record(graph, f"{id}-2", "interrupted")
+    found, new = reruns.choose_run(first, graph)
+    assert (records.find("runs", found), new) == (second, False)
+    assert reruns.choose_run(second, graph) == (None, True), "only what was begun after it"
+
+
+def test_a_rerun_that_is_over_is_not_begun_again(graph):
+    id = run_id(graph)
+    first = _record(graph, id, "finished")
+    _record(graph, f"{id}-2", "finished")
+    assert reruns.choose_run(first, graph) == (None, True)
+
+
+def test_another_graph_is_that_of_another_run(graph):
+    run = _record(graph, run_id(graph), "finished")
+    assert reruns.choose_run(run, graphs.apply(graph, ["seed=9"])) == (None, False)
+    assert reruns.choose_run(run, graphs.apply(graph, ["name=other"])) == (None, False)
+
+
+def test_what_changes_in_the_recorded_graph_is_told(graph, capsys):
+    run = _record(graph, "ab12", "finished")
+    reruns.tell_changes(run, graph, graphs.apply(graph, ["seed=9"]))
+    assert capsys.readouterr().out == (
+        "the graph of run tiny/ab12, with these changes:\n"
+        "argument 1: seed=9\n"
+        "  ~ seed: 0 -> 9 (was left at its default)\n"
+    )
+    reruns.tell_changes(run, graph, graph)
+    assert capsys.readouterr().out.endswith("with these changes:\nnothing changes\n")
+
+
+@pytest.fixture
+def copied(trained, tmp_path, monkeypatch):
+    """A copy of the project with a trained run, to train in."""
+    folder = tmp_path / "copy"
+    shutil.copytree(trained, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def _losses(run):
+    found = (recorded.event for recorded in records.read_events(run.metrics_path))
+    steps = [event.values for event in found if isinstance(event, records.Step)]
+    return [(values["loss"], values["learning_rate"]) for values in steps]
+
+
+def test_a_rerun_repeats_the_run_to_the_last_bit(copied, capsys):
+    first = records.find("runs", "last")
+    words = ["train", f"run:{first.id[:5]}", "--wandb", "off"]
+    assert main.main(words) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        f"the graph of run tiny/{first.id}, with these changes:\nnothing changes\n"
+    )
+    second = records.find("runs", f"{first.id}-2")
+    assert second.read_config() == first.read_config()
+    assert second.read_status().status == "finished"
+    assert len(_losses(first)) == 4
+    assert _losses(second) == _losses(first)
+
+
+def test_what_overrides_change_is_told_before_training(copied, capsys):
+    first = records.find("runs", "last")
+    words = ["train", f"run:{first.id}", "optimizer.b2=0.9", "--wandb", "off", "--dry-run"]
+    assert main.main(words) == 0
+    told, _, rest = capsys.readouterr().out.partition("\n")
+    assert told == f"the graph of run tiny/{first.id}, with these changes:"
+    assert rest.startswith(
+        "argument 1: optimizer.b2=0.9\n  ~ optimizer.b2: 0.95 -> 0.9 (was left at its default)\n"
+    )
+    assert "nothing was trained" in rest
