@@ -25,7 +25,7 @@ def value_table(graph: Any, defaults: bool) -> str:
     """Return a graph as a table with one line for each value: its path, itself, and its tags."""
     from luthier import graph as graphs
     from luthier.graph.record.structure import is_shared_node
-    from luthier.graph.render import text_of
+    from luthier.graph.render import sharing_text, text_of
 
     rows = []
     first: dict[int, str] = {}
@@ -37,7 +37,7 @@ def value_table(graph: Any, defaults: bool) -> str:
         text = text_of(place.value)
         is_shared = is_shared_node(place.value) and not graphs.is_value_node(place.value)
         if is_shared and first.setdefault(id(place.value), place.path) != place.path:
-            text = f"same settings as {first[id(place.value)]}"
+            text = f"{sharing_text(place.value)} {first[id(place.value)]}"
         short = text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
         rows.append((place.path, short, "default" if place.is_default else "", tags))
     heads = ("path", "value", "", "tags")
