@@ -37,7 +37,7 @@ def test_the_table_tells_tags_defaults_and_what_is_shared(graph):
     lines = forms.written(graph, "table", defaults=True).splitlines()
     assert lines[0].split() == ["path", "value", "tags"]
     found = {line.split()[0]: line.split()[1:] for line in lines[1:]}
-    assert found["model.norm"] == ["same", "as", "model.block.norm"]
+    assert found["model.norm"] == ["same", "settings", "as", "model.block.norm"]
     assert found["optimizer.learning_rate.peak"] == ["0.01", "#Special"]
     assert found["optimizer.b1"] == ["0.9", "default"]
 
