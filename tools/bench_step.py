@@ -34,7 +34,7 @@ from luthier.program import train_step
 from luthier.records.json_lines import JsonLines
 from luthier.train.feed import Fed
 from luthier.train.interrupt import StopSignals
-from luthier.train.loop import Loop, Position, Rates
+from luthier.train.loop import Loop, OwnSlot, Position, Rates
 from luthier.train.profile import Profiler
 
 MODEL = (
@@ -107,10 +107,12 @@ class Case:
     def ours(self):
         """Return a function that takes `count` steps in our loop."""
         rates = Rates(self.plan.model_flops.full, 1e12, 1000)
+        slot = OwnSlot(self.program)
+        slot.load(self.values, self.program.init(self.values))
         loop = Loop(
             self.plan,
             self.values,
-            self.program.init(self.values),
+            slot,
             Position(),
             StillFeed(self.batch, self.tokens),
             emit=self.lines.emit,
@@ -119,11 +121,13 @@ class Case:
             profiler=Profiler(None, Path("unused")),
         )
 
+        steps = loop.steps(StopSignals())
+        fed = next(steps)
+
         def run(count):
-            signals = StopSignals()
+            nonlocal fed
             for _ in range(count):
-                assert signals.requested is None
-                loop._advance(self.compiled)
+                fed = steps.send(slot.step(fed.arrays))
             loop._drain(0)
 
         return run

@@ -8,42 +8,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luthier.errors import BadInput
-from luthier.program.hoist import Scalar, substitutions, values_of
+from luthier.program.hoist import InexactError, Scalar, substitutions, values_of
 
-OPERATIONS = [
-    operator.add,
-    operator.sub,
-    operator.mul,
-    operator.truediv,
-    operator.pow,
-    operator.floordiv,
-    operator.mod,
-    operator.lt,
-    operator.ge,
-]
+SCALING = [operator.mul, operator.truediv]
+CANCELLING = [operator.add, operator.sub, operator.pow, operator.floordiv, operator.mod]
+COMPARING = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
 
 
 def _scalar(value):
     return Scalar(jnp.asarray(value), jnp.asarray(1 - value))
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_arithmetic_acts_on_the_value_from_either_side(operation):
+@pytest.mark.parametrize("operation", [*SCALING, *CANCELLING, *COMPARING])
+def test_arithmetic_with_arrays_acts_on_the_value_from_either_side(operation):
     scalar, other = _scalar(0.75), jnp.asarray(2.5)
-    assert operation(scalar, 2.5) == operation(jnp.asarray(0.75), 2.5)
     assert operation(scalar, other) == operation(jnp.asarray(0.75), other)
-    assert operation(scalar, scalar) == operation(jnp.asarray(0.75), jnp.asarray(0.75))
-    if operation not in (operator.lt, operator.ge):
-        assert operation(2.5, scalar) == operation(2.5, jnp.asarray(0.75))
-        assert operation(other, scalar) == operation(other, jnp.asarray(0.75))
+    assert operation(other, scalar) == operation(other, jnp.asarray(0.75))
+
+
+@pytest.mark.parametrize("operation", [*SCALING, *COMPARING])
+def test_what_float32_does_exactly_enough_is_let_through_with_numbers(operation):
+    scalar = _scalar(0.75)
+    for left, right in ((scalar, 2.5), (2.5, scalar), (scalar, scalar)):
+        numbers = (getattr(x, "value", x) for x in (left, right))
+        assert operation(left, right) == operation(*numbers)
+
+
+@pytest.mark.parametrize("operation", CANCELLING)
+def test_what_python_would_do_in_double_is_refused_with_numbers(operation):
+    scalar = _scalar(0.75)
+    for left, right in ((scalar, 2.5), (2.5, scalar), (scalar, scalar), (2 * scalar, 1)):
+        with pytest.raises(InexactError, match="is computed in double"):
+            operation(left, right)
 
 
 @given(st.floats(0.9, 0.99999))
 def test_the_complement_is_subtracted_in_double(b2):
     scalar = _scalar(b2)
-    assert np.float32(1 - scalar) == np.float32(1 - b2)
-    assert np.float32(1.0 - scalar) == np.float32(1 - b2)
-    assert np.float32(2 - scalar) == np.float32(2) - np.float32(b2)
+    assert np.float32((1 - scalar).value) == np.float32(1 - b2)
+    assert np.float32((1.0 - scalar).value) == np.float32(1 - b2)
+    assert (1 - (1 - scalar)).value == scalar.value
+
+
+def test_the_complement_of_what_was_scaled_is_refused():
+    with pytest.raises(InexactError):
+        1 - 0.5 * _scalar(0.9)
+    with pytest.raises(InexactError):
+        1 - -_scalar(0.9)
 
 
 def test_float32_alone_would_lose_the_complement():

@@ -101,3 +101,20 @@ def test_scalars_have_names_and_the_state_is_donated():
     kept = [name for name, gone in donated.items() if not gone]
     assert not [name for name in kept if name.startswith(("parameters/", "optimizer/1", "ema/"))]
     assert int(program.named(after)["step"]) == 1
+
+
+def test_a_graph_with_other_hoisted_leaves_shares_all_that_is_compiled():
+    program = _make(hoist=("optimizer.learning_rate.peak",))
+    step = program.compile_step()
+    other = program.of(_graph("optimizer.learning_rate.peak=0.5", "name=other"))
+    assert other.compile_step() is step
+    assert other.traced_step is program.traced_step
+    assert other.experiment.data is program.experiment.data
+    assert (other.experiment.name, program.experiment.name) == ("other", "quickstart")
+    assert float(other.values()[0]) == 0.5
+    assert float(program.values()[0]) != 0.5
+    batch = program.batch
+    assert other.compile_evaluation(batch, "parameters") is program.compile_evaluation(
+        batch, "parameters"
+    )
+    assert _make().compiled == {}

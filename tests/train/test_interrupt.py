@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from luthier.train.interrupt import INTERRUPTED, PREEMPTED, StopSignals
+from luthier.train.interrupt import INTERRUPTED, PREEMPTED, StopSignals, Watcher
 
 
 def test_the_first_interrupt_is_only_noted_and_the_second_raises():
@@ -41,3 +41,12 @@ def test_another_thread_leaves_the_handlers_alone():
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_a_plain_watcher_hears_no_signals_and_ends_nothing():
+    before = signal.getsignal(signal.SIGINT)
+    with Watcher() as watcher:
+        assert signal.getsignal(signal.SIGINT) is before
+        assert watcher.evaluated(5, {"held_out/loss": 1.0}, last=False) is None
+    assert watcher.requested is None
+    assert (Watcher.samples, StopSignals.samples) == (False, True)

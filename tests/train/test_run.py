@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import jax
@@ -5,10 +6,14 @@ import pytest
 
 import luthier
 from luthier import graph as graphs
+from luthier import plan as plans
 from luthier import train
 from luthier.errors import BadInput, CheckpointError, TrainingStopped
 from luthier.records import RunDirectory
-from luthier.train.run import next_steps
+from luthier.train.interrupt import StopSignals, Watcher
+from luthier.train.loop import OwnSlot
+from luthier.train.opening import Request
+from luthier.train.run import drive, next_steps, session
 
 
 def _lines(result, kind):
@@ -184,15 +189,15 @@ def test_a_damaged_checkpoint_falls_back_to_the_newest_whole_one(tiny, tmp_path)
     import luthier.train.loop as loops
 
     graph = tiny(tmp_path)
-    original = loops.Loop._advance
+    original, steps = loops.OwnSlot.step, itertools.count()
 
-    def crash(self, step):
-        if self.position.progress.steps == 11:
+    def crash(self, batch):
+        if next(steps) == 11:
             raise OSError("the power is gone")
-        original(self, step)
+        return original(self, batch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops.Loop, "_advance", crash)
+        patch.setattr(loops.OwnSlot, "step", crash)
         with pytest.raises(OSError, match="power"):
             train.run(graph)
     (directory,) = (tmp_path / "quickstart").iterdir()
@@ -203,6 +208,76 @@ def test_a_damaged_checkpoint_falls_back_to_the_newest_whole_one(tiny, tmp_path)
     notices = " ".join(row["text"] for row in _lines(result, "notice"))
     assert "damaged" in notices
     assert "going on from step 5" in notices
+
+
+class _Ends(Watcher):
+    """Ends a run at a step, or at the first evaluation."""
+
+    def __init__(self, verdict=None, stop_at=None):
+        self.seen, self.verdict, self.stop_at, self.asked = [], verdict, stop_at, 0
+
+    @property
+    def requested(self):
+        self.asked += 1
+        return "interrupted" if self.stop_at == self.asked - 1 else None
+
+    def evaluated(self, step, metrics, last):
+        self.seen.append((step, sorted(metrics), last))
+        return self.verdict
+
+
+def _watched(graph, directory, watcher, plan=None):
+    plan = plan or plans.make(graph)
+    slot = OwnSlot(plan.program)
+    return drive(session(graph, plan, slot, Request(directory=directory), watcher), slot.step)
+
+
+def test_a_watched_run_is_pruned_at_an_evaluation_and_saved(tiny, tmp_path):
+    watcher = _Ends("pruned")
+    result = _watched(tiny(tmp_path), tmp_path / "0007" / "run", watcher)
+    assert (result.status, result.step, result.exit_code) == ("pruned", 4, 0)
+    assert result.directory == tmp_path / "0007" / "run"
+    (step, names, last) = watcher.seen[0]
+    assert (step, last, len(watcher.seen)) == (4, False, 1)
+    assert "held_out/nats_per_byte" in names
+    assert (result.directory / "checkpoints" / "4").is_dir()
+    assert not result.sample
+
+
+def test_a_watched_run_that_is_left_goes_on_where_it_was(tiny, tmp_path):
+    graph, directory = tiny(tmp_path), tmp_path / "0001" / "run"
+    plan = plans.make(graph)
+    first = _watched(graph, directory, _Ends(stop_at=7), plan)
+    assert (first.status, first.step) == ("interrupted", 7)
+    watcher = _Ends()
+    second = _watched(graph, directory, watcher, plan.of(graph))
+    assert (second.status, second.step) == ("finished", 12)
+    assert [(step, last) for step, _, last in watcher.seen] == [(8, False), (12, True)]
+    assert [row["step"] for row in _lines(second, "step")] == list(range(1, 13))
+    alone = train.run(tiny(tmp_path / "alone"))
+    assert _value(alone) == _value(second)
+
+
+def test_a_verdict_at_the_last_evaluation_comes_too_late(tiny, tmp_path):
+    graph = tiny(tmp_path, "evaluations.held_out.every=None")
+    result = _watched(graph, tmp_path / "0001" / "run", _Ends("pruned"))
+    assert result.status == "finished"
+
+
+def test_what_a_step_raises_is_recorded_by_the_run(tiny, tmp_path):
+    graph = tiny(tmp_path)
+    plan, directory = plans.make(graph), tmp_path / "0001" / "run"
+    training = session(
+        graph, plan, OwnSlot(plan.program), Request(directory=directory), StopSignals()
+    )
+
+    def step(batch):
+        raise OSError("the device is gone")
+
+    with pytest.raises(OSError, match="the device is gone"):
+        drive(training, step)
+    status = RunDirectory(directory).read_status()
+    assert (status.status, status.message) == ("failed", "OSError('the device is gone')")
 
 
 def test_it_trains_on_the_devices_that_it_is_given(tiny, tmp_path):

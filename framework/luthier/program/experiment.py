@@ -87,6 +87,7 @@ class Evaluation:
     num_batches: int | None = None
 
     RANGES: ClassVar[dict[str, str]] = {"global_batch_size": "1 <= x", "num_batches": "1 <= x"}
+    READ_WHEN: ClassVar[dict[str, str]] = {"num_batches": "every is not None"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,3 +176,12 @@ class Experiment:
     restore: Restore | None = None
 
     RANGES: ClassVar[dict[str, str]] = {"seed": "0 <= x < 4294967296"}
+    RELATIONS: ClassVar[dict[str, str]] = {
+        "optimizer.learning_rate.total_steps <= training.steps": (
+            "share them, optimizer.learning_rate.total_steps=ref:training.steps; to end before the "
+            "schedule does, set training.stop"
+        ),
+        "task.vocab_size <= model.vocab_size": "share them: task.vocab_size=ref:model.vocab_size",
+        "data.context_length == model.length": "share them: data.context_length=ref:model.length",
+        "data.horizon == model.horizon": "share them: data.horizon=ref:model.horizon",
+    }

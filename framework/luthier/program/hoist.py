@@ -21,14 +21,44 @@ HOISTABLE_FIELDS = ("model", "task", "optimizer", "training", "seed")
 """Fields of the experiment that are built inside the trace."""
 
 
-def _delegate(function: Callable[..., Any], reflected: bool = False) -> Callable[..., Any]:
-    if reflected:
-        return lambda self, other: function(_raw(other), self.value)
-    return lambda self, *others: function(self.value, *map(_raw, others))
+class InexactError(TypeError):
+    """A hoisted float meets arithmetic that Python does in double and a float32 cannot follow."""
+
+
+def _compared(function: Callable[..., Any]) -> Any:
+    return lambda self, other: function(self.value, _raw(other))
+
+
+def _scaled(function: Callable[..., Any], reflected: bool = False) -> Any:
+    """Return a method for what float32 does to within two units in the last place."""
+
+    def method(self: Scalar, other: Any) -> Any:
+        operands = (_raw(other), self.value) if reflected else (self.value, _raw(other))
+        result = function(*operands)
+        return Scalar(result) if _is_host(other) else result
+
+    return method
+
+
+def _cancelling(function: Callable[..., Any], reflected: bool = False) -> Any:
+    """Return a method for what may cancel all digits of a float32, and not those of a double."""
+
+    def method(self: Scalar, other: Any) -> Any:
+        if _is_host(other):
+            told = "is computed in double where the leaf is a constant, and in float32 here"
+            raise InexactError(f"{function.__name__} of a hoisted leaf and {other!r} {told}")
+        return function(other, self.value) if reflected else function(self.value, other)
+
+    return method
 
 
 def _raw(operand: Any) -> Any:
     return operand.value if isinstance(operand, Scalar) else operand
+
+
+def _is_host(operand: Any) -> bool:
+    """Return whether Python computes with an operand in double when the leaf is a constant."""
+    return isinstance(operand, int | float | Scalar)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,45 +67,55 @@ class Scalar:
 
     `1 - b2` in float32 loses half of the digits of a `b2` near one, and a Python constant does not:
     Python subtracts in double. So the complement travels beside the value, subtracted in double
-    on the host, and `1 - scalar` returns it. Every other operation acts on `value`.
+    on the host, and `1 - scalar` returns it. Other sums and powers of it and of what Python
+    computes in double are refused, so that such a leaf is found to be a constant; products and
+    quotients are as exact as a float32 can be. With arrays, every operation acts on `value`.
 
     Args:
       value: The hyperparameter, a weakly typed float scalar.
-      complement: `1 - value`, computed in double, rounded once.
+      complement: `1 - value`, computed in double, rounded once; None where that is not known.
     """
 
     value: jax.Array
-    complement: jax.Array
+    complement: jax.Array | None = None
 
     def __jax_array__(self) -> jax.Array:
         return self.value
 
     def __rsub__(self, other: Any) -> Any:
-        return self.complement if _is_one(other) else _raw(other) - self.value
+        if self.complement is not None and _is_one(other):
+            return Scalar(self.complement, self.value)
+        return _cancelling(operator.sub, reflected=True)(self, other)
 
-    __add__ = _delegate(operator.add)
-    __radd__ = _delegate(operator.add, reflected=True)
-    __sub__ = _delegate(operator.sub)
-    __mul__ = _delegate(operator.mul)
-    __rmul__ = _delegate(operator.mul, reflected=True)
-    __truediv__ = _delegate(operator.truediv)
-    __rtruediv__ = _delegate(operator.truediv, reflected=True)
-    __floordiv__ = _delegate(operator.floordiv)
-    __rfloordiv__ = _delegate(operator.floordiv, reflected=True)
-    __mod__ = _delegate(operator.mod)
-    __rmod__ = _delegate(operator.mod, reflected=True)
-    __pow__ = _delegate(operator.pow)
-    __rpow__ = _delegate(operator.pow, reflected=True)
-    __neg__ = _delegate(operator.neg)
-    __pos__ = _delegate(operator.pos)
-    __abs__ = _delegate(operator.abs)
-    __lt__ = _delegate(operator.lt)
-    __le__ = _delegate(operator.le)
-    __gt__ = _delegate(operator.gt)
-    __ge__ = _delegate(operator.ge)
-    __eq__ = _delegate(operator.eq)  # type: ignore[assignment]
-    __ne__ = _delegate(operator.ne)  # type: ignore[assignment]
+    __add__ = _cancelling(operator.add)
+    __radd__ = _cancelling(operator.add, reflected=True)
+    __sub__ = _cancelling(operator.sub)
+    __floordiv__ = _cancelling(operator.floordiv)
+    __rfloordiv__ = _cancelling(operator.floordiv, reflected=True)
+    __mod__ = _cancelling(operator.mod)
+    __rmod__ = _cancelling(operator.mod, reflected=True)
+    __pow__ = _cancelling(operator.pow)
+    __rpow__ = _cancelling(operator.pow, reflected=True)
+    __mul__ = _scaled(operator.mul)
+    __rmul__ = _scaled(operator.mul, reflected=True)
+    __truediv__ = _scaled(operator.truediv)
+    __rtruediv__ = _scaled(operator.truediv, reflected=True)
+    __lt__ = _compared(operator.lt)
+    __le__ = _compared(operator.le)
+    __gt__ = _compared(operator.gt)
+    __ge__ = _compared(operator.ge)
+    __eq__ = _compared(operator.eq)  # type: ignore[assignment]
+    __ne__ = _compared(operator.ne)  # type: ignore[assignment]
     __hash__ = object.__hash__
+
+    def __neg__(self) -> Scalar:
+        return Scalar(-self.value)
+
+    def __pos__(self) -> Scalar:
+        return self
+
+    def __abs__(self) -> Scalar:
+        return Scalar(abs(self.value))
 
     def __bool__(self) -> bool:
         return bool(self.value)
@@ -136,6 +176,11 @@ def substitutions(
         else:
             found[path] = next(remaining)
     return found
+
+
+def problem_with(graph: Any, path: str) -> Problem | None:
+    """Return why a leaf can never enter a compiled step as an argument; None where it might."""
+    return _leaf(graph, path)[0]
 
 
 def _leaf(graph: Any, path: str) -> tuple[Problem | None, Any]:

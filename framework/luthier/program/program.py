@@ -48,6 +48,7 @@ class Program:
       sizes: Size of every mesh axis.
       placements: Where every array of the state lives, by name, in the order of the leaves.
       batch: Shape, dtype and sharding of every entry of a training batch.
+      compiled: What is traced and compiled so far; shared by all that `of` returns.
     """
 
     graph: Any
@@ -57,6 +58,25 @@ class Program:
     sizes: Mapping[str, int]
     placements: Mapping[str, Placement]
     batch: Mapping[str, jax.ShapeDtypeStruct]
+    compiled: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    def of(self, graph: Any) -> Program:
+        """Return the program of a graph that differs in hoisted leaves, names and records only.
+
+        Nothing is traced or compiled again, and the data is not read again. That nothing else
+        differs is for the caller to know: a constant of this program stays what it is.
+
+        Args:
+          graph: The other graph.
+        """
+        read = {"data": self.experiment.data, "evaluations": self.experiment.evaluations}
+        return dataclasses.replace(self, graph=graph, experiment=graphs.build(graph, read))
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` made at the first call with `key`, for all programs that share it."""
+        if key not in self.compiled:
+            self.compiled[key] = make()
+        return self.compiled[key]
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -114,30 +134,44 @@ class Program:
             return tuple(state[name] for name in self.names)
 
         shardings = tuple(leaf.sharding for leaf in self.abstract_leaves)
-        return jax.jit(init, out_shardings=shardings)(values)
+        return self.once("init", lambda: jax.jit(init, out_shardings=shardings))(values)
 
     @property
     def traced_step(self) -> Any:
         """The training step as a jaxpr, with shardings and donation, ready to lower."""
-        return self._traced[0]
+        return self.once("traced step", self._trace)[0]
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
-        """Names of the scalars in the vector that the compiled step returns."""
-        return self._traced[1]
+        """Names of the scalars in the vector that a step returns."""
+        return self.once("traced step", self._trace)[1]
 
-    @functools.cached_property
-    def _traced(self) -> tuple[Any, tuple[str, ...]]:
+    def step(
+        self, values: Values, leaves: Leaves, batch: Mapping[str, jax.Array]
+    ) -> tuple[Leaves, dict[str, jax.Array]]:
+        """Take one training step, inside a trace.
+
+        Args:
+          values: The hoisted scalars, traced.
+          leaves: The state.
+          batch: The global batch.
+
+        Returns:
+          The next state, and the step's scalars by name.
+        """
+        with self.tracing(values) as experiment:
+            state, scalars = train_step(experiment, self.named(leaves), batch)
+        return tuple(state[name] for name in self.names), scalars
+
+    def _trace(self) -> tuple[Any, tuple[str, ...]]:
         names: list[str] = []
 
         def step(
             values: Values, leaves: Leaves, batch: Mapping[str, jax.Array]
         ) -> tuple[Leaves, jax.Array]:
-            with self.tracing(values) as experiment:
-                state, scalars = train_step(experiment, self.named(leaves), batch)
+            next_leaves, scalars = self.step(values, leaves, batch)
             names[:] = scalars
-            vector = jnp.stack([jnp.asarray(x, jnp.result_type(float)) for x in scalars.values()])
-            return tuple(state[name] for name in self.names), vector
+            return next_leaves, vector_of(scalars)
 
         shardings = tuple(leaf.sharding for leaf in self.abstract_leaves)
         jitted = jax.jit(step, donate_argnums=1, out_shardings=(shardings, self.replicated))
@@ -152,7 +186,7 @@ class Program:
           A function from (values, leaves, batch) to (leaves, vector of scalars); the leaves that
           go in are donated. The scalars' names are `scalar_names`.
         """
-        return self.traced_step.lower().compile()
+        return self.once("step", lambda: self.traced_step.lower().compile())
 
     def compile_evaluation(
         self, batch: Mapping[str, jax.ShapeDtypeStruct], weights: str
@@ -171,8 +205,11 @@ class Program:
             with self.tracing(values) as experiment:
                 return evaluate_step(experiment, self.named(leaves), weights, batch)
 
-        evaluate_jit = jax.jit(evaluate, out_shardings=self.replicated)
-        return evaluate_jit.lower(self.values(), self.abstract_leaves, dict(batch)).compile()
+        def compiled() -> Any:
+            evaluate_jit = jax.jit(evaluate, out_shardings=self.replicated)
+            return evaluate_jit.lower(self.values(), self.abstract_leaves, dict(batch)).compile()
+
+        return self.once(("evaluation", weights, tuple(batch.items())), compiled)
 
     def abstract_batch(
         self, data: Any, global_batch_size: int, path: str, accumulation: int = 1
@@ -233,6 +270,11 @@ def make(graph: Any, devices: Sequence[jax.Device], hoist: Sequence[str] = ()) -
         placements=placements,
         batch=batch,
     )
+
+
+def vector_of(scalars: Mapping[str, jax.Array]) -> jax.Array:
+    """Return scalars as one vector, so that one transfer fetches all of them."""
+    return jnp.stack([jnp.asarray(x, jnp.result_type(float)) for x in scalars.values()])
 
 
 def _abstract_state(

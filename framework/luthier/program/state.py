@@ -44,6 +44,11 @@ class Structure:
         }
         return {name: tuple(axes) for name, axes in found.items() if axes is not None}
 
+    def initializers(self) -> dict[str, str]:
+        """Return how the initializer of every variable is written, where it tells it."""
+        found = {n: v.get_metadata().get("initializer") for n, (_, v) in self.variables.items()}
+        return {name: text for name, text in found.items() if text is not None}
+
     def layouts(self) -> dict[str, Layout]:
         """Return how every parameter is made up, for the optimizer."""
         axes = self.axes()

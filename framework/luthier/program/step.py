@@ -166,6 +166,13 @@ def layouts_of(experiment: Any) -> dict[str, Layout]:
     return layouts
 
 
+def initializers_of(experiment: Any) -> dict[str, str]:
+    """Return how the initializers of the model's variables are written; computes nothing."""
+    found: dict[str, str] = {}
+    jax.eval_shape(lambda: found.update(structure_of(experiment).initializers()))
+    return found
+
+
 def optimizer_axes(experiment: Any) -> dict[str, tuple[str | None, ...]]:
     """Return the logical axes that the optimizer tells of arrays in its state, by their name."""
     told: State = {}

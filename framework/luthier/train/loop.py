@@ -7,8 +7,8 @@ import dataclasses
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -16,13 +16,14 @@ import numpy as np
 from luthier.durations import Progress
 from luthier.errors import TrainingStopped
 from luthier.metrics import Metric
+from luthier.program import Program
 from luthier.program.program import Leaves, Values
 from luthier.records import events
 from luthier.train.cadence import is_due, is_over
 from luthier.train.early_stopping import Patience
 from luthier.train.evaluate import Evaluator
 from luthier.train.feed import Fed, Feed
-from luthier.train.interrupt import StopSignals
+from luthier.train.interrupt import Watcher
 from luthier.train.profile import Profiler
 from luthier.train.showing import Shows
 
@@ -81,13 +82,54 @@ class Rates:
     rows_per_epoch: int
 
 
+class Slot(Protocol):
+    """The place on devices where the state of a run is, and where its steps are taken."""
+
+    def load(self, values: Values, leaves: Leaves) -> None:
+        """Put a state here, with the hoisted scalars that its steps take."""
+
+    def prepare(self) -> None:
+        """Compile the step, so that the first one takes no longer than the others."""
+
+    @property
+    def leaves(self) -> Leaves:
+        """The state as it is now; the next step may donate it."""
+
+
+class OwnSlot:
+    """The slot of a run that has its devices to itself.
+
+    Args:
+      program: What the state belongs to.
+    """
+
+    def __init__(self, program: Program):
+        self._program = program
+        self._values: Values = ()
+        self._step: Callable[..., Any]
+        self.leaves: Leaves = ()
+
+    def load(self, values: Values, leaves: Leaves) -> None:
+        """Put a state here, with the hoisted scalars that its steps take."""
+        self._values, self.leaves = values, leaves
+
+    def prepare(self) -> None:
+        """Compile the step."""
+        self._step = self._program.compile_step()
+
+    def step(self, batch: Mapping[str, jax.Array]) -> jax.Array:
+        """Take a step; return the vector of its scalars."""
+        self.leaves, vector = self._step(self._values, self.leaves, batch)
+        return vector
+
+
 class Loop:
     """Trains from a position to the end of the experiment, or to the first reason to stop.
 
     Args:
       plan: What runs (`luthier.plan.Plan`).
       values: The hoisted scalars.
-      leaves: The state; donated step by step.
+      slot: Where the state is.
       position: Where the run is.
       feed: The training batches, at the position.
       emit: Takes the events of the run.
@@ -100,7 +142,7 @@ class Loop:
         self,
         plan: Any,
         values: Values,
-        leaves: Leaves,
+        slot: Slot,
         position: Position,
         feed: Feed,
         *,
@@ -111,7 +153,7 @@ class Loop:
     ):
         self.plan = plan
         self.values = values
-        self.leaves = leaves
+        self.slot = slot
         self.position = position
         self.metrics: dict[str, dict[Metric, float]] = {}
         self._feed = feed
@@ -128,42 +170,47 @@ class Loop:
         self._shows = Shows(plan.program, emit)
         self._saved_step = position.progress.steps
         self._evaluated_step: dict[str, int] = {}
+        self._verdict: str | None = None
         self._clock = time.perf_counter()
 
-    def run(self, signals: StopSignals) -> str:
-        """Train.
+    def steps(self, watcher: Watcher) -> Generator[Fed, jax.Array, str]:
+        """Train; whoever drives this generator takes the steps.
 
         Args:
-          signals: Asked at every step boundary.
+          watcher: Asked at every step boundary and told every evaluation.
+
+        Yields:
+          A batch; what is sent back is the vector of the scalars of the step that took it, or
+          anything that NumPy can make an array of.
 
         Returns:
-          `finished`, or the reason of the stop: `interrupted` or `preempted`.
+          `finished`, or the watcher's reason to leave.
 
         Raises:
           TrainingStopped: The guard refused too many steps in a row.
         """
-        step = self.plan.program.compile_step()
+        self.slot.prepare()
         self._clock = time.perf_counter()
         while not self._is_complete():
-            if signals.requested is not None:
-                return self._leave(signals.requested)
-            self._advance(step)
+            reason = self._verdict or watcher.requested
+            if reason is not None:
+                return self._leave(reason)
+            self._profiler.before(self.position.progress.steps)
+            fed = self._feed.next()
+            vector = yield fed
+            self._take_in(fed, vector, watcher)
         if not self.position.finished:
-            self._finish()
+            self._finish(watcher)
         return "finished"
 
-    def _advance(self, step: Callable[..., Any]) -> None:
-        index = self.position.progress.steps
-        self._profiler.before(index)
-        fed = self._feed.next()
-        self.leaves, vector = step(self.values, self.leaves, fed.arrays)
-        if self._profiler.after(index, vector):
+    def _take_in(self, fed: Fed, vector: jax.Array, watcher: Watcher) -> None:
+        if self._profiler.after(self.position.progress.steps, vector):
             self._emit(events.Notice("the trace of the profiled steps is written"))
         before, now = self.position.progress, self._next_progress(fed)
         self.position.progress = now
         self._pending.append((now, vector, fed))
         self._drain(NUM_PENDING)
-        self._evaluate_due(before, now)
+        self._evaluate_due(before, now, watcher)
         self._show_due(before, now, fed)
         self._save_due(before, now)
 
@@ -225,7 +272,7 @@ class Loop:
                 "optimizer.learning_rate, or look at the data of these steps"
             )
 
-    def _evaluate_due(self, before: Progress, now: Progress) -> None:
+    def _evaluate_due(self, before: Progress, now: Progress, watcher: Watcher) -> None:
         if self._is_complete():
             return
         due = {
@@ -234,19 +281,32 @@ class Loop:
             if is_due(evaluation.every, before, now)
         }
         if due:
-            self._evaluate(due)
+            self._verdict = self._evaluate(due, watcher)
             self._heed_patience(due)
 
-    def _evaluate(self, due: Mapping[str, int | None]) -> None:
+    def _evaluate(
+        self, due: Mapping[str, int | None], watcher: Watcher, last: bool = False
+    ) -> str | None:
         self._drain(0)
-        step = self.position.progress.steps
+        step, leaves = self.position.progress.steps, self.slot.leaves
         for name, num_batches in due.items():
-            metrics = self._evaluators[name](self.values, self.leaves, num_batches)
+            metrics = self._evaluators[name](self.values, leaves, num_batches)
             self.metrics[name], self._evaluated_step[name] = metrics, step
             values = {metric.name: value for metric, value in metrics.items()}
             better = {metric.name: metric.better for metric in metrics}
             self._emit(events.Evaluation(step, name, values, better))
+        verdict = watcher.evaluated(step, self._measured_now(), last)
         self._clock = time.perf_counter()
+        return verdict
+
+    def _measured_now(self) -> dict[str, float]:
+        """Return what was measured at this step, by `evaluation/metric`."""
+        return {
+            f"{name}/{metric.name}": value
+            for name, values in self.metrics.items()
+            for metric, value in values.items()
+            if self._evaluated_step[name] == self.position.progress.steps
+        }
 
     def _heed_patience(self, due: Mapping[str, int | None]) -> None:
         rule = self._experiment.training.early_stopping
@@ -263,7 +323,7 @@ class Loop:
         kinds = self._shows.due(before, now)
         if kinds:
             self._drain(0)
-            self._shows.show(kinds, now.steps, self.leaves, fed.arrays)
+            self._shows.show(kinds, now.steps, self.slot.leaves, fed.arrays)
             self._clock = time.perf_counter()
 
     def _save_due(self, before: Progress, now: Progress) -> None:
@@ -276,13 +336,7 @@ class Loop:
     def _write(self) -> None:
         self._drain(0)
         step = self.position.progress.steps
-        metrics = {
-            f"{name}/{metric.name}": value
-            for name, values in self.metrics.items()
-            for metric, value in values.items()
-            if self._evaluated_step[name] == step
-        }
-        self._save(step, self.leaves, self.position, metrics)
+        self._save(step, self.slot.leaves, self.position, self._measured_now())
         self._saved_step = step
         self._clock = time.perf_counter()
 
@@ -291,8 +345,8 @@ class Loop:
             self._write()
         return reason
 
-    def _finish(self) -> None:
-        self._evaluate(dict.fromkeys(self._experiment.evaluations))
+    def _finish(self, watcher: Watcher) -> None:
+        self._evaluate(dict.fromkeys(self._experiment.evaluations), watcher, last=True)
         self.position.finished = True
         if self.position.progress.steps > self._saved_step:
             self._write()

@@ -9,7 +9,7 @@ from pathlib import Path
 from luthier.checkpoint import Provenance
 from luthier.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REQUEUE
 from luthier.metrics import Metric
-from luthier.train.interrupt import INTERRUPTED, PREEMPTED
+from luthier.train.interrupt import INTERRUPTED, PREEMPTED, PRUNED
 
 FINISHED = "finished"
 
@@ -20,7 +20,7 @@ class Result:
 
     Args:
       directory: The run's directory.
-      status: `finished`, `interrupted` or `preempted`.
+      status: `finished`, `interrupted` or `preempted`; or a watcher's reason, such as `pruned`.
       step: Optimizer steps done.
       metrics: Last metrics of every evaluation set; empty when the run was over before the call.
       sample: Text that the model generated at the end, or empty.
@@ -41,6 +41,5 @@ class Result:
     @property
     def exit_code(self) -> int:
         """What the process should end with."""
-        return {FINISHED: EXIT_DONE, INTERRUPTED: EXIT_INTERRUPTED, PREEMPTED: EXIT_REQUEUE}[
-            self.status
-        ]
+        ends = {INTERRUPTED: EXIT_INTERRUPTED, PREEMPTED: EXIT_REQUEUE}
+        return {FINISHED: EXIT_DONE, PRUNED: EXIT_DONE, **ends}[self.status]

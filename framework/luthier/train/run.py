@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,9 +19,9 @@ from luthier.parallel import format_bytes
 from luthier.program import WarmStart, materialize
 from luthier.program.program import Leaves
 from luthier.records import Recorder, RunDirectory, events
-from luthier.train.feed import Feed
-from luthier.train.interrupt import INTERRUPTED, StopSignals
-from luthier.train.loop import Loop, Position, Rates
+from luthier.train.feed import Fed, Feed
+from luthier.train.interrupt import INTERRUPTED, StopSignals, Watcher
+from luthier.train.loop import Loop, OwnSlot, Position, Rates, Slot
 from luthier.train.opening import Opened, Request, open_run, run_id
 from luthier.train.profile import ProfiledSteps, Profiler
 from luthier.train.results import FINISHED, Result
@@ -61,24 +62,101 @@ def run(
     steps = None if profile is None else ProfiledSteps.parse(profile)
     graphs.validate(graph, packages)
     plan = plans.make(graph, devices)
+    request = Request(run, new, extend, packages)
+    slot = OwnSlot(plan.program)
+    training = session(
+        graph, plan, slot, request, StopSignals(), profile=steps, extend=extend, command=command
+    )
+    return drive(training, slot.step)
+
+
+def session(
+    graph: Any,
+    plan: plans.Plan,
+    slot: Slot,
+    request: Request,
+    watcher: Watcher,
+    *,
+    profile: ProfiledSteps | None = None,
+    extend: bool = False,
+    command: str = "",
+) -> Generator[Fed, jax.Array, Result]:
+    """Train an experiment by steps that somebody else takes: all of `run` but the steps.
+
+    Args:
+      graph: The experiment graph, which is valid.
+      plan: Its plan.
+      slot: Where its state is kept, and its steps are taken.
+      request: Where the run is recorded.
+      watcher: Looks on, and may end the run.
+      profile: Steps to trace.
+      extend: Whether the run goes on with schedules that a changed number of steps reshapes.
+      command: The command that resumes the run, for messages.
+
+    Yields:
+      A batch that is ready; what is sent back is the vector of scalars of the step that took it.
+
+    Returns:
+      Where the run stands.
+
+    Raises:
+      BadInput: The graph cannot be run; nothing was written.
+      TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
+    """
     check_shows(plan.program)
     _look_at_data(plan)
-    _look_at_disk(plan)
-    request = Request(run, new, extend, packages)
+    _look_at_disk(plan, request.directory)
     with WarmStart(plan.program) as warm, open_run(graph, plan, request, warm.open) as opened:
         if opened.is_over:
             return _over(opened)
-        return _train(plan, opened, steps, extend, command, warm)
+        return (
+            yield from _train(
+                plan,
+                slot,
+                opened,
+                watcher,
+                profile=profile,
+                extend=extend,
+                command=command,
+                warm=warm,
+            )
+        )
+
+
+def drive(
+    training: Generator[Fed, jax.Array, Result],
+    step: Callable[[Mapping[str, jax.Array]], jax.Array],
+) -> Result:
+    """Take the steps of a `session` until it ends; what a step raises is recorded by the run.
+
+    Args:
+      training: What `session` returned.
+      step: From a batch to the vector of scalars.
+    """
+    try:
+        fed = next(training)
+        while True:
+            try:
+                vector = step(fed.arrays)
+            except BaseException as error:
+                fed = training.throw(error)
+            else:
+                fed = training.send(vector)
+    except StopIteration as end:
+        return end.value
 
 
 def _train(
-    plan: Any,
+    plan: plans.Plan,
+    slot: Slot,
     opened: Opened,
+    watcher: Watcher,
+    *,
     profile: ProfiledSteps | None,
     extend: bool,
     command: str,
     warm: WarmStart,
-) -> Result:
+) -> Generator[Fed, jax.Array, Result]:
     experiment, directory = plan.program.experiment, opened.directory
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(_open_store(plan, directory))
@@ -92,6 +170,8 @@ def _train(
         leaves = materialize(
             plan.program, values, store=source, step=last, data=feed, restoration=first
         )
+        slot.load(values, leaves)
+        del leaves  # a step donates them
         restored = _record_restored(directory, first)
         warm.close()
         if source is not None and last is not None:
@@ -108,7 +188,7 @@ def _train(
         loop = Loop(
             plan,
             values,
-            leaves,
+            slot,
             position,
             feed,
             emit=recorder.emit,
@@ -116,11 +196,11 @@ def _train(
             rates=_rates(plan),
             profiler=Profiler(profile, directory.path / "profile"),
         )
-        status = _run_loop(loop, recorder)
+        status = yield from _run_loop(loop, recorder, watcher)
         if store is not None:
             store.wait()
             _tell_committed(store, recorder)
-        result = _end(loop, opened, recorder, status, command)
+        result = _end(loop, opened, recorder, status, command, watcher.samples)
         return dataclasses.replace(result, restored=restored.table)
 
 
@@ -147,11 +227,11 @@ def _record_restored(directory: RunDirectory, restoration: Restoration | None) -
     return _Restored(restoration.table, restoration.summary)
 
 
-def _run_loop(loop: Loop, recorder: Recorder) -> str:
-    """Run the loop within its signals; record a failure before it goes on."""
+def _run_loop(loop: Loop, recorder: Recorder, watcher: Watcher) -> Generator[Fed, jax.Array, str]:
+    """Run the loop while it is watched; record a failure before it goes on."""
     try:
-        with StopSignals() as signals, recorder.goodput.span("train"):
-            return loop.run(signals)
+        with watcher, recorder.goodput.span("train"):
+            return (yield from loop.steps(watcher))
     except KeyboardInterrupt:
         step = loop.position.progress.steps
         recorder.emit(events.Ended(INTERRUPTED, step, message="interrupted twice, not saved"))
@@ -162,12 +242,14 @@ def _run_loop(loop: Loop, recorder: Recorder) -> str:
         raise
 
 
-def _end(loop: Loop, opened: Opened, recorder: Recorder, status: str, command: str) -> Result:
+def _end(
+    loop: Loop, opened: Opened, recorder: Recorder, status: str, command: str, samples: bool
+) -> Result:
     program, step = loop.plan.program, loop.position.progress.steps
     sample = ""
-    if status == FINISHED:
+    if status == FINISHED and samples:
         with recorder.goodput.span("sample"):
-            sample = final_sample(program, loop.leaves)
+            sample = final_sample(program, loop.slot.leaves)
         if sample:
             recorder.emit(events.Sample(step, sample))
     summary = {
@@ -231,11 +313,12 @@ def _look_at_data(plan: Any) -> None:
         evaluation.data.num_rows  # noqa: B018
 
 
-def _look_at_disk(plan: Any) -> None:
+def _look_at_disk(plan: Any, directory: Path | None) -> None:
     experiment = plan.program.experiment
     if experiment.checkpoints is not None:
         copies = experiment.checkpoints.most_kept(experiment.training.steps)
-        require_space(experiment.records.directory, plan.state_bytes * copies)
+        place = experiment.records.directory if directory is None else str(directory)
+        require_space(place, plan.state_bytes * copies)
 
 
 def _feed(plan: Any) -> Feed:
