@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 Outcome = Literal["complete", "pruned", "infeasible", "failed"]
-Lanes = Literal["single", "vmap", "map", "shard"]
+Lanes = Literal["single", "vmap", "map", "shard", "auto"]
+"""How several trials share a slice: `auto` leaves it to the worker, which measures; where it finds
+that they are faster one after another, those that do not run yet wait in the worker."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +57,8 @@ class Work:
 
     Args:
       trials: One trial, or one for each lane.
-      hoist: Paths of the leaves that enter the compiled step as arguments.
+      hoist: Paths of the leaves that may enter the compiled step as arguments; the worker finds
+        out which of them can, and its results say so.
       lanes: How several trials share the slice.
       asks: Whether every report waits for an answer, so that the trial can be pruned there.
       spare_lanes: Lanes without a trial as yet, which `Engine.refill` may use.

@@ -100,10 +100,10 @@ def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) ->
 
 def _end(outcome: Any) -> int:
     from luthier.sweep.views.standing import read_standing
-    from luthier.sweep.views.text import headline, lines_of
+    from luthier.sweep.views.text import best_lines, headline
 
     standing = read_standing(outcome.directory)
-    print("\n".join([headline(standing), *list(lines_of(standing, most=0))[-4:]]))
+    print("\n".join([headline(standing), *best_lines(standing)]))
     if outcome.is_over:
         print(f"`luthier sweep show {outcome.directory}` lists the trials")
         return EXIT_DONE

@@ -1,0 +1,191 @@
+"""The directory of a study: `<directory>/<name>/`, with everything that is known about it.
+
+study.json           the recorded graph of the study
+study.history.json   where each of its values was set
+modules.json         the modules that its words may name
+facts.json           what its trials are judged by, for those who do not build it
+journal.jsonl        everything that happened
+source/              the source that its workers run, and its hashes
+trials/0007/         config.json, config.history.json, assignment.json, result.json, run/
+optuna.journal       Optuna's copy, for its dashboard; optuna.log: what went wrong with it
+lock                 who drives it
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from luthier import graph as graphs
+from luthier.errors import Problem, RunError, UnknownReference
+from luthier.graph import nearest
+from luthier.records.files import (
+    read_json,
+    run_error,
+    sync_directory,
+    write_atomically,
+    write_json,
+)
+
+STUDIES = "studies"
+"""Where studies are looked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyDirectory:
+    """A study on the disk.
+
+    Args:
+      path: Its folder.
+    """
+
+    path: pathlib.Path
+
+    @property
+    def journal_path(self) -> pathlib.Path:
+        """The journal."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a study was begun here."""
+        return (self.path / "study.json").is_file()
+
+    def trial_path(self, trial: int) -> pathlib.Path:
+        """Return the folder of a trial."""
+        return self.path / "trials" / f"{trial:04d}"
+
+    def create(self) -> None:
+        """Make the folder.
+
+        Raises:
+          RunError: It cannot be made.
+        """
+        try:
+            (self.path / "trials").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise run_error("make", self.path, error) from error
+        sync_directory(self.path)
+
+    def write_study(self, graph: Any, shelves: Sequence[str], packages: Sequence[str]) -> None:
+        """Write the study down; `study.json` last, because it says that the others are there.
+
+        Args:
+          graph: The study's graph.
+          shelves: Modules whose fiddlers may be named without their module.
+          packages: The user's modules that values may name.
+        """
+        modules = {"shelves": list(shelves), "packages": list(packages)}
+        write_json(self.path / "modules.json", modules)
+        text = json.dumps(graphs.history_record(graph), default=str)
+        write_atomically(self.path / "study.history.json", text)
+        write_atomically(self.path / "study.json", graphs.to_json(graph))
+
+    def read_modules(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the shelves and the packages that the study was begun with."""
+        found = read_json(self.path / "modules.json", {})
+        return tuple(found.get("shelves", ())), tuple(found.get("packages", ()))
+
+    def read_study(self) -> Any:
+        """Return the study's graph, with its history.
+
+        Raises:
+          BadInput: There is none, or it is damaged.
+        """
+        _, packages = self.read_modules()
+        return _read(self.path / "study.json", self.path / "study.history.json", packages)
+
+    def write_trial(self, trial: int, graph: Any, words: Sequence[str]) -> None:
+        """Write a trial down, before it runs.
+
+        Args:
+          trial: Its number.
+          graph: Its whole graph.
+          words: What it sets in the base, in words.
+        """
+        path = self.trial_path(trial)
+        history = json.dumps(graphs.history_record(graph), default=str)
+        assignment = json.dumps({"trial": trial, "words": list(words)})
+        try:
+            path.mkdir(exist_ok=True)
+            # Not synced: the journal knows the words, and a history can be done without.
+            (path / "config.history.json").write_text(history, encoding="utf-8")
+            (path / "assignment.json").write_text(assignment + "\n", encoding="utf-8")
+        except OSError as error:
+            raise run_error("write", path, error) from error
+        write_atomically(path / "config.json", graphs.to_json(graph))
+
+    def read_trial(self, trial: int) -> Any:
+        """Return the graph of a trial, with its history; None where it was not written.
+
+        Raises:
+          BadInput: It is damaged.
+        """
+        path = self.trial_path(trial)
+        if not (path / "config.json").is_file():
+            return None
+        _, packages = self.read_modules()
+        return _read(path / "config.json", path / "config.history.json", packages)
+
+
+def _read(path: pathlib.Path, history: pathlib.Path, packages: Sequence[str]) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise run_error("read", path, error) from error
+    graph = graphs.from_json(text, packages, source=str(path))
+    try:
+        record: Mapping[str, Any] | None = read_json(history)
+    except RunError:  # a damaged history hides who set what, and nothing else
+        record = None
+    graphs.restore_history(graph, record)
+    return graph
+
+
+def find_study(name: str, directory: str | os.PathLike[str] = STUDIES) -> StudyDirectory:
+    """Return the directory of a study.
+
+    Args:
+      name: Its name, or its folder.
+      directory: The folder of studies.
+
+    Raises:
+      UnknownReference: There is none; the problem holds the nearest names.
+    """
+    for path in (pathlib.Path(name), pathlib.Path(directory, name)):
+        if name and StudyDirectory(path).exists:
+            return StudyDirectory(path)
+    root = pathlib.Path(directory)
+    found = [entry.name for entry in root.iterdir()] if root.is_dir() else []
+    known = sorted(entry for entry in found if StudyDirectory(root / entry).exists)
+    near = nearest(name, known)
+    remedy = f"there are {', '.join(known[:12])}" if known else f"{root}/ holds no studies"
+    what = f"there is no study {name!r}"
+    raise UnknownReference(Problem(what, nearest=near, remedy="" if near else remedy))
+
+
+def trial_graph(reference: str, directory: str | os.PathLike[str] = STUDIES) -> Any:
+    """Return the graph of a trial, from which it can be run again exactly.
+
+    Args:
+      reference: `NAME/17`; for NAME, the folder of the study is right as well.
+      directory: The folder of studies.
+
+    Raises:
+      BadInput: There is no such study or trial, or it is damaged.
+    """
+    name, _, number = reference.rpartition("/")
+    if not name or not number.isdigit():
+        remedy = "write study:NAME/17"
+        raise UnknownReference(Problem(f"{reference!r} names no trial of a study", remedy=remedy))
+    study = find_study(name, directory)
+    graph = study.read_trial(int(number))
+    if graph is None:
+        there = sorted(entry.name for entry in (study.path / "trials").glob("[0-9]*"))
+        remedy = f"its trials go from 0 to {int(there[-1])}" if there else "it has none as yet"
+        raise UnknownReference(Problem(f"{name} has no trial {number}", remedy=remedy))
+    return graph

@@ -1,0 +1,195 @@
+"""Optuna's copy of a study, for its dashboard: a process of its own follows the journal.
+
+So Optuna's storage can neither slow the driver down nor stop it, and the driver need not hold ten
+thousand trials. What a copy lacks is added whenever the study is driven: it can be thrown away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from luthier.errors import RunError
+from luthier.records.lock import Lock
+from luthier.sweep.driver.journal import read_journal
+
+FACTS = "facts.json"
+_STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "infeasible": "PRUNED", "failed": "FAIL"}
+_POLL_SECONDS = 1.0
+
+
+def describe(study: Any) -> dict[str, Any]:
+    """Return what those must know of a study who do not build it, as plain JSON.
+
+    Args:
+      study: The study.
+    """
+    from optuna.distributions import distribution_to_json
+
+    from luthier.sweep.driver.suggestions import distribution
+
+    return {
+        "name": study.name,
+        "storage": study.storage,
+        "trials": study.budget.trials,
+        "directions": [objective.direction for objective in study.objectives],
+        "metrics": [objective.name for objective in study.objectives],
+        "distributions": {
+            named.name: distribution_to_json(distribution(named.dimension))
+            for named in study.space.every()
+        },
+    }
+
+
+def begin(directory: pathlib.Path) -> subprocess.Popen[bytes]:
+    """Start the process that mirrors a study while it is driven.
+
+    Args:
+      directory: The study's folder.
+    """
+    command = [sys.executable, "-m", "luthier.sweep.driver.mirror", str(directory)]
+    with open(directory / "optuna.log", "ab") as log:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+
+def mirror(directory: pathlib.Path) -> int:
+    """Add the settings that ended to Optuna's copy; return how many were added.
+
+    Args:
+      directory: The study's folder.
+    """
+    import optuna
+
+    said = json.loads((directory / FACTS).read_text(encoding="utf-8"))
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        study_name=said["name"],
+        storage=_open_storage(directory, said["storage"]),
+        directions=["minimize" if d == "lower" else "maximize" for d in said["directions"]],
+        load_if_exists=True,
+    )
+    known = {trial.user_attrs.get("setting") for trial in study.get_trials(deepcopy=False)}
+    if not known and len(said["metrics"]) == len(set(said["metrics"])):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.set_metric_names(said["metrics"])
+    added = 0
+    for setting in _ended_settings(directory):
+        if setting["setting"] not in known:
+            study.add_trial(_as_trial(setting, said))
+            added += 1
+    return added
+
+
+def _open_storage(directory: pathlib.Path, place: str) -> Any:
+    import optuna
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+    if "://" in place:
+        return place
+    path = directory / place
+    _mend(path)
+    backend = JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path)))
+    return optuna.storages.JournalStorage(backend)
+
+
+def _mend(path: pathlib.Path) -> None:
+    """Cut off a torn last line, to which Optuna would glue its next one."""
+    if path.is_file() and not (data := path.read_bytes()).endswith(b"\n"):
+        os.truncate(path, data.rfind(b"\n") + 1)
+    with contextlib.suppress(FileNotFoundError):
+        path.with_name(f"{path.name}.lock").unlink()  # of a mirror that was killed: ours counts
+
+
+def _ended_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
+    """Return the settings that were told, with what came of them."""
+    from luthier.sweep.driver.ledger import Ledger
+
+    ledger, asked, found = Ledger(), {}, []
+    for line in read_journal(directory / "journal.jsonl"):
+        ledger.follow(line)
+        if line["kind"] == "asked":
+            asked[line["setting"]] = line
+        elif line["kind"] == "told":
+            setting = ledger.settings[line["setting"]]
+            came = ledger.outcome_of(setting)
+            assert came is not None
+            trials = [ledger.trials[number] for number in setting.trials]
+            reasons = [trial.reason for trial in trials if trial.reason]
+            began = asked.pop(setting.number)
+            found.append({**began, "came": came, "reasons": reasons, "told": line["at"]})
+    return found
+
+
+def _as_trial(setting: Mapping[str, Any], said: Mapping[str, Any]) -> Any:
+    import datetime
+
+    import optuna
+    from optuna.distributions import json_to_distribution
+
+    state, values = setting["came"]
+    is_complete = state == "complete" and all(value == value for value in values)
+    kind = _STATES[state] if is_complete or state != "complete" else "FAIL"
+    assignment = setting["assignment"]
+    made = optuna.trial.create_trial(
+        state=optuna.trial.TrialState[kind],
+        params=assignment,
+        distributions={
+            name: json_to_distribution(said["distributions"][name]) for name in assignment
+        },
+        values=list(values) if is_complete else None,
+        user_attrs={
+            "setting": setting["setting"],
+            "trials": setting["trials"],
+            "words": setting["words"],
+            "outcome": state,
+            "reasons": setting["reasons"],
+        },
+        constraints={"cannot run": float(state == "infeasible")},
+    )
+    made.datetime_start = datetime.datetime.fromtimestamp(setting["at"])
+    made.datetime_complete = datetime.datetime.fromtimestamp(setting["told"])
+    return made
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Mirror a study until nobody is at the other end of the input, and once more after that."""
+    import threading
+
+    directory = pathlib.Path(arguments[0])
+    is_over = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        is_over.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    try:
+        lock = Lock(directory / "optuna.lock", patience_seconds=30.0)
+    except RunError:
+        return
+    with lock:
+        size, pause = -1, _POLL_SECONDS
+        while True:
+            was_over = is_over.wait(pause)
+            now = os.stat(directory / "journal.jsonl").st_size
+            if now != size:
+                start = time.monotonic()
+                mirror(directory)
+                size = now
+                # Each look reads everything anew, so that it is worth less and less often.
+                pause = max(_POLL_SECONDS, 20 * (time.monotonic() - start))
+            if was_over:
+                return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,279 @@
+"""The engine over this machine's devices: one warm worker process for each slice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from luthier.errors import Problem, RunError
+from luthier.records.files import read_json
+from luthier.sweep.engines.devices import Devices, Slice, cut, environment
+from luthier.sweep.engines.pipes import Answer, Close, Refill, Stop, Writer, messages
+from luthier.sweep.protocol import Ended, Event, Lost, SliceInfo, TrialWork, Work
+
+START_SECONDS = 300.0  # for a worker to import and find its devices
+CLOSE_SECONDS = 120.0  # for trials to be saved
+MAX_STARTS = 3  # of a worker that dies before it says a word
+_MODULE = "luthier.sweep.engines.worker"
+
+
+class Local:
+    """Runs trials on this machine's devices, cut into slices.
+
+    Args:
+      slices: The number of equal slices, or the number of devices of each slice by its name.
+      devices: What is cut: `cpu:8` (virtual devices), `cuda:4`, `cuda:0,2`, `tpu:4`; None takes
+        all that this machine has, and on a machine of CPUs as many virtual ones as slices.
+      memory_bytes: Memory of one device that trials may use; None means what the device has.
+    """
+
+    def __init__(
+        self,
+        slices: int | Mapping[str, int] = 1,
+        devices: str | None = None,
+        memory_bytes: int | None = None,
+    ):
+        self._slices = slices
+        self._devices = devices
+        self._memory_bytes = memory_bytes
+        self._workers: list[_Worker] = []
+        self._events: queue.Queue[Event | SliceInfo] = queue.Queue()
+
+    def open(self, directory: str) -> Sequence[SliceInfo]:
+        """Start the workers of a study that is kept in `directory`; return the slices.
+
+        Workers look for modules in `directory/source` first, where there is a copy of the source
+        that the study runs. What they print is kept in `directory/workers`.
+
+        Raises:
+          BadInput: The devices cannot be cut so.
+          RunError: A worker does not start.
+        """
+        slices = cut(self._all_devices(), self._slices)
+        self._workers = [
+            _Worker(index, slice, pathlib.Path(directory), self._memory_bytes, self._events)
+            for index, slice in enumerate(slices)
+        ]
+        try:
+            for worker in self._workers:
+                worker.start()
+            return [worker.wait_until_ready() for worker in self._workers]
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, slice: int, work: Work) -> None:
+        """Begin work on a slice."""
+        self._workers[slice].send(work)
+
+    def refill(self, slice: int, trial: TrialWork) -> None:
+        """Put one more trial on a free lane of the work that a slice is busy with, or was last."""
+        self._workers[slice].send(Refill(trial))
+
+    def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
+        """Answer a report of work that `asks`."""
+        self._workers[slice].send(Answer(trial, fence, go_on))
+
+    def stop(self, slice: int, trial: int, fence: int) -> None:
+        """End a trial at its next step: it is saved, and comes back as nothing."""
+        self._workers[slice].send(Stop(trial, fence))
+
+    def events(self, timeout: float) -> Sequence[Event]:
+        """Return what happened; wait up to `timeout` seconds for the first event.
+
+        Raises:
+          RunError: A worker died again and again before it was ready.
+        """
+        found: list[Event] = []
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                wait = 0.0 if found else max(0.0, deadline - time.monotonic())
+                event = self._events.get(wait > 0, wait or None)
+            except queue.Empty:
+                return found
+            if isinstance(event, Lost):
+                self._workers[event.slice].start_again(event)
+            if not isinstance(event, SliceInfo):
+                found.append(event)
+
+    def close(self) -> None:
+        """End all workers; trials that run are saved first, so that they can go on later."""
+        for worker in self._workers:
+            worker.ask_to_close()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for worker in self._workers:
+            worker.close(max(1.0, deadline - time.monotonic()))
+        self._workers = []
+
+    def _all_devices(self) -> Devices:
+        if self._devices is not None:
+            return Devices.parse(self._devices)
+        found = Devices.here()
+        wanted = self._slices if isinstance(self._slices, int) else sum(self._slices.values())
+        if found.kind == "cpu" and wanted > len(found.numbers):
+            return Devices("cpu", tuple(range(wanted)))
+        return found
+
+
+class _Worker:
+    """The process of one slice, started again when it dies.
+
+    Args:
+      index: The slice's number.
+      slice: What it sees.
+      directory: The study's folder.
+      memory_bytes: Memory of one device that trials may use; None means what the device has.
+      events: Where what it says goes.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        slice: Slice,
+        directory: pathlib.Path,
+        memory_bytes: int | None,
+        events: queue.Queue[Event | SliceInfo],
+    ):
+        self._index = index
+        self._slice = slice
+        self._directory = directory
+        self._memory_bytes = memory_bytes
+        self._events = events
+        self._ready: queue.Queue[SliceInfo | Lost] = queue.Queue()
+        self._process: subprocess.Popen[bytes]
+        self._writer: Writer
+        self._reader: threading.Thread
+        self._num_starts = 0
+        self._closing = False
+
+    @property
+    def log_path(self) -> pathlib.Path:
+        """What the worker printed."""
+        return self._directory / "workers" / f"{self._slice.name}.log"
+
+    def start(self) -> None:
+        """Start the process."""
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        source = self._directory / "source"
+        packages = [n for n in read_json(source / "hashes.json", default={}) if n != "luthier"]
+        search = [source.absolute()] if source.is_dir() else [pathlib.Path.cwd()]
+        command = [sys.executable, "-P", "-u", "-m", _MODULE, "--slice", str(self._index)]
+        command += ["--name", self._slice.name, "--cores", ",".join(map(str, self._slice.cores))]
+        command += [word for name in packages for word in ("--package", name)]
+        if self._memory_bytes is not None:
+            command += ["--memory-bytes", str(self._memory_bytes)]
+        with open(self.log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                env=environment(self._slice, os.environ, search),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the driver, which has the trials saved
+            )
+        assert self._process.stdin is not None
+        self._writer = Writer(self._process.stdin)
+        self._reader = threading.Thread(target=self._read, daemon=True, name="luthier-engine")
+        self._reader.start()
+
+    def start_again(self, lost: Lost) -> None:
+        """Start a new process in the place of one that died.
+
+        Raises:
+          RunError: It died too often before it was ready.
+        """
+        self._num_starts += 1
+        if self._num_starts >= MAX_STARTS:
+            raise self._broken(lost.reason)
+        with contextlib.suppress(OSError):
+            self._writer.close()
+        self.start()
+
+    def wait_until_ready(self) -> SliceInfo:
+        """Return what the worker says of its slice.
+
+        Raises:
+          RunError: It died, or says nothing.
+        """
+        try:
+            told = self._ready.get(timeout=START_SECONDS)
+        except queue.Empty:
+            raise self._broken(f"it says nothing for {START_SECONDS:.0f} s") from None
+        if isinstance(told, Lost):
+            raise self._broken(told.reason)
+        return told
+
+    def send(self, message: object) -> None:
+        """Send a message; one to a worker that just died is lost, as `Lost` will tell."""
+        with contextlib.suppress(OSError, ValueError):
+            self._writer.send(message)
+
+    def ask_to_close(self) -> None:
+        """Have it save what runs, and end."""
+        self._closing = True
+        if hasattr(self, "_writer"):
+            self.send(Close())
+
+    def close(self, seconds: float) -> None:
+        """Wait for its end; kill it when it takes longer than `seconds`."""
+        if not hasattr(self, "_process"):
+            return
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        with contextlib.suppress(OSError):
+            self._writer.close()
+
+    def _read(self) -> None:
+        process, is_ready = self._process, False
+        assert process.stdout is not None
+        with process.stdout:
+            for message in messages(process.stdout):
+                if isinstance(message, SliceInfo):
+                    is_ready = True
+                    self._ready.put(message)
+                else:
+                    if isinstance(message, Ended):
+                        self._num_starts = 0
+                    self._events.put(message)
+        lost = Lost(self._index, self._reason(process.wait()))
+        if self._closing:
+            return
+        if not is_ready and not self._num_starts:
+            self._ready.put(lost)
+        else:
+            self._events.put(lost)
+
+    def _reason(self, code: int) -> str:
+        if code < 0:
+            what = f"its worker was ended by {signal.Signals(-code).name}"
+        else:
+            what = f"its worker ended with exit code {code}"
+        last = _last_line(self.log_path)
+        return f"{what}: {last}" if last else what
+
+    def _broken(self, reason: str) -> RunError:
+        what = f"the worker of slice {self._slice.name} does not start: {reason}"
+        return RunError(Problem(what, "engine", remedy=f"see {self.log_path}"))
+
+
+def _last_line(path: pathlib.Path, window_bytes: int = 4096) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - window_bytes))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    return next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")

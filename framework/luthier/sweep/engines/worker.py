@@ -1,0 +1,76 @@
+"""The worker of one slice: `python -m luthier.sweep.engines.worker`, started by an engine.
+
+It speaks JSON lines over the streams that it was started with. Whatever else is printed, by user
+code or by libraries, goes to its standard error, which the engine keeps in a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from typing import BinaryIO
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run trials until the driver says that it is over, or dies.
+
+    Args:
+      arguments: The command line; None means that of the process.
+    """
+    parser = argparse.ArgumentParser(prog="luthier.sweep.engines.worker")
+    parser.add_argument("--slice", type=int, required=True)
+    parser.add_argument("--name", default="")
+    parser.add_argument("--cores", default="")
+    parser.add_argument("--memory-bytes", type=int)
+    parser.add_argument("--package", action="append", default=[])
+    options = parser.parse_args(arguments)
+    received, sent = _own_streams()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if options.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
+    return _serve(options, received, sent)
+
+
+def _own_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Return the driver's streams, and let nobody else in this process have them."""
+    received, sent = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return received, sent
+
+
+def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> int:
+    import jax
+
+    from luthier.sweep.engines.execution import Execution, Plans
+    from luthier.sweep.engines.inbox import Inbox
+    from luthier.sweep.engines.pipes import Writer
+    from luthier.sweep.lanes.running import LaneRunner
+    from luthier.sweep.protocol import SliceInfo
+
+    devices = jax.devices()
+    limit = (devices[0].memory_stats() or {}).get("bytes_limit")
+    memory_bytes = options.memory_bytes or limit
+    writer = Writer(sent)
+    execution = Execution(options.slice, Plans(devices), options.package, memory_bytes, writer.send)
+    inbox = Inbox(received, execution.watcher)
+    kind = devices[0].device_kind
+    writer.send(SliceInfo(options.slice, options.name, len(devices), kind, memory_bytes))
+    lanes = LaneRunner(execution, inbox)
+    while inbox.wait():
+        task = inbox.take()
+        if task is None:
+            continue
+        if task.work.lanes == "single":
+            execution.run(task.work, task.trial, task.watcher)
+        else:
+            lanes.run(task)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

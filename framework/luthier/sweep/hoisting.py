@@ -1,0 +1,151 @@
+"""Which leaves of a graph can be hoisted, and which trials one compiled program serves.
+
+Nothing is declared: a leaf can be hoisted if the initialization, the training step and every
+evaluation can be traced with a tracer in its place. No array is made, and no device is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from luthier import graph as graphs
+from luthier.errors import BadInput
+from luthier.program import HOISTABLE_FIELDS, evaluate_step, init_state, train_step
+from luthier.program.hoist import problem_with, substitutions, values_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Hoisting:
+    """What can be hoisted of a graph.
+
+    Args:
+      paths: Leaves that may enter the compiled step as arguments, all of them together.
+      static: Why each other leaf stays a constant of its program.
+    """
+
+    paths: tuple[str, ...]
+    static: Mapping[str, str]
+
+
+def discover(graph: Any, candidates: Sequence[str]) -> Hoisting:
+    """Find which leaves can be hoisted, by abstract evaluation.
+
+    Args:
+      graph: A valid experiment graph.
+      candidates: Paths of leaves.
+    """
+    static: dict[str, str] = {}
+    possible: list[str] = []
+    for path in dict.fromkeys(candidates):
+        problem = _never(graph, path)
+        if problem:
+            static[path] = problem
+        else:
+            possible.append(path)
+    paths: list[str] = []
+    groups = [possible] if possible else []
+    while groups:
+        group = groups.pop(0)
+        problem = _trace_problem(graph, [*paths, *group])
+        if problem is None:
+            paths += group
+        elif len(group) == 1:
+            static[group[0]] = problem
+        else:
+            half = len(group) // 2
+            groups[:0] = [group[:half], group[half:]]
+    return Hoisting(tuple(path for path in possible if path in paths), static)
+
+
+class Discoveries:
+    """What was discovered so far, by program: the same question is answered without a trace."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Hoisting] = {}
+
+    def discover(self, graph: Any, candidates: Sequence[str]) -> Hoisting:
+        """Find which leaves can be hoisted; see `discover`."""
+        there = [path for path in candidates if _never(graph, path) is None]
+        key = json.dumps([program_key(graph, there), list(candidates)])
+        if key not in self._known:
+            self._known[key] = discover(graph, candidates)
+        return self._known[key]
+
+
+def program_key(graph: Any, hoist: Sequence[str]) -> str:
+    """Return what is equal for graphs that one compiled program serves, on equal devices.
+
+    It is taken of everything but the hoisted leaves: the rest of the graph; whatever the host
+    reads, even where it shares a value with a hoisted leaf; the types of the hoisted leaves; and
+    the shapes of a batch.
+
+    Args:
+      graph: A valid experiment graph.
+      hoist: Paths of the leaves that enter the program as arguments.
+
+    Raises:
+      BadInput: A path cannot be hoisted.
+    """
+    types = [str(array.dtype) for array in values_of(graph, hoist)]
+    rest = graphs.fingerprint(graph, kind="program", without=hoist)
+    host = graphs.fingerprint(graph, kind="program", without=HOISTABLE_FIELDS)
+    batch = {name: [list(shape), str(dtype)] for name, (shape, dtype) in _batch(graph).items()}
+    content = json.dumps([rest, host, list(hoist), types, batch], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _never(graph: Any, path: str) -> str | None:
+    """Return why a leaf can never be hoisted; None where only a trace can tell."""
+    try:
+        problem = problem_with(graph, path)
+    except BadInput as error:
+        return str(error)
+    return problem.what if problem else None
+
+
+def _batch(graph: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+    rows = graphs.evaluate(graphs.get(graph, "training.global_batch_size"))
+    spec = graphs.build(graphs.get(graph, "data")).batch_spec(rows)
+    return {name: (tuple(shape), jnp.dtype(dtype)) for name, (shape, dtype) in spec.items()}
+
+
+def _trace_problem(graph: Any, paths: Sequence[str]) -> str | None:
+    """Return why a graph cannot be traced with `paths` hoisted; None where it can."""
+    outer = graphs.build(graph)
+    batches = {
+        name: _abstract(evaluation.data, evaluation.global_batch_size, outer.task)
+        for name, evaluation in outer.evaluations.items()
+    }
+    batch = _abstract(outer.data, outer.training.global_batch_size, outer.task)
+
+    def trace(values: Any, batch: Any, batches: Any) -> Any:
+        experiment = graphs.build(graph, substitutions(graph, paths, values))
+        state = init_state(experiment)
+        state, scalars = train_step(experiment, state, batch)
+        sums = [
+            evaluate_step(experiment, state, evaluation.weights.value, batches[name])
+            for name, evaluation in outer.evaluations.items()
+        ]
+        return state, scalars, [list(found.values()) for found in sums]
+
+    try:
+        jax.eval_shape(trace, values_of(graph, paths), batch, batches)
+    except Exception as error:  # a component may raise anything where it meets a tracer
+        line = " ".join(str(error).strip().partition("\n")[0].split())
+        return f"{type(error).__name__}: {line}"
+    return None
+
+
+def _abstract(data: Any, rows: int, task: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    spec = data.batch_spec(rows)
+    return {
+        name: jax.ShapeDtypeStruct(spec[name][0], jnp.dtype(spec[name][1]))
+        for name in task.batch_axes
+    }

@@ -1,0 +1,1 @@
+"""Lanes: several trials in one program on one slice."""

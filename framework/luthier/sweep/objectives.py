@@ -1,0 +1,224 @@
+"""What counts as better: a metric of an evaluation, or a fact that the system measures."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from luthier.errors import Problem
+from luthier.metrics import Metric, Selector
+from luthier.metrics.metric import Direction
+
+Series = Sequence[tuple[int, float]]
+"""(step, value) of every evaluation, in order."""
+
+
+class Objective(Protocol):
+    """A number by which trials are judged."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+
+    @property
+    def direction(self) -> Direction:
+        """Whether a `lower` or a `higher` value is better."""
+
+    def value(self, result: Mapping[str, Any]) -> float | None:
+        """Return the value of what `result.json` holds; None where there is none."""
+
+    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
+        """Return the value after the evaluations so far; None where they do not tell it."""
+
+    def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
+        """Return what is wrong with it, given the metrics of every evaluation set.
+
+        Args:
+          evaluations: The metrics; None where they are not known.
+        """
+
+
+class Over(Protocol):
+    """Makes one number of a series of evaluations."""
+
+    def __call__(self, values: Sequence[float], direction: Direction) -> float:
+        """Return the number; `values` has one at least."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Last:
+    """The last evaluation."""
+
+    def __call__(self, values: Sequence[float], direction: Direction) -> float:
+        """Return the last of `values`, whatever the `direction`."""
+        del direction
+        return values[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The best evaluation; evaluations that are not a number do not count."""
+
+    def __call__(self, values: Sequence[float], direction: Direction) -> float:
+        """Return the best of `values` in the `direction`."""
+        numbers = [value for value in values if not math.isnan(value)]
+        if not numbers:
+            return math.nan
+        return min(numbers) if direction == "lower" else max(numbers)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanOfLast:
+    """The mean of the last evaluations.
+
+    Args:
+      count: How many; fewer, where there are fewer.
+    """
+
+    count: int
+
+    RANGES: ClassVar[dict[str, str]] = {"count": "1 <= x"}
+
+    def __call__(self, values: Sequence[float], direction: Direction) -> float:
+        """Return the mean of the last of `values`, whatever the `direction`."""
+        del direction
+        last = values[-self.count :]
+        return math.fsum(last) / len(last)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A metric of an evaluation set.
+
+    Args:
+      selector: Which metric, and which way is better.
+      over: What is made of its evaluations: `Last`, `Best` or `MeanOfLast`.
+    """
+
+    selector: Selector
+    over: Over = Last()
+
+    @property
+    def name(self) -> str:
+        """The evaluation set and the metric."""
+        return self.selector.name
+
+    @property
+    def direction(self) -> Direction:
+        """Whether a `lower` or a `higher` value is better."""
+        return self.selector.direction
+
+    def value(self, result: Mapping[str, Any]) -> float | None:
+        """Return the value of a result's series."""
+        return self.at_report(result.get("series", ()))
+
+    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
+        """Return the value of a series so far."""
+        values = [float(metrics[self.name]) for _, metrics in series if self.name in metrics]
+        return self.over(values, self.direction) if values else None
+
+    def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
+        """Return what is wrong with the selector, given the `evaluations`."""
+        return [] if evaluations is None else self.selector.check(evaluations)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fact:
+    """A fact that `result.json` tells.
+
+    Args:
+      direction: Whether a `lower` or a `higher` value is better.
+    """
+
+    direction: Direction = "lower"
+
+    KEY: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.KEY
+
+    def value(self, result: Mapping[str, Any]) -> float | None:
+        """Return the fact of a result."""
+        found = result.get("facts", {}).get(self.KEY)
+        return None if found is None else float(found)
+
+    def at_report(self, series: Sequence[tuple[int, Mapping[str, float]]]) -> float | None:
+        """Return None: an evaluation does not tell it."""
+        del series
+        return None
+
+    def check(self, evaluations: Mapping[str, Sequence[Metric]] | None) -> list[Problem]:
+        """Return nothing: every trial tells it, whatever its `evaluations`."""
+        del evaluations
+        return []
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime(_Fact):
+    """Seconds of one optimizer step, the median.
+
+    Args:
+      direction: Whether a `lower` or a `higher` value is better.
+    """
+
+    KEY: ClassVar[str] = "step_seconds"
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceHours(_Fact):
+    """Devices times hours that the trial took.
+
+    Args:
+      direction: Whether a `lower` or a `higher` value is better.
+    """
+
+    KEY: ClassVar[str] = "device_seconds"
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "device_hours"
+
+    def value(self, result: Mapping[str, Any]) -> float | None:
+        """Return the device hours of a result."""
+        seconds = super().value(result)
+        return None if seconds is None else seconds / 3600
+
+
+@dataclasses.dataclass(frozen=True)
+class PeakBytes(_Fact):
+    """The most memory that one device held.
+
+    Args:
+      direction: Whether a `lower` or a `higher` value is better.
+    """
+
+    KEY: ClassVar[str] = "peak_bytes"
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameters(_Fact):
+    """Scalars among the model's parameters.
+
+    Args:
+      direction: Whether a `lower` or a `higher` value is better.
+    """
+
+    KEY: ClassVar[str] = "parameters"
+
+
+def is_better(objective: Objective, value: float, other: float) -> bool:
+    """Return whether a value is strictly better than another; NaN is worse than anything.
+
+    Args:
+      objective: What is compared.
+      value: A value of it.
+      other: Another one.
+    """
+    if math.isnan(value) or math.isnan(other):
+        return not math.isnan(value) and math.isnan(other)
+    return value < other if objective.direction == "lower" else value > other

@@ -1,0 +1,156 @@
+"""Is a space one of this experiment? Every end of every range is tried on its graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from luthier import graph as graphs
+from luthier.errors import BadInput, Problem
+from luthier.graph.validation import conditions
+from luthier.sweep.space.dimensions import Choice, Option, Zipped
+from luthier.sweep.space.editing import Editing
+from luthier.sweep.space.space import Named, Space, settings, sub_prefix
+
+
+@dataclasses.dataclass(frozen=True)
+class _Claim:
+    """What a dimension changes.
+
+    Args:
+      name: Its name.
+      touched: The paths that it changes.
+    """
+
+    name: str
+    touched: frozenset[str]
+
+
+def check_space(base: Any, space: Space, editing: Editing) -> list[Problem]:
+    """Return what is wrong with a space: unknown paths, values that do not fit, overlaps.
+
+    Args:
+      base: The experiment graph.
+      space: What may be chosen.
+      editing: How its words are read.
+    """
+    problems: list[Problem] = []
+    if not space.dimensions:
+        remedy = "write --space 'optimizer.learning_rate.peak=log(1e-4,1e-2)', or --sweep NAME"
+        problems.append(Problem("the space is empty", remedy=remedy))
+    checker = _Checker(editing, problems)
+    checker.claims(base, space, "", [])
+    problems += _constraint_problems(base, space)
+    return problems
+
+
+class _Checker:
+    """Walks a space, and keeps what it finds."""
+
+    def __init__(self, editing: Editing, problems: list[Problem]):
+        self._editing = editing
+        self._problems = problems
+
+    def claims(
+        self, graph: Any, space: Space, prefix: str, others: Sequence[_Claim]
+    ) -> list[_Claim]:
+        """Return what the dimensions of a space change; tell what overlaps.
+
+        Args:
+          graph: What they are applied to.
+          space: The space.
+          prefix: What stands before the names of its dimensions.
+          others: What other dimensions change that take part at the same time.
+        """
+        found: list[_Claim] = []
+        for key, dimension in space.dimensions.items():
+            named = Named(prefix + key, key, dimension, 0)
+            broken = list(dimension.problems())
+            self._problems += [Problem(what, origin=f"space: {named.name}") for what in broken]
+            if broken:
+                continue
+            touched, made = self._probe(graph, named)
+            claim = _Claim(named.name, frozenset(touched))
+            beside = [*others, *found]
+            self._tell_overlap(claim, beside)
+            below: list[_Claim] = []
+            for option, changed in made:
+                if option.space is not None:
+                    inside = sub_prefix(named.name, option)
+                    below += self.claims(changed, option.space, inside, beside)
+            found += [claim, *below]
+        return found
+
+    def _probe(self, graph: Any, named: Named) -> tuple[set[str], list[tuple[Option, Any]]]:
+        """Try a dimension; return the paths that it changes, and the graph of each option."""
+        touched: set[str] = set()
+        made: list[tuple[Option, Any]] = []
+        for stored in named.dimension.probes():
+            value = named.dimension.value(stored)
+            try:
+                changed = self._editing.apply(graph, settings(named.key, named.dimension, value))
+            except BadInput as error:
+                told = [
+                    dataclasses.replace(p, origin=_origin(named, value)) for p in error.problems
+                ]
+                self._problems += told
+                if not isinstance(named.dimension, Choice | Zipped):
+                    break
+                continue
+            touched |= {change.path for change in graphs.diff(graph, changed)}
+            if isinstance(named.dimension, Choice):
+                made.append((value, changed))
+        return touched, made
+
+    def _tell_overlap(self, claim: _Claim, others: Sequence[_Claim]) -> None:
+        for other in others:
+            shared = sorted(a for a in claim.touched if any(_meet(a, b) for b in other.touched))
+            if shared:
+                what = f"overlaps with {other.name}: both set {shared[0]}"
+                remedy = "leave out one of them, or put it into the space of an option"
+                self._problems.append(Problem(what, claim.name, "space", remedy))
+                return
+
+
+def _origin(named: Named, value: Any) -> str:
+    said = value.label if isinstance(value, Option) else repr(value)
+    return f"space: {named.name}, at {said}"
+
+
+def _meet(a: str, b: str) -> bool:
+    short, long = sorted((a, b), key=len)
+    return long == short or (long.startswith(short) and long[len(short)] in ".[")
+
+
+def _constraint_problems(base: Any, space: Space) -> Iterator[Problem]:
+    for predicate in space.constraints:
+        if not isinstance(predicate, str):
+            continue
+        try:
+            for name in conditions.names_in(predicate):
+                graphs.get(base, name)
+            violated(base, predicate)
+        except BadInput as error:
+            yield dataclasses.replace(error.problems[0], origin=f"constraint: {predicate}")
+        except conditions.Malformed as error:
+            remedy = "write it like `model.dim % 64 == 0`"
+            yield Problem(str(error), origin=f"constraint: {predicate}", remedy=remedy)
+
+
+def violated(graph: Any, predicate: Any) -> bool:
+    """Return whether a graph breaks a constraint; what the graph does not say counts as met.
+
+    Args:
+      graph: The graph of a trial.
+      predicate: A condition, or a function of the graph.
+    """
+    if not isinstance(predicate, str):
+        return not predicate(graph)
+    known: dict[str, Any] = {}
+    for name in conditions.names_in(predicate):
+        try:
+            known[name] = graphs.evaluate(graphs.get(graph, name))
+        except BadInput:
+            known[name] = conditions.UNKNOWN
+    return not conditions.holds(predicate, known)

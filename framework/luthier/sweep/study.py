@@ -1,0 +1,190 @@
+"""The study: a graph whose parts say what is tried, by whom, how long, and what counts as better.
+
+    fdl.Config(Study, name="lm_learning_rate", base=experiment(), space=fdl.Config(Space, {...}),
+               objectives=(Measured(Selector("held_out", "loss")),),
+               sampler=fdl.Config(optuna.samplers.TPESampler))
+
+The experiment in `base` is described, never built: each trial edits a copy of it. So a study is
+recorded, compared and overridden like any other graph (`base.training.steps=100 budget.trials=8`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+from luthier import graph as graphs
+from luthier.errors import BadInput, Problem
+from luthier.graph.paths import is_node
+from luthier.sweep.budget import Budget
+from luthier.sweep.objectives import Objective
+from luthier.sweep.protocol import Engine, Lanes, SliceInfo
+from luthier.sweep.space import Space
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """How a trial may be run.
+
+    Args:
+      key: The same for all trials that one compiled program serves.
+      hoist: Paths of the leaves that enter that program as arguments.
+      lanes: How several such trials share a slice.
+      num_lanes: How many may share one.
+    """
+
+    key: str = ""
+    hoist: Sequence[str] = ()
+    lanes: Lanes = "single"
+    num_lanes: int = 1
+
+
+class Packing(Protocol):
+    """Says which trials are served by one program, and how many share a slice."""
+
+    def __call__(self, base: Any, graph: Any, slice: SliceInfo) -> Packed:
+        """Return how the trial with `graph` runs on a slice; `base` is the study's."""
+
+
+class Gate(Protocol):
+    """Keeps what cannot run from the slices."""
+
+    def __call__(self, graph: Any, slice: SliceInfo) -> str:
+        """Return why the trial with `graph` cannot run on a slice; nothing where it can."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CopyResult:
+    """A trial whose graph was tried before gets the result of the first; it is not run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AnotherSeed:
+    """A trial whose graph was tried before runs with a seed that was not."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """What is tried.
+
+    Args:
+      name: Its folder, and the group of its runs.
+      base: The experiment that every trial edits; it is also trial 0.
+      space: What may be chosen.
+      objectives: What counts as better; with several, no single trial is the best.
+      sampler: A sampler of Optuna, or `Grid`.
+      pruner: A pruner of Optuna; None ends no trial early.
+      budget: When it is enough.
+      seeds: Trials of each setting, with the experiment's `seed` counted upwards; the setting is
+        judged by their mean.
+      dedupe: What becomes of a trial whose graph was tried before: `CopyResult`, `AnotherSeed`;
+        None runs it again.
+      engine: What runs trials.
+      packing: Which trials share a program and a slice; None runs each alone.
+      gate: What keeps trials that cannot run from the slices, beside the checks of any graph.
+      seed: What the sampler's choices depend on, with the number of the trial.
+      storage: Where Optuna's copy is kept: a file in the study's folder, or a URL that Optuna
+        knows (`sqlite:///all.db`); None keeps none.
+      directory: The folder of studies.
+    """
+
+    name: str
+    base: Any
+    space: Space
+    objectives: Sequence[Objective]
+    sampler: Any
+    pruner: Any = None
+    budget: Budget = dataclasses.field(default_factory=Budget)
+    seeds: int = 1
+    dedupe: CopyResult | AnotherSeed | None = CopyResult()
+    engine: Engine | None = None
+    packing: Packing | None = None
+    gate: Gate | None = None
+    seed: int = 0
+    storage: str | None = "optuna.journal"
+    directory: str = "studies"
+
+    DESCRIBED: ClassVar[tuple[str, ...]] = ("base", "space", "sampler", "pruner")
+    RANGES: ClassVar[dict[str, str]] = {"seeds": "1 <= x", "seed": "0 <= x < 4294967296"}
+
+    def __post_init__(self) -> None:
+        if not is_node(self.base):
+            remedy = "build a study with luthier.sweep.build, which leaves the experiment alone"
+            raise BadInput(Problem("the experiment of a study is a graph", "base", remedy=remedy))
+
+
+# What a study may change between two calls without becoming another study.
+FREE = ("budget", "engine", "packing", "gate", "storage", "directory")
+
+
+def build(graph: Any) -> Study:
+    """Return the study that a graph describes; what is in `DESCRIBED` stays a description.
+
+    Args:
+      graph: An `fdl.Config` of `Study`.
+    """
+    described = {name: graphs.get(graph, name) for name in Study.DESCRIBED}
+    described["space"] = build_space(described["space"])
+    return graphs.build(graph, described)
+
+
+def build_space(space: Any) -> Space:
+    """Return a space whose own nodes are built, and whose options are not.
+
+    Args:
+      space: A `Space`, or the node of one.
+    """
+    if not is_node(space):
+        return space
+    options = {
+        place.path: place.value
+        for place in graphs.walk(space, defaults=False)
+        if place.part in ("options", "values", "rows")
+        and is_node(place.owner)
+        and ".options[" not in place.path
+    }
+    return graphs.build(space, options)
+
+
+def is_study(graph: Any) -> bool:
+    """Return whether a graph describes a study, and not an experiment."""
+    return getattr(graph, "__fn_or_cls__", None) is Study
+
+
+def check(graph: Any, packages: Sequence[str] = ()) -> None:
+    """Check the graph of a study, its experiment too.
+
+    Args:
+      graph: An `fdl.Config` of `Study`.
+      packages: The user's packages that a recorded graph may name.
+
+    Raises:
+      ValidationError: Something is wrong; every problem is in it.
+    """
+    problems: list[Problem] = []
+    alone = graphs.copy_graph(graph)
+    for name in ("base", "space"):
+        if name in alone.__arguments__:
+            del alone.__arguments__[name]
+    given = [name for name in ("base", "space") if name in graph.__arguments__]
+    try:
+        graphs.validate(alone, packages)
+    except BadInput as error:
+        problems += [problem for problem in error.problems if problem.path not in given]
+    try:
+        if "base" in given:
+            graphs.validate(graph.__arguments__["base"], packages)
+    except BadInput as error:
+        problems += [_below("base", problem) for problem in error.problems]
+    sampler = graph.__arguments__.get("sampler")
+    if is_node(sampler) and sampler.__arguments__.get("seed") is not None:
+        remedy = "leave it out, and set seed of the study"
+        what = "is read by nobody: the study's seed and the trial's number decide"
+        problems.append(Problem(what, "sampler.seed", remedy=remedy))
+    if problems:
+        raise BadInput(problems)
+
+
+def _below(path: str, problem: Problem) -> Problem:
+    return dataclasses.replace(problem, path=f"{path}.{problem.path}" if problem.path else path)

@@ -1,0 +1,1 @@
+"""Studies, each a function that returns a graph."""

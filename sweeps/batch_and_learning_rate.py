@@ -1,0 +1,34 @@
+"""Batch size and learning rate together, for the same number of tokens.
+
+Paper: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training" (arXiv:1812.06162).
+Command: luthier sweep sweeps.batch_and_learning_rate
+Hardware: 2 CPU cores, under 10 minutes.
+Expected: not measured yet.
+"""
+
+from __future__ import annotations
+
+import fiddle as fdl
+import optuna
+
+from luthier import sweep
+from sweeps import lm_learning_rate
+
+
+def study() -> fdl.Config[sweep.Study]:
+    """Spread 24 settings evenly; a batch twice as large takes half the steps."""
+    graph = lm_learning_rate.study()
+    graph.name = "batch_and_learning_rate"
+    rows = [
+        {"training.global_batch_size": size, "training.steps": 960 // size} for size in (4, 8, 16)
+    ]
+    graph.space = fdl.Config(
+        sweep.Space,
+        {
+            "batch": sweep.Zipped(rows),
+            "optimizer.learning_rate.peak": sweep.Log(5e-4, 5e-2),
+        },
+    )
+    graph.sampler = fdl.Config(optuna.samplers.QMCSampler)
+    graph.budget = fdl.Config(sweep.Budget, trials=24)
+    return graph

@@ -1,0 +1,60 @@
+"""Learning rate and weight decay of a small language model.
+
+Command: luthier sweep sweeps.lm_learning_rate
+Hardware: 2 CPU cores, under 5 minutes.
+Expected: not measured yet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fiddle as fdl
+import optuna
+
+from configs.lm import quickstart
+from luthier import graph as graphs
+from luthier import metrics, sweep
+
+
+def study() -> fdl.Config[sweep.Study]:
+    """Search both by TPE; 16 trials of the quickstart, shrunk."""
+    return fdl.Config(
+        sweep.Study,
+        name="lm_learning_rate",
+        base=shrunk(),
+        space=fdl.Config(
+            sweep.Space,
+            {
+                "optimizer.learning_rate.peak": sweep.Log(3e-4, 3e-2),
+                "optimizer.weight_decay": sweep.Log(1e-3, 1.0),
+            },
+        ),
+        objectives=[held_out()],
+        sampler=fdl.Config(optuna.samplers.TPESampler, n_startup_trials=6),
+        budget=fdl.Config(sweep.Budget, trials=16),
+        engine=fdl.Config(sweep.Local),
+        packing=fdl.Config(sweep.SharedPrograms, lanes="single"),
+        gate=fdl.Config(sweep.ShapeGate),
+    )
+
+
+def shrunk() -> Any:
+    """Return the quickstart, small enough for many trials on a laptop."""
+    words = [
+        "model.num_layers=2",
+        "model.dim=64",
+        "model.block.mlp.hidden_dim=192",
+        "training.steps=60",
+        "data.length=64",
+        "evaluations.held_out.every=None",
+        "reset:evaluations.held_out.num_batches",
+        "checkpoints.every=Steps(60)",
+    ]
+    return graphs.apply(quickstart.experiment(), words)
+
+
+def held_out() -> fdl.Config[sweep.Measured]:
+    """Judge by the nats per byte of the plays that were held out."""
+    selector = fdl.Config(metrics.Selector, "held_out", "nats_per_byte", "lower")
+    return fdl.Config(sweep.Measured, selector)

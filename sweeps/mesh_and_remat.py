@@ -1,0 +1,37 @@
+"""Which mesh and which rematerialization take the least time a step, as measured.
+
+Command: luthier sweep sweeps.mesh_and_remat --devices cpu:2
+Hardware: 2 CPU cores, under 5 minutes.
+Expected: not measured yet.
+"""
+
+from __future__ import annotations
+
+import fiddle as fdl
+
+from luthier import sweep
+from sweeps import lm_learning_rate
+
+
+def study() -> fdl.Config[sweep.Study]:
+    """Go through all combinations; what does not fit a slice is told by the gate, and not run."""
+    meshes = ("data=-1", "fsdp=2", "tensor=2")
+    remats = ("NoRemat", "SaveProjections", "FullRemat")
+    graph = lm_learning_rate.study()
+    graph.name = "mesh_and_remat"
+    graph.base.training.steps.value = 20
+    graph.space = fdl.Config(
+        sweep.Space,
+        {
+            "mesh": sweep.Choice(
+                [sweep.Option(words=(f"parallelism.mesh.{m}",), name=m) for m in meshes]
+            ),
+            "remat": sweep.Choice(
+                [sweep.Option(words=(f"model.stack.remat={r}()",), name=r) for r in remats]
+            ),
+        },
+    )
+    graph.objectives = [fdl.Config(sweep.StepTime), fdl.Config(sweep.PeakBytes)]
+    graph.sampler = fdl.Config(sweep.Grid)
+    graph.budget = fdl.Config(sweep.Budget, trials=None)
+    return graph

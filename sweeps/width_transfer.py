@@ -1,0 +1,40 @@
+"""Does the best learning rate stay where it is when the model gets wider?
+
+Paper: Yang et al. 2022, "Tensor Programs V" (arXiv:2203.03466), figure 1: under the standard
+  parametrization it moves with the width, under theirs it does not.
+Command: luthier sweep sweeps.width_transfer
+Hardware: 2 CPU cores, under 20 minutes.
+Expected: not measured yet.
+"""
+
+from __future__ import annotations
+
+import fiddle as fdl
+
+from luthier import sweep
+from sweeps import lm_learning_rate
+
+
+def study() -> fdl.Config[sweep.Study]:
+    """Go through a grid of widths and learning rates; heads stay 16 wide, the MLP three times."""
+    widths = [
+        {
+            "model.dim": dim,
+            "model.block.attention.num_heads": dim // 16,
+            "model.block.attention.num_kv_heads": dim // 16,
+            "model.block.mlp.hidden_dim": 3 * dim,
+        }
+        for dim in (32, 64, 128)
+    ]
+    graph = lm_learning_rate.study()
+    graph.name = "width_transfer"
+    graph.space = fdl.Config(
+        sweep.Space,
+        {
+            "width": sweep.Zipped(widths),
+            "optimizer.learning_rate.peak": sweep.Log(1e-3, 3.2e-2),
+        },
+    )
+    graph.sampler = fdl.Config(sweep.Grid, resolution=6)
+    graph.budget = fdl.Config(sweep.Budget, trials=None)
+    return graph

@@ -1,0 +1,129 @@
+"""A study in processes of its own, which are killed while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+from luthier.sweep.driver.journal import read_journal
+
+HERE = pathlib.Path(__file__).parent.parent
+
+
+class Driven:
+    """A study that is driven by a process.
+
+    Args:
+      directory: The folder of studies.
+      sampler: Its sampler.
+      slices: Worker processes.
+      trials: Of its budget.
+      step_seconds: How long a step of a trial takes.
+    """
+
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        sampler: str,
+        slices: int,
+        trials: int = 32,
+        step_seconds: float = 0.02,
+    ):
+        self.path = directory / "toy"
+        self._words = [str(directory), sampler, str(trials), str(slices), str(step_seconds)]
+        self._process = None
+
+    def begin(self) -> None:
+        """Begin, or go on."""
+        command = [sys.executable, "-m", "simulated_engine", "drive", *self._words]
+        self._process = subprocess.Popen(
+            command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def kill_driver(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def kill_worker(self, chance: random.Random) -> None:
+        for file in chance.sample(sorted(self.path.glob("worker-*.pid")), 1):
+            with contextlib.suppress(OSError, ValueError):
+                pid = int(file.read_text())
+                command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"simulated_engine" in command:
+                    os.kill(pid, signal.SIGKILL)
+
+    def finish(self) -> None:
+        """Go on to the end."""
+        while True:
+            if not self.is_running():
+                said = self._process.communicate()[0].decode()
+                if self._process.returncode == 0:
+                    return
+                assert self._process.returncode == -signal.SIGKILL, said
+                self.begin()
+            time.sleep(0.02)
+
+    def journal_size(self) -> int:
+        path = self.path / "journal.jsonl"
+        return path.stat().st_size if path.exists() else 0
+
+    def wait_for_progress(self) -> None:
+        """Return when this process has written to the journal, or ended."""
+        size = self.journal_size()
+        while self.journal_size() == size and self.is_running():
+            time.sleep(0.01)
+
+    def outcome(self) -> list[tuple[int, str, dict]]:
+        """Return (trial, graph, result) of all trials."""
+        found = []
+        for path in sorted((self.path / "trials").iterdir()):
+            result = json.loads((path / "result.json").read_text())
+            for name in ("slice", "fence"):  # where it ran, and how often it was begun
+                del result[name]
+            found.append((int(path.name), (path / "config.json").read_text(), result))
+        return found
+
+    def counts(self) -> dict[str, list[int]]:
+        """Return the trials that were asked and that ended, as often as the journal says."""
+        lines = list(read_journal(self.path / "journal.jsonl"))
+        return {
+            "asked": [t for line in lines if line["kind"] == "asked" for t in line["trials"]],
+            "ended": [line["trial"] for line in lines if line["kind"] == "ended"],
+            "told": [line["setting"] for line in lines if line["kind"] == "told"],
+        }
+
+
+def disturb(driven: Driven, kills: int, seed: int, longest: float) -> int:
+    """Kill driver, worker or both at random moments; return how many kills there were."""
+    chance, done = random.Random(seed), 0
+    driven.begin()
+    while done < kills:
+        if chance.random() < 0.7:
+            driven.wait_for_progress()
+        deadline = time.monotonic() + chance.uniform(0.0, longest)
+        while time.monotonic() < deadline and driven.is_running():
+            time.sleep(0.005)
+        if not driven.is_running():
+            break
+        whom = chance.choice(("driver", "worker", "both"))
+        if whom != "driver" and list(driven.path.glob("worker-*.pid")):
+            driven.kill_worker(chance)
+        if whom != "worker":
+            driven.kill_driver()
+            if driven.journal_size() and chance.random() < 0.5:
+                with open(driven.path / "journal.jsonl", "ab") as file:
+                    file.write(b'{"kind":"ended","trial":3,"outc')
+            driven.begin()
+        done += 1
+    driven.finish()
+    return done

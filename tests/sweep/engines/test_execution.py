@@ -1,0 +1,53 @@
+import jax
+
+from luthier.sweep.engines import execution
+from luthier.sweep.engines.execution import Execution, Plans
+from luthier.sweep.engines.inbox import Task
+from luthier.sweep.protocol import Ended, Work
+from luthier.sweep.results import NAME
+
+PEAK = "optimizer.learning_rate.peak"
+
+
+def _run(plans, work, trial):
+    events = []
+    made = Execution(0, plans, (), None, events.append)
+    task = Task(work, trial, made.watcher(trial, work.asks))
+    made.run(work, trial, task.watcher)
+    (ended,) = [event for event in events if isinstance(event, Ended)]
+    return ended
+
+
+def test_trials_of_one_program_compile_once_and_train_with_their_own_values(
+    tiny, write_trial, tmp_path, monkeypatch
+):
+    made = []
+    make = execution.plans.make
+    monkeypatch.setattr(execution.plans, "make", lambda *given: made.append(1) or make(*given))
+    plans, results = Plans(jax.devices()[:1]), []
+    for number, peak in enumerate((1e-4, 1e-2)):
+        trial = write_trial(tmp_path, number, tiny(f"{PEAK}={peak}"))
+        results.append(_run(plans, Work([trial], hoist=(PEAK,)), trial))
+    assert made == [1]
+    first, second = (ended.result["metrics"]["held_out/loss"] for ended in results)
+    assert first - second > 0.05
+
+
+def test_a_result_that_was_lost_is_written_again_from_the_record(tiny, write_trial, tmp_path):
+    plans = Plans(jax.devices()[:1])
+    trial = write_trial(tmp_path, 0, tiny())
+    before = _run(plans, Work([trial]), trial)
+    (tmp_path / "trials" / "0000" / NAME).unlink()
+    again = _run(plans, Work([trial]), trial)
+    assert again == before
+
+
+def test_few_programs_are_kept(tiny, monkeypatch):
+    monkeypatch.setattr(execution, "NUM_PLANS", 2)
+    plans = Plans(jax.devices()[:1])
+    graphs = [tiny(f"training.global_batch_size={n}") for n in (2, 4, 6)]
+    first = plans.plan(graphs[0], ())
+    assert plans.plan(graphs[0], ()).program.compiled is first.program.compiled
+    for graph in graphs[1:]:
+        plans.plan(graph, ())
+    assert plans.plan(graphs[0], ()).program.compiled is not first.program.compiled

@@ -1,0 +1,239 @@
+"""Sixteen learning rates, fifty steps each: what a sweep costs, one way and another.
+
+    python tools/bench_sweep.py                  # both workloads, all of our ways
+    python tools/bench_sweep.py --peers          # and hydra and Ray Tune, where they are installed
+    python tools/bench_sweep.py --trials 2 --steps 5 --workloads d32   # a smoke run
+
+Every way trains the same graphs: a decoder of 4 layers on bytes, AdamW with clipping. `separate` is
+one `luthier train` process per trial; `warm` has a cache of compiled programs that was filled
+before. Wall time covers everything from the first process to the last result.
+
+Peers run `luthier train` through their own launchers, from environments of their own:
+HYDRA_PYTHON and RAY_PYTHON name their interpreters, in which luthier is importable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from luthier import graph as graphs
+from luthier.records.metrics_file import read_metrics
+from luthier.sweep.engines import Local
+from luthier.sweep.protocol import Ended, Lost, TrialWork, Work
+
+PEAK = "optimizer.learning_rate.peak"
+EXPERIMENT = "configs.lm.quickstart"
+COMMON = (
+    "optimizer.learning_rate.warmup_steps=5",
+    "checkpoints=None",
+    "evaluations={}",
+    "records.wandb=None",
+    "records.console=None",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """A size of the model and its batch, 4 layers deep."""
+
+    dim: int
+    length: int
+    batch: int
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """What it sets in the experiment."""
+        return (
+            f"model.dim={self.dim}",
+            f"model.block.mlp.hidden_dim={3 * self.dim}",
+            f"data.length={self.length}",
+            f"training.global_batch_size={self.batch}",
+        )
+
+
+WORKLOADS = {"d128": Workload(128, 128, 8), "d32": Workload(32, 32, 4)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One workload, with the overrides of each of its trials."""
+
+    trials: tuple[tuple[str, ...], ...]
+    steps: int
+    folder: pathlib.Path
+
+    def environment(self, cache: str | None) -> dict[str, str]:
+        """Return the environment of a process, with its own cache of compiled programs or none."""
+        made = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
+        made |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.getcwd()}
+        if cache is not None:
+            made["JAX_COMPILATION_CACHE_DIR"] = str(self.folder / cache)
+            made["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+            made["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+        return made
+
+
+def separate(case: Case, cache: str | None) -> None:
+    """Run each trial as a `luthier train` process."""
+    for number, overrides in enumerate(case.trials):
+        place = f"records.directory={case.folder / str(time.time_ns()) / str(number)}"
+        command = [sys.executable, "-m", "luthier", "train", EXPERIMENT, *overrides, place]
+        subprocess.run(command, env=case.environment(cache), check=True, stdout=subprocess.DEVNULL)
+
+
+def ours(case: Case, lanes: str) -> None:
+    """Run all trials on one warm worker, hoisted, one after another or in lanes."""
+    study = case.folder / f"{lanes}-{time.time_ns()}"
+    base = graphs.resolve(EXPERIMENT)
+    trials = []
+    for number, overrides in enumerate(case.trials):
+        directory = study / "trials" / f"{number:04d}"
+        directory.mkdir(parents=True)
+        (directory / "config.json").write_text(graphs.to_json(graphs.apply(base, [*overrides])))
+        trials.append(TrialWork(number, 1, str(directory)))
+    # A cache of its own, so that no other way has compiled for this one.
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(study / "cache")
+    engine = Local(devices="cpu:1")
+    engine.open(str(study))
+    try:
+        if lanes == "single":
+            for trial in trials:
+                engine.start(0, Work([trial], hoist=(PEAK,)))
+        else:
+            engine.start(0, Work(trials, hoist=(PEAK,), lanes=lanes))
+        ended: list[Ended] = []
+        while len(ended) < len(trials):
+            for event in engine.events(1.0):
+                if isinstance(event, Lost) or getattr(event, "outcome", "complete") != "complete":
+                    raise RuntimeError(str(event))
+                ended += [event] if isinstance(event, Ended) else []
+    finally:
+        engine.close()
+    steps = [e.result["facts"]["step_seconds"] for e in ended]
+    lane = ended[0].result["mode"]
+    rows = [read_metrics(pathlib.Path(trial.directory, "run", "metrics.jsonl")) for trial in trials]
+    bare = sum(row["step_seconds"] for run in rows for row in run) / lane["num_lanes"]
+    print(
+        f"    lanes {lane['lanes']} x {lane['num_lanes']}, median step "
+        f"{1000 * statistics.median(steps):.2f} ms, all steps {bare:.1f} s"
+    )
+
+
+HYDRA = """
+import hydra, subprocess, sys, os
+@hydra.main(version_base=None, config_path=None)
+def main(config):
+    subprocess.run([sys.executable, "-m", "luthier", "train", {experiment!r}, *{common!r},
+        "{peak}=" + str(config.rate), "records.directory=" + os.getcwd()], check=True,
+        stdout=subprocess.DEVNULL)
+main()
+"""
+
+RAY = """
+import json, os, sys
+from ray import tune
+import ray
+class Trial(tune.Trainable):
+    def setup(self, config): pass
+    def reset_config(self, config): return True
+    def step(self):
+        import luthier
+        from luthier import graph as graphs
+        sys.path.insert(0, {here!r})
+        words = [*{common!r}, "{peak}=" + str(self.config["rate"])]
+        words += ["records.directory=" + os.getcwd()]
+        luthier.train(graphs.apply(graphs.resolve({experiment!r}), words), new=True)
+        return {{"done": True}}
+ray.init(num_cpus=1, log_to_driver=False)
+tune.Tuner(Trial, param_space={{"rate": tune.grid_search({rates!r})}},
+    tune_config=tune.TuneConfig(reuse_actors=True)).fit()
+"""
+
+
+def peer(case: Case, name: str, python: str) -> None:
+    """Run the trials through another launcher."""
+    common = [word for word in case.trials[0] if not word.startswith(PEAK)]
+    rates = [float(words[-1].partition("=")[2]) for words in case.trials]
+    fields = {"experiment": EXPERIMENT, "common": common, "peak": PEAK, "rates": rates}
+    program = {"hydra": HYDRA, "ray": RAY}[name].format(here=os.getcwd(), **fields)
+    path = case.folder / f"{name}.py"
+    path.write_text(program)
+    words = ["--multirun", "+rate=" + ",".join(map(str, rates))] if name == "hydra" else []
+    subprocess.run(
+        [python, str(path), *words],
+        cwd=case.folder,
+        env=case.environment(name),
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def timed(name: str, call: Callable[[], None]) -> tuple[float, float]:
+    """Return wall and CPU seconds of a call, with those of its processes."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    call()
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"  {name:28s} {wall:8.1f} s wall {cpu:8.1f} s CPU", flush=True)
+    return wall, cpu
+
+
+def measure(name: str, case: Case, with_peers: bool) -> dict[str, tuple[float, float]]:
+    """Time all ways of one workload."""
+    print(f"{name}: {len(case.trials)} trials x {case.steps} steps")
+    found = {"separate, cold": timed("separate, cold", lambda: separate(case, None))}
+    separate(dataclasses.replace(case, trials=case.trials[:1]), "warm")
+    found["separate, warm cache"] = timed("separate, warm cache", lambda: separate(case, "warm"))
+    found["ours, hoisted"] = timed("ours, hoisted", lambda: ours(case, "single"))
+    found["ours, lanes=auto"] = timed("ours, lanes=auto", lambda: ours(case, "auto"))
+    for peer_name in ("hydra", "ray") if with_peers else ():
+        python = os.environ.get(f"{peer_name.upper()}_PYTHON")
+        if not python or shutil.which(python) is None:
+            print(f"  {peer_name}: skipped, set {peer_name.upper()}_PYTHON to its interpreter")
+            continue
+        found[peer_name] = timed(peer_name, lambda p=peer_name, x=python: peer(case, p, x))
+    best = min(found["ours, hoisted"][0], found["ours, lanes=auto"][0])
+    for way, (wall, _) in found.items():
+        print(f"  {way:28s} {wall / best:6.2f} x the better of ours")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Time the sweep, and write what was found as JSON where that is wanted."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args(arguments)
+    sys.path.insert(0, os.getcwd())
+    rates = np.geomspace(1e-4, 1e-2, options.trials)
+    found = {}
+    for name in options.workloads:
+        steps = f"training.steps={options.steps}"
+        shared = (*WORKLOADS[name].overrides, *COMMON, steps)
+        trials = tuple((*shared, f"{PEAK}={rate:.6g}") for rate in rates)
+        with tempfile.TemporaryDirectory(prefix="luthier-bench-") as folder:
+            case = Case(trials, options.steps, pathlib.Path(folder))
+            found[name] = measure(name, case, options.peers)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
