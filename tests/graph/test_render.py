@@ -129,3 +129,9 @@ def test_everything_renders():
         "  [1]: graph_toys.parts.Layer",
     ]
     assert render(3) == "3"
+
+
+def test_a_value_node_alone_is_its_expression_and_value():
+    width = values.value(8, name="width")
+    assert render(values.multiply(width, 4)) == "width * 4 = 32"
+    assert render(width) == "8 (shared as width)"

@@ -42,7 +42,7 @@ def render(graph: Any, defaults: bool = False, width: int = 100) -> str:
     """
     renderer = _Renderer(graph, defaults, width)
     lines = [head_text(graph), *renderer.below(graph, "", _INDENT)]
-    if entries(graph) is None:
+    if entries(graph) is None or values.is_value_node(graph):
         lines = [text_of(graph)]
     return "\n".join(_cut(line, width) for line in lines)
 
