@@ -63,9 +63,12 @@ def test_errors_raise_bad_input(words):
     assert "\n" not in str(caught.value)
 
 
-def test_fiddle_spellings():
-    words = ["a", "--fdl.x.y=1", "--fdl_set", "z=2", "--fdl_set=w=3", "--new"]
-    assert list(arguments.fiddle_spellings(words)) == ["a", "x.y=1", "z=2", "w=3", "--new"]
+def test_options_that_were_taken_out_before_are_suggested():
+    parser = _parser()
+    assert parser.takes("overrides")
+    assert not parser.takes("run")
+    _, problems = parser.parse(["a", "--fdl_sett", "x=1", "y=2"], ["--fdl_set"])
+    assert [problem.nearest for problem in problems] == [["--fdl_set"]]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,24 @@ BAD_INPUTS = [
         ["train", TINY, "optimzer.learning_rate=abc", "training.stpes=10"],
         ["optimizer.learning_rate", "training.steps"],
     ),
+    # flags, fiddlers and files
+    (["train", TINY, "--fdl.training.stpes=10"], ["argument 1: training.stpes=10"]),
+    (["train", "--fdl_config", TINY, "--fdl_set", "seed=x"], ["argument 1: seed=x"]),
+    (["train", "--exp=tinny"], ["there is no experiment 'tinny'"]),
+    (["train", TINY, "--exp=trials.tiny"], ["got 'trials.tiny'"]),
+    (["train", TINY, "--fdl_sett", "seed=1"], ["--fdl_set"]),
+    (["train", TINY, "--fiddler", "freez('x')"], ["did you mean fiddler:freeze?"]),
+    (["train", TINY, "fiddler:freeze"], ["freeze needs pattern"]),
+    (["train", TINY, "--overrides", "gone.txt"], ["'gone.txt'"]),
+    (["train", TINY, "--overrides"], ["--overrides has no value"]),
+    (["train", TINY, "--fdl_tag.Rate=1"], ["argument 1: tag:Rate=1"]),
+    (["train", "--fdl_config_file", "gone.json"], ["gone.json"]),
+    (["train", TINY, "model=run:gone.model"], ["gone"]),
+    (["evaluate", "nothing", "--fdl.seed=1"], ["--fdl.seed", "nothing"]),
+    # what shells make of words
+    (["train", TINY, "seed="], ["put the whole word in single quotes"]),
+    (["train", TINY, "training.steps=.dim*4"], ["put the whole word in single quotes"]),
+    (["train", TINY, "name=a", "run"], ["put the whole word in single quotes"]),
     (["show", TINY, "training.stpes=10"], ["training.steps"]),
     (["show", TINY, "optimzer"], ["optimizer"]),
     # ranges and relations
@@ -149,6 +167,38 @@ def test_a_recorded_run_is_an_experiment(project, monkeypatch):
     assert graphs.get(again, "name") == "other"
 
 
+def test_flags_files_and_fiddlers_in_order(project, monkeypatch, capsys):
+    (project / "words.txt").write_text("# seeds\nseed=3\n#Nothing=4\n")
+    words = ["seed=1", "--overrides", "words.txt", "--fiddler=freeze('embedding')"]
+    assert main.main(["show", "--exp", TINY, *words]) == EXIT_BAD_INPUT
+    assert "words.txt:3: #Nothing=4" in capsys.readouterr().err
+    (project / "words.txt").write_text("# seeds\nseed=3\n")
+    words += ["--job_log_dir=logs", "--fdl.seed+=1"]
+    assert main.main(["show", "--exp", TINY, *words]) == 0
+    out = capsys.readouterr().out
+    assert "seed = 4" in out
+    assert "luthier.optim.NotMatching" in out
+    assert "directory = logs" in out.replace("'", "")
+
+
+def test_a_recorded_graph_in_a_file_and_nodes_of_a_run(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    (config,) = trained.glob("runs/tiny/*/config.json")
+    recorded = tmp_path / "graph.json"
+    recorded.write_text(config.read_text())
+    words = ["--fdl_config_file", str(recorded), "model.dim=8", "model=run:last.model"]
+    assert main.main(["show", *words, "model"]) == 0
+    assert "dim = 16" in capsys.readouterr().out
+
+
+def test_fiddlers_of_the_project(project, monkeypatch, capsys):
+    text = "import fiddle as fdl\ndef seven(graph: fdl.Config):\n    graph.seed = 7\n"
+    (project / "fiddlers_of_mine.py").write_text(text)
+    (project / "pyproject.toml").write_text('[tool.luthier]\nfiddlers = ["fiddlers_of_mine"]\n')
+    assert main.main(["show", TINY, "fiddler:seven"]) == 0
+    assert "seed = 7" in capsys.readouterr().out
+
+
 def test_problems_known_before_are_raised_with_the_others(project):
     problems = Problems()
     problems.add("one")
@@ -159,7 +209,18 @@ def test_problems_known_before_are_raised_with_the_others(project):
 
 @pytest.mark.parametrize(
     ("word", "expected"),
-    [("a=1", True), ("a+=1", True), ("a~", True), ("reset:a", True), ("a.b[0]", False)],
+    [
+        ("a=1", True),
+        ("a+=1", True),
+        ("a~", True),
+        ("~a", True),
+        ("reset:a", True),
+        ("fiddler:a", True),
+        ("file:a", True),
+        ("a=f(b=1)", True),
+        ("a.b[0]", False),
+        ("a.b:c(d=1)", False),
+    ],
 )
 def test_is_override(word, expected):
     assert experiments.is_override(word) is expected

@@ -161,3 +161,19 @@ def test_import_and_help_take_less_than_half_a_second(code):
         if times[-1] < 0.5:
             return
     pytest.fail(f"{code}: {times} s")
+
+
+@pytest.mark.parametrize("name", ["show", "train"])
+def test_help_of_fiddle(project, capsys, name):
+    assert main.main([name, "--fdl_help"]) == 0
+    assert capsys.readouterr().out.startswith("# Overrides")
+    assert main.main([name, "trials.tiny", "--fdl.seed=5", "--fdl_help"]) == 0
+    out = capsys.readouterr().out
+    assert "seed = 5" in out
+    assert "(default)" in out
+    assert out.endswith("`luthier help overrides` has all forms\n")
+
+
+def test_commands_about_experiments_tell_of_the_flags_of_others():
+    assert "--fiddler NAME" in main.parser_of("train").format_help()
+    assert "--fiddler" not in main.parser_of("evaluate").format_help()

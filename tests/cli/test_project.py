@@ -19,6 +19,11 @@ def test_the_nearest_pyproject_counts(tmp_path):
     assert project.find(inner) == project.Project(tmp_path / "a", ("near", "near_too.part"))
 
 
+def test_both_lists_are_read(tmp_path):
+    _write(tmp_path, '[tool.luthier]\npackages = ["mine"]\nfiddlers = ["mine.fiddlers"]\n')
+    assert project.find(tmp_path) == project.Project(tmp_path, ("mine",), ("mine.fiddlers",))
+
+
 def test_settings_may_be_absent(tmp_path):
     _write(tmp_path, "[project]\nname = 'x'\n")
     assert project.find(tmp_path) == project.Project(tmp_path)
@@ -31,6 +36,7 @@ def test_settings_may_be_absent(tmp_path):
         ('[tool.luthier]\npackages = "mine"\n', "not a list"),
         ("[tool.luthier]\npackages = [3]\n", "3"),
         ('[tool.luthier]\npackages = ["my-package"]\n', "my-package"),
+        ('[tool.luthier]\nfiddlers = ["a b"]\n', 'write fiddlers = ["my_package.fiddlers"]'),
         ('[tool.luthier]\npakages = ["mine"]\n', "did you mean packages"),
         ('[tool]\nluthier = "x"\n', "not a table"),
     ],

@@ -28,23 +28,32 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings):
         super().__init__(allow_abbrev=False, **settings)
+        self._also: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
         """Raise `message` as `BadInput` instead of exiting."""
         raise BadInput(Problem(message, remedy=f"`{self.prog} --help` tells the arguments"))
 
-    def parse(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[Problem]]:
+    def parse(
+        self, words: Sequence[str], also: Sequence[str] = ()
+    ) -> tuple[argparse.Namespace, list[Problem]]:
         """Parse `words`, options mixed with positionals in any order.
 
         Args:
           words: The words after the command.
+          also: Options that were taken out of them before, for suggestions.
 
         Returns:
           The arguments, and one problem for each option that does not exist.
         """
-        kept, problems = self._without_unknown(list(fiddle_spellings(words)))
+        self._also = also
+        kept, problems = self._without_unknown(list(words))
         parsed, left = self.parse_known_intermixed_args(kept)
         return parsed, problems + [self._unknown(word) for word in left]
+
+    def takes(self, argument: str) -> bool:
+        """Return whether the command has an argument of this name."""
+        return argument in {action.dest for action in self._actions}
 
     def _without_unknown(self, words: list[str]) -> tuple[list[str], list[Problem]]:
         """Take out the options that do not exist, with the value that was meant for them."""
@@ -59,35 +68,28 @@ class Parser(argparse.ArgumentParser):
                 continue
             problem = self._unknown(word)
             problems.append(problem)
-            meant = self._option_string_actions.get(problem.nearest[0]) if problem.nearest else None
-            takes_value = meant is not None and meant.nargs != 0 and not value
-            if takes_value and index + 1 < end and not words[index + 1].startswith("-"):
+            takes_value = bool(problem.nearest) and self._takes_value(problem.nearest[0])
+            if (
+                takes_value
+                and not value
+                and index + 1 < end
+                and not words[index + 1].startswith("-")
+            ):
                 next(waiting)
         return kept + words[end:], problems
+
+    def _takes_value(self, option: str) -> bool:
+        action = self._option_string_actions.get(option)
+        return action is None or action.nargs != 0
 
     def _unknown(self, word: str) -> Problem:
         remedy = f"`{self.prog} --help` tells the arguments"
         if not word.startswith("-"):
             return Problem(f"unexpected argument {word!r}", remedy=remedy)
         name = word.split("=")[0]
-        options = list(self._option_string_actions)
+        options = [*self._option_string_actions, *self._also]
         nearest = difflib.get_close_matches(name, options, n=2, cutoff=0.6)
         return Problem(f"unknown option {name!r}", remedy=remedy, nearest=nearest)
-
-
-def fiddle_spellings(words: Sequence[str]) -> Iterator[str]:
-    """Yield `words` with Fiddle's flags as overrides: `--fdl.a.b=1` and `--fdl_set a.b=1`.
-
-    Args:
-      words: The words after the command.
-    """
-    for word in words:
-        if word.startswith("--fdl."):
-            yield word.removeprefix("--fdl.")
-        elif word.startswith("--fdl_set="):
-            yield word.removeprefix("--fdl_set=")
-        elif word != "--fdl_set":
-            yield word
 
 
 class Problems:
@@ -106,6 +108,10 @@ class Problems:
     def add(self, what: str, remedy: str = "", nearest: Sequence[str] = ()) -> None:
         """Add one problem: `what` is wrong, its `remedy`, and the `nearest` valid names."""
         self._problems.append(Problem(what, remedy=remedy, nearest=tuple(nearest)))
+
+    def extend(self, problems: Sequence[Problem]) -> None:
+        """Add problems that are known already."""
+        self._problems.extend(problems)
 
     @contextlib.contextmanager
     def collected(self) -> Iterator[None]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from luthier.cli import project, references
+from luthier.cli import project, quoting, references
 from luthier.cli.arguments import Problems
+from luthier.errors import BadInput
+
+SHELVES = ("luthier.recipes",)
+"""Modules whose fiddlers may be named without their module, beside those of the project."""
 
 
 def load(
@@ -20,7 +26,8 @@ def load(
     """Return the graph that a command line describes.
 
     Args:
-      reference: `configs.lm.quickstart`, `package.module:function(a=1)`, or a folder of a run.
+      reference: `configs.lm.quickstart`, `package.module:function(a=1)`, a run, or a JSON file of a
+        graph.
       overrides: Words of the override grammar, applied in order.
       problems: What is wrong with the command line so far; raised together with what is found.
       command: The command, for the message when there is no reference.
@@ -32,16 +39,25 @@ def load(
     Raises:
       BadInput: All that is wrong, at once.
     """
-    packages: tuple[str, ...] = ()
+    found = project.Project(Path.cwd())
     with problems.collected():
-        packages = project.find().packages
+        found = project.find()
+    packages = found.packages
     graph = _resolve(reference, problems, command, packages)
     problems_before = len(problems)
     if graph is not None:
         from luthier import graph as graphs
 
-        with problems.collected():
-            graph = graphs.apply(graph, overrides)
+        try:
+            graph = graphs.apply(
+                graph,
+                overrides,
+                shelves=(*SHELVES, *found.fiddlers),
+                packages=packages,
+                recorded=_recorded(packages),
+            )
+        except BadInput as error:
+            problems.extend(quoting.with_hints(error.problems, overrides))
         if checked and len(problems) == problems_before:
             with problems.collected():
                 graphs.validate(graph, packages)
@@ -49,29 +65,51 @@ def load(
     return graph, packages
 
 
+def _recorded(packages: Sequence[str]) -> Callable[[str], Any]:
+    """Return the function that loads the graph of a run, for `model=run:ID.model`."""
+
+    @functools.cache
+    def load_run(run: str) -> Any:
+        from luthier import graph as graphs
+        from luthier import records
+
+        config = Path(records.find(references.RUNS, run).path) / "config.json"
+        return graphs.from_json(config.read_text(encoding="utf-8"), packages)
+
+    return load_run
+
+
 def _resolve(reference: str | None, problems: Problems, command: str, packages: Sequence[str]):
     """Return the graph of a reference, or None with a problem added."""
+    if reference == "" and len(problems):
+        return None  # a flag named it, wrongly
     if not reference:
         problems.add(
             "no experiment is named",
             remedy=f"write `luthier {command} configs.lm.quickstart`; `luthier list` shows them",
         )
         return None
-    if "=" in reference.split("(")[0]:
+    if is_override(reference):
         problems.add(
             f"the first argument, {reference!r}, is an override, not an experiment",
             remedy=f"write `luthier {command} configs.lm.quickstart {reference}`",
         )
         return None
     with problems.collected():
+        if reference.endswith((".json", ".yaml", ".yml")) and Path(reference).is_file():
+            from luthier import graph as graphs
+
+            read = graphs.from_json if reference.endswith(".json") else graphs.from_yaml
+            return read(Path(reference).read_text(encoding="utf-8"), packages, reference)
         return references.load_reference(reference, packages)
     return None
 
 
 def is_override(word: str) -> bool:
-    """Return whether a word is an override, not a path: it sets, adds, or resets.
+    """Return whether a word changes the graph; a path, and a reference with arguments, do not.
 
     Args:
       word: A word of the command line.
     """
-    return "=" in word or word.endswith("~") or word.startswith("reset:")
+    is_word = word.startswith(("reset:", "fiddler:", "file:", "~"))
+    return is_word or word.endswith("~") or "=" in word.split("(")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import difflib
 import errno
@@ -14,18 +15,20 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from luthier import errors
-from luthier.cli import arguments
+from luthier.cli import arguments, spellings
 
 COMMANDS = {
     "init": "make a folder for a project of your own",
     "list": "list the experiments below configs/",
     "show": "show an experiment: its values, sharding, parameters",
     "train": "train an experiment, or continue its run",
+    "sweep": "drive trials of a study, over slices of this machine",
     "evaluate": "evaluate a run's checkpoint",
     "generate": "sample text from a run's checkpoint",
     "export": "write a run's weights for others, as safetensors",
     "runs": "list runs, look at one, sync one to W&B",
     "data": "prepare a corpus, look at data, train a tokenizer",
+    "completion": "print the completion script of a shell",
     "help": "read a page of the manual, or about one component",
 }
 
@@ -37,6 +40,13 @@ _MACHINE_ERRORS = {
     errno.EACCES: "set records.directory to a place that can be written",
     errno.EPERM: "set records.directory to a place that can be written",
 }
+
+
+_EPILOG = """\
+OVERRIDEs in a file: --overrides FILE. A function that changes the graph: --fiddler NAME. The
+flags of Fiddle and Pax work too: --fdl.PATH=VALUE, --fdl_set, --fdl_tag.NAME=VALUE, --fdl_config,
+--fdl_config_file, --fdl_help, --exp, --job_log_dir. `luthier help overrides` has all forms.
+"""
 
 
 def _usage() -> str:
@@ -71,6 +81,8 @@ def parser_of(command: str) -> arguments.Parser:
         formatter_class=arguments.HelpFormatter,
     )
     module.add_arguments(parser)
+    if parser.takes("reference"):
+        parser.epilog = _EPILOG
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
@@ -95,10 +107,34 @@ def _run(argv: Sequence[str]) -> int:
     command, *rest = words
     if command not in COMMANDS:
         raise _unknown(command)
-    module = importlib.import_module(f"luthier.cli.commands.{command}")
-    parsed, unknown = parser_of(command).parse(rest)
+    parsed, unknown = _parse(command, rest)
+    if spellings.HELP in rest and command in ("show", "train"):
+        return _help(command, parsed)
     parsed.argv = rest
-    return module.run(parsed, unknown)
+    return importlib.import_module(f"luthier.cli.commands.{command}").run(parsed, unknown)
+
+
+def _parse(command: str, words: list[str]) -> tuple[argparse.Namespace, list[errors.Problem]]:
+    """Return the arguments of a command, and what is wrong with its options."""
+    parser = parser_of(command)
+    if not (parser.takes("overrides") or parser.takes("reference")):
+        return parser.parse(words)
+    names_experiment = parser.takes("reference")
+    if names_experiment:
+        words = [word for word in words if word != spellings.HELP]
+    spelled, problems = spellings.translate(words, names_experiment)
+    parsed, unknown = parser.parse(spelled, spellings.flags(names_experiment))
+    return parsed, problems + unknown
+
+
+def _help(command: str, parsed: argparse.Namespace) -> int:
+    """Print what Fiddle's `--fdl_help` is for: the settings of the experiment, or the grammar."""
+    if not parsed.reference:
+        return _run(["help", "overrides"])
+    words = parsed.words if command == "show" else parsed.overrides
+    code = _run(["show", parsed.reference, *words, "--defaults"])
+    print("to change them: PATH=VALUE; `luthier help overrides` has all forms")
+    return code
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from luthier.errors import BadInput, Problem
 
-SETTINGS = ("packages",)
+EXAMPLES = {"packages": "my_package", "fiddlers": "my_package.fiddlers"}
+SETTINGS = tuple(EXAMPLES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,10 +20,12 @@ class Project:
     Args:
       root: The folder of its pyproject.toml; the working directory where there is none.
       packages: The user's modules that recorded graphs may name.
+      fiddlers: The user's modules whose fiddlers need no module before their name.
     """
 
     root: Path
     packages: tuple[str, ...] = ()
+    fiddlers: tuple[str, ...] = ()
 
 
 def find(start: Path | None = None) -> Project:
@@ -40,11 +43,11 @@ def find(start: Path | None = None) -> Project:
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
         if (folder / "pyproject.toml").is_file():
-            return Project(folder, _packages(folder / "pyproject.toml"))
+            return Project(folder, **_settings(folder / "pyproject.toml"))
     return Project(start)
 
 
-def _packages(path: Path) -> tuple[str, ...]:
+def _settings(path: Path) -> dict[str, tuple[str, ...]]:
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -63,16 +66,22 @@ def _packages(path: Path) -> tuple[str, ...]:
         for name in ours
         if name not in SETTINGS
     ]
-    packages = ours.get("packages", [])
-    remedy = 'write packages = ["my_package"]'
-    if not isinstance(packages, list):
-        problems.append(Problem(f"packages is not a list: {packages!r}", "", origin, remedy))
-        packages = []
-    problems += [
-        Problem(f"packages holds {name!r}, which is not a module name", "", origin, remedy)
-        for name in packages
-        if not (isinstance(name, str) and all(p.isidentifier() for p in name.split(".")))
-    ]
+    found = {name: _modules(ours, name, origin, problems) for name in SETTINGS}
     if problems:
         raise BadInput(problems)
-    return tuple(packages)
+    return found
+
+
+def _modules(ours: dict, setting: str, origin: str, problems: list[Problem]) -> tuple[str, ...]:
+    """Return a list of names of modules; what is wrong with it is added to the problems."""
+    names = ours.get(setting, [])
+    remedy = f'write {setting} = ["{EXAMPLES[setting]}"]'
+    if not isinstance(names, list):
+        problems.append(Problem(f"{setting} is not a list: {names!r}", "", origin, remedy))
+        return ()
+    problems += [
+        Problem(f"{setting} holds {name!r}, which is not a module name", "", origin, remedy)
+        for name in names
+        if not (isinstance(name, str) and all(p.isidentifier() for p in name.split(".")))
+    ]
+    return tuple(names)

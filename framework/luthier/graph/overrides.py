@@ -2,8 +2,8 @@
 
 The one function through which every front end edits a graph: the command line, gin, ConfigDict
 and sweeps. All statements are read first, then applied in order; all that is wrong is reported
-together.
-The forms are listed in `luthier.graph.grammar.statements` and `luthier.graph.grammar.literals`.
+together. The forms are listed in `luthier.graph.grammar.statements` and
+`luthier.graph.grammar.literals`; `luthier help overrides` has them all, with examples.
 
 A statement on a constant (`luthier.graph.value`) changes the constant, so all its users move; `:=`
 replaces it at this one path. A plain value cannot replace a node by `=`, and by `:=` only where the
@@ -18,15 +18,21 @@ from typing import Any
 
 from luthier.errors import BadInput, OverrideError, Problem
 from luthier.graph import signatures, values
-from luthier.graph.edits import copies, origins, setting, sharing
-from luthier.graph.grammar import arithmetic, expressions, fitting, literals, selection, types
+from luthier.graph.edits import copies, fiddlers, files, origins, scalars, setting, sharing, taking
+from luthier.graph.grammar import (
+    arithmetic,
+    expressions,
+    fitting,
+    literals,
+    selection,
+    types,
+)
 from luthier.graph.grammar.statements import Statement, parse_statement
 from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.paths import (
     Path,
     Place,
     child_of,
-    children,
     format_path,
     is_container,
     is_dataclass_instance,
@@ -42,32 +48,37 @@ from luthier.graph.signatures import UNSET
 Override = str | tuple[str, Any]
 
 
-def apply(graph: Any, overrides: Sequence[Override], origin: str = "argument") -> Any:
+def apply(
+    graph: Any,
+    overrides: Sequence[Override],
+    origin: str = "argument",
+    shelves: Sequence[str] = (),
+    *,
+    packages: Sequence[str] = (),
+    recorded: taking.Recorded | None = None,
+) -> Any:
     """Return a copy of `graph` with every override applied, in order.
 
     Args:
       graph: A node; it is not changed. Sharing, tags and history are kept in the copy.
-      overrides: Statements (`optimizer.b2=0.95`), or pairs of a path and a Python value.
+      overrides: Statements (`optimizer.b2=0.95`, `fiddler:NAME`, `file:FILE`), or pairs of a path
+        and a Python value.
       origin: What overrides are called in the history and in errors: the third one is
-        `argument 3: optimizer.b2=0.95`.
+        `argument 3: optimizer.b2=0.95`. Where it ends in a colon, as `trial 7:`, they are not
+        counted. What stands in a file is called `FILE:LINE: ...`.
+      shelves: Modules whose fiddlers may be named without their module.
+      packages: Modules that values may name, beside luthier, jax and the like, and those of the
+        nodes at hand.
+      recorded: Returns the graph of a recorded run, for `model=run:ID.model`; None where there are
+        no runs.
 
     Raises:
       OverrideError: One or more cannot be read or applied; all problems are in it.
     """
     problems: list[Problem] = []
-    statements: list[tuple[Statement, str]] = []
-    for index, override in enumerate(overrides, 1):
-        text = override if isinstance(override, str) else f"{override[0]}={override[1]!r}"
-        where = f"{origin} {index}: {text.strip()}"
-        try:
-            if isinstance(override, str):
-                statements.append((parse_statement(override), where))
-            else:
-                read = Statement("path", override[0], "=", "", override[1], has_value=True)
-                statements.append((read, where))
-        except Unreadable as error:
-            problems.append(dataclasses.replace(error.problem, origin=where))
-    editor = _Editor(copies.copy_graph(graph))
+    statements = list(_read_all(overrides, origin, problems))
+    around = expressions.Surroundings(packages=tuple(packages))
+    editor = _Editor(copies.copy_graph(graph), around, shelves, recorded)
     for statement, where in statements:
         try:
             editor.apply(statement, where)
@@ -80,17 +91,64 @@ def apply(graph: Any, overrides: Sequence[Override], origin: str = "argument") -
     return editor.graph
 
 
+def _read_all(
+    overrides: Sequence[Override], origin: str, problems: list[Problem]
+) -> Iterator[tuple[Statement, str]]:
+    """Yield each statement with its origin; what cannot be read is added to the problems."""
+    for index, override in enumerate(overrides, 1):
+        if not isinstance(override, str):
+            where = f"{_numbered(origin, index)}: {override[0]}={override[1]!r}"
+            yield Statement("path", override[0], "=", "", override[1], has_value=True), where
+            continue
+        text, at = override.strip(), _numbered(origin, index)
+        words = [(text, at)]
+        if text.startswith(files.FILE):
+            try:
+                words = list(files.read_words(text.removeprefix(files.FILE).strip()))
+            except BadInput as error:
+                told = f"{at}: {text}"
+                problems += [
+                    dataclasses.replace(p, origin=p.origin or told) for p in error.problems
+                ]
+                continue
+        for word, place in words:
+            try:
+                yield parse_statement(word), f"{place}: {word}"
+            except Unreadable as error:
+                problems.append(dataclasses.replace(error.problem, origin=f"{place}: {word}"))
+
+
+def _numbered(origin: str, index: int) -> str:
+    return origin.removesuffix(":") if origin.endswith(":") else f"{origin} {index}"
+
+
 class _Editor:
     """Applies statements to a graph in place."""
 
-    def __init__(self, graph: Any):
+    def __init__(
+        self,
+        graph: Any,
+        around: expressions.Surroundings,
+        shelves: Sequence[str],
+        recorded: taking.Recorded | None,
+    ):
         self.graph = graph
+        self._surroundings = around
+        self._shelves = shelves
+        self._recorded = recorded
         self._places: list[Place] | None = None
         self._read_before: dict[Any, Any] = {}
 
     def apply(self, statement: Statement, where: str) -> None:
         """Apply one statement to every place that it is about."""
         self._read_before.clear()
+        if statement.selector == "fiddler":
+            packages = self._surroundings.packages
+            self.graph = fiddlers.run_fiddler(
+                self.graph, statement.target, where, self._shelves, packages
+            )
+            self._places = None
+            return
         if statement.selector == "path":
             places = [self._find(parse_path(statement.target), statement)]
         else:
@@ -135,18 +193,22 @@ class _Editor:
             return
         annotation = annotation_at(self.graph, place)
         start = origins.now()
-        source = "" if statement.has_value else _alias_of(statement.text)
-        if source:
-            value = sharing.alias(self.graph, parse_path(place.path), parse_path(source))
-            fitting.check(value, annotation)
-            self._put(place, value, where, at_constant=False)
+        taken = None
+        if statement.operator in ("=", ":=") and not statement.has_value:
+            target = parse_path(place.path)
+            taken = taking.take(self.graph, target, statement.text, annotation, self._recorded)
+        if taken is not None:
+            if statement.operator != ":=":
+                self._refuse_on_node(place, taken[0], annotation, statement)
+            fitting.check(taken[0], annotation)
+            self._put(place, taken[0], where, at_constant=False)
             return
         if statement.operator in ("+=", "-=", "*="):
             value = self._combined(place, annotation, statement)
         else:
             value = self._read(place, annotation, statement)
         if statement.operator != ":=":
-            _refuse_scalar_on_node(place, value, annotation)
+            self._refuse_on_node(place, value, annotation, statement)
         fitting.check(value, fitting.expected(annotation, place.value))
         if values.is_value_node(value):
             into_constant = statement.operator != ":="
@@ -170,7 +232,7 @@ class _Editor:
             value = literals.interpret(statement.text, annotation, place.value, around)
         except Unreadable as error:
             if statement.operator == "=" and not error.problem.nearest and _is_scalar(statement):
-                _refuse_scalar_on_node(place, statement.text, annotation)
+                self._refuse_on_node(place, statement.text, annotation, statement)
             raise
         if type(value) in (bool, int, float, str) and not is_container(place.value):
             self._read_before[like] = value
@@ -179,12 +241,31 @@ class _Editor:
     def _around(self, place: Place) -> expressions.Surroundings:
         near = [place.value] if callable(place.value) and not is_node(place.value) else []
         near += [type(place.value)] if is_dataclass_instance(place.value) else []
-        near += [node.__fn_or_cls__ for node in (place.value, place.owner) if _is_node(node)]
-        return expressions.Surroundings(near, lambda parts: sharing.refer(self.graph, parts))
+        nodes = [node for node in (place.value, place.owner) if scalars.is_real_node(node)]
+        near += [node.__fn_or_cls__ for node in nodes]
+        return dataclasses.replace(
+            self._surroundings,
+            near=near,
+            reference=lambda parts: sharing.refer(self.graph, parts),
+        )
+
+    def _refuse_on_node(
+        self, place: Place, value: Any, annotation: Any, statement: Statement
+    ) -> None:
+        text = fitting.shown(statement.value) if statement.has_value else statement.text
+
+        def admits(field: Place) -> bool:
+            try:
+                literals.read(text, annotation_at(self.graph, field), field.value)
+            except (Unreadable, BadInput):
+                return False
+            return True
+
+        scalars.refuse_on_node(place, value, annotation, f"{statement.operator}{text}", admits)
 
     def _combined(self, place: Place, annotation: Any, statement: Statement) -> Any:
-        if _is_node(place.value):
-            _refuse_scalar_on_node(place, statement.text, Any)
+        if scalars.is_real_node(place.value):
+            self._refuse_on_node(place, statement.text, Any, statement)
         if place.value is UNSET or place.value is None:
             raise Unreadable(f"is not set, so {statement.operator} has nothing to work on; write =")
         around = self._around(place)
@@ -207,17 +288,10 @@ class _Editor:
             self._places = None
 
 
-def _alias_of(text: str) -> str:
-    for word in ("alias:", "&"):
-        if text.startswith(word):
-            return text.removeprefix(word).strip()
-    return ""
-
-
 def _is_scalar(statement: Statement) -> bool:
     if statement.has_value:
         return not is_node(statement.value)
-    return "(" not in statement.text and not _alias_of(statement.text)
+    return "(" not in statement.text and not statement.text.startswith(("alias:", "&"))
 
 
 class _Lazy:
@@ -228,36 +302,6 @@ class _Lazy:
 
     def __iter__(self) -> Iterator[Place]:
         return iter(self._places())
-
-
-def _is_node(value: Any) -> bool:
-    return is_node(value) and not values.is_value_node(value)
-
-
-def _refuse_scalar_on_node(place: Place, value: Any, annotation: Any) -> None:
-    """Raise where a plain value would silently throw a node away."""
-    is_node = _is_node(place.value) or is_dataclass_instance(place.value)
-    if not is_node or _is_node(value) or is_dataclass_instance(value):
-        return
-    if value is None and types.fits(None, annotation):
-        return
-    if callable(value) and not isinstance(value, type) and not values.is_value_node(value):
-        return
-    target = place.value.__fn_or_cls__ if _is_node(place.value) else type(place.value)
-    name = getattr(target, "__name__", str(target))
-    hidden = signatures.inherited(target)
-    fields = [
-        join(place.path, part)
-        for part, child, _ in children(place.value, unset=True)
-        if not (child is UNSET and part in hidden)
-    ]
-    given = value if isinstance(value, str) else fitting.shown(value)
-    remedy = f"set one of its fields ({', '.join(fields[:6])}{', ...' if len(fields) > 6 else ''})"
-    if not fields:
-        remedy = "replace it by another node"
-    if isinstance(value, type):
-        remedy = f"to replace the node, write {value.__name__}()"
-    raise Unreadable(Problem(f"is a {name} node, which {given} cannot replace", remedy=remedy))
 
 
 def annotation_at(graph: Any, place: Place) -> Any:

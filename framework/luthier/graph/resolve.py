@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import importlib.util
 import inspect
 import os
@@ -16,8 +14,8 @@ from typing import Any
 import fiddle as fdl
 
 from luthier.errors import BadInput, Problem, UnknownReference
-from luthier.graph import signatures
-from luthier.graph.grammar import calls, expressions, literals, names
+from luthier.graph.grammar import names
+from luthier.graph.grammar.given import call, read_arguments
 from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.paths import nearest
 
@@ -56,9 +54,9 @@ def _resolve(reference: str) -> fdl.Config:
             dotted = os.path.normpath(module_name).removesuffix(".py").replace(os.sep, ".")
             remedy = f"write the module instead of the file: {dotted.lstrip('.')}"
         raise Unreadable(Problem(f"{reference!r} is not a reference", remedy=remedy))
-    module = _find_module(module_name)
+    module = find_module(module_name)
     function = _find_function(module, name)
-    given = _read_arguments(function, f"{module_name}:{name}", bracket + rest)
+    given = read_arguments(function, f"{module_name}:{name}", bracket + rest)
     graph = _call(function, f"{module_name}:{name}", given)
     if not isinstance(graph, fdl.Buildable):
         kind = type(graph).__name__
@@ -67,7 +65,15 @@ def _resolve(reference: str) -> fdl.Config:
     return graph
 
 
-def _find_module(name: str) -> types.ModuleType:
+def find_module(name: str) -> types.ModuleType:
+    """Return a module, imported.
+
+    Args:
+      name: Its full name.
+
+    Raises:
+      Unreadable: There is none of this name, or its code fails.
+    """
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         at = ".".join(parts[:depth])
@@ -129,39 +135,9 @@ def _find_function(module: types.ModuleType, name: str) -> Callable[..., Any]:
     raise Unreadable(Problem(what, nearest=near, remedy=remedy))
 
 
-def _read_arguments(function: Callable[..., Any], name: str, text: str) -> dict[Any, Any]:
-    given: dict[Any, Any] = {}
-    if text:
-        try:
-            tree = ast.parse(f"f{text}", mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise Unreadable(f"cannot read the arguments {text!r} of {name}") from None
-        if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
-            raise Unreadable(f"cannot read the arguments {text!r} of {name}")
-        hints = signatures.type_hints(function)
-        defaults = signatures.arguments(function).defaults
-        around = expressions.Surroundings([function])
-        for part, item in calls.bind(function, name, tree).items():
-            default = defaults.get(part, signatures.UNSET)
-            source = ast.get_source_segment(f"f{text}", item) or ast.unparse(item)
-            try:
-                given[part] = literals.read(source, hints.get(part, Any), default, around)
-            except Unreadable as error:
-                what = f"argument {part} of {name}: {error.problem.what}"
-                raise Unreadable(dataclasses.replace(error.problem, what=what)) from None
-    missing = [part for part in signatures.arguments(function).required if part not in given]
-    if missing:
-        example = ", ".join(f"{part}=..." for part in missing)
-        remedy = f"write {name}({example})"
-        raise Unreadable(Problem(f"{name} needs {', '.join(missing)}", remedy=remedy))
-    return given
-
-
 def _call(function: Callable[..., Any], name: str, given: dict[Any, Any]) -> Any:
-    by_position = [given[part] for part in sorted(p for p in given if isinstance(p, int))]
-    by_name = {part: value for part, value in given.items() if isinstance(part, str)}
     try:
-        return function(*by_position, **by_name)
+        return call(function, given)
     except BadInput:
         raise
     except Exception as error:  # whatever the user's code raises

@@ -141,7 +141,7 @@ BAD = [
     ("bf61", DTypeLike, "'bf61' is not a dtype; did you mean bf16?"),
     ("3", DTypeLike, "3 is not a dtype"),
     ("foo", Any, "there is nothing called 'foo'; give its full name"),
-    ("os.sytem", Any, "os has no 'sytem'; did you mean os.system?"),
+    ("os.sytem", Any, "'os.sytem' may not be imported: 'os' is not on the list"),
     ("Mlp", parts.Layer, "Mlp is not a Layer; for a node, write Mlp()"),
     ("Mlp(hiden=3)", parts.Layer, "Mlp has no argument 'hiden'; did you mean hidden?"),
     ("Mlp(hidden=x)", parts.Layer, "Mlp(hidden=...): there is nothing called 'x'"),
@@ -223,15 +223,15 @@ def test_bare_names_of_the_annotation():
 
 
 def test_templates():
-    name = "graph_toys.parts.Mlp"
-    assert isinstance(read(f"partial:{name}(dim=3)"), fdl.Partial)
-    assert isinstance(read(f"partial:{name}"), fdl.Partial)
-    assert type(read(f"{name}(dim=3)")) is fdl.Config
+    name, around = "graph_toys.parts.Mlp", Surroundings(packages=("graph_toys",))
+    assert isinstance(read(f"partial:{name}(dim=3)", around=around), fdl.Partial)
+    assert isinstance(read(f"partial:{name}", around=around), fdl.Partial)
+    assert type(read(f"{name}(dim=3)", around=around)) is fdl.Config
     # What replaces a template is one.
-    assert isinstance(read(f"{name}(dim=3)", Any, fdl.Partial(parts.Layer)), fdl.Partial)
-    assert type(read(f"config:{name}()", Any, fdl.Partial(parts.Layer))) is fdl.Config
+    assert isinstance(read(f"{name}(dim=3)", Any, fdl.Partial(parts.Layer), around), fdl.Partial)
+    assert type(read(f"config:{name}()", Any, fdl.Partial(parts.Layer), around)) is fdl.Config
     # So is an NNX module that nobody gave its rngs, also inside of others.
-    node = read("graph_toys.modules.Net(3, block=Dense(out=4))")
+    node = read("graph_toys.modules.Net(3, block=Dense(out=4))", around=around)
     assert isinstance(node, fdl.Partial)
     assert node.block == fdl.Partial(modules.Dense, out=4)
 
@@ -244,7 +244,7 @@ def test_references():
         asked.append(path)
         return dim
 
-    around = Surroundings(reference=reference)
+    around = Surroundings(reference=reference, packages=("graph_toys",))
     for text in ("$model.dim*4", "ref:model.dim*4", "ref: model.dim * 4"):
         node = read(text, int, UNSET, around)
         assert evaluate(node) == 64

@@ -27,7 +27,7 @@ from luthier.graph.grammar.unreadable import Unreadable
     ],
 )
 def test_names_that_are_known_everywhere(name, expected):
-    assert names.find_object(name) is expected
+    assert names.find_object(name, packages=("graph_toys",)) is expected
 
 
 def test_classes_of_the_annotation_come_first():
@@ -56,13 +56,15 @@ def test_what_stands_beside_the_callables_at_hand():
         ("jax.nn", "jax.nn is a module, not a value"),
         ("os", "there is nothing called 'os'"),
         ("optax.__builtins__", "'optax.__builtins__' is private"),
+        ("os.sytem", "'os.sytem' may not be imported: 'os' is not on the list"),
+        ("optax._src.alias.sgd", "'optax._src.alias.sgd' is private"),
         ("graph_toys.broken_import.x", "importing graph_toys.broken_import failed: "),
         ("graph_toys.broken_import.x", "broken_import.py:3: ModuleNotFoundError"),
     ],
 )
 def test_what_is_not_known(name, message):
     with pytest.raises(Unreadable) as caught:
-        names.find_object(name)
+        names.find_object(name, packages=("graph_toys",))
     assert message in str(caught.value)
 
 

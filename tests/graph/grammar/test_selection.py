@@ -73,6 +73,8 @@ def test_patterns(graph, pattern, expected):
         ("class:Zzz.hidden", "the graph has no node of Zzz; there are Cosine, Evaluation"),
         ("class:Mlp.hiden", "class:Mlp.hiden: Mlp has no 'hiden'; did you mean class:Mlp.hidden?"),
         ("class:Mlp", "class:Mlp names no field; write class:Mlp.FIELD=VALUE"),
+        ("class:Mlp.", "class:Mlp names no field; write class:Mlp.FIELD=VALUE"),
+        ("class:.", "class: names no field"),
         ("tag:Rat", "no argument is tagged 'Rat'; did you mean tag:Rate?"),
         ("tag:Zzz", "no argument is tagged 'Zzz'; there are Rate"),
     ],

@@ -46,12 +46,15 @@ def test_statements(text, expected):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("abc", "expected PATH=VALUE (or :=, +=, -=, *=, PATH~, reset:PATH), got 'abc'"),
+        ("abc", "expected PATH=VALUE (or :=, +=, -=, *=, reset:PATH, fiddler:NAME), got 'abc'"),
         ("", "got ''"),
         ("=3", "got '=3'; the path is missing"),
         ("any: =3", "the path is missing"),
         ("~", "the path is missing"),
-        ("a=", "'a=' has no value; write a~ to reset it, a=None for nothing, a='' for no text"),
+        (
+            "a=",
+            "'a=' has no value; write reset:a to reset it, a=None for nothing, a='' for no text",
+        ),
         ("a+=", "'a+=' has no value"),
         ("--fdl.", "got '--fdl.'"),
     ],

@@ -14,13 +14,25 @@ from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.paths import Part, nearest
 
 
-def bind(target: Any, name: str, tree: ast.Call) -> dict[Part, ast.expr]:
+def slots(target: Any, taken: int = 0) -> list[Part]:
+    """Return the arguments that can be given by position: by index where they have no names.
+
+    Args:
+      target: A class or function.
+      taken: How many of the first ones are given already.
+    """
+    known = signatures.arguments(target)
+    return [*range(len(known.positional_only)), *known.names][taken:]
+
+
+def bind(target: Any, name: str, tree: ast.Call, taken: int = 0) -> dict[Part, ast.expr]:
     """Return the arguments of a call by name, unread.
 
     Args:
       target: The class or function.
       name: What it is called in the text.
       tree: The call.
+      taken: How many of the first arguments the caller gives itself.
 
     Raises:
       Unreadable: It takes no such argument, or cannot be a node at all.
@@ -29,19 +41,20 @@ def bind(target: Any, name: str, tree: ast.Call) -> dict[Part, ast.expr]:
     known = signatures.arguments(target)
     if any(isinstance(item, ast.Starred) for item in tree.args):
         raise Unreadable("* is not allowed in a value")
-    slots: list[Part] = [*range(len(known.positional_only)), *known.names]
-    if len(tree.args) > len(slots):
-        takes = f"{name} takes {len(slots)} arguments, not {len(tree.args)}"
+    free = slots(target, taken)
+    names = [part for part in free if isinstance(part, str)]
+    if len(tree.args) > len(free):
+        takes = f"{name} takes {len(free)} arguments, not {len(tree.args)}"
         raise Unreadable(f"{takes} without a name")
-    given: dict[Part, ast.expr] = dict(zip(slots, tree.args, strict=False))
+    given: dict[Part, ast.expr] = dict(zip(free, tree.args, strict=False))
     for keyword in tree.keywords:
         if keyword.arg is None:
             raise Unreadable("** is not allowed in a value")
         if keyword.arg in given:
             raise Unreadable(f"{name} is given {keyword.arg!r} twice")
-        if keyword.arg not in known.names and not known.has_kwargs:
-            close = nearest(keyword.arg, known.names)
-            remedy = "" if close else f"it takes {', '.join(known.names) or 'none'}"
+        if keyword.arg not in names and not known.has_kwargs:
+            close = nearest(keyword.arg, names)
+            remedy = "" if close else f"it takes {', '.join(names) or 'none'}"
             what = f"{name} has no argument {keyword.arg!r}"
             raise Unreadable(Problem(what, nearest=close, remedy=remedy))
         given[keyword.arg] = keyword.value

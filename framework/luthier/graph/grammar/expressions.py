@@ -42,11 +42,13 @@ class Surroundings:
       reference: Returns the value node for a path that the value refers to; None where references
         have no meaning.
       only_references: Whether every name is a path of the graph (`ref:model.dim * 4`).
+      packages: Modules that values may name, beside those that every value may.
     """
 
     near: Sequence[Any] = ()
     reference: Callable[[Path], Any] | None = None
     only_references: bool = False
+    packages: Sequence[str] = ()
 
 
 def parse(text: str) -> tuple[str, ast.expr]:
@@ -200,12 +202,18 @@ class Reader:
         if text in names.DTYPES and (Any in wanted or types.is_dtype_annotation(annotation)):
             return names.dtype(text)
         try:
-            return names.find_object(text, annotation, self._around.near)
-        except Unreadable:
+            return self._find(text, annotation)
+        except Unreadable as error:
             is_text = str in wanted or types.element(annotation, tuple) is str
             if is_text and not types.is_dtype_annotation(annotation):
                 return self._source(tree)
+            if Any in wanted and isinstance(tree, ast.Name) and not error.problem.remedy:
+                remedy = "in quotes, it would be text"
+                raise Unreadable(dataclasses.replace(error.problem, remedy=remedy)) from None
             raise
+
+    def _find(self, name: str, annotation: Any) -> Any:
+        return names.find_object(name, annotation, self._around.near, self._around.packages)
 
     def _call(self, tree: ast.Call, annotation: Any) -> fdl.Buildable:
         kind, self._kind = self._kind, None
@@ -213,7 +221,7 @@ class Reader:
         name = ast.unparse(tree.func)
         if not re.fullmatch(r"\w+(\.\w+)*", name):
             raise Unreadable(f"{name!r} cannot be called in a value")
-        target = names.find_object(name, annotation, self._around.near)
+        target = self._find(name, annotation)
         arguments = calls.bind(target, name, tree)
         hints, defaults = signatures.type_hints(target), signatures.arguments(target).defaults
         outer = self._around

@@ -1,7 +1,9 @@
 """Names in values: `optax.sgd`, `jnp.bfloat16`, `WarmupCosine`, `layers.GatedMlp`.
 
 A name is looked for, in this order, among the classes of the annotation, what stands beside the
-callables at hand (in their modules), luthier's rooms and what they export, and as an import.
+callables at hand (in their modules), luthier's rooms and what they export, and as an import. Only
+what a record may name is imported: luthier, jax, flax and the like, the packages of the callables
+at hand, and those that the caller allows.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import luthier
-from luthier.errors import Problem
+from luthier.errors import BadInput, Problem
+from luthier.graph import public_names
 from luthier.graph.edits.origins import short_file
 from luthier.graph.grammar import types as annotation_types
 from luthier.graph.grammar.unreadable import Unreadable
@@ -47,6 +50,8 @@ DTYPES = {
 }
 """Dtypes by the names that people use, and their names in `jax.numpy`."""
 
+_PLAIN = (bool, int, float, str, tuple, list, dict, type(None))
+
 
 def dtype(name: str) -> Any:
     """Return a dtype of `jax.numpy` by one of its names; None where there is none."""
@@ -55,20 +60,39 @@ def dtype(name: str) -> Any:
     return getattr(importlib.import_module("jax.numpy"), DTYPES[name])
 
 
-def find_object(name: str, annotation: Any = Any, near: Sequence[Any] = ()) -> Any:
+def find_object(
+    name: str, annotation: Any = Any, near: Sequence[Any] = (), packages: Sequence[str] = ()
+) -> Any:
     """Return the object that a name in a value means.
 
     Args:
       name: A bare or dotted name.
       annotation: The annotation of the place that the value is for.
       near: Callables whose modules are searched too.
+      packages: Modules that may be named, beside those that every value may.
 
     Raises:
-      Unreadable: There is none, or its module cannot be imported.
+      Unreadable: There is none, it may not be imported, or its module cannot be.
     """
     head, *rest = name.split(".")
     if any(part.startswith("__") for part in (head, *rest)):
         raise Unreadable(f"{name!r} is private")
+    allowed = (*packages, *_packages_at_hand(annotation, near))
+    found = _find(name, head, rest, annotation, near, allowed)
+    home = public_names.home(found)
+    if rest and not isinstance(found, _PLAIN) and not public_names.is_allowed(home, allowed):
+        raise Unreadable(f"{name!r} may not be used: it is defined in {home!r}")
+    return found
+
+
+def _find(
+    name: str,
+    head: str,
+    rest: Sequence[str],
+    annotation: Any,
+    near: Sequence[Any],
+    allowed: Sequence[str],
+) -> Any:
     for found in _in_reach(head, annotation, near):
         return _follow(found, head, rest)
     rooms = _rooms()
@@ -86,10 +110,14 @@ def find_object(name: str, annotation: Any = Any, near: Sequence[Any] = ()) -> A
         remedy = "give its full name (package.module.Name), or quote it if it is text"
         remedy = "" if close else remedy
         raise Unreadable(Problem(f"there is nothing called {name!r}", nearest=close, remedy=remedy))
-    found = _follow(import_module(full[0]), full[0], full[1:])
-    if isinstance(found, types.ModuleType):
-        raise Unreadable(f"{name} is a module, not a value")
-    return found
+    try:
+        if public_names.is_allowed(full[0], allowed):  # else the next line says so
+            found = _follow(import_module(full[0]), full[0], full[1:])
+            if isinstance(found, types.ModuleType):
+                raise Unreadable(f"{name} is a module, not a value")
+        return public_names.load_object(".".join(full), allowed)
+    except BadInput as error:
+        raise Unreadable(error.problems[0]) from error
 
 
 def words(annotation: Any) -> dict[str, type]:
@@ -159,6 +187,14 @@ def _family(cls: Any) -> Iterator[type]:
             seen.add(found)
             yield found
             pending += type.__subclasses__(found)
+
+
+def _packages_at_hand(annotation: Any, near: Sequence[Any]) -> list[str]:
+    members = annotation_types.members(annotation)
+    modules = [cls.__module__ for member in members for cls in _family(member)]
+    modules += [module.__name__ for module in _modules_of(near)]
+    packages = dict.fromkeys(module.split(".")[0] for module in modules)
+    return [package for package in packages if package not in sys.stdlib_module_names]
 
 
 def _modules_of(near: Sequence[Any]) -> Iterator[types.ModuleType]:

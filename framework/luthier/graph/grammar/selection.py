@@ -106,11 +106,12 @@ def _by_class(graph: Any, statement: Statement, places: Sequence[Place]) -> list
     for count in range(len(words) - 1, 0, -1):
         wanted = ".".join(words[:count])
         matching = [place for place in nodes if wanted in _titles(place.value.__fn_or_cls__)]
-        if matching:
-            field = ".".join(words[count:])
+        field = ".".join(words[count:])
+        if matching and field:
             return _fields(graph, matching, wanted, field, places)
-    if len(words) == 1:
-        what = f"class:{words[0]} names no field; write class:{words[0]}.FIELD=VALUE"
+    if len(words) == 1 or not words[-1]:
+        name = statement.target.rstrip(".")
+        what = f"class:{name} names no field; write class:{name}.FIELD=VALUE"
         raise Unreadable(Problem(what))
     known = {title for p in nodes for title in _titles(p.value.__fn_or_cls__) if "." not in title}
     what = f"class:{statement.target}: the graph has no node of {words[0]}"

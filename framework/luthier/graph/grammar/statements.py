@@ -1,9 +1,11 @@
 """Statements of the override grammar, before the graph is looked at.
 
-    PATH=VALUE   PATH:=VALUE   PATH+=VALUE   PATH-=VALUE   PATH*=VALUE   PATH~   reset:PATH
+    PATH=VALUE   PATH:=VALUE   PATH+=VALUE   PATH-=VALUE   PATH*=VALUE   reset:PATH (PATH~)
+    fiddler:NAME   fiddler:NAME(ARGUMENTS)
 
 PATH may be `any:SUFFIX` (`**.SUFFIX`), hold `*` for one part and `**` for any number of them, or be
 `class:NAME.FIELD` (`@NAME.FIELD`) or `tag:NAME` (`#NAME`). `--fdl.PATH=VALUE` is accepted too.
+`file:FILE`, which stands for the words in a file, is read by `luthier.graph.edits.files`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Any
 from luthier.errors import Problem
 from luthier.graph.grammar.unreadable import Unreadable
 
-EXPECTED = "expected PATH=VALUE (or :=, +=, -=, *=, PATH~, reset:PATH)"
+EXPECTED = "expected PATH=VALUE (or :=, +=, -=, *=, reset:PATH, fiddler:NAME)"
+FIDDLER = "fiddler:"
 
 _WORDS = {"any:": "any", "class:": "class", "tag:": "tag", "**.": "any", "@": "class", "#": "tag"}
 _OPERATORS = (":=", "+=", "-=", "*=", "=")
@@ -25,9 +28,9 @@ class Statement:
     """One override.
 
     Args:
-      selector: How `target` is meant: `path`, `any`, `glob`, `class` or `tag`.
-      target: The path, suffix, pattern, class and field, or tag.
-      operator: `=`, `:=`, `+=`, `-=`, `*=` or `~`.
+      selector: How `target` is meant: `path`, `any`, `glob`, `class`, `tag` or `fiddler`.
+      target: The path, suffix, pattern, class and field, tag, or call of a fiddler.
+      operator: `=`, `:=`, `+=`, `-=`, `*=` or `~`; empty for a fiddler.
       text: The value as it was written.
       value: The value itself, where the override came from Python and not as text.
       has_value: Whether `value` counts instead of `text`.
@@ -51,6 +54,11 @@ def parse_statement(text: str) -> Statement:
       Unreadable: It has no operator, no path or no value.
     """
     left = text.strip().removeprefix("--fdl.").strip()
+    if left.startswith(FIDDLER):
+        call = left.removeprefix(FIDDLER).strip()
+        if not call:
+            raise Unreadable(Problem(f"{EXPECTED}, got {text!r}", remedy="the name is missing"))
+        return Statement("fiddler", call, "")
     if left.startswith("reset:"):
         return _statement(text, left.removeprefix("reset:"), "~", "")
     position, operator = _find_operator(left)
@@ -59,7 +67,8 @@ def parse_statement(text: str) -> Statement:
             return _statement(text, left[:-1], "~", "")
         if left.startswith("~"):
             return _statement(text, left[1:], "~", "")
-        raise Unreadable(Problem(f"{EXPECTED}, got {text!r}"))
+        remedy = "a comment has a space behind its #" if left.startswith("#") else ""
+        raise Unreadable(Problem(f"{EXPECTED}, got {text!r}", remedy=remedy))
     return _statement(text, left[:position], operator, left[position + len(operator) :].strip())
 
 
@@ -84,6 +93,7 @@ def _find_operator(text: str) -> tuple[int, str]:
 
 def _statement(text: str, target: str, operator: str, value: str) -> Statement:
     target, selector = target.strip(), "path"
+    written = target
     for word, kind in _WORDS.items():
         if target.startswith(word):
             target, selector = target.removeprefix(word).strip(), kind
@@ -94,6 +104,7 @@ def _statement(text: str, target: str, operator: str, value: str) -> Statement:
     if not target:
         raise Unreadable(Problem(f"{EXPECTED}, got {text!r}", remedy="the path is missing"))
     if operator != "~" and not value:
-        remedy = f"write {target}~ to reset it, {target}=None for nothing, {target}='' for no text"
+        remedy = f"write reset:{written} to reset it, {written}=None for nothing, {written}='' for "
+        remedy += "no text"
         raise Unreadable(Problem(f"{text!r} has no value", remedy=remedy))
     return Statement(selector, target, operator, value)

@@ -1,0 +1,139 @@
+"""Flags of Fiddle and Pax on the command line, as words of the grammar at the same place.
+
+--fdl.PATH=VALUE, --fdl_set PATH=VALUE         PATH=VALUE
+--fdl_tag.NAME=VALUE, --fdl_tags_set ...       tag:NAME=VALUE
+--fiddler NAME                                 fiddler:NAME
+--overrides FILE                               file:FILE
+--job_log_dir DIR                              records.directory=DIR
+--fdl_config REF, --fdl_config_file FILE.json  the experiment
+--exp MODULE.NAME                              the experiment, also below configs/
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from luthier.cli.commands import list as listing
+from luthier.errors import BadInput, Problem, UnknownReference
+
+HELP = "--fdl_help"
+
+_PREFIXES = {"--fdl.": "", "--fdl_tag.": "tag:"}
+_WORDS = {
+    "--fdl_set": "",
+    "--fdl_tags_set": "tag:",
+    "--fiddler": "fiddler:",
+    "--overrides": "file:",
+    "--job_log_dir": "records.directory=",
+}
+
+
+def flags(names_experiment: bool = True) -> tuple[str, ...]:
+    """Return the flags with a value that `translate` knows.
+
+    Args:
+      names_experiment: Whether to include those that name the experiment.
+    """
+    return (*_WORDS, *(_EXPERIMENTS if names_experiment else ()))
+
+
+def translate(
+    words: Sequence[str], names_experiment: bool = True
+) -> tuple[list[str], list[Problem]]:
+    """Return `words` with the flags of Fiddle and Pax as words of the grammar.
+
+    Args:
+      words: The words after the command.
+      names_experiment: Whether the first of them names an experiment.
+
+    Returns:
+      The words, the experiment first where a flag names it; and what is wrong with the flags.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    known = flags(names_experiment)
+    experiments: list[str] = []
+    made: list[str] = []
+    problems: list[Problem] = []
+    coming = iter(range(end))
+    for index in coming:
+        word = words[index]
+        prefix = next((p for p in _PREFIXES if word.startswith(p)), "")
+        name, equals, value = word.partition("=")
+        if prefix:
+            made.append(_PREFIXES[prefix] + word.removeprefix(prefix))
+            continue
+        if name not in known:
+            made.append(word)
+            continue
+        if not equals and index + 1 < end:
+            value = words[next(coming)]
+        if not value:
+            problems.append(Problem(f"{name} has no value", remedy="`luthier help overrides`"))
+        elif name in _WORDS:
+            made.append(_WORDS[name] + value)
+        else:
+            try:
+                experiments.append(_EXPERIMENTS[name](value))
+            except BadInput as error:
+                problems += error.problems
+                experiments.append("")  # it was named, so nobody need say that it was not
+    if len(experiments) > 1:
+        what = f"two experiments are named: {' and '.join(experiments)}"
+        problems.append(Problem(what, remedy="leave out one"))
+    return [*experiments[:1], *made, *words[end:]], problems
+
+
+def find_experiment(name: str) -> str:
+    """Return the reference of an experiment by its name of Pax, as `pax_c4.C4Spmd1B`.
+
+    Args:
+      name: Module and function, with a dot or a colon between them: as they stand, or the end of
+        an experiment's name below configs/.
+
+    Raises:
+      UnknownReference: There is none, or several; the problem holds the nearest.
+    """
+    target, bracket, given = name.partition("(")
+    wanted = target.replace(":", ".")
+    folder = Path.cwd() / "configs"
+    found = listing.find(folder) if folder.is_dir() else ()
+    known = {listed.reference.replace(":", "."): listed.reference for listed in found}
+    fitting = [known[dotted] for dotted in known if f".{dotted}".endswith(f".{wanted}")]
+    if wanted in known or len(fitting) == 1:
+        return known.get(wanted, fitting[0]) + bracket + given
+    if fitting:
+        remedy = "write more of the name"
+        raise UnknownReference(Problem(f"{name!r} may mean {' and '.join(fitting)}", remedy=remedy))
+    if _exists(wanted.split(".")[0]):
+        module, _, last = wanted.rpartition(".")
+        is_module = ":" not in target and (not module or _exists(wanted))
+        return name if ":" in target or is_module else f"{module}:{last}{bracket}{given}"
+    from luthier.graph.paths import nearest
+
+    count = wanted.count(".") + 1
+    ends = {".".join(dotted.split(".")[-count:]): known[dotted] for dotted in known}
+    near = [ends[end] for end in nearest(wanted, ends)]
+    what = f"there is no experiment {name!r}, as it stands or below configs/"
+    raise UnknownReference(Problem(what, nearest=near, remedy="`luthier list` shows them"))
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _recorded(file: str) -> str:
+    if not Path(file).is_file():
+        raise UnknownReference(Problem(f"--fdl_config_file: there is no file {file!r}"))
+    return file
+
+
+_EXPERIMENTS: dict[str, Callable[[str], str]] = {
+    "--fdl_config": str,
+    "--fdl_config_file": _recorded,
+    "--exp": find_experiment,
+}

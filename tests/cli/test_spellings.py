@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+
+from luthier.cli import spellings
+from luthier.errors import UnknownReference
+
+
+@pytest.fixture
+def experiments(tmp_path, monkeypatch):
+    for name in ("configs/lm/small.py", "configs/lm/twin.py", "configs/vision/twin.py"):
+        place = tmp_path / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("def experiment():\n    pass\ndef Big() -> 'Experiment':\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_flags_become_words_at_their_place():
+    words = ["a", "x=1", "--fdl.x.y=1", "--fdl_set", "z=2", "--fiddler", "f(1)", "--new", "w~"]
+    translated = ["a", "x=1", "x.y=1", "z=2", "fiddler:f(1)", "--new", "w~"]
+    assert spellings.translate(words) == (translated, [])
+
+
+def test_values_may_hold_anything():
+    assert spellings.translate(["--fdl_set=w=3"]) == (["w=3"], [])
+    assert spellings.translate(["--fdl_set", "--fdl.x=1"]) == (["--fdl.x=1"], [])
+    assert spellings.translate(["--overrides", "a b.txt"]) == (["file:a b.txt"], [])
+
+
+def test_two_dashes_end_the_flags():
+    assert spellings.translate(["a", "--", "--fdl.x=1"]) == (["a", "--", "--fdl.x=1"], [])
+    _, problems = spellings.translate(["a", "--fdl_set", "--", "x=1"])
+    assert [problem.what for problem in problems] == ["--fdl_set has no value"]
+
+
+def test_a_command_without_an_experiment_has_no_flags_that_name_one():
+    assert spellings.translate(["--exp", "a"], names_experiment=False) == (["--exp", "a"], [])
+    assert "--exp" not in spellings.flags(names_experiment=False)
+    assert {"--exp", "--fiddler"} <= set(spellings.flags())
+
+
+def test_the_experiment_stands_first_and_once():
+    assert spellings.translate(["a=1", "--fdl_config=b.c:d(e=1)"])[0] == ["b.c:d(e=1)", "a=1"]
+    words, problems = spellings.translate(["--fdl_config", "a", "--fdl_config", "b"])
+    assert words == ["a"]
+    assert [str(problem) for problem in problems] == [
+        "two experiments are named: a and b; leave out one"
+    ]
+
+
+def test_an_experiment_that_does_not_exist_was_still_named(experiments):
+    words, problems = spellings.translate(["--exp=lm.smal", "a=1"])
+    assert words == ["", "a=1"]
+    assert problems[0].nearest == ["configs.lm.small"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("configs.lm.small", "configs.lm.small"),
+        ("lm.small", "configs.lm.small"),
+        ("small", "configs.lm.small"),
+        ("small.Big", "configs.lm.small:Big"),
+        ("small:Big", "configs.lm.small:Big"),
+        ("small(layers=2)", "configs.lm.small(layers=2)"),
+        ("configs.lm.small.Other", "configs.lm.small:Other"),  # not listed, but it may be there
+        ("configs.lm.small:Other(1)", "configs.lm.small:Other(1)"),
+        ("vision.twin", "configs.vision.twin"),
+    ],
+)
+def test_names_of_experiments(experiments, name, reference):
+    assert spellings.find_experiment(name) == reference
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("twin", "'twin' may mean configs.lm.twin and configs.vision.twin; write more of the name"),
+        (
+            "pax_c4.C4Spmd1BAdam4Replicas",
+            "there is no experiment 'pax_c4.C4Spmd1BAdam4Replicas', as it stands or below "
+            "configs/; `luthier list` shows them",
+        ),
+        (
+            "small.Bigg",
+            "there is no experiment 'small.Bigg', as it stands or below configs/; "
+            "did you mean configs.lm.small:Big?; `luthier list` shows them",
+        ),
+    ],
+)
+def test_names_of_no_experiment(experiments, name, message):
+    with pytest.raises(UnknownReference) as caught:
+        spellings.find_experiment(name)
+    assert str(caught.value) == message
+
+
+def test_without_a_folder_of_experiments(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownReference):
+        spellings.find_experiment("a.b")

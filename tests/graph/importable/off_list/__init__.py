@@ -1,0 +1,3 @@
+"""Nothing may import this."""
+
+raise AssertionError("off_list was imported")
