@@ -10,6 +10,7 @@ from typing import Any
 from luthier.errors import BadInput, Problem, RunError
 
 RUN = "run:"
+STUDY = "study:"
 RUNS = "runs"
 """Where runs are looked for."""
 
@@ -18,8 +19,9 @@ def load_reference(reference: str, packages: Sequence[str] = ()) -> Any:
     """Return the graph that a reference names.
 
     Args:
-      reference: `configs.lm.quickstart`, `package.module:function(a=1)`, or a run that was
-        recorded: its folder, or `run:` with its id, the beginning of it, NAME/ID or `last`.
+      reference: `configs.lm.quickstart`, `package.module:function(a=1)`; a run that was recorded:
+        its folder, or `run:` with its id, the beginning of it, NAME/ID or `last`; or a trial of a
+        study, `study:NAME/17`.
       packages: The user's packages that a recorded graph may name.
 
     Returns:
@@ -28,6 +30,10 @@ def load_reference(reference: str, packages: Sequence[str] = ()) -> Any:
     Raises:
       BadInput: There is nothing of that name, several runs are meant, or it cannot be read.
     """
+    if reference.startswith(STUDY):
+        from luthier import sweep
+
+        return sweep.trial_graph(reference.removeprefix(STUDY))
     run = find_run(reference)
     if run is not None:
         return _load_run(run, packages)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import dataclasses
 
 import fiddle as fdl
 import jax
@@ -9,7 +10,7 @@ from fiddle import daglish
 from graph_toys import parts
 
 from luthier.durations import Steps
-from luthier.graph import copy_graph, value
+from luthier.graph import apply, copy_graph, value
 from luthier.graph.edits.copies import as_node
 
 Pair = collections.namedtuple("Pair", "a b")
@@ -77,3 +78,21 @@ def test_instances_of_dataclasses_become_nodes():
     )
     assert "every" not in node.__arguments__  # equal to the default
     assert as_node(3) == 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """An instance that holds what can be changed."""
+
+    ranges: dict = dataclasses.field(default_factory=dict)
+    rows: list = dataclasses.field(default_factory=list)
+
+
+def test_a_change_inside_an_instance_leaves_the_instance_as_it_was():
+    tables = Tables({"a": 1, "deep": {"b": 2}}, [3, [4]])
+    graph = fdl.Config(dict, extra=tables)
+    words = [("extra.ranges.a", 10), ("extra.ranges.deep.b", 20), ("extra.rows[1][0]", 40)]
+    made = apply(graph, words)
+    assert (made.extra.ranges, made.extra.rows) == ({"a": 10, "deep": {"b": 20}}, [3, [40]])
+    assert tables == Tables({"a": 1, "deep": {"b": 2}}, [3, [4]])
+    assert graph.extra is tables

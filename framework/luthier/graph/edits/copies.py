@@ -74,7 +74,10 @@ def _copy_node(node: fdl.Buildable, copies: dict[int, Any]) -> fdl.Buildable:
 
 
 def as_node(value: Any) -> Any:
-    """Return an instance of a dataclass as a node that builds it; anything else as it is."""
+    """Return an instance of a dataclass as a node that builds it; anything else as it is.
+
+    Lists and dicts in it are copied: changing the node leaves the instance as it was.
+    """
     if not is_dataclass_instance(value):
         return value
     with history.suspend_tracking():
@@ -83,7 +86,7 @@ def as_node(value: Any) -> Any:
         for name, child, _ in children(value):
             default = fixed.get(name, UNSET)
             if child is not default and not _equal(child, default):
-                setattr(node, str(name), as_node(child))
+                setattr(node, str(name), copy_graph(as_node(child)))
     return node
 
 

@@ -10,7 +10,17 @@ from fiddle import history
 from luthier.errors import Problem, UnknownReference
 from luthier.graph import values
 from luthier.graph.edits import copies, origins
-from luthier.graph.paths import Part, Path, Place, child_of, find, format_path, is_node, parse_path
+from luthier.graph.paths import (
+    Part,
+    Path,
+    Place,
+    child_of,
+    find,
+    format_path,
+    is_dataclass_instance,
+    is_node,
+    parse_path,
+)
 from luthier.graph.signatures import arguments
 
 
@@ -88,12 +98,13 @@ def _put(owner: Any, parts: Path, value: Any, is_default: bool) -> Any:
         child = value
     else:
         old, below_default = child_of(owner, parts[0])
-        child = _put(old, parts[1:], value, is_default or below_default)
+        is_fixed = is_default or below_default or is_dataclass_instance(owner)
+        child = _put(old, parts[1:], value, is_fixed)
         if child is old and not below_default:
             return owner
     part: Any = parts[0]
     if isinstance(owner, list | dict):
-        owner = owner.copy() if is_default else owner
+        owner = copies.copy_graph(owner) if is_default else owner
         owner[part] = child
         return owner
     if isinstance(owner, tuple):
