@@ -8,9 +8,9 @@ from luthier.sweep.driver.directory import StudyDirectory
 from luthier.sweep.driver.replay import replay
 
 
-def _drill(tmp_path, sampler, slices, trials, count, longest):
+def _drill(tmp_path, sampler, slices, trials, count, longest, step_seconds=0.02):
     undisturbed = kills.Driven(tmp_path / "undisturbed", sampler, slices, trials)
-    disturbed = kills.Driven(tmp_path / "disturbed", sampler, slices, trials)
+    disturbed = kills.Driven(tmp_path / "disturbed", sampler, slices, trials, step_seconds)
     undisturbed.path.parent.mkdir()
     disturbed.path.parent.mkdir()
     undisturbed.begin()
@@ -42,8 +42,8 @@ def test_a_short_sweep_survives_kills(tmp_path):
     ("sampler", "slices"), [("random", 2), ("quasi-random", 2), ("grid", 2), ("tpe", 1)]
 )
 def test_forty_kills_leave_the_undisturbed_outcome(tmp_path, sampler, slices):
-    undisturbed, disturbed, done = _drill(tmp_path, sampler, slices, 32, 40, longest=0.4)
-    assert done >= 20  # a sweep that is over before the last kill is well
+    undisturbed, disturbed, done = _drill(tmp_path, sampler, slices, 32, 40, 0.3, step_seconds=0.2)
+    assert done == 40
     assert disturbed.outcome() == undisturbed.outcome()
     assert all(found.again == found.recorded for found in _suggestions(disturbed))
 
@@ -51,8 +51,8 @@ def test_forty_kills_leave_the_undisturbed_outcome(tmp_path, sampler, slices):
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_suggestions_of_a_killed_parallel_search_follow_from_what_it_was_told(tmp_path):
-    _, disturbed, done = _drill(tmp_path, "tpe", 2, 32, 40, longest=0.4)
-    assert done >= 20
+    _, disturbed, done = _drill(tmp_path, "tpe", 2, 32, 40, 0.3, step_seconds=0.2)
+    assert done == 40
     found = _suggestions(disturbed)
     assert len(found) == 31
     assert all(again.again == again.recorded for again in found)
