@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import jax
-import pytest
 
 from luthier import graph as graphs
 from luthier import plan as plans
