@@ -75,7 +75,7 @@ def test_a_worker_sees_its_own_devices_only():
         "CUDA_VISIBLE_DEVICES": "4,5,6,7",
         "WANDB_SERVICE": "3-1234-tcp",
         "PYTHONPATH": "mine",
-        "HOME": "/home/x",
+        "HOME": "anywhere",
     }
     cpu = environment(Slice("a", "cpu", (2, 3), (0,)), inherited, ["studies/x/source"])
     assert cpu["XLA_FLAGS"] == "--other --xla_force_host_platform_device_count=2"
