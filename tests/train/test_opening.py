@@ -60,4 +60,4 @@ def test_a_configuration_has_every_form(tiny, tmp_path):
     assert graphs.equal(graphs.from_json(found.graph), graph)
     assert "optimizer" in found.text
     assert found.values["training"]["steps"] == 12
-    assert "training.steps" in found.history
+    assert "training.steps" in found.history["sets"]
