@@ -18,7 +18,14 @@ def test_counts_are_those_of_the_plan(name):
     assert count_flops(graph) == plan.model_flops.full
 
 
-@pytest.mark.parametrize("name", ["lm.quickstart", "seq2seq.translation", "vision.digits:resnet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lm.quickstart",
+        "seq2seq.translation",
+        pytest.param("vision.digits:resnet", marks=pytest.mark.slow),
+    ],
+)
 def test_parameters_come_within_the_tolerance(name):
     graph = graphs.resolve(f"configs.{name}")
     before = graphs.to_json(graph)
