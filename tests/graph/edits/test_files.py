@@ -75,4 +75,4 @@ def test_what_cannot_be_read(tmp_path, monkeypatch, texts, message):
 def test_names_that_no_file_can_have():
     with pytest.raises(OverrideError) as caught:
         list(read_words("a\0b"))
-    assert str(caught.value) == "cannot read the file 'a\\x00b': embedded null byte"
+    assert str(caught.value) == "cannot read the file 'a\\x00b': no file can have this name"

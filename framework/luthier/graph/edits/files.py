@@ -35,7 +35,7 @@ def read_words(path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, st
         with open(path, encoding="utf-8-sig") as file:
             lines = file.read().splitlines()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or "no file can have this name"
         if isinstance(error, UnicodeDecodeError):
             reason = "it is not text in UTF-8"
         raise OverrideError(Problem(f"cannot read the file {path!r}: {reason}")) from error

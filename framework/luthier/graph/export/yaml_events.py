@@ -18,7 +18,7 @@ _CONSTANTS: Mapping[str, Any] = {
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_DEEPEST = 500
+_DEEPEST = 100
 
 
 class Unreadable(Exception):

@@ -52,10 +52,7 @@ def from_yaml(text: str, packages: Sequence[str] = (), source: str = "config.yam
         converter = _Converter()
         return decode(converter.record(root, ""), packages, source, converter.lines)
     except Unreadable as error:
-        problem = Problem(f"{source}, line {error.line}: {error}")
-    except RecursionError:
-        problem = Problem(f"{source} is nested too deeply")
-    raise RecordError(problem)
+        raise RecordError(Problem(f"{source}, line {error.line}: {error}")) from None
 
 
 def _checked_root(root: Entries) -> Any:
