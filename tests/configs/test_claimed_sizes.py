@@ -43,12 +43,12 @@ def test_a_recipe_has_the_size_of_its_name(recipe):
     assert contradiction(name.rpartition(".")[2], parameters(make())) == ""
 
 
-@pytest.mark.parametrize("listed", list(find(CONFIGS)), ids=lambda listed: listed.reference)
-def test_an_experiment_has_the_size_of_its_name(listed):
-    names = [listed.reference.rpartition(".")[2].replace(":", " ")]
-    if listed.arguments:
-        pytest.skip("needs arguments")
-    graph = graphs.resolve(listed.reference)
-    names.append(graphs.evaluate(graph.name))
+EXPERIMENTS = [listed.reference for listed in find(CONFIGS) if not listed.arguments]
+
+
+@pytest.mark.parametrize("reference", EXPERIMENTS)
+def test_an_experiment_has_the_size_of_its_name(reference):
+    graph = graphs.resolve(reference)
+    names = [reference.rpartition(".")[2].replace(":", " "), graphs.evaluate(graph.name)]
     if any(map(claimed, names)):
         assert [contradiction(name, parameters(graph.model)) for name in names] == ["", ""]

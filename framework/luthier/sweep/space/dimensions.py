@@ -6,6 +6,7 @@ of a value. So samplers see order where there is one, and any value of a graph c
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -209,8 +210,25 @@ class Pow2:
         return self.exponents
 
 
+class _Listed(abc.ABC):
+    """A dimension whose choices are written out one by one; the index is stored."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Return the number of choices."""
+
+    def probes(self) -> Sequence[Stored]:
+        """Return stored choices that show whether all of them fit."""
+        return range(len(self))
+
+    def points(self, resolution: int) -> Sequence[Stored]:
+        """Return every stored choice, whatever the `resolution`."""
+        del resolution
+        return range(len(self))
+
+
 @dataclasses.dataclass(frozen=True)
-class Ordinal:
+class Ordinal(_Listed):
     """One of several values that have an order; the index is stored.
 
     Args:
@@ -228,14 +246,8 @@ class Ordinal:
         """Return what is set in the graph for a stored choice."""
         return self.values[int(stored)]
 
-    def probes(self) -> Sequence[Stored]:
-        """Return stored choices that show whether all of them fit."""
-        return range(len(self.values))
-
-    def points(self, resolution: int) -> Sequence[Stored]:
-        """Return every stored choice, whatever the `resolution`."""
-        del resolution
-        return range(len(self.values))
+    def __len__(self) -> int:
+        return len(self.values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,7 +277,7 @@ class Option:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class Choice(_Listed):
     """One of several options without an order; the index is stored.
 
     Args:
@@ -291,18 +303,12 @@ class Choice:
         """Return the option of a stored choice."""
         return self.all_options[int(stored)]
 
-    def probes(self) -> Sequence[Stored]:
-        """Return stored choices that show whether all of them fit."""
-        return range(len(self.options))
-
-    def points(self, resolution: int) -> Sequence[Stored]:
-        """Return every stored choice, whatever the `resolution`."""
-        del resolution
-        return range(len(self.options))
+    def __len__(self) -> int:
+        return len(self.options)
 
 
 @dataclasses.dataclass(frozen=True)
-class Zipped:
+class Zipped(_Listed):
     """One row of a table: values of several paths that are set together; the index is stored.
 
     Args:
@@ -323,14 +329,8 @@ class Zipped:
         """Return the row of a stored choice."""
         return self.rows[int(stored)]
 
-    def probes(self) -> Sequence[Stored]:
-        """Return stored choices that show whether all of them fit."""
-        return range(len(self.rows))
-
-    def points(self, resolution: int) -> Sequence[Stored]:
-        """Return every stored choice, whatever the `resolution`."""
-        del resolution
-        return range(len(self.rows))
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 def _listed(names: Mapping[str, Any]) -> str:
