@@ -1,6 +1,6 @@
 import jax
 import pytest
-from trials import tiny, write_trial  # noqa: F401
+from sweep_trials import tiny, write_trial  # noqa: F401
 
 from luthier import train
 from luthier.errors import RunError

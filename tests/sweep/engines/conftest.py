@@ -1,3 +1,3 @@
 """Tiny trials of real training."""
 
-from trials import tiny, until, write_trial  # noqa: F401
+from sweep_trials import tiny, until, write_trial  # noqa: F401

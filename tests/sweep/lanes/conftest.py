@@ -1,3 +1,3 @@
 """Tiny trials of real training."""
 
-from trials import tiny, write_trial  # noqa: F401
+from sweep_trials import tiny, write_trial  # noqa: F401
