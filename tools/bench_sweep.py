@@ -159,8 +159,11 @@ class Trial(tune.Trainable):
         luthier.train(graphs.apply(graphs.resolve({experiment!r}), words), new=True)
         return {{"done": True}}
 ray.init(num_cpus=1, log_to_driver=False)
-tune.Tuner(Trial, param_space={{"rate": tune.grid_search({rates!r})}},
+never = tune.CheckpointConfig(checkpoint_at_end=False)
+results = tune.Tuner(Trial, param_space={{"rate": tune.grid_search({rates!r})}},
+    run_config=tune.RunConfig(storage_path={folder!r}, checkpoint_config=never, verbose=0),
     tune_config=tune.TuneConfig(reuse_actors=True)).fit()
+sys.exit(str(results.errors[0]) if results.errors else 0)
 """
 
 
@@ -169,8 +172,9 @@ def peer(case: Case, name: str, python: str) -> None:
     common = [word for word in case.trials[0] if not word.startswith(PEAK)]
     rates = [float(words[-1].partition("=")[2]) for words in case.trials]
     fields = {"experiment": EXPERIMENT, "common": common, "peak": PEAK, "rates": rates}
-    program = {"hydra": HYDRA, "ray": RAY}[name].format(here=os.getcwd(), **fields)
-    path = case.folder / f"{name}.py"
+    fields |= {"here": os.getcwd(), "folder": str(case.folder)}
+    program = {"hydra": HYDRA, "ray": RAY}[name].format(**fields)
+    path = case.folder / f"launch_by_{name}.py"
     path.write_text(program)
     words = ["--multirun", "+rate=" + ",".join(map(str, rates))] if name == "hydra" else []
     subprocess.run(
