@@ -24,7 +24,7 @@ WIDTH = 400
 
 def references() -> list[str]:
     """Return what `luthier list` finds below configs/."""
-    from luthier.cli.commands.list import find
+    from luthier.cli.commands.project.list import find
 
     return [listed.reference for listed in find(ROOT / "configs") if not listed.arguments]
 

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from luthier import errors
 from luthier.cli import arguments, spellings
@@ -30,6 +30,12 @@ COMMANDS = {
     "data": "prepare a corpus, look at data, train a tokenizer",
     "completion": "print the completion script of a shell",
     "help": "read a page of the manual, or about one component",
+}
+
+# The sub-rooms of luthier.cli.commands; every other command stands in the room itself.
+_ROOMS = {
+    "project": ("init", "list", "completion", "help"),
+    "recorded": ("evaluate", "generate", "export", "runs"),
 }
 
 # Failures of the machine, not of the program: one line and no traceback.
@@ -74,7 +80,7 @@ def parser_of(command: str) -> arguments.Parser:
     Args:
       command: A name in `COMMANDS`.
     """
-    module = importlib.import_module(f"luthier.cli.commands.{command}")
+    module = _module(command)
     parser = arguments.Parser(
         prog=f"luthier {command}",
         description=module.__doc__,
@@ -111,7 +117,13 @@ def _run(argv: Sequence[str]) -> int:
     if spellings.HELP in rest and command in ("show", "train"):
         return _help(command, parsed)
     parsed.argv = rest
-    return importlib.import_module(f"luthier.cli.commands.{command}").run(parsed, unknown)
+    return _module(command).run(parsed, unknown)
+
+
+def _module(command: str) -> Any:
+    """Return the module of a command, imported only now."""
+    rooms = [room for room, names in _ROOMS.items() if command in names]
+    return importlib.import_module(".".join(["luthier.cli.commands", *rooms, command]))
 
 
 def _parse(command: str, words: list[str]) -> tuple[argparse.Namespace, list[errors.Problem]]:

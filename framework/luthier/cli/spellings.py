@@ -15,7 +15,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from luthier.cli.commands import list as listing
+from luthier.cli.commands.project import list as listing
 from luthier.errors import BadInput, Problem, UnknownReference
 
 HELP = "--fdl_help"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from luthier.cli import references
-from luthier.cli.commands import help as manual
+from luthier.cli.commands.project import help as manual
 from luthier.cli.completion import listing
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from luthier.cli import project
 from luthier.cli.arguments import Problems
-from luthier.cli.commands.runs import add_directory
+from luthier.cli.commands.recorded.runs import add_directory
 from luthier.cli.commands.train import add_devices
 from luthier.cli.tables import table
 from luthier.errors import EXIT_DONE, Problem

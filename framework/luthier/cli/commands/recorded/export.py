@@ -10,7 +10,7 @@ import argparse
 import json
 
 from luthier.cli.arguments import Problems
-from luthier.cli.commands.evaluate import add_checkpoint, checkpoint
+from luthier.cli.commands.recorded.evaluate import add_checkpoint, checkpoint
 from luthier.errors import EXIT_DONE, Problem
 
 

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from luthier.cli import main
-from luthier.cli.commands import init
+from luthier.cli.commands.project import init
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from luthier.cli import main
-from luthier.cli.commands import runs
+from luthier.cli.commands.recorded import runs
 
 
 def test_a_folder_without_runs(tmp_path, monkeypatch, capsys):

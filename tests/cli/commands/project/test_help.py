@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from luthier.cli import main
-from luthier.cli.commands import help as help_command
+from luthier.cli.commands.project import help as help_command
 
 
 def test_every_page_can_be_read(capsys):

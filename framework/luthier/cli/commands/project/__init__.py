@@ -1,0 +1,1 @@
+"""Commands about a project and the program itself: nothing is trained or read of runs."""

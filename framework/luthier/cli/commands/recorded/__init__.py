@@ -1,0 +1,1 @@
+"""Commands that work on what a run recorded."""
