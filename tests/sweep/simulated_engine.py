@@ -184,7 +184,7 @@ class InstantEngine:
             self._step(work.trial)
         else:
             for _ in range(read_values(work.directory).get("steps", 4)):
-                self._advance(work.trial)
+                self._step(work.trial)
             self._end(work.trial, "complete")
 
     def _advance(self, trial: int) -> None:

@@ -84,6 +84,7 @@ def truncated_normal(key: jax.Array, shape: Sequence[int]) -> jax.Array:
     return jnp.clip(np.float32(np.sqrt(2)) * erf_inv(uniform), -2.0, 2.0)
 
 
+@jax.jit  # traced once for each shape; a model draws each of its shapes many times
 def erf_inv(x: jax.Array) -> jax.Array:
     """Return the inverse error function of float32 numbers between -1 and 1, exclusive.
 

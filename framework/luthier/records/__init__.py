@@ -22,7 +22,7 @@ from luthier.records.metrics_file import CutBack, Recorded, cut_back, read_event
 from luthier.records.recorder import Recorder, Records, Sink
 from luthier.records.source import Source, read_source
 from luthier.records.status import Status
-from luthier.records.weights_and_biases import Mirrored, Wandb, rebuild
+from luthier.records.weights_and_biases import Mirrored, Summary, Wandb, mirror_summary, rebuild
 
 __all__ = [
     "Configuration",
@@ -53,10 +53,12 @@ __all__ = [
     "Source",
     "Status",
     "Step",
+    "Summary",
     "Wandb",
     "cut_back",
     "find",
     "list_runs",
+    "mirror_summary",
     "new_id",
     "read_events",
     "read_metrics",

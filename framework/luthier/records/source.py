@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 import json
@@ -20,6 +21,8 @@ _VERSIONS_OF = (
 )  # fmt: skip
 _LARGEST_PATCH_BYTES = 4 << 20
 _SKIPPED = frozenset({"__pycache__", "node_modules", "build", "dist"})
+
+Files = tuple[tuple[str, pathlib.Path], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +86,7 @@ def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] 
     )
 
 
+@functools.cache
 def _versions() -> dict[str, str]:
     import importlib.metadata  # here, for the start-up time of those who don't need it
 
@@ -110,11 +114,26 @@ def hash_package(name: str) -> str:
         return ""
     if spec is None:
         return ""
-    digest = hashlib.sha256()
-    if spec.submodule_search_locations is None:
-        files = iter([(spec.name + ".py", pathlib.Path(spec.origin))]) if spec.origin else iter(())
+    if spec.submodule_search_locations is not None:
+        files = tuple(_python_files(spec.submodule_search_locations))
     else:
-        files = _python_files(spec.submodule_search_locations)
+        files = ((spec.name + ".py", pathlib.Path(spec.origin)),) if spec.origin else ()
+    return _hash_files(files, tuple(_stamp(path) for _, path in files))
+
+
+def _stamp(path: pathlib.Path) -> tuple[int, int, int]:
+    """Return what tells that a file was not written since it was read."""
+    try:
+        status = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@functools.lru_cache(maxsize=64)
+def _hash_files(files: Files, stamps: tuple[tuple[int, int, int], ...]) -> str:
+    """Return the hash of files; `stamps` keeps one of other contents from being taken for it."""
+    digest = hashlib.sha256()
     for relative, path in files:
         try:
             content = path.read_bytes()

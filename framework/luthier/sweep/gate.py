@@ -141,7 +141,8 @@ def memory_problem(plan: Any, memory_bytes: int | None) -> ValidationError | Non
 
 def step_bytes(plan: Any) -> int | None:
     """Return the bytes on one device that a plan's compiled step needs, if the compiler tells."""
-    return needed_bytes(plan.program.compile_step())
+    program = plan.program
+    return program.once("step bytes", lambda: needed_bytes(program.compile_step()))
 
 
 def needed_bytes(compiled: Any) -> int | None:

@@ -97,7 +97,7 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
         (["show", "absent"], "there is no study 'absent'; studies/ holds no studies"),
         ([STUDY, "--sampler", "gird"], "--sampler: there is no sampler 'gird'"),
         ([STUDY, "--space", "rate=log(1,2)"], "--space, --when and --sweep are for experiments"),
-        ([STUDY, "--all"], "--as and --all are for `luthier sweep best` and `luthier sweep show`"),
+        ([STUDY, "--all"], "--as is for `luthier sweep best`, --all, --html and --sync are for"),
         (["--resume", "absent"], "there is no study 'absent'"),
         ([], "no experiment is named"),
     ],

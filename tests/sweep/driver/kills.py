@@ -15,6 +15,7 @@ import time
 from luthier.sweep.driver.journal import read_journal
 
 HERE = pathlib.Path(__file__).parent.parent
+WORKER = b"luthier.sweep.engines.worker"
 
 
 class Driven:
@@ -55,7 +56,8 @@ class Driven:
         self._process.communicate()
 
     def kill_worker(self, chance: random.Random) -> None:
-        for file in chance.sample(sorted(self.path.glob("worker-*.pid")), 1):
+        """Kill one of the workers, if there are any."""
+        for file in sorted(self.path.glob("worker-*.pid"), key=lambda _: chance.random())[:1]:
             with contextlib.suppress(OSError, ValueError):
                 pid = int(file.read_text())
                 command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -103,6 +105,58 @@ class Driven:
         }
 
 
+class Trained(Driven):
+    """A study of real training, which the command line drives in a project's folder.
+
+    Args:
+      project: The folder; there is a module `drill` in it, with a study.
+      sampler: Its sampler.
+      slices: Worker processes.
+      trials: Of its budget.
+    """
+
+    def __init__(self, project: pathlib.Path, sampler: str, slices: int, trials: int):
+        self.path = project / "studies" / "drill"
+        self._project = project
+        self._new = ["drill", "--sampler", sampler, "--trials", str(trials)]
+        self._new += ["--devices", f"cpu:{slices}", "--slices", str(slices)]
+        self._process = None
+
+    def begin(self) -> None:
+        """Begin, or go on."""
+        is_there = (self.path / "study.json").exists()
+        words = ["--resume", str(self.path)] if is_there else self._new
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "luthier", "sweep", *words],
+            cwd=self._project,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def kill_worker(self, chance: random.Random) -> None:
+        """Kill one of the workers, if there are any."""
+        for pid in sorted(self._workers(), key=lambda _: chance.random())[:1]:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _workers(self) -> list[int]:
+        found = []
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == self._process.pid and WORKER in (path / "cmdline").read_bytes():
+                    found.append(int(path.name))
+        return found
+
+    def outcome(self) -> list[tuple[int, str, dict]]:
+        """Return (trial, graph, result) of all trials, without what a clock measured."""
+        found = super().outcome()
+        for _, _, result in found:
+            for name in ("step_seconds", "device_seconds"):
+                del result["result"]["facts"][name]
+        return found
+
+
 def disturb(driven: Driven, kills: int, seed: int, longest: float) -> int:
     """Kill driver, worker or both at random moments; return how many kills there were."""
     chance, done = random.Random(seed), 0
@@ -116,7 +170,7 @@ def disturb(driven: Driven, kills: int, seed: int, longest: float) -> int:
         if not driven.is_running():
             break
         whom = chance.choice(("driver", "worker", "both"))
-        if whom != "driver" and list(driven.path.glob("worker-*.pid")):
+        if whom != "driver":
             driven.kill_worker(chance)
         if whom != "worker":
             driven.kill_driver()

@@ -3,8 +3,10 @@ import optuna
 import pytest
 import simulated_engine as toys
 
+from luthier import graph as graphs
 from luthier import sweep
 from luthier.sweep import samplers
+from luthier.sweep.driver.directory import StudyDirectory
 from luthier.sweep.driver.journal import read_journal
 from luthier.sweep.protocol import Ended
 
@@ -24,6 +26,10 @@ def run(tmp_path):
 
 def _states(outcome):
     return [trial.state for trial in outcome.ledger.trials]
+
+
+def _study(outcome):
+    return StudyDirectory(outcome.directory).read_study()
 
 
 def _kinds(outcome, kind):
@@ -159,6 +165,30 @@ def test_a_budget_of_device_hours_ends_a_study(run):
     outcome, _ = run(budget=budget)
     assert outcome.ledger.device_seconds == 10.0
     assert outcome.is_over
+
+
+def test_a_budget_of_time_puts_what_runs_back_and_a_later_call_goes_on(run):
+    class Slow(toys.InstantEngine):
+        def _run(self, slice, work, asks):
+            if work.trial != 2:
+                super()._run(slice, work, asks)
+
+    outcome, _ = run(engine=Slow(), budget=fdl.Config(sweep.Budget, trials=4, wall_seconds=1.0))
+    assert (outcome.is_over, outcome.is_late) == (False, True)
+    assert _states(outcome)[:3] == ["complete", "complete", "waiting"]
+    assert outcome.ledger.trials[2].losses == 0
+    graph = graphs.apply(_study(outcome), ["budget.wall_seconds=60"])
+    again = sweep.resume(
+        str(outcome.directory), graph, packages=toys.PACKAGES, engine=toys.InstantEngine()
+    )
+    assert (again.is_over, again.is_late) == (True, False)
+    assert _states(again) == ["complete"] * 4
+
+
+def test_reports_are_written_down_where_nothing_prunes(run):
+    outcome, _ = run(budget=fdl.Config(sweep.Budget, trials=2))
+    reported = [(line["trial"], line["step"]) for line in _kinds(outcome, "reported")]
+    assert reported == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3), (1, 4)]
 
 
 def test_a_slow_trial_has_failed(run):

@@ -167,4 +167,5 @@ def test_an_edit_is_told_once_and_a_torn_journal_is_told(make, tmp_path):
 def test_the_journal_says_what_happened_in_its_order(make):
     outcome = _run(make(budget=fdl.Config(sweep.Budget, trials=1)))
     kinds = [line["kind"] for line in read_journal(outcome.directory / "journal.jsonl")]
-    assert kinds == ["opened", "asked", "admitted", "leased", "ended", "told", "closed"]
+    reports = ["reported"] * 4
+    assert kinds == ["opened", "asked", "admitted", "leased", *reports, "ended", "told", "closed"]

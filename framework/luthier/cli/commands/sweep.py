@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", metavar="DIR", help="go on with a study")
     parser.add_argument("--as", dest="form", choices=FORMS, help="for best: what to print")
     parser.add_argument("--all", action="store_true", help="for show: list all trials")
+    parser.add_argument("--html", metavar="FILE", help="for show: write the report there")
+    parser.add_argument("--sync", choices=["wandb"], help="for show: sum the study up in W&B")
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
@@ -62,8 +64,10 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems = Problems(unknown)
     if arguments.reference in ("show", "best"):
         return _look(arguments, problems)
-    if arguments.form or arguments.all:
-        problems.add("--as and --all are for `luthier sweep best` and `luthier sweep show`")
+    if arguments.form or arguments.all or arguments.html or arguments.sync:
+        problems.add(
+            "--as is for `luthier sweep best`, --all, --html and --sync are for `sweep show`"
+        )
     found = project.Project(Path.cwd())
     with problems.collected():
         found = project.find()
@@ -107,8 +111,9 @@ def _end(outcome: Any) -> int:
     if outcome.is_over:
         print(f"`luthier sweep show {outcome.directory}` lists the trials")
         return EXIT_DONE
-    print(f"stopped; go on with `luthier sweep --resume {outcome.directory}`")
-    return EXIT_INTERRUPTED
+    why = "its time is over (budget.wall_seconds)" if outcome.is_late else "stopped"
+    print(f"{why}; go on with `luthier sweep --resume {outcome.directory}`")
+    return EXIT_DONE if outcome.is_late else EXIT_INTERRUPTED
 
 
 def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence[str]) -> Any:
@@ -210,6 +215,8 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
     directory = find_study(arguments.words[0])
     standing = read_standing(directory.path)
     if arguments.reference == "show":
+        if arguments.html or arguments.sync:
+            return _publish(directory, standing, arguments)
         print("\n".join(lines_of(standing, None if arguments.all else 20)))
         return EXIT_DONE
     best = standing.best()
@@ -219,6 +226,24 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         if len(best) > 1:
             print(f"# trial {trial.number}")
         print(_in_form(directory, standing, trial, arguments.form or "overrides"))
+    return EXIT_DONE
+
+
+def _publish(directory: Any, standing: Any, arguments: argparse.Namespace) -> int:
+    """Write the report of a study, and sum it up in W&B."""
+    from luthier.sweep.views import report
+    from luthier.sweep.views.mirror import mirror_study
+
+    path = report.write(directory.path, Path(arguments.html) if arguments.html else None)
+    print(f"{path} has the report")
+    if arguments.sync:
+        mirrored = mirror_study(
+            directory.path, directory.read_study(), standing, {"report": str(path)}
+        )
+        if mirrored is None:
+            remedy = "set base.records.wandb=luthier.records.Wandb() in the study"
+            raise BadInput(Problem("its experiment is not mirrored in W&B", remedy=remedy))
+        print(mirrored.url or f"mirrored offline in {mirrored.path}; wandb sync {mirrored.path}")
     return EXIT_DONE
 
 

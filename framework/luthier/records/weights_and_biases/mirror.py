@@ -21,7 +21,7 @@ import select
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from luthier.errors import LuthierError
@@ -193,19 +193,43 @@ def _begin(wandb: Any, run: RunDirectory, mode: str, process: int) -> Any:
     fields = read_json(run.path / "wandb.json", default={})
     source = run.read_source()
     program, *sys.argv[1:] = source.get("arguments") or ["luthier"]  # W&B shows the command line
-    settings = wandb.Settings(
-        program=program,
+    settings = {
+        "program": program,
+        "git_commit": source.get("git", {}).get("revision") or None,
+        "x_disable_stats": not fields.get("system_metrics", True),
+        "x_stats_pid": process,
+        "x_stats_track_process_tree": True,
+    }
+    return begin(wandb, fields, run.path, _config(run), mode, settings)
+
+
+def begin(
+    wandb: Any,
+    fields: Mapping[str, Any],
+    folder: pathlib.Path,
+    config: Mapping[str, Any],
+    mode: str,
+    settings: Mapping[str, Any],
+) -> Any:
+    """Start a W&B run.
+
+    Args:
+      wandb: The wandb module.
+      fields: What `wandb.json` says: project, entity, id, name, group and more.
+      folder: Where W&B keeps its files, below `wandb`.
+      config: The run's configuration.
+      mode: `online` or `offline`.
+      settings: Settings of wandb beside those that all our runs have.
+    """
+    made = wandb.Settings(
         console="off",
         silent=True,
         disable_git=True,
-        git_commit=source.get("git", {}).get("revision") or None,
         save_code=False,
         use_dot_wandb=False,
         init_timeout=60,
         finish_timeout=float(fields.get("finish_seconds", 60.0)),
-        x_disable_stats=not fields.get("system_metrics", True),
-        x_stats_pid=process,
-        x_stats_track_process_tree=True,
+        **settings,
     )
     return wandb.init(
         project=fields.get("project"),
@@ -216,16 +240,45 @@ def _begin(wandb: Any, run: RunDirectory, mode: str, process: int) -> Any:
         job_type=fields.get("job_type"),
         notes=fields.get("notes"),
         tags=fields.get("tags") or None,
-        dir=str(run.path),
-        config=_config(run),
+        dir=str(folder),
+        config=dict(config),
         mode=mode,
         resume="allow" if mode == "online" else None,
-        settings=settings,
+        settings=made,
     )
 
 
-def _offline_directories(run: RunDirectory) -> set[pathlib.Path]:
-    return {path for path in (run.path / "wandb").glob("offline-run-*") if path.is_dir()}
+def offline_directories(folder: pathlib.Path) -> set[pathlib.Path]:
+    """Return the offline files of earlier mirrors in a folder."""
+    return {path for path in (folder / "wandb").glob("offline-run-*") if path.is_dir()}
+
+
+def opened(mode: str, begin_in: Callable[[str], Any], say: Say) -> tuple[str, Any]:
+    """Start a W&B run, offline where online fails; say where it is.
+
+    Args:
+      mode: `auto`, `online` or `offline`.
+      begin_in: Starts it in a mode.
+      say: Tells the parent something.
+
+    Returns:
+      The mode, and the W&B run.
+    """
+    mode, reason = choose_mode(mode)
+    try:
+        run = begin_in(mode)
+    except Exception as error:
+        if mode == "offline":
+            raise
+        mode, reason = "offline", f"online failed: {_line(error)}"
+        run = begin_in(mode)
+    if mode == "offline":
+        path = str(pathlib.Path(run.dir).parent)
+        text = f"offline{f' ({reason})' if reason else ''}; to upload it: wandb sync {path}"
+        say(mode=mode, path=path, notice=text)
+    else:
+        say(mode=mode, path=str(run.dir), url=run.url or "", notice=run.url or "")
+    return mode, run
 
 
 def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool], say: Say) -> None:
@@ -238,24 +291,10 @@ def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool]
       ended: Whether training is over.
       say: Tells the parent something.
     """
-    mode, reason = choose_mode(mode)
     import wandb
 
-    superseded = _offline_directories(run)
-    try:
-        wandb_run = _begin(wandb, run, mode, process)
-    except Exception as error:
-        if mode == "offline":
-            raise
-        mode, reason = "offline", f"online failed: {_line(error)}"
-        wandb_run = _begin(wandb, run, mode, process)
-    if mode == "offline":
-        path = str(pathlib.Path(wandb_run.dir).parent)
-        remedy = f"to upload it: wandb sync {path}"
-        text = f"offline{f' ({reason})' if reason else ''}; {remedy}"
-        say(mode=mode, path=path, notice=text)
-    else:
-        say(mode=mode, path=str(wandb_run.dir), url=wandb_run.url or "", notice=wandb_run.url or "")
+    superseded = offline_directories(run.path)
+    mode, wandb_run = opened(mode, lambda chosen: _begin(wandb, run, chosen, process), say)
     rows = Rows(wandb_run, wandb, run.path)
     lines = Lines(run.metrics_path)
     running = True
@@ -281,6 +320,19 @@ def _has_ended(parent: int) -> bool:
     return bool(readable and not os.read(0, 4096)) or os.getppid() != parent
 
 
+def own_output() -> Say:
+    """Return what tells the parent something, and let nobody else write to it."""
+    parent_output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(**message: Any) -> None:
+        with contextlib.suppress(OSError):
+            parent_output.write(json.dumps(message) + "\n")
+            parent_output.flush()
+
+    return say
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the process; return its exit code."""
     parent = os.getppid()
@@ -295,14 +347,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(10)
-    parent_output = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def say(**message: Any) -> None:
-        with contextlib.suppress(OSError):
-            parent_output.write(json.dumps(message) + "\n")
-            parent_output.flush()
-
+    say = own_output()
     run = RunDirectory(options.run_directory)
     try:
         with Lock(run.path / "wandb" / "lock", patience_seconds=options.patience):

@@ -15,7 +15,7 @@ import pathlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from luthier.errors import Problem, RunError
@@ -204,10 +204,25 @@ def write_settings(node: Wandb, run_directory: RunDirectory) -> None:
 
 def _start(run_directory: RunDirectory, mode: str, stdin: int) -> subprocess.Popen[bytes]:
     """Start the process that mirrors; it ends when its standard input does."""
+    words = [str(run_directory.path.resolve()), "--mode", mode, "--process", str(os.getpid())]
+    words += ["--patience", str(PATIENCE_SECONDS)]
+    return start_process("mirror", words, run_directory.path / "wandb", stdin)
+
+
+def start_process(
+    module: str, words: Sequence[str], folder: pathlib.Path, stdin: int
+) -> subprocess.Popen[bytes]:
+    """Start a process of this room, which may import wandb.
+
+    Args:
+      module: Its module.
+      words: Its command line.
+      folder: Where it works and keeps its log, `mirror.log`.
+      stdin: Its standard input, as for `Popen`.
+    """
     if not sys.executable:
         raise RunError(Problem("this Python has no executable to start a process with"))
-    wandb_path = run_directory.path / "wandb"
-    wandb_path.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
     root = str(pathlib.Path(__file__).resolve().parents[3])
     inherited = environment.get("PYTHONPATH")
@@ -215,20 +230,16 @@ def _start(run_directory: RunDirectory, mode: str, stdin: int) -> subprocess.Pop
     environment |= {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "PYTHONUNBUFFERED": "1"}
     environment.setdefault("WANDB_ERROR_REPORTING", "false")
     environment.pop("PYTHONWARNINGS", None)
-    with open(wandb_path / "mirror.log", "ab") as log:
+    with open(folder / "mirror.log", "ab") as log:
         return subprocess.Popen(
-            [
-                sys.executable, "-P", "-m", "luthier.records.weights_and_biases.mirror",
-                str(run_directory.path.resolve()), "--mode", mode, "--process", str(os.getpid()),
-                "--patience", str(PATIENCE_SECONDS),
-            ],
-            cwd=wandb_path,
+            [sys.executable, "-P", "-m", f"luthier.records.weights_and_biases.{module}", *words],
+            cwd=folder,
             env=environment,
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,  # Ctrl-C is for training
-        )  # fmt: skip
+        )
 
 
 def rebuild(
@@ -260,6 +271,21 @@ def rebuild(
         process = _start(run_directory, mode, subprocess.DEVNULL)
     except OSError as error:
         raise RunError(Problem(f"cannot start the mirror: {error}")) from error
+    what = f"W&B cannot mirror {run_directory.path}"
+    return end_process(process, what, run_directory.path / "wandb")
+
+
+def end_process(process: subprocess.Popen[bytes], what: str, folder: pathlib.Path) -> Mirrored:
+    """Wait for a process of this room; return where it says that the mirror is.
+
+    Args:
+      process: What `start_process` returned.
+      what: What cannot be done where it fails.
+      folder: Where its log is.
+
+    Raises:
+      RunError: It failed; the message says why.
+    """
     with process:
         assert process.stdout is not None
         messages = [_message(line) for line in process.stdout]
@@ -270,8 +296,5 @@ def rebuild(
     failed = [message["failed"] for message in messages if message.get("failed")]
     if process.returncode or failed or where is None:
         reason = failed[0] if failed else _exit_reason(process.returncode)
-        log = run_directory.path / "wandb" / "mirror.log"
-        raise RunError(
-            Problem(f"W&B cannot mirror {run_directory.path}: {reason}", remedy=f"see {log}")
-        )
+        raise RunError(Problem(f"{what}: {reason}", remedy=f"see {folder / 'mirror.log'}"))
     return where

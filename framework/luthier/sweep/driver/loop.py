@@ -130,7 +130,7 @@ class _Trials:
         budget = self._study.budget
         if budget.trials is not None and known and known + self._study.seeds > budget.trials:
             return False
-        if self._is_spent() or self._is_exhausted or self._is_late() or self.stop_asked:
+        if self._is_spent() or self._is_exhausted or self.is_late or self.stop_asked:
             return False
         if number == 0:
             asked: Asked | None = Asked(self._baseline or {})
@@ -246,7 +246,9 @@ class _Trials:
         for slice in self._slices:
             slice.running.discard(trial)
 
-    def _is_late(self) -> bool:
+    @property
+    def is_late(self) -> bool:
+        """Whether `budget.wall_seconds` are over."""
         limit = self._study.budget.wall_seconds
         return limit is not None and time.monotonic() - self._started >= limit
 
@@ -296,12 +298,12 @@ class Driver(_Trials):
     def _work(self) -> bool:
         while not self.stop_asked:
             self._watch_source()
-            if self._is_late():
+            if self.is_late:
                 return False
             self._fill()
             self._parts.journal.commit()
             if not any(slice.running for slice in self._slices):
-                return not self.stop_asked and not self._is_late()
+                return not self.stop_asked and not self.is_late
             for event in self._engine.events(1.0):
                 self._handle(event)
             self._end_slow_trials()
@@ -395,17 +397,15 @@ class Driver(_Trials):
             self._finish(event)
 
     def _report(self, trial: Trial, event: Reported) -> None:
-        if self._parts.pruning is None:
-            return
         objective = self._study.objectives[0]
-        raw = event.metrics.get(objective.name)
-        go_on = True
+        raw, pruning, go_on = event.metrics.get(objective.name), self._parts.pruning, True
         if raw is not None:
             self._note("reported", trial=trial.number, step=event.step, value=float(raw))
             value = reduced(objective, trial.series or {})
-            if value is not None:
-                go_on = self._parts.pruning.report(trial.number, event.step, value)
-        self._engine.answer(event.slice, trial.number, event.fence, go_on)
+            if value is not None and pruning is not None:
+                go_on = pruning.report(trial.number, event.step, value)
+        if pruning is not None:
+            self._engine.answer(event.slice, trial.number, event.fence, go_on)
 
     def _lose(self, trial: int, reason: str) -> None:
         """A worker died: take its result if it wrote one, else queue the trial again."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from luthier import graph as graphs
-from luthier.errors import BadInput, Problem
+from luthier.errors import BadInput, LuthierError, Problem
 from luthier.records.files import write_json
 from luthier.records.lock import Lock
 from luthier.sweep import study as studies
@@ -39,11 +39,13 @@ class Outcome:
       directory: The study's folder.
       is_over: Whether nothing is left to do; else it can be resumed.
       ledger: Where every trial stands.
+      is_late: Whether `budget.wall_seconds` ended this call.
     """
 
     directory: pathlib.Path
     is_over: bool
     ledger: Ledger
+    is_late: bool = False
 
 
 class _Silent:
@@ -153,7 +155,7 @@ def _drive(given: _Given, view: View | None, engine: Engine | None) -> Outcome:
     study, directory = given.study, given.directory
     engine = engine or study.engine
     if engine is None:
-        remedy = "set engine=luthier.sweep.engines.local.LocalEngine()"
+        remedy = "set engine=luthier.sweep.Local()"
         raise BadInput(Problem("is not set, so nothing runs the trials", "engine", remedy=remedy))
     directory.create()
     with Lock(directory.path / "lock", patience_seconds=2.0):
@@ -179,7 +181,9 @@ def _drive(given: _Given, view: View | None, engine: Engine | None) -> Outcome:
             driver.tell_edits()
             with _stopping(driver), _mirrored(study, directory, ledger):
                 is_over = driver.run()
-    return Outcome(directory.path, is_over, ledger)
+            is_late = driver.is_late and not driver.stop_asked and not is_over
+        _publish(directory, given.graph, ledger)
+    return Outcome(directory.path, is_over, ledger, is_late)
 
 
 def _has_nothing_left(study: studies.Study, ledger: Ledger) -> bool:
@@ -259,6 +263,23 @@ def _mirrored(study: studies.Study, directory: StudyDirectory, ledger: Ledger) -
         if process.returncode:
             log = directory.path / "optuna.log"
             ledger.notices.append(f"Optuna's copy could not be written: {log} says why")
+
+
+def _publish(directory: StudyDirectory, graph: Any, ledger: Ledger) -> None:
+    """Write the report, and the W&B run that sums the study up; what fails becomes a notice."""
+    from luthier.sweep.views import mirror as views
+    from luthier.sweep.views import report
+    from luthier.sweep.views.standing import read_standing
+
+    pages = {"report": str(report.write(directory.path))}
+    try:
+        mirrored = views.mirror_study(directory.path, graph, read_standing(directory.path), pages)
+    except LuthierError as error:
+        ledger.notices.append(f"{error}; `luthier sweep show {directory.path} --sync wandb`")
+        return
+    if mirrored is not None:
+        upload = mirrored.url or f"to upload it: wandb sync {mirrored.path}"
+        ledger.notices.append(f"W&B: the study's summary is {mirrored.mode}; {upload}")
 
 
 @contextlib.contextmanager

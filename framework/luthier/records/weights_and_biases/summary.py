@@ -1,0 +1,153 @@
+"""A W&B run that sums up many runs: a table of them, one row of history for each, pages.
+
+    python -m luthier.records.weights_and_biases.summary DIRECTORY --mode auto
+
+reads DIRECTORY/wandb.json and DIRECTORY/summary.json, which `mirror_summary` writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from luthier.errors import Problem, RunError
+from luthier.records.files import read_json, write_json
+from luthier.records.lock import Lock
+from luthier.records.weights_and_biases import mirror
+from luthier.records.weights_and_biases.node import (
+    SETTINGS_FILE,
+    Mirrored,
+    Wandb,
+    end_process,
+    resolved_mode,
+    start_process,
+)
+
+FILE = "summary.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What is told of many runs.
+
+    Args:
+      name: The name of the W&B run.
+      group: The group of all of them.
+      config: What they have in common.
+      columns: The heads of the table.
+      rows: Its rows, of numbers, texts and None.
+      history: For each row of W&B's history what it holds, in order.
+      better: `lower` or `higher` for each metric of the history that people aim at.
+      facts: What stands in the run's summary.
+      pages: Title and path of HTML pages.
+    """
+
+    name: str
+    group: str
+    config: Mapping[str, Any]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    history: Sequence[Mapping[str, float]]
+    better: Mapping[str, str]
+    facts: Mapping[str, Any]
+    pages: Mapping[str, str]
+
+
+def mirror_summary(node: Wandb, directory: pathlib.Path, summary: Summary) -> Mirrored | None:
+    """Make the W&B run of a summary, or make it anew; wait until it is done.
+
+    Args:
+      node: How runs are mirrored.
+      directory: Where its files are kept.
+      summary: What it holds.
+
+    Returns:
+      Where it is; None where W&B is off.
+
+    Raises:
+      RunError: It cannot be done; the message says why.
+    """
+    mode = resolved_mode(node.mode)
+    if mode == "off":
+        return None
+    folder = directory / "wandb"
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = dataclasses.asdict(node)
+    fields |= {"name": summary.name, "group": summary.group, "job_type": "summary"}
+    fields["tags"] = list(node.tags)
+    earlier = read_json(directory / SETTINGS_FILE, default={})
+    fields["id"] = earlier.get("id") or os.urandom(4).hex()
+    write_json(directory / SETTINGS_FILE, fields)
+    write_json(folder / FILE, dataclasses.asdict(summary))
+    words = [str(directory.resolve()), "--mode", mode]
+    what = f"W&B cannot mirror {directory}"
+    try:
+        process = start_process("summary", words, folder, subprocess.DEVNULL)
+    except OSError as error:
+        raise RunError(Problem(f"{what}: {error}")) from error
+    return end_process(process, what, folder)
+
+
+def write(directory: pathlib.Path, mode: str, say: mirror.Say) -> None:
+    """Write the W&B run of a summary.
+
+    Args:
+      directory: Where its files are kept.
+      mode: `auto`, `online` or `offline`.
+      say: Tells the parent something.
+    """
+    import wandb
+
+    fields = read_json(directory / SETTINGS_FILE, default={})
+    said = read_json(directory / "wandb" / FILE, default={})
+    superseded = mirror.offline_directories(directory)
+    settings = {"program": "luthier sweep", "x_disable_stats": True}
+
+    def begin(chosen: str) -> Any:
+        return mirror.begin(wandb, fields, directory, said["config"], chosen, settings)
+
+    mode, run = mirror.opened(mode, begin, say)
+    for name, direction in said["better"].items():
+        run.define_metric(name, summary="min" if direction == "lower" else "max")
+    seen = int(run.step or 0) if getattr(run, "resumed", False) else 0
+    for step, row in enumerate(said["history"]):
+        if step >= seen:
+            run.log(row, step=step)
+    step = max(len(said["history"]) - 1, 0)
+    table = wandb.Table(columns=list(said["columns"]), data=[list(row) for row in said["rows"]])
+    last: dict[str, Any] = {"runs": table}
+    for title, path in said["pages"].items():
+        last[title] = wandb.Html(pathlib.Path(path).read_text(encoding="utf-8"), inject=False)
+    run.log(last, step=max(step, seen))
+    run.summary.update(said["facts"])
+    run.finish(exit_code=0)
+    if mode == "offline":
+        for earlier in superseded:
+            shutil.rmtree(earlier, ignore_errors=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the process; return its exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=pathlib.Path)
+    parser.add_argument("--mode", default="auto")
+    options = parser.parse_args(arguments)
+    say = mirror.own_output()
+    try:
+        with Lock(options.directory / "wandb" / "lock", patience_seconds=30.0):
+            write(options.directory, options.mode, say)
+    except BaseException as error:
+        say(failed=" ".join(str(error).split())[:300] or type(error).__name__)
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
