@@ -39,7 +39,11 @@ def study():
         dedupe=None,
     )
 """
-STEPS = ("training.steps=150", "checkpoints.every.count=30", "evaluations.held_out.every.count=50")
+STEPS = (
+    "training.steps=1600",
+    "checkpoints.every.count=300",
+    "evaluations.held_out.every.count=500",
+)
 
 
 def _project(folder: pathlib.Path) -> pathlib.Path:

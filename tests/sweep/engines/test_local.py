@@ -13,6 +13,7 @@ import pytest
 from luthier.checkpoint import Store
 from luthier.errors import BadInput, RunError
 from luthier.sweep.engines import Local
+from luthier.sweep.engines import local as engines_local
 from luthier.sweep.engines.local import _last_line
 from luthier.sweep.protocol import Ended, Lost, Reported, Work
 from luthier.sweep.results import read_result
@@ -165,6 +166,25 @@ def test_a_worker_that_cannot_start_is_told_with_its_last_line(tmp_path):
     with pytest.raises(RunError, match="this copy is broken") as caught:
         Local(devices="cpu:1").open(str(tmp_path))
     assert "the worker of slice 0 does not start" in str(caught.value)
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_started_again(tmp_path, monkeypatch):
+    engine = Local(devices="cpu:1")
+    start, killed = engines_local._Worker.start, []
+
+    def start_and_kill_once(worker):
+        start(worker)
+        if not killed:
+            killed.append(worker._process.pid)
+            worker._process.kill()
+
+    monkeypatch.setattr(engines_local._Worker, "start", start_and_kill_once)
+    (slice,) = engine.open(str(tmp_path))
+    try:
+        assert slice.num_devices == 1
+        assert engine._workers[0]._process.pid not in killed
+    finally:
+        engine.close()
 
 
 def test_workers_end_with_their_driver(tmp_path):

@@ -1,8 +1,8 @@
 import pytest
 
-from luthier.sweep.lanes.probe import Choice, Measured, best
+from luthier.sweep.lanes.probe import Choice, Measured, best, powers
 
-KINDS = ("vmap", "map")
+KINDS = {"vmap": (2, 4, 8), "map": (2, 4, 8)}
 
 
 def _measured(table, asked):
@@ -31,7 +31,9 @@ def test_a_kind_is_left_where_it_gets_slower_or_does_not_fit():
 
 @pytest.mark.parametrize(("seconds", "chosen"), [(0.96, "single"), (0.94, "vmap")])
 def test_a_gain_of_less_than_five_percent_is_none(seconds, chosen):
-    choice = best(Measured(1.0, 0.0), ("vmap",), 2, 10_000, _measured({("vmap", 2): seconds}, []))
+    choice = best(
+        Measured(1.0, 0.0), {"vmap": (2,)}, 2, 10_000, _measured({("vmap", 2): seconds}, [])
+    )
     assert choice.lanes == chosen
 
 
@@ -48,3 +50,16 @@ def test_one_trial_has_nobody_to_share_with():
     asked = []
     best(Measured(1.0, 0.0), KINDS, 1, 10_000, _measured({}, asked))
     assert asked == []
+
+
+def test_lanes_of_one_device_each_are_weighed_in_multiples_of_the_devices():
+    asked = []
+    table = {("shard", 2): 0.7, ("shard", 4): 0.5, ("vmap", 2): 0.9, ("vmap", 4): 0.95}
+    counts = {"vmap": (2, 4), "shard": (2, 4, 8)}
+    choice = best(Measured(1.0, 0.0), counts, 6, 10_000, _measured(table, asked))
+    assert choice == Choice("shard", 4, num_devices=1)
+    assert asked == [("vmap", 2), ("vmap", 4), ("shard", 2), ("shard", 4)]
+
+
+def test_powers_of_two():
+    assert [powers(most) for most in (0, 1, 2, 7, 8)] == [[], [], [2], [2, 4], [2, 4, 8]]

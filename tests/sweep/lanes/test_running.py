@@ -12,7 +12,7 @@ from luthier.records.metrics_file import read_metrics
 from luthier.sweep.engines.execution import Execution, Plans
 from luthier.sweep.engines.inbox import Inbox
 from luthier.sweep.engines.pipes import Refill, Writer
-from luthier.sweep.lanes.probe import Choice
+from luthier.sweep.lanes.probe import Choice, choose
 from luthier.sweep.lanes.running import LaneRunner
 from luthier.sweep.protocol import Ended, Reported, Work
 
@@ -186,7 +186,7 @@ def test_a_lane_that_is_stopped_leaves_the_others_alone_and_goes_on_later(
 def test_what_was_measured_is_kept_for_the_program(plans, tiny, write_trial, tmp_path, monkeypatch):
     asked = []
 
-    def choose(plan, devices, num_trials, memory_bytes):
+    def choose(plan_for, devices, num_trials, memory_bytes):
         asked.append(num_trials)
         return Choice("map", 2)
 
@@ -196,3 +196,17 @@ def test_what_was_measured_is_kept_for_the_program(plans, tiny, write_trial, tmp
     found = slice.run(Work(trials, hoist=HOIST, lanes="auto"))
     assert {ended.result["mode"]["lanes"] for ended in found.values()} == {"map"}
     assert asked == [3]
+
+
+def test_on_two_devices_lanes_of_one_device_each_are_weighed_too(tiny):
+    plans = Plans(jax.devices()[:2])
+    graph = tiny("training.steps=10000000")
+    asked = []
+
+    def plan_for(num_devices):
+        asked.append(num_devices)
+        return plans.plan(graph, HOIST, num_devices)
+
+    choice = choose(plan_for, plans.devices, 2, None)
+    assert asked == [0, 0, 0, 1]
+    assert (choice.lanes == "shard") == (choice.num_devices == 1)

@@ -149,6 +149,7 @@ class _Worker:
         self._memory_bytes = memory_bytes
         self._events = events
         self._ready: queue.Queue[SliceInfo | Lost] = queue.Queue()
+        self._was_ready = False
         self._process: subprocess.Popen[bytes]
         self._writer: Writer
         self._reader: threading.Thread
@@ -204,13 +205,16 @@ class _Worker:
         Raises:
           RunError: It died, or says nothing.
         """
-        try:
-            told = self._ready.get(timeout=START_SECONDS)
-        except queue.Empty:
-            raise self._broken(f"it says nothing for {START_SECONDS:.0f} s") from None
-        if isinstance(told, Lost):
-            raise self._broken(told.reason)
-        return told
+        while True:
+            try:
+                told = self._ready.get(timeout=START_SECONDS)
+            except queue.Empty:
+                raise self._broken(f"it says nothing for {START_SECONDS:.0f} s") from None
+            if isinstance(told, SliceInfo):
+                return told
+            if self._process.wait() >= 0:  # by itself: it would do so again
+                raise self._broken(told.reason)
+            self.start_again(told)
 
     def send(self, message: object) -> None:
         """Send a message; one to a worker that just died is lost, as `Lost` will tell."""
@@ -237,13 +241,14 @@ class _Worker:
             self._writer.close()
 
     def _read(self) -> None:
-        process, is_ready = self._process, False
+        process = self._process
         assert process.stdout is not None
         with process.stdout:
             for message in messages(process.stdout):
                 if isinstance(message, SliceInfo):
-                    is_ready = True
-                    self._ready.put(message)
+                    if not self._was_ready:
+                        self._was_ready = True
+                        self._ready.put(message)
                 else:
                     if isinstance(message, Ended):
                         self._num_starts = 0
@@ -251,10 +256,7 @@ class _Worker:
         lost = Lost(self._index, self._reason(process.wait()))
         if self._closing:
             return
-        if not is_ready and not self._num_starts:
-            self._ready.put(lost)
-        else:
-            self._events.put(lost)
+        (self._events if self._was_ready else self._ready).put(lost)
 
     def _reason(self, code: int) -> str:
         if code < 0:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +26,9 @@ COMPILE_FACTOR = 2.0
 """Compiling lanes is taken to be so much slower than compiling a step."""
 
 NUM_TIMED = 5
+
+NUM_DEVICES: Mapping[Lanes, int] = {"shard": 1}
+"""Devices of one trial's program, by the kind of lanes; all of the slice where it is not named."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +60,10 @@ class Measured:
 
 
 def choose(
-    plan: Plan, devices: Sequence[jax.Device], num_trials: int, memory_bytes: int | None
+    plan_for: Callable[[int], Plan],
+    devices: Sequence[jax.Device],
+    num_trials: int,
+    memory_bytes: int | None,
 ) -> Choice:
     """Choose the lanes of a program by measuring 1, 2, 4, ... of each kind.
 
@@ -66,24 +71,29 @@ def choose(
     costs a small part of the trials themselves.
 
     Args:
-      plan: The plan of a trial.
+      plan_for: Returns the plan of a trial for so many devices; 0 means the whole slice.
       devices: The slice.
       num_trials: Trials that there are for it; the most lanes.
       memory_bytes: Memory of one device; None where it has no limit of its own.
     """
+    plan = plan_for(0)
     alone = measure_alone(plan)
     steps = plan.program.experiment.training.steps
-    kinds: tuple[Lanes, ...] = ("vmap", "map")  # sharing out is for a program of one device
 
     def measure(lanes: Lanes, num_lanes: int) -> Measured | None:
-        return measure_lanes(plan, lanes, num_lanes, devices, memory_bytes)
+        shared = plan_for(NUM_DEVICES.get(lanes, 0))
+        return measure_lanes(shared, lanes, num_lanes, devices, memory_bytes)
 
-    return best(alone, kinds, num_trials, steps, measure)
+    counts: dict[Lanes, Sequence[int]] = dict.fromkeys(("vmap", "map"), powers(num_trials))
+    if len(devices) > 1:  # each lane on one device, instead of all lanes on all of them
+        each = powers(num_trials // len(devices))
+        counts["shard"] = [len(devices) * number for number in (1, *each)]
+    return best(alone, counts, num_trials, steps, measure)
 
 
 def best(
     alone: Measured,
-    kinds: Sequence[Lanes],
+    counts: Mapping[Lanes, Sequence[int]],
     num_trials: int,
     steps: int,
     measure: Callable[[Lanes, int], Measured | None],
@@ -92,18 +102,22 @@ def best(
 
     Args:
       alone: What a trial by itself costs.
-      kinds: The kinds of lanes, in the order in which they are tried.
-      num_trials: The most lanes.
+      counts: The kinds of lanes in the order in which they are tried, and numbers of lanes of each,
+        rising.
+      num_trials: Trials that there are.
       steps: Steps of a trial.
       measure: Measures one kind with a number of lanes; None where it does not fit the memory.
     """
     allowance = SHARE * num_trials * steps * alone.seconds
     found, fastest = Choice("single"), WORTH * alone.seconds
     expected = COMPILE_FACTOR * alone.compile_seconds
-    for lanes in kinds:
+    for lanes, numbers in counts.items():
         before = alone.seconds
-        for num_lanes in _powers(num_trials):
-            if expected + (NUM_TIMED + 1) * num_lanes * alone.seconds > allowance:
+        for num_lanes in numbers:
+            if (
+                num_lanes > num_trials
+                or expected + (NUM_TIMED + 1) * num_lanes * alone.seconds > allowance
+            ):
                 break
             start = time.perf_counter()
             measured = measure(lanes, num_lanes)
@@ -113,7 +127,8 @@ def best(
             expected = max(expected, measured.compile_seconds)
             before = measured.seconds
             if measured.seconds < fastest:
-                found, fastest = Choice(lanes, num_lanes), measured.seconds
+                found = Choice(lanes, num_lanes, NUM_DEVICES.get(lanes, 0))
+                fastest = measured.seconds
     return found
 
 
@@ -174,6 +189,6 @@ def _median_seconds(step: Callable[[], jax.Array]) -> float:
     return float(np.median(times[1:]))
 
 
-def _powers(most: int) -> Iterator[int]:
-    for exponent in range(1, int(math.log2(most)) + 1 if most > 1 else 1):
-        yield 2**exponent
+def powers(most: int) -> list[int]:
+    """Return 2, 4, 8 and so on, up to `most`."""
+    return [2**exponent for exponent in range(1, max(most, 1).bit_length())]

@@ -12,7 +12,7 @@ from luthier.sweep.engines.inbox import Task
 from luthier.sweep.engines.trial import ended, failed
 from luthier.sweep.gate import too_large
 from luthier.sweep.lanes.pack import LaneVector, Pack, PackedProgram, compile_lanes
-from luthier.sweep.lanes.probe import Choice, choose
+from luthier.sweep.lanes.probe import NUM_DEVICES, Choice, choose
 from luthier.train.feed import Fed
 from luthier.train.results import Result
 
@@ -89,12 +89,11 @@ class LaneRunner:
         """Return how the trials of a program share the slice; measured once for each program."""
         work, plans = task.work, self._execution.plans
         num_lanes = len(work.trials) + work.spare_lanes
-        num_devices = 1 if work.lanes == "shard" else 0
         if work.lanes != "auto":
-            return Choice(work.lanes, num_lanes, num_devices)
+            return Choice(work.lanes, num_lanes, NUM_DEVICES.get(work.lanes, 0))
         if key not in self._choices:
             self._choices[key] = choose(
-                plans.plan(graph, work.hoist),
+                lambda num_devices: plans.plan(graph, work.hoist, num_devices),
                 plans.devices,
                 num_lanes,
                 self._execution.memory_bytes,

@@ -1,0 +1,66 @@
+"""The W&B run that sums many runs up, written by the real wandb and read by its own inspector."""
+
+import pytest
+
+from luthier import records
+from luthier.errors import RunError
+
+
+def _summary(**changes):
+    given = {
+        "name": "all",
+        "group": "them",
+        "config": {"rate": 0.1},
+        "columns": ["trial", "loss", "note"],
+        "rows": [[0, 2.0, ""], [1, None, "did not fit"]],
+        "history": [{"trial": 0, "objectives/loss": 2.0}, {"trial": 2, "objectives/loss": 1.0}],
+        "better": {"objectives/loss": "lower"},
+        "facts": {"best_trial": 2},
+        "pages": {},
+    }
+    return records.Summary(**{**given, **changes})
+
+
+def test_wandb_takes_a_summary_offline_and_a_second_one_replaces_it(
+    tmp_path, monkeypatch, read_wandb
+):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    (tmp_path / "report.html").write_text("<p>a report</p>")
+    summary = _summary(pages={"report": str(tmp_path / "report.html")})
+    ids = set()
+    for _ in range(2):
+        mirrored = records.mirror_summary(records.Wandb(tags=("a",)), tmp_path, summary)
+        (directory,) = (tmp_path / "wandb").glob("offline-run-*")
+        ids.add(directory.name.rpartition("-")[2])
+    assert mirrored.mode == "offline"
+    assert mirrored.path == str(directory)
+    assert len(ids) == 1
+    found = read_wandb(directory)
+    assert found["run"]["run_group"] == "them"
+    assert found["run"]["job_type"] == "summary"
+    assert found["run"]["display_name"] == "all"
+    assert found["exit"] == 0
+    assert found["summary"]["best_trial"] == 2
+    losses = [row["objectives/loss"] for row in found["history"] if "objectives/loss" in row]
+    assert losses == [2.0, 1.0]
+    (page,) = directory.glob("files/media/html/report*.html")
+    assert page.read_text() == "<p>a report</p>"
+    (table,) = directory.glob("files/media/table/runs*.json")
+    assert '[1,null,"did not fit"]' in table.read_text()
+
+
+def test_nothing_is_made_where_wandb_is_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert records.mirror_summary(records.Wandb(), tmp_path, _summary()) is None
+    assert not list(tmp_path.glob("wandb*"))
+
+
+def test_what_goes_wrong_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    pages = {"report": str(tmp_path / "absent.html")}
+    with pytest.raises(RunError) as raised:
+        records.mirror_summary(records.Wandb(), tmp_path, _summary(pages=pages))
+    (line,) = str(raised.value).splitlines()
+    assert line.startswith(f"W&B cannot mirror {tmp_path}: ")
+    assert "absent.html" in line
+    assert line.endswith("mirror.log")
