@@ -29,7 +29,7 @@ SAMPLERS: Mapping[str, Any] = {
     "nsga-ii": optuna.samplers.NSGAIISampler,
 }
 _OVER: Mapping[str, Any] = {"last": objectives.Last, "best": objectives.Best}
-_FACTS: Mapping[str, Any] = {
+FACTS: Mapping[str, Any] = {
     "step_time": objectives.StepTime,
     "device_hours": objectives.DeviceHours,
     "peak_bytes": objectives.PeakBytes,
@@ -64,13 +64,13 @@ def objective(word: str, evaluations: Mapping[str, Sequence[Any]] | None) -> fdl
     Raises:
       BadInput: It cannot be read.
     """
-    if word in _FACTS:
-        return fdl.Config(_FACTS[word])
+    if word in FACTS:
+        return fdl.Config(FACTS[word])
     name, _, reduction = word.partition(":")
     evaluation, slash, metric = name.partition("/")
     count = reduction.removeprefix("mean")
     if not slash or not (reduction in ("", *_OVER) or (count.isdigit() and int(count))):
-        remedy = f"write EVALUATION/METRIC, :best or :mean3 behind it, or {', '.join(_FACTS)}"
+        remedy = f"write EVALUATION/METRIC, :best or :mean3 behind it, or {', '.join(FACTS)}"
         raise BadInput(Problem(f"{word!r} is no objective", "--objective", remedy=remedy))
     known = {found.name: found.better for found in (evaluations or {}).get(evaluation, ())}
     selector = fdl.Config(Selector, evaluation, metric, known.get(metric, "lower"))

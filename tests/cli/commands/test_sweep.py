@@ -30,6 +30,7 @@ def test_a_study_is_driven_shown_and_its_best_is_told(project, capsys):
     out = capsys.readouterr().out
     assert "trial 4: complete; held_out/loss " in out
     assert "toy: 5 of 5 trials ended" in out
+    assert "report: studies/toy/report.html" in out.splitlines()
     assert main.main(["sweep", "show", "toy", "--all"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("toy: 5 of 5 trials ended")

@@ -107,7 +107,7 @@ def _end(outcome: Any) -> int:
     from luthier.sweep.views.text import best_lines, headline
 
     standing = read_standing(outcome.directory)
-    print("\n".join([headline(standing), *best_lines(standing)]))
+    print("\n".join([headline(standing), *best_lines(standing), *outcome.notices]))
     if outcome.is_over:
         print(f"`luthier sweep show {outcome.directory}` lists the trials")
         return EXIT_DONE

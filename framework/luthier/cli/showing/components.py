@@ -13,7 +13,7 @@ from typing import Any
 
 ROOMS = (
     *("program", "models", "layers", "tasks", "losses", "metrics", "optim", "data"),
-    *("checkpoint", "records", "parallel", "durations"),
+    *("checkpoint", "records", "parallel", "durations", "sweep"),
 )
 # Public classes that are states, results or machinery: no graph names them.
 NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
@@ -39,6 +39,7 @@ NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
     ),
     "parallel": ("ArrayInfo", "Placement"),
     "durations": ("Progress",),
+    "sweep": ("Packed",),
 }
 # Functions that graphs name, beside the recipes of optimizers.
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {"layers": ("query_and_others",)}

@@ -40,12 +40,14 @@ class Outcome:
       is_over: Whether nothing is left to do; else it can be resumed.
       ledger: Where every trial stands.
       is_late: Whether `budget.wall_seconds` ended this call.
+      notices: Where its report and its summary in W&B are.
     """
 
     directory: pathlib.Path
     is_over: bool
     ledger: Ledger
     is_late: bool = False
+    notices: Sequence[str] = ()
 
 
 class _Silent:
@@ -182,8 +184,8 @@ def _drive(given: _Given, view: View | None, engine: Engine | None) -> Outcome:
             with _stopping(driver), _mirrored(study, directory, ledger):
                 is_over = driver.run()
             is_late = driver.is_late and not driver.stop_asked and not is_over
-        _publish(directory, given.graph, ledger)
-    return Outcome(directory.path, is_over, ledger, is_late)
+        notices = _publish(directory, given.graph)
+    return Outcome(directory.path, is_over, ledger, is_late, notices)
 
 
 def _has_nothing_left(study: studies.Study, ledger: Ledger) -> bool:
@@ -265,21 +267,23 @@ def _mirrored(study: studies.Study, directory: StudyDirectory, ledger: Ledger) -
             ledger.notices.append(f"Optuna's copy could not be written: {log} says why")
 
 
-def _publish(directory: StudyDirectory, graph: Any, ledger: Ledger) -> None:
-    """Write the report, and the W&B run that sums the study up; what fails becomes a notice."""
+def _publish(directory: StudyDirectory, graph: Any) -> list[str]:
+    """Write the report, and the W&B run that sums the study up; say where they are."""
     from luthier.sweep.views import mirror as views
     from luthier.sweep.views import report
     from luthier.sweep.views.standing import read_standing
 
-    pages = {"report": str(report.write(directory.path))}
+    path = report.write(directory.path)
+    told = [f"report: {path}"]
+    pages = {"report": str(path)}
     try:
         mirrored = views.mirror_study(directory.path, graph, read_standing(directory.path), pages)
     except LuthierError as error:
-        ledger.notices.append(f"{error}; `luthier sweep show {directory.path} --sync wandb`")
-        return
+        return [*told, f"{error}; again by `luthier sweep show {directory.path} --sync wandb`"]
     if mirrored is not None:
-        upload = mirrored.url or f"to upload it: wandb sync {mirrored.path}"
-        ledger.notices.append(f"W&B: the study's summary is {mirrored.mode}; {upload}")
+        upload = mirrored.url or f"offline; to upload it: wandb sync {mirrored.path}"
+        told.append(f"W&B: the study's summary is {upload}")
+    return told
 
 
 @contextlib.contextmanager
