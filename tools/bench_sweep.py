@@ -28,9 +28,11 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 
+import jax
 import numpy as np
 
 from luthier import graph as graphs
+from luthier import plan as plans
 from luthier.records.metrics_file import read_metrics
 from luthier.sweep.engines import Local
 from luthier.sweep.protocol import Ended, Lost, TrialWork, Work
@@ -95,8 +97,12 @@ def separate(case: Case, cache: str | None) -> None:
         subprocess.run(command, env=case.environment(cache), check=True, stdout=subprocess.DEVNULL)
 
 
-def ours(case: Case, lanes: str) -> None:
-    """Run all trials on one warm worker, hoisted, one after another or in lanes."""
+def ours(case: Case, lanes: str) -> float:
+    """Run all trials on one warm worker, hoisted, one after another or in lanes.
+
+    Returns:
+      Wall seconds from the moment when the worker was ready to its end.
+    """
     study = case.folder / f"{lanes}-{time.time_ns()}"
     base = graphs.resolve(EXPERIMENT)
     trials = []
@@ -109,6 +115,7 @@ def ours(case: Case, lanes: str) -> None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(study / "cache")
     engine = Local(devices="cpu:1")
     engine.open(str(study))
+    ready = time.perf_counter()
     try:
         if lanes == "single":
             for trial in trials:
@@ -123,6 +130,7 @@ def ours(case: Case, lanes: str) -> None:
                 ended += [event] if isinstance(event, Ended) else []
     finally:
         engine.close()
+    ended_at = time.perf_counter()
     steps = [e.result["facts"]["step_seconds"] for e in ended]
     lane = ended[0].result["mode"]
     rows = [read_metrics(pathlib.Path(trial.directory, "run", "metrics.jsonl")) for trial in trials]
@@ -131,6 +139,28 @@ def ours(case: Case, lanes: str) -> None:
         f"    lanes {lane['lanes']} x {lane['num_lanes']}, median step "
         f"{1000 * statistics.median(steps):.2f} ms, all steps {bare:.1f} s"
     )
+    return ended_at - ready
+
+
+def bare(case: Case) -> tuple[float, float]:
+    """Return seconds of one compile, and of the steps of all trials called in a plain loop."""
+    graph = graphs.apply(graphs.resolve(EXPERIMENT), [*case.trials[0]])
+    start = time.perf_counter()
+    program = plans.make(graph, jax.devices()[:1], (PEAK,)).program
+    step, values = program.compile_step(), program.values()
+    leaves = jax.block_until_ready(program.init(values))
+    compiled = time.perf_counter() - start
+    batch = {
+        name: jax.device_put(np.zeros(entry.shape, entry.dtype), entry.sharding)
+        for name, entry in program.batch.items()
+    }
+    times = []
+    for _ in range(case.steps):
+        start = time.perf_counter()
+        leaves, vector = step(values, leaves, batch)
+        jax.block_until_ready(vector)
+        times.append(time.perf_counter() - start)
+    return compiled, statistics.median(times) * case.steps * len(case.trials)
 
 
 HYDRA = """
@@ -202,8 +232,14 @@ def measure(name: str, case: Case, with_peers: bool) -> dict[str, tuple[float, f
     found = {"separate, cold": timed("separate, cold", lambda: separate(case, None))}
     separate(dataclasses.replace(case, trials=case.trials[:1]), "warm")
     found["separate, warm cache"] = timed("separate, warm cache", lambda: separate(case, "warm"))
-    found["ours, hoisted"] = timed("ours, hoisted", lambda: ours(case, "single"))
-    found["ours, lanes=auto"] = timed("ours, lanes=auto", lambda: ours(case, "auto"))
+    worked: dict[str, float] = {}
+    for way, lanes in (("ours, hoisted", "single"), ("ours, lanes=auto", "auto")):
+        found[way] = timed(way, lambda w=way, x=lanes: worked.update({w: ours(case, x)}))
+    compiled, steps = bare(case)
+    print(f"  bare: one compile {compiled:.1f} s, all steps {steps:.1f} s")
+    for way, seconds in worked.items():
+        ratio = seconds / (compiled + steps)
+        print(f"  {way:28s} {seconds:8.1f} s without process start, {ratio:.2f} x bare")
     for peer_name in ("hydra", "ray") if with_peers else ():
         python = os.environ.get(f"{peer_name.upper()}_PYTHON")
         if not python or shutil.which(python) is None:
@@ -225,6 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args(arguments)
+    jax.config.update("jax_platforms", "cpu")
     sys.path.insert(0, os.getcwd())
     rates = np.geomspace(1e-4, 1e-2, options.trials)
     found = {}

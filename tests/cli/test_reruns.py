@@ -104,3 +104,18 @@ def test_what_overrides_change_is_told_before_training(copied, capsys):
         "argument 1: optimizer.b2=0.9\n  ~ optimizer.b2: 0.95 -> 0.9 (was left at its default)\n"
     )
     assert "nothing was trained" in rest
+
+
+def test_what_goes_on_with_a_run_is_compared_with_it(copied, capsys):
+    first = records.find("runs", "last")
+    words = ["train", "trials.tiny", "--wandb", "off", "--run", first.id, "--dry-run"]
+    assert main.main([*words, "optimizer.b2=0.9", "name=tiny"]) == 0
+    assert capsys.readouterr().out.splitlines()[:4] == [
+        f"- tiny/{first.id}  (run tiny/{first.id}, finished at step 4)",
+        "+ this graph",
+        "1 change: 1 set",
+        "└── ~ optimizer.b2: 0.95 -> 0.9 (x0.947) (was left at its default)",
+    ]
+    for run in (first.id, "unknown"):  # which training complains about
+        assert main.main([*words[:5], run, "--dry-run"]) == 0
+        assert capsys.readouterr().out.startswith("5,808 parameters")

@@ -92,6 +92,6 @@ def test_arrays_that_do_not_fit_are_all_listed(graph):
     with pytest.raises(RunError) as caught:
         _check(_compare(graph), arrays, wanted)
     text = str(caught.value)
-    assert "parameters/a: is float32[2, 3] in the run, float32[2, 4] here" in text
+    assert "parameters/a: is float32[2, 3] in the run, float32[2, 4] in this graph" in text
     assert "parameters/gone: is in the run, and not in this graph" in text
     assert "parameters/new: is in this graph, and not in the run" in text

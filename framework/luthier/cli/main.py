@@ -26,6 +26,7 @@ COMMANDS = {
     "evaluate": "evaluate a run's checkpoint",
     "generate": "sample text from a run's checkpoint",
     "export": "write a run's weights for others, as safetensors",
+    "diff": "show what differs between experiments, runs, revisions",
     "runs": "list runs, look at one, sync one to W&B",
     "data": "prepare a corpus, look at data, train a tokenizer",
     "completion": "print the completion script of a shell",

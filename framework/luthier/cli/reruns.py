@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from luthier.cli.showing import changes
+from luthier.errors import BadInput
 
 
 def choose_run(recorded: Any, graph: Any) -> tuple[str | None, bool]:
@@ -46,6 +47,28 @@ def tell_changes(recorded: Any, before: Any, after: Any) -> None:
     """
     print(f"the graph of run {recorded.name}/{recorded.id}, with these changes:")
     changes.print_changes(before, after)
+
+
+def tell_difference(name: str, graph: Any) -> None:
+    """Print how the graph that is to continue a run differs from the run's; nothing where it is it.
+
+    Args:
+      name: The run, as `--run` names it; where there is none, it is for others to say so.
+      graph: The graph that will be trained.
+    """
+    from luthier import graph as graphs
+    from luthier.cli.operands import operand, recorded
+    from luthier.cli.showing import differences
+
+    root = graphs.build(graphs.get(graph, "records")).directory
+    try:
+        before = recorded.read_run(name, root)
+    except BadInput:
+        return
+    after = operand.of_graph("this graph", lambda: graph)
+    comparison = differences.comparison_of(before, after)
+    if comparison["changes"]:
+        differences.print_difference(comparison)
 
 
 def _number(id: str, base: str) -> int:

@@ -6,9 +6,7 @@ of every node are checked against what its class or function takes today.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import json
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,8 +19,9 @@ from luthier.graph import signatures
 from luthier.graph.compare.structures import leaf_key
 from luthier.graph.paths import join, nearest
 from luthier.graph.public_names import load_object
-from luthier.graph.record.encode import FORMAT, KINDS, VERSION
+from luthier.graph.record.encode import KINDS
 from luthier.graph.record.leaves import decode_leaf, is_leaf
+from luthier.graph.record.reading import read_record
 from luthier.graph.record.structure import entries, is_shared_node
 
 _NODES = {name: kind for kind, name in KINDS.items()}
@@ -44,9 +43,7 @@ def from_json(text: str, packages: Sequence[str] = (), source: str = "config.jso
       RecordError: The text is damaged or of another version, names what may not be imported or
         does not exist, or gives an argument that is not taken; all of it is told at once.
     """
-    data = _parse(text, source)
-    _check_header(data, source)
-    return decode(data["graph"], packages, source)
+    return decode(read_record(text, source), packages, source)
 
 
 def decode(
@@ -71,40 +68,6 @@ def decode(
     if decoder.problems:
         raise RecordError(decoder.problems)
     return graph
-
-
-def _parse(text: str, source: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except RecursionError:
-        what = "it is nested too deeply"
-    except json.JSONDecodeError as error:
-        what = f"{error.msg} in line {error.lineno}, column {error.colno}"
-    except (ValueError, TypeError) as error:
-        what = str(error)
-    raise RecordError(Problem(f"{source} is not readable as JSON: {what}"))
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        counts = collections.Counter(key for key, _ in pairs)
-        raise ValueError(f"{counts.most_common(1)[0][0]!r} is given twice")
-    return made
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f'{name} is not JSON; write {{"float": "{name.lower()}"}}')
-
-
-def _check_header(data: Any, source: str) -> None:
-    if not isinstance(data, dict) or data.get("format") != FORMAT or "graph" not in data:
-        remedy = "give the config.json of a run"
-        raise RecordError(Problem(f"{source} is not a recorded graph", remedy=remedy))
-    version = data.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
-        what = f"{source} has format version {version!r}; this luthier reads up to {VERSION}"
-        raise RecordError(Problem(what, remedy="read it with the luthier that wrote it, or newer"))
 
 
 class _Decoder:

@@ -95,7 +95,11 @@ def check_continuation(
       RunError: The run cannot be continued with this graph; holds every reason.
     """
     problems = [Problem(line) for line in comparison.refused]
-    problems += _misfits(arrays, placements)
+    wanted = {
+        name: {"shape": placement.shape, "dtype": str(jnp.dtype(placement.dtype))}
+        for name, placement in placements.items()
+    }
+    problems += misfits(arrays, wanted)
     if problems:
         remedy = "start a run of its own: leave out --run"
         what = f"{run} cannot be continued with this graph"
@@ -133,21 +137,31 @@ def _leaves(graph: Any) -> dict[str, Any]:
     }
 
 
-def _misfits(
-    arrays: Mapping[str, Mapping[str, Any]], placements: Mapping[str, Placement]
+def misfits(
+    arrays: Mapping[str, Mapping[str, Any]],
+    wanted: Mapping[str, Mapping[str, Any]],
+    sides: tuple[str, str] = ("in the run", "in this graph"),
 ) -> list[Problem]:
+    """Return what keeps the arrays of a run from being those that a graph asks for.
+
+    Args:
+      arrays: Name, `shape` and `dtype` of the arrays that the run has saved.
+      wanted: The same of those that the graph asks for.
+      sides: What the two are called.
+    """
+    run, here = sides
     problems = []
-    for name in sorted(set(arrays) | set(placements)):
-        if name not in placements:
-            problems.append(Problem("is in the run, and not in this graph", name))
+    for name in sorted(set(arrays) | set(wanted)):
+        if name not in wanted:
+            problems.append(Problem(f"is {run}, and not {here}", name))
         elif name not in arrays:
-            problems.append(Problem("is in this graph, and not in the run", name))
+            problems.append(Problem(f"is {here}, and not {run}", name))
         else:
-            saved = (tuple(arrays[name]["shape"]), arrays[name]["dtype"])
-            wanted = (tuple(placements[name].shape), str(jnp.dtype(placements[name].dtype)))
-            if saved != wanted:
-                what = (
-                    f"is {saved[1]}{list(saved[0])} in the run, {wanted[1]}{list(wanted[0])} here"
-                )
-                problems.append(Problem(what, name))
+            saved, asked = _form(arrays[name]), _form(wanted[name])
+            if saved != asked:
+                problems.append(Problem(f"is {saved} {run}, {asked} {here}", name))
     return problems
+
+
+def _form(array: Mapping[str, Any]) -> str:
+    return f"{array['dtype']}{list(array['shape'])}"

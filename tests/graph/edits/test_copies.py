@@ -96,3 +96,15 @@ def test_a_change_inside_an_instance_leaves_the_instance_as_it_was():
     assert (made.extra.ranges, made.extra.rows) == ({"a": 10, "deep": {"b": 20}}, [3, [40]])
     assert tables == Tables({"a": 1, "deep": {"b": 2}}, [3, [4]])
     assert graph.extra is tables
+
+
+def test_what_instances_of_dataclasses_hold_is_copied_once():
+    inside = fdl.Config(parts.Mlp, hidden=8)
+    graph = fdl.Config(dict, first=parts.Constant(inside), second=inside, plain=parts.Constant(1.0))
+    made = copy_graph(graph)
+    assert made.first.rate == inside
+    assert made.first.rate is not inside
+    assert made.first.rate is made.second
+    assert made.plain is graph.plain
+    made.second.hidden = 16
+    assert inside.hidden == 8

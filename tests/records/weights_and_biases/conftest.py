@@ -10,7 +10,7 @@ import sys
 import pytest
 
 FAKE = """
-import json, os, pathlib, signal, sys, time
+import io, json, os, pathlib, signal, sys, time
 
 log = open(os.environ["FAKE_WANDB_LOG"], "a")
 behaviour = os.environ.get("FAKE_WANDB", "")
@@ -40,13 +40,31 @@ class Html:
         self.text = text
 
 
+class Artifact:
+    def __init__(self, name, type, description, metadata):
+        self.name, self.type, self.metadata, self.files = name, type, metadata, {}
+
+    def new_file(self, name):
+        return File(self.files, name)
+
+
+class File(io.StringIO):
+    def __init__(self, files, name):
+        super().__init__()
+        self.files, self.name = files, name
+
+    def close(self):
+        self.files[self.name] = self.getvalue()
+        super().close()
+
+
 class Summary(dict):
     pass
 
 
 class Run:
-    def __init__(self, path, resumed, url):
-        self.dir, self.resumed, self.url = str(path), resumed, url
+    def __init__(self, path, id, resumed, url):
+        self.dir, self.id, self.resumed, self.url = str(path), id, resumed, url
         self.step = int(os.environ.get("FAKE_WANDB_STEP", 0))
         self.summary = Summary()
 
@@ -56,6 +74,12 @@ class Run:
 
     def define_metric(self, name, summary):
         tell("define_metric", name=name, summary=summary)
+
+    def save(self, pattern, base_path, policy):
+        pass
+
+    def log_artifact(self, artifact):
+        tell("log_artifact", **vars(artifact))
 
     def finish(self, exit_code):
         tell("finish", exit_code=exit_code, summary=self.summary)
@@ -69,7 +93,7 @@ def init(**options):
     path = pathlib.Path(options["dir"]) / "wandb" / name / "files"
     path.mkdir(parents=True)
     resumed = online and options["resume"] == "allow" and "FAKE_WANDB_STEP" in os.environ
-    return Run(path, resumed, "https://wandb.test/run" if online else None)
+    return Run(path, options["id"], resumed, "https://wandb.test/run" if online else None)
 """
 
 

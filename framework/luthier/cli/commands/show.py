@@ -171,4 +171,6 @@ def _show_plan(graph: Any, arguments: argparse.Namespace) -> int:
         return EXIT_DONE
     named = [dataclasses.replace(p, name=name) for name, p in plan.placements().items()]
     print(sharding_table(named, plan.program.sizes))
+    for pipeline in plan.pipelines:
+        print(pipeline)
     return EXIT_DONE

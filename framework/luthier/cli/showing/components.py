@@ -20,10 +20,10 @@ NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
     "program": ("Exported", "Program", "Scalar", "WarmStart"),
     "models": ("Cache", "Conditional", "Held", "TargetCache"),
     "layers": (
-        *("CrossCache", "Cycle", "DropoutKeys", "Encoded", "KeyValues", "SharedLayers", "Tokens"),
-        *("Turns",),
+        *("CrossCache", "Cycle", "DropoutKeys", "Encoded", "KeyValues", "Mixture", "RoutingSums"),
+        *("SharedLayers", "Tokens", "Turns"),
     ),
-    "tasks": ("Additive", "BatchCoupled", "LossSums"),
+    "tasks": ("Additive", "BatchCoupled", "CountCoupled", "LossSums"),
     "losses": ("ContrastiveLosses", "TokenLosses"),
     "metrics": ("Metric", "Ratio", "Totals"),
     "optim": (
@@ -42,7 +42,9 @@ NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
     "sweep": ("Packed",),
 }
 # Functions that graphs name, beside the recipes of optimizers.
-FUNCTIONS: Mapping[str, tuple[str, ...]] = {"layers": ("query_and_others",)}
+FUNCTIONS: Mapping[str, tuple[str, ...]] = {
+    "layers": ("as_scored", "query_and_others", "renormalized")
+}
 _UNITS = ("steps", "tokens", "epochs", "bytes", "seconds")
 _ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?:, \w+)*): (?P<text>.*)")
 

@@ -1,1 +1,30 @@
-"""Comparing two graphs: what has the same structure, and which elements belong together."""
+"""What differs between two graphs: live ones, or records that are read as data.
+
+    a, b = compare.read(text, "run 7"), compare.document(graph, "configs.lm.quickstart")
+    comparison = compare.compare(a, b)
+
+Nothing that a record names is imported.
+"""
+
+from __future__ import annotations
+
+from luthier.graph.compare.changes import Change, Comparison, Row, Side, Unsayable
+from luthier.graph.compare.comparing import compare
+from luthier.graph.compare.documents.document import Document, document, read
+from luthier.graph.compare.making.patch import patch_of
+from luthier.graph.compare.making.words import Words, overrides_of
+
+__all__ = [
+    "Change",
+    "Comparison",
+    "Document",
+    "Row",
+    "Side",
+    "Unsayable",
+    "Words",
+    "compare",
+    "document",
+    "overrides_of",
+    "patch_of",
+    "read",
+]

@@ -24,6 +24,7 @@ def align(
       equal_a: A key for each element of the first list; equal elements have equal keys.
       equal_b: The same for the second list.
       alike_a: Coarser keys, such as the class: between equal elements, those are paired next.
+        What has an equal element in another place of the other list is left alone: it has moved.
       alike_b: The same for the second list.
 
     Returns:
@@ -31,18 +32,57 @@ def align(
     """
     pairs: list[Pair] = []
     start_a = start_b = 0
-    anchors = [*common(equal_a, equal_b), (len(equal_a), len(equal_b))]
-    for end_a, end_b in anchors:
+    anchors = common(equal_a, equal_b)
+    moved_a, moved_b = _moved(equal_a, equal_b, anchors)
+    for end_a, end_b in [*anchors, (len(equal_a), len(equal_b))]:
         if start_a < end_a or start_b < end_b:
-            between = _between(alike_a[start_a:end_a], alike_b[start_b:end_b])
-            pairs += [
-                (None if i is None else start_a + i, None if j is None else start_b + j)
+            kept_a = [i for i in range(start_a, end_a) if i not in moved_a]
+            kept_b = [j for j in range(start_b, end_b) if j not in moved_b]
+            between = _between([alike_a[i] for i in kept_a], [alike_b[j] for j in kept_b])
+            alone: list[Pair] = [(i, None) for i in range(start_a, end_a) if i in moved_a]
+            alone_b: list[Pair] = [(None, j) for j in range(start_b, end_b) if j in moved_b]
+            inside = [
+                (None if i is None else kept_a[i], None if j is None else kept_b[j])
                 for i, j in between
             ]
+            pairs += _merged(inside, alone, alone_b)
         if end_a < len(equal_a):
             pairs.append((end_a, end_b))
         start_a, start_b = end_a + 1, end_b + 1
     return pairs
+
+
+def _moved(
+    equal_a: Sequence[Any], equal_b: Sequence[Any], anchors: Sequence[tuple[int, int]]
+) -> tuple[set[int], set[int]]:
+    """Return the places of equal elements that stand in another order."""
+    taken_a, taken_b = ({pair[side] for pair in anchors} for side in (0, 1))
+    places: dict[Any, list[int]] = {}
+    for j in range(len(equal_b) - 1, -1, -1):
+        if j not in taken_b:
+            places.setdefault(equal_b[j], []).append(j)
+    moved_a, moved_b = set(), set()
+    for i, key in enumerate(equal_a):
+        if i not in taken_a and places.get(key):
+            moved_a.add(i)
+            moved_b.add(places[key].pop())
+    return moved_a, moved_b
+
+
+def _merged(pairs: list[Pair], alone_a: list[Pair], alone_b: list[Pair]) -> list[Pair]:
+    """Return pairs with elements that have no partner put in between, in the order of both."""
+    made: list[Pair] = []
+    rest = {0: alone_a[::-1], 1: alone_b[::-1]}
+    for pair in [*pairs, None]:
+        for side in (0, 1):
+            place = None if pair is None else pair[side]
+            if pair is not None and place is None:
+                continue
+            while rest[side] and (place is None or (rest[side][-1][side] or 0) < place):
+                made.append(rest[side].pop())
+        if pair is not None:
+            made.append(pair)
+    return made
 
 
 def _between(alike_a: Sequence[Any], alike_b: Sequence[Any]) -> list[Pair]:

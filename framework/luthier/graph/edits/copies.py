@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import copy
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,7 +41,7 @@ def _copy(value: Any, copies: dict[int, Any]) -> Any:
             made[key] = _copy(child, copies)
         return made
     if not isinstance(value, list | tuple):
-        return value
+        return _copy_instance(value, copies)
     made_children = [_copy(child, copies) for child in value]
     if kind is list:
         copies[id(value)] = made_children
@@ -48,6 +50,24 @@ def _copy(value: Any, copies: dict[int, Any]) -> Any:
         return value
     copies[id(value)] = kind(*made_children) if hasattr(kind, "_fields") else kind(made_children)
     return copies[id(value)]
+
+
+def _copy_instance(value: Any, copies: dict[int, Any]) -> Any:
+    """Copy an instance of a dataclass that holds something to copy; else return it as it is."""
+    if not is_dataclass_instance(value):
+        return value
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    changed = {}
+    for name, child in fields.items():
+        made_child = _copy(child, copies)
+        if made_child is not child:
+            changed[name] = made_child
+    if not changed:
+        return value
+    made = copies[id(value)] = copy.copy(value)
+    for name, child in changed.items():
+        object.__setattr__(made, name, child)  # frozen or not
+    return made
 
 
 def _copy_node(node: fdl.Buildable, copies: dict[int, Any]) -> fdl.Buildable:

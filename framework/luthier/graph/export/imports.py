@@ -89,16 +89,19 @@ def _is_standard(module: str) -> bool:
     return module.split(".")[0] in sys.stdlib_module_names
 
 
-@functools.cache
 def split(public: str) -> tuple[str, str]:
-    """Return the module and the rest of the name of something that has been imported.
+    """Return the module and the rest of a public name.
 
     Args:
-      public: A dotted name, as `public_name` gives.
+      public: A dotted name, as `public_name` gives. Of what was not imported, the first name with a
+        capital letter is taken for a class, and what is before it for the module.
     """
     parts = public.split(".")
     lengths = range(len(parts) - 1, 0, -1)
-    length = next((n for n in lengths if ".".join(parts[:n]) in sys.modules), len(parts) - 1)
+    length = next((n for n in lengths if ".".join(parts[:n]) in sys.modules), 0)
+    if not length or parts[length] not in vars(sys.modules[".".join(parts[:length])]):
+        classes = (n for n in range(1, len(parts)) if parts[n][:1].isupper())
+        length = next(classes, len(parts) - 1)
     return ".".join(parts[:length]), ".".join(parts[length:])
 
 

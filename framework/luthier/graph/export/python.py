@@ -58,7 +58,7 @@ def to_python(graph: Any, function: str = "experiment") -> str:
       RecordError: Something in the graph cannot be named or written; all of it is told at once.
     """
     data = encode(graph)
-    writer = _Writer(data, function)
+    writer = Writer(data, function)
     result = lay_out(writer.expression(data, ()), 4, len("    return "))
     statements = [*writer.statements, f"return {result}"]
     kind = next((KINDS[key] for key in KINDS if isinstance(data, dict) and key in data), "")
@@ -81,8 +81,13 @@ def to_python(graph: Any, function: str = "experiment") -> str:
     )
 
 
-class _Writer:
-    """Writes one record as expressions; collects local variables on the way."""
+class Writer:
+    """Writes one record as expressions; collects local variables on the way.
+
+    Args:
+      data: The JSON value of the record.
+      function: What the function is called that is written.
+    """
 
     def __init__(self, data: Any, function: str):
         self.imports = importing.Imports(_names(data))
@@ -210,13 +215,13 @@ class _Writer:
 
     def _new_tags(self, name: str, tags: Mapping[str, list[str]]) -> dict[str, list[str]]:
         """Return the tags that Fiddle does not give by itself."""
-        given = self._annotated(name)
+        given = self.annotated_tags(name)
         new = {
             part: [t for t in found if t not in given.get(part, ())] for part, found in tags.items()
         }
         return {part: found for part, found in new.items() if found}
 
-    def _annotated(self, name: str) -> dict[str, list[str]]:
+    def annotated_tags(self, name: str) -> dict[str, list[str]]:
         """Return the tags that Fiddle gives to a new node, because of annotations."""
         if name not in self.annotated:
             tags = fdl.Config(importing.find(name)).__argument_tags__
@@ -226,7 +231,7 @@ class _Writer:
     def _lost_tags(self, data: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield (argument, tag) for tags of annotations that the node does not have."""
         kind = next((kind for kind in KINDS if kind in data), None)
-        for part, found in self._annotated(data[kind]).items() if kind else ():
+        for part, found in self.annotated_tags(data[kind]).items() if kind else ():
             for tag in found:
                 if tag not in data.get("tags", {}).get(part, ()):
                     yield part, tag

@@ -31,6 +31,7 @@ from luthier.records.files import read_json
 from luthier.records.lock import Lock
 from luthier.records.metrics_file import Recorded, decode_event
 from luthier.records.weights_and_biases.access import choose_mode
+from luthier.records.weights_and_biases.graphs import keep_graph, log_difference
 
 _EXIT_CODES = {events.FINISHED: 0, events.PREEMPTED: 75, events.INTERRUPTED: 130}
 _POLL_SECONDS = 1.0
@@ -295,6 +296,8 @@ def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool]
 
     superseded = offline_directories(run.path)
     mode, wandb_run = opened(mode, lambda chosen: _begin(wandb, run, chosen, process), say)
+    keep_graph(wandb_run, run)
+    log_difference(wandb, wandb_run, run)
     rows = Rows(wandb_run, wandb, run.path)
     lines = Lines(run.metrics_path)
     running = True

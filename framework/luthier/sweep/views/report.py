@@ -1,28 +1,250 @@
-"""The report of a study: one HTML page that needs nothing else."""
+"""A study as one HTML file: what was tried, what came of it, and what mattered.
+
+It is read from the study's folder; nothing that the study names is imported.
+"""
 
 from __future__ import annotations
 
-import html
+import json
+import os
 import pathlib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from luthier.records.files import write_atomically
-from luthier.sweep.views.standing import read_standing
-from luthier.sweep.views.text import lines_of
+from luthier.records.files import read_json, write_atomically
+from luthier.sweep.driver.directory import STUDIES
+from luthier.sweep.driver.ledger import Trial
+from luthier.sweep.views.chronicle import Chronicle, read_chronicle
+from luthier.sweep.views.importance import FEWEST, importance
+from luthier.sweep.views.standing import Standing, read_standing
+from luthier.sweep.views.text import headline
+from luthier.view.page import document
 
 NAME = "report.html"
+MOST_COLUMNS = 300
+"""Trials in the matrix: of more, the best and the newest."""
+
+_WORD = re.compile(r"([A-Za-z_][\w.\[\]'\"]*?)\s*:?=(.*)", re.DOTALL)
+_FILES = ("matrix.css", "report.css", "matrix.js", "report_charts.js", "report.js")
 
 
-def write(directory: pathlib.Path, path: pathlib.Path | None = None) -> pathlib.Path:
-    """Write the report of a study; return where it is.
+def write(directory: str | os.PathLike[str]) -> pathlib.Path:
+    """Write the report of a study into its folder; return where.
 
     Args:
       directory: The study's folder.
-      path: Where to; `report.html` in the study's folder where it is None.
+
+    Raises:
+      RunError: The journal is damaged, or the report cannot be written.
     """
-    standing = read_standing(directory)
-    text = html.escape("\n".join(lines_of(standing, None)))
-    path = path or directory / NAME
-    write_atomically(
-        path, f"<!doctype html><title>{html.escape(standing.name)}</title><pre>{text}</pre>"
-    )
-    return path
+    path = pathlib.Path(directory)
+    write_atomically(path / NAME, render(path))
+    return path / NAME
+
+
+def render(directory: pathlib.Path) -> str:
+    """Return the report of the study in a folder as the text of one HTML file.
+
+    Args:
+      directory: The study's folder.
+
+    Raises:
+      RunError: The journal is damaged.
+    """
+    data = describe(directory)
+    told = "This page needs JavaScript. The command `luthier sweep show` prints the same."
+    return document(data["name"], data, _FILES, told)
+
+
+def describe(directory: pathlib.Path) -> dict[str, Any]:
+    """Return what the report of the study in a folder shows, as plain JSON.
+
+    Args:
+      directory: The study's folder.
+
+    Raises:
+      RunError: The journal is damaged.
+    """
+    standing, chronicle = read_standing(directory), read_chronicle(directory)
+    best = [trial.number for trial in standing.best()]
+    trials = standing.ledger.trials
+    seconds = _seconds_of(chronicle)
+    return {
+        "version": 1,
+        "name": standing.name,
+        "headline": headline(standing),
+        "driver": "" if standing.driver is None else str(standing.driver),
+        "notices": list(standing.ledger.notices),
+        "metrics": list(standing.metrics),
+        "directions": list(standing.directions),
+        "best": best,
+        "device_seconds": standing.ledger.device_seconds,
+        "seconds": chronicle.seconds,
+        "study": _reference(directory, standing.name),
+        "trials": [_trial(standing, trial, seconds) for trial in trials],
+        "importance": _importance(directory, standing, chronicle),
+        "slices": [{"index": i, "name": chronicle.slices[i]} for i in sorted(chronicle.slices)],
+        "spans": [[s.trial, s.slice, s.start, s.end, s.outcome] for s in chronicle.spans],
+        "matrix": _matrix(standing, chronicle, best, directory),
+    }
+
+
+def _trial(standing: Standing, trial: Trial, seconds: dict[int, float]) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "state": trial.state,
+        "values": None if trial.values is None else list(trial.values),
+        "reason": trial.reason,
+        "words": standing.words(trial),
+        "copy_of": trial.copy_of,
+        "losses": trial.losses,
+        "seconds": seconds.get(trial.number),
+    }
+
+
+def _seconds_of(chronicle: Chronicle) -> dict[int, float]:
+    """Return how long each trial was on slices."""
+    found: dict[int, float] = {}
+    for span in chronicle.spans:
+        found[span.trial] = found.get(span.trial, 0.0) + span.end - span.start
+    return found
+
+
+def _reference(directory: pathlib.Path, name: str) -> str:
+    """Return what `luthier train` calls the study: its name, or its folder if it is elsewhere."""
+    is_here = directory.name == name and directory.parent.name == STUDIES
+    return "study:" + shlex.quote(name if is_here else str(directory))
+
+
+def _importance(
+    directory: pathlib.Path, standing: Standing, chronicle: Chronicle
+) -> dict[str, Any]:
+    ledger = standing.ledger
+    told = []
+    for setting in ledger.settings:
+        outcome = ledger.outcome_of(setting)
+        if outcome is not None and outcome[0] == "complete" and outcome[1]:
+            told.append((chronicle.assignments.get(setting.number, {}), outcome[1]))
+    shares, count = importance(told, _distributions(directory), standing.directions)
+    rows = [{"path": path, "share": share} for path, share in shares.items()]
+    return {"rows": rows, "settings": count, "fewest": FEWEST}
+
+
+def _distributions(directory: pathlib.Path) -> dict[str, str]:
+    """Return what may be chosen in each dimension, as Optuna writes it."""
+    found: dict[str, str] = read_json(directory / "facts.json", {}).get("distributions", {})
+    return found
+
+
+def _matrix(
+    standing: Standing, chronicle: Chronicle, best: Sequence[int], directory: pathlib.Path
+) -> dict[str, Any]:
+    """Return what varied: a row for each path, a column for each trial."""
+    trials = _chosen(standing, best)
+    said = {setting.number: said_by(setting.words) for setting in standing.ledger.settings}
+    paths = list(dict.fromkeys(path for found in said.values() for path in found))
+    if 0 in said:
+        said[0] = {**_base_texts(directory, paths), **_base_choices(directory, chronicle, said)}
+    rows = []
+    for path in paths:
+        texts = [said[trial.setting].get(path, "") for trial in trials]
+        rows.append({"path": path, "texts": texts, "values": [_number(text) for text in texts]})
+    objectives = [
+        {
+            "name": name,
+            "direction": direction,
+            "values": [t.values[i] if t.values and i < len(t.values) else None for t in trials],
+        }
+        for i, (name, direction) in enumerate(
+            zip(standing.metrics, standing.directions, strict=True)
+        )
+    ]
+    columns = [
+        {"title": str(t.number), "state": t.state, "link": f"trials/{t.number:04d}/"}
+        for t in trials
+    ]
+    title = f"What {standing.name} varied"
+    left_out = len(standing.ledger.trials) - len(trials)
+    found = {"version": 1, "title": title, "columns": columns, "left_out": left_out}
+    return {**found, "objectives": objectives, "rows": rows}
+
+
+def _chosen(standing: Standing, best: Sequence[int]) -> list[Trial]:
+    """Return the trials that the matrix shows: all, or the best and the newest."""
+    trials = standing.ledger.trials
+    if len(trials) <= MOST_COLUMNS:
+        return trials
+    signs = [1.0 if direction == "lower" else -1.0 for direction in standing.directions]
+    complete = [t for t in trials if t.state == "complete" and t.values]
+    complete.sort(key=lambda t: signs[0] * t.values[0])  # type: ignore[index]
+    half = MOST_COLUMNS // 2
+    kept = [*best[:half], *(trial.number for trial in complete)]
+    numbers = {0, *list(dict.fromkeys(kept))[: half - 1]}
+    for trial in reversed(trials):
+        if len(numbers) >= MOST_COLUMNS:
+            break
+        numbers.add(trial.number)
+    return [trial for trial in trials if trial.number in numbers]
+
+
+def said_by(words: Sequence[str]) -> dict[str, str]:
+    """Return what words set, by path; words that set no path stand under `fiddlers`.
+
+    Args:
+      words: Words of the override grammar.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        match = _WORD.fullmatch(word)
+        if match is None:
+            found["fiddlers"] = " ".join(filter(None, [found.get("fiddlers"), word]))
+        else:
+            found[match[1]] = match[2].strip()
+    return found
+
+
+def _base_choices(
+    directory: pathlib.Path, chronicle: Chronicle, said: Mapping[int, Mapping[str, str]]
+) -> dict[str, str]:
+    """Return what the experiment itself would be in the space, in the words of other settings."""
+    stored = chronicle.assignments.get(0, {})
+    found = {
+        path: repr(stored[path])
+        for path, text in _distributions(directory).items()
+        if path in stored and json.loads(text)["name"] == "FloatDistribution"
+    }
+    for number, words in said.items():
+        chosen = chronicle.assignments.get(number, {})
+        found |= {p: w for p, w in words.items() if p in stored and chosen.get(p) == stored[p]}
+    return found
+
+
+def _base_texts(directory: pathlib.Path, paths: Sequence[str]) -> dict[str, str]:
+    """Return what the experiment itself has at paths, where its record says it plainly."""
+    try:
+        record = json.loads((directory / "trials" / "0000" / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    found = {}
+    for path in paths:
+        at = record.get("graph")
+        for part in re.findall(r"[^.\[\]]+", path):
+            inside = at.get("arguments", at) if isinstance(at, dict) else at
+            if isinstance(inside, dict):
+                at = inside.get(part.strip("'\""))
+            elif isinstance(inside, list) and part.isdigit() and int(part) < len(inside):
+                at = inside[int(part)]
+            else:
+                at = None
+        if isinstance(at, bool | int | float | str):
+            found[path] = repr(at)
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -57,3 +57,45 @@ def test_numbers(value, text):
 
 def test_durations():
     assert runs._duration(3661.5) == "1:01:01"
+
+
+def _record(overrides, id):
+    from luthier import graph as graphs
+    from luthier import records
+    from luthier.train.opening import configuration
+
+    graph = graphs.apply(graphs.resolve("trials.tiny"), overrides)
+    return records.RunDirectory.create("kept", "tiny", id, configuration=configuration(graph))
+
+
+def test_what_differs_between_runs(importable_project, capsys):
+    _record([], "aa11")
+    _record(["seed=3"], "bb22")
+    words = ["runs", "aa", "bb", "--diff", "--directory", "kept"]
+    assert main.main(words) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "- tiny/aa11  (run tiny/aa11, created at step 0)",
+        "+ tiny/bb22  (run tiny/bb22, created at step 0)",
+        "1 change: 1 set",
+        "└── ~ seed: 0 -> 3 (+3) (was left at its default)",
+    ]
+    assert main.main([*words, "--json"]) == 0
+    assert [c["path"] for c in json.loads(capsys.readouterr().out)["changes"]] == ["seed"]
+    _record(["seed=4"], "cc33")
+    assert main.main([*words, "cc"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["seed", "0", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["a", "--diff"], "--diff wants two runs; write `luthier runs ID ID --diff`"),
+        (["a", "b"], "2 runs are named; name one, or add --diff to see what differs"),
+        (["a", "b", "--diff", "--sync", "wandb"], "--sync and --diff are two things to do"),
+        (["a", "b", "--diff"], "no run 'a': there are no runs in runs"),
+    ],
+)
+def test_a_wrong_question_about_several_runs(tmp_path, monkeypatch, capsys, words, text):
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["runs", *words]) == 2
+    assert f"luthier: {text}" in capsys.readouterr().err

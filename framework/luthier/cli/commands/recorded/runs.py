@@ -1,4 +1,4 @@
-"""List the runs, look at one of them, or sync one to Weights & Biases.
+"""List the runs, look at one of them, see what differs, or sync one to Weights & Biases.
 
 ID is a run's id or its beginning, NAME/ID, a folder, or `last`.
 """
@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from luthier.cli import project
 from luthier.cli.arguments import Problems
 from luthier.cli.tables import table
 from luthier.errors import EXIT_DONE, Problem
@@ -28,7 +29,10 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
-    parser.add_argument("run", nargs="?", metavar="ID", help="the run to look at")
+    parser.add_argument("runs", nargs="*", metavar="ID", help="the run to look at")
+    parser.add_argument(
+        "--diff", action="store_true", help="show what differs between two runs or more"
+    )
     parser.add_argument("--sync", choices=["wandb"], help="rebuild the run there from its record")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_directory(parser)
@@ -42,14 +46,15 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
-    if arguments.sync and not arguments.run:
-        problems.add("--sync wants a run", remedy="write `luthier runs ID --sync wandb`")
+    _check(arguments, problems)
     problems.raise_any()
     from luthier import records
 
-    if not arguments.run:
+    if not arguments.runs:
         return _list(records.list_runs(arguments.directory), arguments)
-    directory = records.find(arguments.directory, arguments.run)
+    if arguments.diff:
+        return _diff(arguments)
+    directory = records.find(arguments.directory, arguments.runs[0])
     if arguments.sync:
         mirrored = records.rebuild(directory)
         hint = f"; with a key and a network: wandb sync {mirrored.path}"
@@ -60,6 +65,43 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         print(json.dumps(_as_json(summary), indent=1))
         return EXIT_DONE
     print("\n".join(_describe(summary)))
+    return EXIT_DONE
+
+
+def _check(arguments: argparse.Namespace, problems: Problems) -> None:
+    """Add what is wrong with the options as they stand together."""
+    if arguments.sync and not arguments.runs:
+        problems.add("--sync wants a run", remedy="write `luthier runs ID --sync wandb`")
+    if arguments.sync and arguments.diff:
+        problems.add("--sync and --diff are two things to do", remedy="leave out one")
+    if arguments.diff and len(arguments.runs) < 2:
+        problems.add("--diff wants two runs", remedy="write `luthier runs ID ID --diff`")
+    if len(arguments.runs) > 1 and not arguments.diff:
+        remedy = "name one, or add --diff to see what differs"
+        problems.add(f"{len(arguments.runs)} runs are named", remedy=remedy)
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    """Print what differs between runs, as `luthier diff` does."""
+    from luthier.cli.operands import recorded
+    from luthier.cli.showing import differences, matrices
+
+    problems, operands = Problems(), []
+    packages: tuple[str, ...] = ()
+    with problems.collected():
+        packages = project.find().packages
+    for name in arguments.runs:
+        with problems.collected():
+            operands.append(recorded.read_run(name, arguments.directory, packages))
+    problems.raise_any()
+    if len(operands) > 2:
+        matrices.print_matrix(matrices.matrix_of(operands), arguments.json)
+        return EXIT_DONE
+    comparison = differences.comparison_of(operands[0], operands[1])
+    if arguments.json:
+        print(json.dumps(comparison, indent=1))
+    else:
+        differences.print_difference(comparison)
     return EXIT_DONE
 
 

@@ -1,0 +1,1 @@
+"""What the operands of `luthier diff` name: experiments, runs, trials, records, git revisions."""

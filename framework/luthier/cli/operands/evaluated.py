@@ -1,0 +1,58 @@
+"""The program that makes an experiment of a git revision, and writes down what it is.
+
+    python -P evaluated.py ANSWER ROOT REFERENCE [OVERRIDE ...]
+
+It runs in a copy of the revision, with the luthier of the revision where that has one; so it asks
+of luthier only what every version has. ANSWER gets the graph, or what is wrong, as JSON; nothing
+below ROOT, the working tree that is not the revision, is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+
+def answer(reference: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the record of a graph, its history and values; or the lines of what is wrong.
+
+    Args:
+      reference: As on the command line.
+      overrides: Words of the override grammar.
+    """
+    from luthier import graph as graphs
+    from luthier.cli import experiments
+    from luthier.cli.arguments import Problems
+    from luthier.errors import LuthierError
+
+    try:
+        graph, _ = experiments.load(reference, overrides, Problems(), command="diff", checked=False)
+        return {
+            "text": graphs.to_json(graph),
+            "history": graphs.history_record(graph),
+            "values": graphs.to_dict(graph),
+        }
+    except LuthierError as error:
+        return {"problems": str(error).splitlines()}
+
+
+def main(words: Sequence[str]) -> None:
+    """Answer, and write the answer into its file."""
+    place, root, reference, *overrides = words
+    below = os.path.join(root, "")
+    sys.path[:] = [
+        entry
+        for entry in sys.path
+        if not os.path.join(os.path.abspath(entry), "").startswith(below)
+        or entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    ]
+    text = json.dumps(answer(reference, overrides), default=str)
+    with open(place, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

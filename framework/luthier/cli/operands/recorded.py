@@ -1,0 +1,191 @@
+"""Operands that were written down: runs, trials, records in files, mirrors of W&B; read as data."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from luthier.cli import references
+from luthier.cli.operands import trials
+from luthier.cli.operands.operand import Objective, Operand, Record, of_record
+from luthier.errors import BadInput, LuthierError, Problem, RecordError, UnknownReference
+
+STANDARD_INPUT = "-"
+MIRRORED = "luthier"
+"""The folder of our files among those of a W&B run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a record is.
+
+    Args:
+      name: What the user called it.
+      path: Its file; None for the standard input.
+      run: The directory of the run that it is of; None where it is of none.
+    """
+
+    name: str
+    path: Path | None
+    run: Any = None
+
+
+def find(name: str) -> Place | None:
+    """Return where the record is that a word names; None where it names none.
+
+    Args:
+      name: A run's folder or `run:ID`; `study:NAME/7` or the folder of a trial; a `.json` file; the
+        folder of a W&B run; or `-`.
+
+    Raises:
+      BadInput: There is no such run or trial, or the folder of W&B holds no record.
+    """
+    if name == STANDARD_INPUT:
+        return Place(name, None)
+    if name.startswith(references.STUDY):
+        return Place(name, trials.find(name.removeprefix(references.STUDY)) / "config.json")
+    if trials.is_trial(Path(name)):
+        return Place(name, Path(name) / "config.json")
+    run = references.find_run(name)
+    if run is not None:
+        return Place(name, Path(run.config_path), run)
+    path = Path(name)
+    if path.suffix == ".json" and path.is_file():
+        return Place(name, path)
+    if path.is_dir():
+        return _find_in_folder(name, path)
+    return None
+
+
+def find_all(word: str) -> list[Place] | None:
+    """Return where all trials of a study are, the base first; None where a word names no study.
+
+    Args:
+      word: `study:NAME`.
+
+    Raises:
+      UnknownReference: There is no such study, or it has not two trials.
+    """
+    name = word.removeprefix(references.STUDY)
+    if name == word or name.rpartition("/")[2].isdigit():
+        return None
+    return [
+        Place(f"{word}/{int(folder.name)}", folder / "config.json") for folder in trials.every(name)
+    ]
+
+
+def read(place: Place, packages: Sequence[str] = ()) -> Operand:
+    """Return the operand of a record.
+
+    Args:
+      place: Where it is.
+      packages: The user's packages that it may name.
+
+    Raises:
+      BadInput: It cannot be read, or is no record.
+    """
+    if place.path is None:
+        return of_record("standard input", Record(sys.stdin.read()), packages=packages)
+    if place.run is not None:
+        return _read_run(place, packages)
+    folder = place.path.parent
+    record = _record(place.path)
+    if trials.is_trial(folder):
+        found = trials.describe(folder)
+        return of_record(place.name, record, packages=packages, path=folder, **found)
+    return of_record(place.name, record, packages=packages, path=place.path)
+
+
+def read_run(name: str, directory: str, packages: Sequence[str] = ()) -> Operand:
+    """Return the operand of a run.
+
+    Args:
+      name: The run, as `luthier runs` names it.
+      directory: Where runs are kept.
+      packages: The user's packages that it may name.
+
+    Raises:
+      BadInput: There is no such run, or it cannot be read.
+    """
+    from luthier import records
+
+    run = records.find(directory, name)
+    return read(Place(f"{run.name}/{run.id}", run.config_path, run), packages)
+
+
+def _beside(config: Path, kind: str) -> str:
+    """Return the JSON beside a record; a damaged one hides what it told, and nothing else."""
+    try:
+        text = config.with_name(f"config.{kind}.json").read_text(encoding="utf-8")
+        json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return ""
+    return text
+
+
+def _record(config: Path, run: str = "") -> Record:
+    return Record(_text(config), _beside(config, "history"), _beside(config, "values"), run)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise RecordError(Problem(f"cannot read {path}: {reason}")) from error
+
+
+def _read_run(place: Place, packages: Sequence[str]) -> Operand:
+    from luthier.records.events import Evaluation
+    from luthier.records.metrics_file import read_last
+
+    run = place.run
+    name = f"{run.name}/{run.id}"
+    record = _record(run.config_path, name)
+    state, objectives = "", []
+    with contextlib.suppress(LuthierError):
+        status = run.read_status()
+        state = f"{status.status} at step {status.step:,}"
+        better: dict[str, str] = {}
+        last = read_last(run.metrics_path, Evaluation)
+        if last is not None and isinstance(last.event, Evaluation):
+            better = dict(last.event.better)
+        objectives = [
+            Objective(f"{evaluation}/{metric}", value, better.get(metric, ""))
+            for evaluation, values in status.evaluations.items()
+            for metric, value in values.items()
+            if isinstance(value, int | float)
+        ]
+    return of_record(
+        place.name,
+        record,
+        detail=f"run {name}, {state}" if state else f"run {name}",
+        packages=packages,
+        metrics_path=run.metrics_path,
+        path=run.path,
+        state=state,
+        objectives=objectives,
+    )
+
+
+def _find_in_folder(name: str, path: Path) -> Place | None:
+    """Return the record of a W&B folder; None where the folder is none of W&B's."""
+    is_mirror = (path / "files").is_dir() and (
+        path.name.startswith(("offline-run-", "run-", "latest-run")) or any(path.glob("*.wandb"))
+    )
+    if not is_mirror:
+        if any((path / part).exists() for part in ("metrics.jsonl", "status.json")):
+            raise UnknownReference(Problem(f"{name} is a run's folder without its config.json"))
+        return None
+    above = path.resolve().parents[1]
+    for folder in (path / "files" / MIRRORED, above):
+        if (folder / "config.json").is_file():
+            return Place(name, folder / "config.json")
+    remedy = "give the folder of the run, or the config.json of it"
+    what = f"{name} holds no recorded graph: luthier writes files/{MIRRORED}/config.json"
+    raise BadInput(Problem(what, remedy=remedy))

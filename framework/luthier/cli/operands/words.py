@@ -1,0 +1,86 @@
+"""From the words of a command line to operands, all problems at once."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from luthier.cli import experiments, project
+from luthier.cli.arguments import Problems
+from luthier.cli.operands import recorded, revisions
+from luthier.cli.operands.operand import Operand, of_graph
+from luthier.errors import BadInput, Problem
+
+COMMAND = "diff"
+
+
+def read_all(words: Sequence[str], problems: Problems) -> list[Operand]:
+    """Return what every word names.
+
+    Args:
+      words: `configs.lm.quickstart`, with overrides in one word `'configs.lm.quickstart seed=1'`;
+        a run's folder or `run:ID`; `study:NAME/7`, or `study:NAME` for its base and all its
+        trials; a `config.json`; an offline folder of W&B; `HEAD~1:configs.lm.quickstart`; `-` for
+        JSON on the standard input.
+      problems: What is wrong with the command line so far; raised together with what is found.
+
+    Raises:
+      BadInput: All that is wrong, at once.
+    """
+    packages: tuple[str, ...] = ()
+    with problems.collected():
+        packages = project.find().packages
+    if list(words).count("-") > 1:
+        problems.add("the standard input is one operand", remedy="write - once")
+        problems.raise_any()
+    found: list[Operand] = []
+    for word in words:
+        with problems.collected():
+            found += _read(word, packages)
+    problems.raise_any()
+    return found
+
+
+def _read(word: str, packages: Sequence[str]) -> list[Operand]:
+    trials = recorded.find_all(word)
+    if trials is not None:
+        return [recorded.read(trial, packages) for trial in trials]
+    is_path = word and Path(word).exists()  # whose name may hold spaces
+    name, *overrides = [word] if is_path else _split(word)
+    record = recorded.find(name)
+    if record is None:
+        revision = revisions.find(name)
+        if revision is not None:
+            return [revisions.read(revision, overrides, word, packages)]
+        return [_load(name, overrides, word, packages)]
+    if overrides and record.path is not None:
+        of = name if record.run is not None else str(record.path)
+        return [_load(of, overrides, word, packages)]
+    return [recorded.read(record, packages)]
+
+
+def _split(word: str) -> list[str]:
+    """Return the reference in a word and the overrides after it, as a shell would split them."""
+    try:
+        parts = shlex.split(word)
+    except ValueError as error:
+        what = f"cannot read {word!r}: {str(error).lower()}"
+        raise BadInput(Problem(what, remedy="close the quotes")) from error
+    if not parts:
+        remedy = "write configs.lm.quickstart, run:ID or HEAD~1:configs.lm.quickstart"
+        raise BadInput(Problem("an operand is empty", remedy=remedy))
+    return parts
+
+
+def _load(name: str, overrides: Sequence[str], word: str, packages: Sequence[str]) -> Operand:
+    """Return the graph of a reference, with overrides; both are of the source that is here."""
+    load = functools.partial(_graph, name, overrides)
+    return of_graph(word, load, packages=packages)
+
+
+def _graph(name: str, overrides: Sequence[str]) -> Any:
+    graph, _ = experiments.load(name, overrides, Problems(), command=COMMAND, checked=False)
+    return graph

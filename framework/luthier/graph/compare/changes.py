@@ -1,0 +1,233 @@
+"""What differs between two documents, as data: changes, and the aligned tree of both sides."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from luthier.graph.compare.differ import Differ
+    from luthier.graph.compare.documents.document import Document
+    from luthier.graph.compare.pairs import Pair
+
+VERSION = 1
+# fmt: off
+Kind = Literal[
+    "changed", "added", "removed", "set", "reset", "default",
+    "class", "moved", "shared", "unshared", "tags",
+]
+# fmt: on
+_MARKS = {"added": "+", "removed": "-", "shared": "=", "unshared": "=", "moved": ">"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One of the two things that are compared.
+
+    Args:
+      title: What it is called (`configs.lm.quickstart`, a run's id).
+      detail: More about it on one line; empty for nothing.
+      fingerprint: A hash of its content; documents with equal content have equal ones.
+    """
+
+    title: str
+    detail: str = ""
+    fingerprint: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One difference between two documents.
+
+    Args:
+      kind: `changed`: another value. `added`, `removed`: an argument without a known default, an
+        element or a key. `set`: was at its default, `reset`: is at its default again. `default`:
+        at its default in both, and the default is another. `class`: another class, function or
+        kind of node. `moved`: the same thing in another place. `shared`, `unshared`: is now, or is
+        no longer, one and the same thing as another place. `tags`: other tags.
+      path: Where it is in the second; for `removed` and `reset`, in the first.
+      path_before: Where it was in the first, if the path is another; else empty.
+      before: What it was, on one line; None where there was nothing.
+      after: What it is, on one line; None where there is nothing.
+      value_before: What it was as a plain JSON value; None where there is none, and for nodes.
+      value_after: What it is as a plain JSON value; None where there is none, and for nodes.
+      origin_before: What set it in the first (`file:line`, an argument); empty where not known.
+      origin_after: What set it in the second; empty where not known.
+      carried: For `class`, the arguments that are set in both.
+      dropped: For `class`, the arguments that were set before only.
+      gained: For `class`, the arguments that are set now only.
+      same_as: For `shared` and `unshared`, the other place; for what is new, the place of the
+        second that it is the same thing as.
+      shared_as: For a constant that is shared, what people call it.
+      effective: Whether what is built can differ: not for a value that is set to its default, tags,
+        or the sharing of plain values.
+      told: What changed, on one line, without the path and the origins.
+    """
+
+    kind: Kind
+    path: str
+    path_before: str = ""
+    before: str | None = None
+    after: str | None = None
+    value_before: Any = None
+    value_after: Any = None
+    origin_before: str = ""
+    origin_after: str = ""
+    carried: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    gained: tuple[str, ...] = ()
+    same_as: str = ""
+    shared_as: str = ""
+    effective: bool = True
+    told: str = ""
+
+    def __str__(self) -> str:
+        return line_of(self.kind, self.path, self.path_before, self.told, self.origin_after)
+
+    @property
+    def difference(self) -> float | None:
+        """How much larger a number is than before; None where it is not about two numbers."""
+        before, after = _number(self.value_before), _number(self.value_after)
+        return None if before is None or after is None else after - before
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times larger a number is than before; None where that cannot be said."""
+        before, after = _number(self.value_before), _number(self.value_after)
+        if before is None or after is None or before == 0:
+            return None
+        try:
+            return after / before
+        except OverflowError:
+            return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of the tree that both documents are aligned in.
+
+    Args:
+      depth: How deep it stands; the root is at 0.
+      path: Where it is in the second; empty where it is not there, and for the root.
+      path_before: Where it is in the first; empty where it is not there, and for the root.
+      name: The last part of its path, as it is written.
+      before: What it is in the first, on one line; None where it is not there.
+      after: What it is in the second, on one line; None where it is not there.
+      change: Which of the changes it shows; None for what is the same.
+      opens: Whether rows below belong to it.
+    """
+
+    depth: int
+    path: str
+    path_before: str
+    name: str
+    before: str | None
+    after: str | None
+    change: int | None = None
+    opens: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Unsayable:
+    """A change that no word of the override grammar makes.
+
+    Args:
+      path: Where it is.
+      reason: Why not.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Everything that differs between two documents; `compare` makes one.
+
+    Args:
+      a: The first document.
+      b: The second document.
+      changes: What one has to change in the first to get the second, in the order of the graph.
+      root: Which parts of the two belong together, as a tree.
+      differ: What compared them.
+    """
+
+    a: Document
+    b: Document
+    changes: Sequence[Change]
+    root: Pair
+    differ: Differ
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Return what the two are called."""
+        return self.a.side, self.b.side
+
+    @property
+    def rows(self) -> list[Row]:
+        """Return the aligned tree of both documents, with what is the same in both."""
+        from luthier.graph.compare.rows import rows_of
+
+        return rows_of(self)
+
+    def as_json(self, packages: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the comparison as JSON values: what pages and other programs read.
+
+        Args:
+          packages: The user's own packages, which words may name.
+
+        Returns:
+          `version`, `sides`, `changes` (with the word that makes each, `override`, or why there is
+          none, `no_override`), `rows`, `patch` (see `patch_of`; None where there is none),
+          `overrides` and `unsayable` (see `overrides_of`).
+        """
+        from luthier.errors import RecordError
+        from luthier.graph.compare.making.patch import patch_of
+        from luthier.graph.compare.making.words import overrides_of
+
+        said = overrides_of(self, packages)
+        try:
+            patch = patch_of(self)
+        except RecordError:
+            patch = None
+        changes = []
+        for index, change in enumerate(self.changes):
+            data = {
+                **dataclasses.asdict(change),
+                "ratio": change.ratio,
+                "difference": change.difference,
+                "override": said.words.get(index),
+                "no_override": said.reasons.get(index),
+            }
+            changes.append(data)
+        return {
+            "version": VERSION,
+            "sides": [dataclasses.asdict(side) for side in self.sides],
+            "changes": changes,
+            "rows": [dataclasses.asdict(row) for row in self.rows],
+            "patch": patch,
+            "overrides": list(said.all_words),
+            "unsayable": [dataclasses.asdict(one) for one in said.unsayable],
+        }
+
+
+def line_of(kind: str, path: str, path_before: str, what: str, origin: str) -> str:
+    """Return a change on one line.
+
+    Args:
+      kind: The kind of the change.
+      path: Where it is.
+      path_before: Where it was, if the path is another.
+      what: What changed.
+      origin: What set it; empty to leave it out.
+    """
+    where = path or "the root"
+    if path_before:
+        where += f" (was {path_before})"
+    return f"{_MARKS.get(kind, '~')} {where}: {what}{f'  [{origin}]' if origin else ''}"
+
+
+def _number(value: Any) -> Any:
+    """Return a value if it is a number, and not a truth value."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

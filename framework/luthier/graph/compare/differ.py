@@ -1,0 +1,380 @@
+"""The walk over two documents at once: what belongs together, and what differs.
+
+Elements of lists are aligned by their structure, so that an insertion is one change; a swapped
+class is one change that says which arguments were carried over; sharing has changes of its own. The
+time grows with the number of places, and n log n with the length of lists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from luthier.errors import Problem, RecordError
+from luthier.graph.compare import moves, wording
+from luthier.graph.compare.alignment import align
+from luthier.graph.compare.changes import Kind
+from luthier.graph.compare.documents.document import Document
+from luthier.graph.compare.documents.things import CONSTANT, LEAF, Numbers, Thing, children
+from luthier.graph.compare.pairs import Pair
+from luthier.graph.paths import join
+
+
+@dataclasses.dataclass(eq=False)
+class Draft:
+    """A difference as it was found; `telling` makes a change of it.
+
+    Args:
+      kind: See `Change`.
+      path_a: Where it is in the first document.
+      path_b: Where it is in the second document.
+      a: What is there in the first; a default where the argument is not set.
+      b: What is there in the second; a default where the argument is not set.
+      more: The further fields of the change.
+      into: The change that this one became a part of.
+    """
+
+    kind: Kind
+    path_a: str
+    path_b: str
+    a: Thing | None
+    b: Thing | None
+    more: dict[str, Any] = dataclasses.field(default_factory=dict)
+    into: Draft | None = None
+
+
+class Differ:
+    """Compares one pair of documents.
+
+    Args:
+      a: The first document.
+      b: The second document.
+    """
+
+    def __init__(self, a: Document, b: Document):
+        self.a, self.b = a, b
+        self.drafts: list[Draft] = []
+        self.number = Numbers()
+        # What is one and the same thing in both, each at most once: its partner, by its id.
+        self.kept_a: dict[int, Thing] = {}
+        self.kept_b: dict[int, Thing] = {}
+        self._pairs: set[tuple[int, int]] = set()
+        self._met_a: dict[int, tuple[Thing, str]] = {}
+        self._met_b: dict[int, tuple[Thing, str]] = {}
+        self._deferred: list[tuple[Thing, Thing, Pair]] = []
+        self._both_live = a.is_live and b.is_live
+
+    def run(self) -> Pair:
+        """Compare the two; return what belongs together. `drafts` then holds what differs."""
+        root = Pair(self.a.root, self.b.root, "", "")
+        try:
+            self._compare(root, False)
+        except RecursionError:
+            raise RecordError(Problem("the graph is nested too deeply")) from None
+        self._compare_deferred()
+        self.drafts = moves.find_moves(
+            self.drafts, self.number, lambda a: self.kept_a.get(id(a)), self._keep_all
+        )
+        return root
+
+    def same_default(self, a: Thing, b: Thing) -> bool:
+        """Say whether two things are the same, one of which is a default.
+
+        Args:
+          a: A value or default of either document.
+          b: The same.
+        """
+        if self.number(a) == self.number(b):
+            return True
+        if self._both_live:
+            return False
+        return _dumped(a) == _dumped(b)
+
+    def _add(self, kind: Kind, pair: Pair, a: Thing | None, b: Thing | None, **more: Any) -> None:
+        draft = Draft(kind, pair.path_a, pair.path_b, a, b, more)
+        self.drafts.append(draft)
+        pair.changes.append(draft)
+
+    def _compare(self, pair: Pair, apart: bool) -> Pair:
+        """Compare two things that stand at the same place.
+
+        Args:
+          pair: The two.
+          apart: Whether it is told already that what they are part of is shared differently.
+        """
+        a, b = pair.a, pair.b
+        assert a is not None
+        assert b is not None
+        if a.is_value_node or b.is_value_node:
+            self._compare_values(a, b, pair)
+            return pair
+        if a.is_shared and b.is_shared and (a.kind == b.kind or (a.is_node and b.is_node)):
+            if (id(a), id(b)) in self._pairs:
+                return pair
+            self._pairs.add((id(a), id(b)))
+            self._keep(a, b)
+            apart = self._compare_sharing(a, b, pair, apart)
+        if a.is_node and b.is_node:
+            self._compare_nodes(a, b, pair, apart)
+        elif a.kind != b.kind or a.name != b.name or a.is_whole:
+            if self.number(a) != self.number(b):
+                self._add("changed", pair, a, b)
+        elif a.kind in ("list", "tuple"):
+            self._compare_lists(a, b, pair, apart)
+        else:
+            self._compare_keyed(a.by_part, b.by_part, pair, apart)
+        return pair
+
+    def _keep(self, a: Thing, b: Thing) -> bool:
+        """Note that two are one and the same thing, unless one of them is another already."""
+        if id(a) in self.kept_a or id(b) in self.kept_b or a.content != b.content:
+            return False
+        self.kept_a[id(a)], self.kept_b[id(b)] = b, a
+        return True
+
+    def _keep_all(self, a: Thing, b: Thing) -> None:
+        """Note of two things of equal content that they and all in them are the same."""
+        if a.is_shared and not self._keep(a, b):
+            return
+        if a.kind in ("set", "frozenset", LEAF):
+            return
+        for part, child in a.parts:
+            self._keep_all(child, b.by_part[part])
+
+    def _compare_sharing(self, a: Thing, b: Thing, pair: Pair, apart: bool) -> bool:
+        """Report that one of two partners has met another partner before; say if that is told."""
+        old, new = self._met_a.get(id(a)), self._met_b.get(id(b))
+        self._met_a.setdefault(id(a), (b, pair.path_a))
+        self._met_b.setdefault(id(b), (a, pair.path_b))
+        if old is None and new is None:
+            return False
+        if not apart:
+            if new is not None:
+                self._add("shared", pair, a, b, same_as=new[1])
+            elif old is not None:
+                self._add("unshared", pair, a, b, same_as=old[1])
+        return True
+
+    def _compare_values(self, a: Thing, b: Thing, pair: Pair) -> None:
+        """Compare where at least one is a value node."""
+        if (id(a), id(b)) in self._pairs:
+            return
+        if not (a.is_value_node and b.is_value_node):
+            kind: Kind = "unshared" if a.is_value_node else "shared"
+            same = self.number(wording.value_of(a) or a) == self.number(wording.value_of(b) or b)
+            self._add(kind if same else "changed", pair, a, b)
+            return
+        self._pairs.add((id(a), id(b)))
+        self._keep(a, b)
+        self._compare_sharing(a, b, pair, False)
+        is_arithmetic = a.name != CONSTANT and b.name != CONSTANT
+        if is_arithmetic and _constants(a, b, self.number) is not None:
+            self._deferred.append((a, b, pair))
+        elif self.number(a) == self.number(b):
+            return
+        elif a.name == b.name == CONSTANT and wording.shared_name(a) == wording.shared_name(b):
+            old, new = a.by_part.get("value"), b.by_part.get("value")
+            if old is None or new is None or self.number(old) != self.number(new):
+                name = wording.shared_name(b)
+                self._add("changed", pair, old, new, shared_as=name)
+            else:
+                self._compare_tags(a, b, pair)
+        else:
+            self._add("changed", pair, a, b)
+
+    def _compare_deferred(self) -> None:
+        """Report arithmetic that differs only in constants which have no place of their own."""
+        for a, b, pair in self._deferred:
+            told = True
+            for left, right in _constants(a, b, self.number) or ():
+                same = self.number(left) == self.number(right)
+                told = told and (same or (id(left), id(right)) in self._pairs)
+            is_shared_alike = self._keep_operands(a, b)
+            if not told:
+                self._add("changed", pair, a, b)
+            elif not is_shared_alike:
+                self._add("unshared", pair, a, b)
+
+    def _keep_operands(self, a: Thing, b: Thing) -> bool:
+        """Keep the operands of arithmetic; say if they are shared as in the first document."""
+        alike = True
+        for part, child in a.parts:
+            other = b.by_part[part]
+            if not child.is_value_node:
+                continue
+            if self._keep(child, other):
+                alike = (child.name == CONSTANT or self._keep_operands(child, other)) and alike
+            elif self.kept_a.get(id(child)) is not other:
+                alike = False
+        return alike
+
+    def _compare_nodes(self, a: Thing, b: Thing, pair: Pair, apart: bool) -> None:
+        given_a, given_b = a.by_part, b.by_part
+        if a.content != b.content and self._compare_wrapped(a, b, pair):
+            return
+        if a.content != b.content:
+            carried = tuple(str(part) for part in given_a if part in given_b)
+            dropped = tuple(str(part) for part in given_a if part not in given_b)
+            gained = tuple(str(part) for part in given_b if part not in given_a)
+            self._add("class", pair, a, b, carried=carried, dropped=dropped, gained=gained)
+            given_a = {part: child for part, child in given_a.items() if part in given_b}
+            given_b = {part: child for part, child in given_b.items() if part in given_a}
+            self._compare_tags(a, b, pair)
+            self._compare_keyed(given_a, given_b, pair, apart)
+            self._add_swapped(a, b, pair)
+            return
+        self._compare_tags(a, b, pair)
+        self._compare_keyed(given_a, given_b, pair, apart, a, b)
+
+    def _compare_wrapped(self, a: Thing, b: Thing, pair: Pair) -> bool:
+        """Report a node that is now an argument of the new one, or the other way round."""
+        inner, inside = _place_in(b, a, self.number), _place_in(a, b, self.number)
+        if inner is None and inside is None:
+            return False
+        gained = tuple(str(part) for part, _ in b.parts if part != inner) if inner else ()
+        dropped = tuple(str(part) for part, _ in a.parts if part != inside) if inside else ()
+        self._add("class", pair, a, b, gained=gained, dropped=dropped)
+        moved = Draft("moved", pair.path_a, pair.path_b, a, b)
+        if inner is not None:
+            moved.path_b, moved.b = join(pair.path_b, inner), b.by_part[inner]
+        elif inside is not None:
+            moved.path_a, moved.a = join(pair.path_a, inside), a.by_part[inside]
+        assert moved.a is not None
+        assert moved.b is not None
+        self._keep_all(moved.a, moved.b)
+        self.drafts.append(moved)
+        self._add_swapped(a, b, pair)
+        for at in pair.below:
+            if at.part in (inner, inside):
+                at.changes = [moved]
+        return True
+
+    def _add_swapped(self, a: Thing, b: Thing, pair: Pair) -> None:
+        """Have the arguments of a swapped class that have no other side in the tree."""
+        told = [draft for draft in pair.changes if draft.kind == "class"]
+        for part, child in a.parts:
+            if part not in b.by_part:
+                path = join(pair.path_a, part)  # type: ignore[arg-type]
+                pair.below.append(Pair(child, None, path, "", part, changes=told))
+        for part, child in b.parts:
+            if part not in a.by_part:
+                path = join(pair.path_b, part)  # type: ignore[arg-type]
+                pair.below.append(Pair(None, child, "", path, part, changes=told))
+
+    def _compare_tags(self, a: Thing, b: Thing, pair: Pair) -> None:
+        if a.tags == b.tags:
+            return
+        for part in dict.fromkeys(part for part, _ in (*a.tags, *b.tags)):
+            old, new = a.tags_of(part), b.tags_of(part)
+            if old != new:
+                at = Pair(None, None, join(pair.path_a, part), join(pair.path_b, part), part)
+                pair.below.append(at)
+                self._add("tags", at, None, None, tags=(old, new))
+
+    def _compare_keyed(
+        self,
+        a: Mapping[Any, Thing],
+        b: Mapping[Any, Thing],
+        pair: Pair,
+        apart: bool,
+        node_a: Thing | None = None,
+        node_b: Thing | None = None,
+    ) -> None:
+        for key, child in a.items():
+            at = Pair(child, b.get(key), join(pair.path_a, key), join(pair.path_b, key), key)
+            pair.below.append(at)
+            if at.b is not None:
+                self._compare(at, apart)
+            else:
+                at.default_b = _default(self.b, node_b, key)
+                kind: Kind = "removed" if at.default_b is None else "reset"
+                self._add(kind, at, child, at.default_b)
+        for key, child in b.items():
+            if key not in a:
+                at = Pair(None, child, join(pair.path_a, key), join(pair.path_b, key), key)
+                pair.below.append(at)
+                at.default_a = _default(self.a, node_a, key)
+                kind = "added" if at.default_a is None else "set"
+                self._add(kind, at, at.default_a, child)
+        if node_a is not None and node_b is not None and not self._both_live:
+            self._compare_defaults(node_a, node_b, pair)
+
+    def _compare_defaults(self, a: Thing, b: Thing, pair: Pair) -> None:
+        """Report arguments that are set in neither, and whose defaults are not the same."""
+        if a.known is not None and repr(a.known) == repr(b.known):
+            return
+        known_a, known_b = self.a.defaults(a), self.b.defaults(b)
+        if known_a is None or known_b is None:
+            return
+        for part in dict.fromkeys((*known_a, *known_b)):
+            if part in a.by_part or part in b.by_part:
+                continue
+            old, new = known_a.get(part), known_b.get(part)
+            if old is None or new is None or not self.same_default(old, new):
+                at = Pair(None, None, join(pair.path_a, part), join(pair.path_b, part), part)
+                at.default_a, at.default_b = old, new
+                pair.below.append(at)
+                self._add("default", at, old, new)
+
+    def _compare_lists(self, a: Thing, b: Thing, pair: Pair, apart: bool) -> None:
+        in_a, in_b = children(a), children(b)
+        numbers = [[self.number(child) for child in inside] for inside in (in_a, in_b)]
+        alike = [[_alike(child) for child in inside] for inside in (in_a, in_b)]
+        for i, j in align(*numbers, *alike):
+            path_a = "" if i is None else join(pair.path_a, i)
+            path_b = "" if j is None else join(pair.path_b, j)
+            old = None if i is None else in_a[i]
+            new = None if j is None else in_b[j]
+            at = Pair(old, new, path_a, path_b, i if j is None else j)
+            pair.below.append(at)
+            if old is not None and new is not None:
+                self._compare(at, apart)
+            else:
+                self._add("added" if old is None else "removed", at, old, new, within=id(pair))
+
+
+def _default(document: Document, node: Thing | None, part: Any) -> Thing | None:
+    known = None if node is None else document.defaults(node)
+    return None if known is None else known.get(part)
+
+
+def _alike(thing: Thing) -> Any:
+    return thing.content if thing.is_node else (thing.kind, thing.name, type(thing.data))
+
+
+def _place_in(outer: Thing, inner: Thing, number: Numbers) -> str | None:
+    """Return the argument of a node that another one is; None where it is none."""
+    for part, child in outer.parts:
+        if child.is_node and part not in inner.by_part and number(child) == number(inner):
+            return str(part)
+    return None
+
+
+def _dumped(thing: Thing) -> str:
+    return json.dumps(wording.plain(thing), sort_keys=True)
+
+
+def _constants(a: Thing, b: Thing, number: Numbers) -> list[tuple[Thing, Thing]] | None:
+    """Return the constants of two value nodes pair by pair; None where they differ in more."""
+    found, pending, seen = [], [(a, b)], set()
+    while pending:
+        left, right = pending.pop()
+        if (id(left), id(right)) in seen:
+            continue
+        seen.add((id(left), id(right)))
+        if not (left.is_value_node and right.is_value_node):
+            if number(left) != number(right):
+                return None
+        elif left.name != right.name or left.by_part.keys() != right.by_part.keys():
+            return None
+        elif left.name == CONSTANT:
+            if wording.shared_name(left) != wording.shared_name(right):
+                return None
+            found.append((left, right))
+        elif left.tags != right.tags:
+            return None
+        else:
+            pending += [(child, right.by_part[part]) for part, child in left.parts]
+    return found

@@ -1,0 +1,263 @@
+"""A comparison as words of the override grammar, as far as it can say them.
+
+Where both sides are live graphs, every word is tried, and what it does not make is said to have no
+word. For records, words follow the rules of the grammar, and what depends on classes that were not
+imported is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from luthier.errors import BadInput
+from luthier.graph import signatures
+from luthier.graph.compare.changes import Comparison, Unsayable
+from luthier.graph.compare.differ import Differ
+from luthier.graph.compare.documents.document import document
+from luthier.graph.compare.documents.things import Thing
+from luthier.graph.compare.making.edits import VARIABLE, Edit, Edits
+from luthier.graph.compare.making.spelling import Speller, Unspeakable, word_path
+from luthier.graph.paths import format_path
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """What makes the second graph of the first on the command line.
+
+    Args:
+      all_words: The words, in an order in which they can be applied.
+      unsayable: What they do not make.
+      words: The word that makes a change, by the number of the change.
+      reasons: Why no word makes a change, by the number of the change.
+    """
+
+    all_words: tuple[str, ...]
+    unsayable: tuple[Unsayable, ...]
+    words: Mapping[int, str]
+    reasons: Mapping[int, str]
+
+
+@dataclasses.dataclass
+class _Said:
+    """An edit with its word or the reason why it has none."""
+
+    path: str
+    word: str = ""
+    reason: str = ""
+
+
+def overrides_of(comparison: Comparison, packages: Sequence[str] = ()) -> Words:
+    """Return the words that make the second graph of the first, and what they do not make.
+
+    Args:
+      comparison: What `compare` returned.
+      packages: The user's own packages, which words may name (`[tool.luthier] packages`).
+    """
+    said = _Speaking(comparison, tuple(packages)).said()
+    if comparison.a.graph is not None and comparison.b.graph is not None:
+        _try(said, comparison, packages)
+    words: dict[int, str] = {}
+    reasons: dict[int, str] = {}
+    for index, draft in enumerate(comparison.differ.drafts):
+        paths = (draft.path_a, draft.path_b)
+        paths = paths[::-1] if draft.kind in ("moved", "added") else paths
+        found = _about(paths[0], said) or _about(paths[1], said)
+        if draft.kind == "default":
+            reasons[index] = "the graphs agree; the default is another"
+        elif found is None:
+            reasons[index] = "the words of other changes make it"
+        elif found.word:
+            words[index] = found.word
+        else:
+            reasons[index] = found.reason
+    return Words(
+        tuple(one.word for one in said if one.word),
+        tuple(Unsayable(one.path, one.reason) for one in said if not one.word),
+        words,
+        reasons,
+    )
+
+
+def _about(path: str, said: list[_Said]) -> _Said | None:
+    """Return what is said about a path: of the path itself, or the nearest place above it."""
+    found = [one for one in said if path == one.path]
+    above = [one for one in said if path.startswith((f"{one.path}.", f"{one.path}["))]
+    everything = [one for one in said if not one.path]
+    return next(iter([*found, *sorted(above, key=lambda one: -len(one.path)), *everything]), None)
+
+
+class _Speaking:
+    """Says the edits of one comparison."""
+
+    def __init__(self, comparison: Comparison, packages: tuple[str, ...]):
+        self.edits = Edits(comparison)
+        self.packages = packages
+        self.comparison = comparison
+        self.targets = [self._parts(edit) for edit in self.edits.edits]
+
+    def said(self) -> list[_Said]:
+        """Return the edits in their order, each with its word or the reason why it has none."""
+        if not self.edits.is_root_kept:
+            return [_Said("", reason="no word replaces the whole graph")]
+        said = []
+        for edit, parts in zip(self.edits.edits, self.targets, strict=True):
+            one = _Said(format_path(parts))
+            try:
+                one.word = self._word(edit, parts, one.path)
+            except Unspeakable as error:
+                one.reason = str(error)
+            said.append(one)
+        return said
+
+    def _parts(self, edit: Edit) -> tuple[Any, ...]:
+        """Return the parts of the place that an edit is about; of a constant, its own place."""
+        owner = self.edits.parts(edit.thing)
+        if edit.thing.is_value_node or isinstance(edit.part, slice) or edit.form == "insert":
+            return owner
+        return (*owner, edit.part) if edit.form == "set" or edit.thing.kind != "list" else owner
+
+    def _word(self, edit: Edit, parts: tuple[Any, ...], path: str) -> str:
+        if edit.tag:
+            raise Unspeakable("the grammar has no word for tags")
+        around = self._around(edit.thing)
+        if any(thing.is_value_node for thing in around):
+            raise Unspeakable("no path leads into the arithmetic of a value")
+        if any(thing.kind == "instance" for thing in around):
+            raise Unspeakable("no word changes what a dataclass instance holds")
+        if edit.thing.is_value_node:
+            return self._constant_word(edit, parts, path)
+        written = word_path(path, parts)
+        if edit.thing.kind == "list" and (edit.form != "set" or isinstance(edit.part, slice)):
+            return f"{written}={self._list_text(edit)}"
+        old = edit.thing.by_part.get(edit.part)
+        if edit.form == "del":
+            self._check_reset(edit)
+            return f"reset:{written}"
+        if old is None and edit.thing.is_node:
+            self._check_argument(edit)
+        if old is None and not edit.thing.is_node and not isinstance(edit.part, str):
+            raise Unspeakable("only text can be a new key")
+        text = self._text(edit, old)
+        _check_path_value(edit.data, old)
+        is_plain = old is None or not (old.is_node or text.startswith(("alias:", "ref:")))
+        replaces = not is_plain or (old is None and not edit.thing.is_node)
+        return f"{written}{':=' if replaces else '='}{text}"
+
+    def _text(self, edit: Edit, old: Thing | None) -> str:
+        """Return the text of a new value; written out as new where it cannot be taken over."""
+        speller = self._speller(edit, old)
+        try:
+            return speller.value(edit.data)
+        except Unspeakable:
+            new = self.edits.differ.kept_a[id(edit.thing)].by_part[edit.part]
+            data = self.edits.fresh(new)
+            if data is None:
+                raise
+            return speller.value(data)
+
+    def _constant_word(self, edit: Edit, parts: tuple[Any, ...], path: str) -> str:
+        is_value = edit.form == "set" and edit.part == "value" and "name" not in edit.thing.tags
+        if not is_value or "right" in edit.thing.by_part:
+            raise Unspeakable("only the value of a constant can be set")
+        text = self._speller(edit, None).value(edit.data)
+        return f"{word_path(path, parts)}={text}"
+
+    def _list_text(self, edit: Edit) -> str:
+        """Return a whole list, for which the grammar has words where it has none for elements."""
+        data = self.edits.fresh(self.edits.differ.kept_a[id(edit.thing)])
+        if data is None:
+            raise Unspeakable("no word inserts or removes an element, and the list shares some")
+        return self._speller(edit, None).value(data)
+
+    def _around(self, thing: Thing) -> list[Thing]:
+        found = []
+        while id(thing) in self.edits.above:
+            thing, _ = self.edits.above[id(thing)]
+            found.append(thing)
+        return found
+
+    def _check_reset(self, edit: Edit) -> None:
+        if not edit.thing.is_node:
+            if not isinstance(edit.part, str):
+                raise Unspeakable("only a key that is text can be taken out of a dict")
+            return
+        known = self.comparison.a.defaults(edit.thing)
+        if edit.thing.live is not None:
+            taken = signatures.arguments(edit.thing.live.__fn_or_cls__)
+            if edit.part in taken.names and edit.part not in taken.defaults:
+                raise Unspeakable("has no default to reset to")
+        elif known is not None and edit.part not in known and not self._default_in_b(edit):
+            raise Unspeakable("has no default that is known")
+
+    def _default_in_b(self, edit: Edit) -> bool:
+        known = self.comparison.b.defaults(self.edits.differ.kept_a[id(edit.thing)])
+        return known is None or edit.part in known
+
+    def _check_argument(self, edit: Edit) -> None:
+        if edit.thing.live is None:
+            return
+        taken = signatures.arguments(edit.thing.live.__fn_or_cls__)
+        if edit.part not in taken.names:
+            raise Unspeakable("no word adds a keyword that the signature does not name")
+
+    def _speller(self, edit: Edit, old: Thing | None) -> Speller:
+        names = [thing.name for thing in (edit.thing, old) if thing is not None and thing.name]
+        packages = (*self.packages, *(name.split(".")[0] for name in names))
+        return Speller(packages, self._place, self._kind)
+
+    def _place(self, number: int) -> str:
+        """Return what says that a value is what stands in another place."""
+        thing = self.edits.captured[number]
+        parts = self.edits.parts(thing)
+        if not thing.is_node:
+            raise Unspeakable(f"no word shares a {thing.kind}")
+        if any(above.is_value_node for above in self._around(thing)):
+            raise Unspeakable("no path leads into the arithmetic of a value")
+        if any(parts[: len(target)] == target for target in self.targets):
+            raise Unspeakable("what it is the same as stands in another place by then")
+        path = word_path(format_path(parts), parts)
+        return f"ref:{path}" if thing.is_value_node else f"alias:{path}"
+
+    def _kind(self, name: str, given: Mapping[str, Any]) -> str | None:
+        """Return the kind of node that a call inside of a call makes."""
+        if not self.comparison.b.is_live:
+            return "config" if not name.startswith(("luthier.layers", "luthier.models")) else None
+        from luthier.graph.export.imports import find
+        from luthier.graph.grammar.calls import kind_of
+
+        made = kind_of(find(name), dict.fromkeys(given), signatures.UNSET)
+        return made.__name__.lower()
+
+
+def _check_path_value(data: Any, old: Thing | None) -> None:
+    """Refuse a path of a file system where the grammar might read text."""
+    is_path = isinstance(data, dict) and "path" in data and VARIABLE not in data
+    was_path = old is not None and isinstance(old.data, dict) and "path" in old.data
+    if is_path and not was_path:
+        raise Unspeakable("the grammar would read the path as text here")
+
+
+def _try(said: list[_Said], comparison: Comparison, packages: Sequence[str]) -> None:
+    """Take back the words that do not make what they are for."""
+    from luthier.graph.overrides import apply
+
+    made = comparison.a.graph
+    for one in said:
+        if one.word:
+            try:
+                made = apply(made, [one.word], packages=packages)
+            except BadInput as error:
+                one.word, one.reason = "", error.problems[0].what
+    while any(one.word for one in said):
+        differ = Differ(document(made), comparison.b)
+        differ.run()
+        left = [draft for draft in differ.drafts if draft.kind != "tags"]
+        wrong = [one for one in (_about(draft.path_a, said) for draft in left) if one is not None]
+        wrong = [one for one in wrong if one.word]
+        if not wrong:
+            return
+        for one in wrong:
+            one.word, one.reason = "", "the grammar reads it as another value here"
+        made = apply(comparison.a.graph, [one.word for one in said if one.word], packages=packages)

@@ -1,0 +1,127 @@
+"""The aligned tree of two documents as rows, for side by side and unified views."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from luthier.graph.compare import wording
+from luthier.graph.compare.changes import Comparison, Row
+from luthier.graph.compare.documents.document import Document
+from luthier.graph.compare.documents.things import Thing
+from luthier.graph.compare.moves import holds_node
+from luthier.graph.compare.pairs import Pair
+from luthier.graph.paths import join
+
+
+def rows_of(comparison: Comparison) -> list[Row]:
+    """Return the tree of a comparison, of what is the same too, line by line.
+
+    Args:
+      comparison: What `compare` returned.
+
+    Returns:
+      Rows in the order of the graph. What is shared is written out at its first place; a container
+      without nodes is one row unless something in it differs.
+    """
+    return list(_Rows(comparison).of_pair(comparison.root, 0))
+
+
+class _Rows:
+    """Writes one comparison."""
+
+    def __init__(self, comparison: Comparison):
+        self.a, self.b = comparison.a, comparison.b
+        self.changes = comparison.changes
+        drafts = comparison.differ.drafts
+        self.index = {id(draft): index for index, draft in enumerate(drafts)}
+        self.differing: dict[int, bool] = {}
+
+    def of_pair(self, pair: Pair, depth: int) -> Iterator[Row]:
+        """Yield the rows of a place and of what is below it."""
+        told = [self.index[id(draft.into or draft)] for draft in pair.changes]
+        if pair.a is None or pair.b is None:
+            yield from self._of_one_side(pair, depth, told)
+            return
+        opens = bool(pair.below) and (self._differs(pair) or holds_node(pair.b))
+        before, after = (_told(*side, opens) for side in self._sides(pair))
+        name = _name(pair.part)
+        change = told[0] if told else None
+        yield Row(depth, pair.path_b, pair.path_a, name, before, after, change, opens)
+        for index in told[1:]:
+            yield self._of_change(index, pair, depth)
+        for below in pair.below if opens else ():
+            yield from self.of_pair(below, depth + 1)
+
+    def _sides(self, pair: Pair) -> Iterator[tuple[Thing, str, Document]]:
+        assert pair.a is not None
+        assert pair.b is not None
+        yield pair.a, pair.path_a, self.a
+        yield pair.b, pair.path_b, self.b
+
+    def _of_change(self, index: int, pair: Pair, depth: int) -> Row:
+        change = self.changes[index]
+        name = f"{_name(pair.part)} (tags)" if change.kind == "tags" else _name(pair.part)
+        return Row(depth, pair.path_b, pair.path_a, name, change.before, change.after, index)
+
+    def _of_one_side(self, pair: Pair, depth: int, told: Sequence[int]) -> Iterator[Row]:
+        change = told[0] if told else None
+        if pair.a is None and pair.b is None:  # tags, or a default
+            if change is not None:
+                yield self._of_change(change, pair, depth)
+            return
+        is_before = pair.a is not None
+        for row in self._of_thing(
+            pair.a or pair.b, pair.path_a or pair.path_b, pair.part, depth, is_before, change
+        ):
+            default = pair.default_b if is_before else pair.default_a
+            if row.depth == depth and default is not None and not self._has_moved(told):
+                text = wording.text_of(default)
+                row = dataclasses.replace(row, path=pair.path_b, path_before=pair.path_a)
+                if is_before:
+                    row = dataclasses.replace(row, after=text)
+                else:
+                    row = dataclasses.replace(row, before=text)
+            yield row
+
+    def _has_moved(self, told: Sequence[int]) -> bool:
+        return any(self.changes[index].kind == "moved" for index in told)
+
+    def _of_thing(
+        self, thing: Any, path: str, part: Any, depth: int, is_before: bool, change: int | None
+    ) -> Iterator[Row]:
+        """Yield the rows of what stands in one of the two documents only."""
+        document = self.a if is_before else self.b
+        opens = holds_node(thing) and _first(thing, path, document) == path and bool(thing.parts)
+        text = _told(thing, path, document, opens)
+        if is_before:
+            yield Row(depth, "", path, _name(part), text, None, change, opens)
+        else:
+            yield Row(depth, path, "", _name(part), None, text, change, opens)
+        for key, child in thing.parts if opens else ():
+            yield from self._of_thing(child, join(path, key), key, depth + 1, is_before, change)
+
+    def _differs(self, pair: Pair) -> bool:
+        """Say whether something differs at a place or below it."""
+        known = self.differing.get(id(pair))
+        if known is None:
+            known = bool(pair.changes) or any(self._differs(below) for below in pair.below)
+            self.differing[id(pair)] = known
+        return known
+
+
+def _first(thing: Thing, path: str, document: Document) -> str:
+    return document.first_paths.get(id(thing), path) if thing.is_shared else path
+
+
+def _told(thing: Thing, path: str, document: Document, opens: bool) -> str:
+    if holds_node(thing):
+        first = _first(thing, path, document)
+        if first != path:
+            return f"{'same settings as' if thing.kind == 'partial' else 'same as'} {first}"
+    return wording.head(thing) if opens else wording.text_of(thing)
+
+
+def _name(part: Any) -> str:
+    return "" if part is None else join("", part)

@@ -1,0 +1,152 @@
+"""Differences in words: what was found as a change with its texts, values and origins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from luthier.graph.compare import wording
+from luthier.graph.compare.changes import Change
+from luthier.graph.compare.differ import Differ, Draft
+from luthier.graph.compare.documents.things import Thing
+from luthier.graph.render import tie_text
+
+
+def change_of(draft: Draft, differ: Differ) -> Change:
+    """Return a difference as a change.
+
+    Args:
+      draft: One of the differ's drafts.
+      differ: What found it; it has run.
+    """
+    path = draft.path_a if draft.kind in ("removed", "reset") else draft.path_b
+    more = {key: draft.more[key] for key in _FIELDS if key in draft.more}
+    if draft.kind in ("added", "set", "changed") and draft.b is not None:
+        more |= _same_as(draft, differ)
+    a, b = draft.a, draft.b
+    tags = draft.more.get("tags")
+    return Change(
+        draft.kind,
+        path,
+        draft.path_a if draft.path_a != path and draft.kind != "added" else "",
+        _tags(tags[0]) if tags else _text(a),
+        _tags(tags[1]) if tags else _text(b),
+        list(tags[0]) if tags else _plain(a),
+        list(tags[1]) if tags else _plain(b),
+        "" if draft.kind == "added" else differ.a.origin(draft.path_a),
+        "" if draft.kind == "removed" else differ.b.origin(draft.path_b),
+        effective=_is_effective(draft, differ),
+        told=_told(draft, more),
+        **more,
+    )
+
+
+_FIELDS = ("carried", "dropped", "gained", "same_as", "shared_as")
+
+
+def _is_effective(draft: Draft, differ: Differ) -> bool:
+    if draft.kind in ("set", "reset") and draft.a is not None and draft.b is not None:
+        return not differ.same_default(draft.a, draft.b)
+    if draft.kind in ("shared", "unshared"):
+        return draft.b is not None and draft.b.kind == "config" and not draft.b.is_value_node
+    return draft.kind != "tags"
+
+
+def _same_as(draft: Draft, differ: Differ) -> dict[str, Any]:
+    """Return which other place of the second document is the same thing."""
+    if draft.b is None or not draft.b.is_shared:
+        return {}
+    first = differ.b.first_paths.get(id(draft.b), draft.path_b)
+    return {} if first == draft.path_b else {"same_as": first}
+
+
+def _text(thing: Thing | None) -> str | None:
+    return None if thing is None else wording.text_of(thing)
+
+
+def _plain(thing: Thing | None) -> Any:
+    """Return a value as plain JSON; None for what holds nodes."""
+    if thing is None or (thing.is_node and not thing.is_value_node):
+        return None
+    return wording.plain(thing)
+
+
+def _tags(tags: tuple[str, ...]) -> str:
+    """Return the tags of an argument on one line."""
+    return ", ".join(f"#{tag}" for tag in tags) or "none"
+
+
+def _told(draft: Draft, more: dict[str, Any]) -> str:
+    a, b = draft.a, draft.b
+    if draft.kind == "tags":
+        old, new = draft.more["tags"]
+        return f"tags {_tags(old)} -> {_tags(new)}"
+    if draft.kind in ("shared", "unshared"):
+        return _sharing_told(draft, more)
+    if draft.kind == "added":
+        return _new(b, more) if b is not None else ""
+    if draft.kind == "removed":
+        return wording.full(a) if a is not None else ""
+    if draft.kind == "moved":
+        return wording.text_of(b) if b is not None else ""
+    if draft.kind == "class":
+        return _class_told(draft, more)
+    if draft.kind == "default":
+        return f"{_default(a)} -> {_default(b)} (the default moved; set in neither)"
+    before = "" if a is None else wording.full(a) + _ties(a)
+    after = "" if b is None else _new(b, more)
+    arrow = f"{before or 'not set'} -> {after or 'not set'}"
+    if draft.kind == "set":
+        return f"{arrow} (was left at its default)"
+    if draft.kind == "reset":
+        return f"{arrow} (the default)"
+    shared_as = more.get("shared_as")
+    return f"{arrow} (shared as {shared_as})" if shared_as else arrow
+
+
+def _new(thing: Thing, more: dict[str, Any]) -> str:
+    if more.get("same_as") and not thing.is_value_node:
+        return f"the same as {more['same_as']}"
+    return wording.full(thing) + _ties(thing)
+
+
+def _default(thing: Thing | None) -> str:
+    return "no default" if thing is None else wording.full(thing)
+
+
+def _sharing_told(draft: Draft, more: dict[str, Any]) -> str:
+    assert draft.a is not None
+    assert draft.b is not None
+    other = more.get("same_as")
+    if other:
+        when = "now" if draft.kind == "shared" else "no longer"
+        if draft.b.kind == "partial":
+            return f"{when} shares its settings with {other}"
+        return f"is {when} the same as {other}"
+    before, after = wording.text_of(draft.a), wording.text_of(draft.b)
+    if before == after:
+        return f"{after} (of a constant that others share in another way)"
+    return f"{before} -> {after}"
+
+
+def _class_told(draft: Draft, more: dict[str, Any]) -> str:
+    assert draft.a is not None
+    assert draft.b is not None
+    arrow = " -> ".join(wording.text_of(side) + _ties(side) for side in (draft.a, draft.b))
+    given = [("kept", "carried", None), ("dropped", "dropped", draft.a), ("new", "gained", draft.b)]
+    return arrow + "".join(
+        f"; {word} {', '.join(_given(name, node) for name in more[key])}"
+        for word, key, node in given
+        if more.get(key)
+    )
+
+
+def _given(name: str, node: Thing | None) -> str:
+    if node is None:
+        return name
+    child = next((child for part, child in node.parts if str(part) == name), None)
+    return name if child is None else f"{name} = {wording.text_of(child)}"
+
+
+def _ties(thing: Thing) -> str:
+    """Return whose weights a node or class uses; empty for one with its own, and of a record."""
+    return "" if thing.live is None else tie_text(thing.live)

@@ -1,0 +1,1 @@
+"""Views of what differs: in the terminal, and as pages."""

@@ -1,0 +1,94 @@
+// A matrix: rows are settings that vary, columns are trials, what counts as better stands on top.
+
+/** How far every number of a row is on the way from its lowest to its highest; nothing for texts. */
+function shades(values) {
+  const numbers = values.filter(Number.isFinite);
+  if (!numbers.length) return values.map(() => null);
+  const low = numbers.reduce((a, b) => Math.min(a, b));
+  const high = numbers.reduce((a, b) => Math.max(a, b));
+  if (low === high) return values.map((v) => (Number.isFinite(v) ? 0 : null));
+  const isWide = low > 0 && high / low >= 30;
+  const warp = isWide ? Math.log : (n) => n;
+  return values.map((v) => (Number.isFinite(v) ? (warp(v) - warp(low)) / (warp(high) - warp(low)) : null));
+}
+
+/** Which of the texts of a row each is, in the order in which they come first. */
+function categories(texts) {
+  const names = [...new Set(texts)];
+  return texts.map((text) => names.indexOf(text));
+}
+
+function matrixLine(row, isObjective) {
+  const values = row.values.map((v) => (typeof v === "number" ? v : null));
+  const full = isObjective ? values.map((v) => (v === null ? "" : String(v))) : row.texts;
+  const texts = full.map((text, i) => (values[i] === null ? text : Number.isInteger(values[i]) ? formatNumber(values[i]) : significant(values[i], 4)));
+  const isNumeric = values.some((v) => v !== null);
+  const isLower = row.direction !== "higher";
+  const numbers = values.filter((v) => v !== null);
+  const best = isObjective && numbers.length ? numbers.reduce((a, b) => (isLower ? Math.min(a, b) : Math.max(a, b))) : null;
+  return { name: isObjective ? row.name : row.path, note: isObjective ? `${isLower ? "lower" : "higher"} is better` : "", texts, full, values, isNumeric, isObjective, best,
+    shades: isNumeric ? shades(values) : null, kinds: isNumeric ? null : categories(texts), isLower };
+}
+
+/** The order of the columns by one line: numbers by size, texts by name, what is missing last. */
+function orderBy(line, isDown) {
+  const order = line.texts.map((_, i) => i);
+  const sign = isDown ? -1 : 1;
+  const compare = (i, j) => {
+    if (!line.isNumeric) return sign * line.texts[i].localeCompare(line.texts[j]) || i - j;
+    const [a, b] = [line.values[i], line.values[j]];
+    if (a === null || b === null) return (a === null) - (b === null) || i - j;
+    return sign * (a - b) || i - j;
+  };
+  return order.sort(compare);
+}
+
+function matrixCell(line, column) {
+  const cell = el("td", { title: line.full[column] }, el("span", null, line.texts[column]));
+  if (line.shades && line.shades[column] !== null) {
+    cell.className = "shaded";
+    cell.style.setProperty("--shade", `${Math.round(6 + 38 * line.shades[column])}%`);
+  } else if (line.kinds && line.full[column]) cell.className = `kind-of kind-of-${line.kinds[column] % 6}`;
+  if (line.best !== null && line.values[column] === line.best) cell.classList.add("best");
+  return cell;
+}
+
+/** The table of a matrix, with a line that tells how it is sorted. */
+function matrixTable(data) {
+  const lines = [...data.objectives.map((row) => matrixLine(row, true)), ...data.rows.map((row) => matrixLine(row, false))];
+  const columns = data.columns;
+  const sorted = { line: null, isDown: false };
+  const table = el("table", { class: "matrix" });
+  const told = el("p", { class: "muted", role: "status", "aria-live": "polite" });
+
+  const head = (order) => el("thead", null, el("tr", null, el("th", { scope: "col", class: "corner" },
+    el("button", { class: "bare sort", type: "button", onclick: () => sort(null) }, "Trial")),
+  order.map((i) => {
+    const link = safeLink(columns[i].link);
+    return el("th", { scope: "col", class: `state-${/^[a-z]+$/.test(columns[i].state) ? columns[i].state : "other"}`, title: columns[i].state },
+      link ? el("a", { href: link }, columns[i].title) : columns[i].title, columns[i].state && columns[i].state !== "complete" ? el("span", { class: "state" }, columns[i].state) : null);
+  })));
+
+  function show() {
+    const order = sorted.line ? orderBy(sorted.line, sorted.isDown) : columns.map((_, i) => i);
+    const mark = (line) => (line === sorted.line ? (sorted.isDown ? " ↓" : " ↑") : "");
+    table.replaceChildren(el("caption", { class: "visually-hidden" }, data.title), head(order), el("tbody", null, lines.map((line) =>
+      el("tr", { class: line.isObjective ? "objective" : null },
+        el("th", { scope: "row", "aria-sort": line === sorted.line ? (sorted.isDown ? "descending" : "ascending") : "none" },
+          el("button", { class: "bare sort", type: "button", title: line.note || null, onclick: () => sort(line) }, line.name, mark(line))),
+        order.map((i) => matrixCell(line, i))))));
+    told.textContent = sorted.line ? `Sorted by ${sorted.line.name}, ${sorted.isDown ? "highest" : "lowest"} first` : `${plural(columns.length, "trial")}, in their order`;
+  }
+
+  function sort(line) {
+    const again = line !== null && line === sorted.line;
+    sorted.isDown = again ? !sorted.isDown : line !== null && line.isObjective && !line.isLower;
+    sorted.line = line;
+    const name = line && line.name;
+    show();
+    const button = [...table.querySelectorAll("button.sort")].find((one) => one.textContent.startsWith(name || "Trial"));
+    if (button) button.focus();
+  }
+  show();
+  return [told, el("div", { class: "panel scroller", tabindex: "0", role: "region", "aria-label": data.title }, table)];
+}

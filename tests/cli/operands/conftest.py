@@ -1,0 +1,55 @@
+"""Records of a small experiment in all the places where one may be."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from luthier import graph as graphs
+from luthier import records
+from luthier.train.opening import configuration
+
+
+@pytest.fixture
+def tiny(importable_project):
+    """The graph of `trials.tiny`, in a project that is the working directory."""
+    graph = graphs.resolve("trials.tiny")
+    yield graph
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trials"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def make_run():
+    """Return a function that records a run of a graph, as training does."""
+
+    def make(graph, id="ab12cd34"):
+        return records.RunDirectory.create("runs", "tiny", id, configuration=configuration(graph))
+
+    return make
+
+
+@pytest.fixture
+def study(tiny, tmp_path):
+    """The folder of a study with three trials, of which two have ended."""
+    folder = tmp_path / "studies" / "rates"
+    lines = []
+    for number, (words, outcome, value) in enumerate(
+        [([], "complete", 2.0), (["optimizer.b2=0.9"], "complete", 1.5), (["seed=3"], "", None)]
+    ):
+        trial = folder / "trials" / f"{number:04d}"
+        trial.mkdir(parents=True)
+        graph = graphs.apply(tiny, words)
+        (trial / "config.json").write_text(graphs.to_json(graph))
+        (trial / "config.history.json").write_text(json.dumps(graphs.history_record(graph)))
+        (trial / "assignment.json").write_text(json.dumps({"trial": number, "words": words}))
+        if outcome:
+            ended = {"kind": "ended", "trial": number, "outcome": outcome, "values": [value]}
+            lines.append(json.dumps(ended))
+    facts = {"metrics": ["held_out/loss"], "directions": ["lower"]}
+    (folder / "facts.json").write_text(json.dumps(facts))
+    (folder / "study.json").write_text("{}")
+    (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
+    return folder

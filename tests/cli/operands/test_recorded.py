@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from luthier import graph as graphs
+from luthier.cli.operands import recorded
+from luthier.errors import BadInput, UnknownReference
+from luthier.records.events import Evaluation
+from luthier.records.metrics_file import encode_event
+from luthier.records.status import Status
+
+
+def _read(name):
+    return recorded.read(recorded.find(name))
+
+
+def test_a_run_with_what_it_came_to(tiny, make_run):
+    run = make_run(graphs.apply(tiny, ["seed=3"]))
+    event = Evaluation(4, "held_out", {"loss": 2.5}, {"loss": "lower"})
+    run.metrics_path.write_text(json.dumps(encode_event(event, 1.0, 4)) + "\n")
+    evaluations = {"held_out": {"loss": 2.5, "perplexity": 12.0}}
+    run.write_status(Status("finished", step=1000, evaluations=evaluations))
+    for name in ("run:ab", "run:last", str(run.path)):
+        operand = _read(name)
+        assert operand.title == name
+        side = operand.document.side
+        assert side.detail == "run tiny/ab12cd34, finished at step 1,000"
+        assert operand.document.origin("seed") == "argument 1: seed=3"
+        assert operand.metrics_path == run.metrics_path
+        assert [(one.name, one.value, one.direction) for one in operand.objectives] == [
+            ("held_out/loss", 2.5, "lower"),
+            ("held_out/perplexity", 12.0, ""),
+        ]
+
+
+def test_damage_beside_a_record_hides_that_and_nothing_else(tiny, make_run):
+    run = make_run(tiny)
+    for name in ("config.history.json", "config.values.json", "status.json"):
+        (run.path / name).write_text("{")
+    operand = _read("run:ab")
+    assert operand.document.side.detail == "run tiny/ab12cd34"
+    assert operand.document.origin("seed") == ""
+
+
+def test_a_file_the_standard_input_and_a_mirror_are_records(tiny, tmp_path, monkeypatch):
+    text = graphs.to_json(tiny)
+    (tmp_path / "x.json").write_text(text)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    mirrored = tmp_path / "wandb" / "offline-run-20260101_000000-abcd" / "files" / "luthier"
+    mirrored.mkdir(parents=True)
+    (mirrored / "config.json").write_text(text)
+    found = [_read(name) for name in ("x.json", "-", str(mirrored.parents[1]))]
+    assert len({operand.document.fingerprint for operand in found}) == 1
+    assert [operand.title for operand in found[:2]] == ["x.json", "standard input"]
+
+
+def test_a_mirror_without_a_record_is_that_of_the_run_around_it(tiny, make_run):
+    run = make_run(tiny)
+    mirrored = run.path / "wandb" / "offline-run-1-a"
+    (mirrored / "files").mkdir(parents=True)
+    assert recorded.find(str(mirrored)).path == run.path.resolve() / "config.json"
+    run.config_path.rename(run.path / "gone")
+    with pytest.raises(BadInput) as caught:
+        recorded.find(str(mirrored))
+    assert str(caught.value) == (
+        f"{mirrored} holds no recorded graph: luthier writes files/luthier/config.json; give the "
+        "folder of the run, or the config.json of it"
+    )
+
+
+def test_a_run_without_its_record_is_told(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(UnknownReference, match=r"is a run's folder without its config\.json"):
+        recorded.find(str(tmp_path))
+
+
+def test_what_is_no_record_is_left_to_others(tiny, tmp_path):
+    for name in ("trials.tiny", str(tmp_path), "HEAD~1:trials.tiny"):
+        assert recorded.find(name) is None
+        assert recorded.find_all(name) is None
+
+
+def test_a_run_may_be_kept_elsewhere(tiny, make_run, monkeypatch, tmp_path):
+    make_run(tiny)
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert recorded.read_run("ab", "../runs").title == "tiny/ab12cd34"
+
+
+def test_trials_one_and_all(study):
+    operand = _read("study:rates/1")
+    assert operand.document.side.detail == "optimizer.b2=0.9, complete"
+    assert operand.objectives[0].value == 1.5
+    assert _read(str(study / "trials" / "0001")).state == "complete"
+    places = recorded.find_all("study:rates")
+    assert [place.name for place in places] == [f"study:rates/{number}" for number in range(3)]
+    assert recorded.find_all("study:rates/1") is None

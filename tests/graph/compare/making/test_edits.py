@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from graph_toys import compared
+
+from luthier.graph import compare
+from luthier.graph.compare.making.edits import VARIABLE, Edits
+
+
+def edits(a, b):
+    found = Edits(compare.compare(compare.document(a), compare.document(b)))
+    return found, [(edit.form, edit.part, edit.data) for edit in found.edits]
+
+
+def test_an_insert_is_one_edit():
+    _, found = edits(*compared.insert_at_0())
+    new = {"config": "graph_toys.parts.Mlp", "arguments": {"hidden": 32}}
+    assert found == [("insert", 0, new)]
+
+
+def test_a_move_takes_what_is_there():
+    made, found = edits(*compared.move_a_sub_graph())
+    (number,) = made.captured
+    assert found == [("del", "encoder", None), ("set", "tower", {VARIABLE: number})]
+    assert made.parts(made.captured[number]) == ("size", "encoder")
+
+
+def test_what_is_inside_is_changed_first():
+    a, b = compared.nested_lists_of_nodes()
+    _, found = edits(a, b)
+    assert [(form, part) for form, part, _ in found] == [("insert", 1), ("set", "hidden")]
+
+
+def test_another_root():
+    made, found = edits(*compared.another_root())
+    assert (found, made.is_root_kept) == ([], False)
+    assert made.root == {"config": "graph_toys.parts.Layer", "arguments": {"dim": 1}}
+
+
+def test_fresh_data_has_no_variables():
+    a, b = compared.wrap()
+    made, _ = edits(a, b)
+    (_, child) = made.b.parts[0]
+    assert VARIABLE in made.data(child)["arguments"]["inner"]
+    assert made.fresh(child)["arguments"]["inner"]["arguments"] == {"hidden": 64}
+    tied, _ = edits(*compared.tie())
+    assert tied.fresh(tied.b) is None
