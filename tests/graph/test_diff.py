@@ -81,9 +81,9 @@ def test_a_swapped_class_is_one_change():
     b = part(size=fdl.Config(parts.GatedMlp, hidden=64, dim=16, gate="gelu"))
     swap, value = diff(a, b)
     assert (swap.kind, swap.path) == ("class", "size")
-    assert swap.carried == ("hidden", "dim")
-    assert swap.dropped == ("activation",)
-    assert swap.gained == ("gate",)
+    assert swap.swap.carried == ("hidden", "dim")
+    assert swap.swap.dropped == ("activation",)
+    assert swap.swap.gained == ("gate",)
     assert (value.path, value.before, value.after) == ("size.dim", 8, 16)
     assert lines(a, b)[0] == (
         "~ size: graph_toys.parts.Mlp -> graph_toys.parts.GatedMlp; kept hidden, dim; "

@@ -17,8 +17,8 @@ def test_arguments_of_equal_names_are_kept():
     changed = swap_optimizer(graph, optim.sgd)
     (change,) = graphs.diff(graph, changed)
     assert change.kind == "class"
-    assert change.carried == ("learning_rate", "weight_decay", "clip_norm")
-    assert change.dropped == ("b1", "b2")
+    assert change.swap.carried == ("learning_rate", "weight_decay", "clip_norm")
+    assert change.swap.dropped == ("b1", "b2")
     assert str(change).startswith(
         "~ optimizer: luthier.optim.adamw -> luthier.optim.sgd; "
         "kept learning_rate, weight_decay, clip_norm; dropped b1 = 0.9, b2 = 0.98"

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from luthier.graph.compare.changes import Kind, line_of
+from luthier.graph.compare.changes import Kind, Swap, line_of
 from luthier.graph.compare.differ import Differ, Draft
 from luthier.graph.compare.documents.document import document
 from luthier.graph.compare.documents.things import Thing
@@ -31,9 +31,7 @@ class Change:
       shared_as: For a constant that is shared, what people call it.
       same_as: For `shared` and `unshared`, the other place; for what is new, the place that it is
         the same thing as.
-      carried: For `class`, the arguments that are set in both.
-      dropped: For `class`, the arguments that were set before only.
-      gained: For `class`, the arguments that are set now only.
+      swap: For `class`, what becomes of the arguments.
       is_effective: Whether what is built can differ: not for a value that is set to its default, or
         tags.
       told: What changed, on one line, without the path and the origin.
@@ -47,9 +45,7 @@ class Change:
     origin: str = ""
     shared_as: str = ""
     same_as: str = ""
-    carried: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    gained: tuple[str, ...] = ()
+    swap: Swap = Swap()
     is_effective: bool = True
     told: str = ""
 
@@ -96,9 +92,7 @@ def _change(draft: Draft, differ: Differ) -> Change:
         told.origin_after,
         told.shared_as,
         told.same_as,
-        told.carried,
-        told.dropped,
-        told.gained,
+        told.swap,
         told.effective,
         told.told,
     )

@@ -9,14 +9,14 @@ from luthier.graph.compare.changes import Change, line_of
 
 
 def test_numbers_have_a_ratio_and_a_difference():
-    change = Change("changed", "a", value_before=2, value_after=3.0)
+    change = Change("changed", "a", values=(2, 3.0))
     assert (change.ratio, change.difference) == (1.5, 1.0)
-    change = Change("changed", "a", value_before=0, value_after=3)
+    change = Change("changed", "a", values=(0, 3))
     assert (change.ratio, change.difference) == (None, 3)
     for before, after in ((True, 1), (None, 1), ("a", 1), (1, [2])):
-        change = Change("changed", "a", value_before=before, value_after=after)
+        change = Change("changed", "a", values=(before, after))
         assert (change.ratio, change.difference) == (None, None)
-    change = Change("changed", "a", value_before=2, value_after=10**400)
+    change = Change("changed", "a", values=(2, 10**400))
     assert (change.ratio, change.difference) == (None, 10**400 - 2)
 
 

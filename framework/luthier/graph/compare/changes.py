@@ -37,6 +37,21 @@ class Side:
 
 
 @dataclasses.dataclass(frozen=True)
+class Swap:
+    """What a change of class does to the arguments.
+
+    Args:
+      carried: Those that are set in both.
+      dropped: Those that were set before only.
+      gained: Those that are set now only.
+    """
+
+    carried: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    gained: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Change:
     """One difference between two documents.
 
@@ -50,13 +65,10 @@ class Change:
       path_before: Where it was in the first, if the path is another; else empty.
       before: What it was, on one line; None where there was nothing.
       after: What it is, on one line; None where there is nothing.
-      value_before: What it was as a plain JSON value; None where there is none, and for nodes.
-      value_after: What it is as a plain JSON value; None where there is none, and for nodes.
-      origin_before: What set it in the first (`file:line`, an argument); empty where not known.
-      origin_after: What set it in the second; empty where not known.
-      carried: For `class`, the arguments that are set in both.
-      dropped: For `class`, the arguments that were set before only.
-      gained: For `class`, the arguments that are set now only.
+      values: What it was and is as plain JSON values; None where there is none, and for nodes.
+      origins: What set it in the first and in the second (`file:line`, an argument); empty where
+        that is not known.
+      swap: For `class`, what becomes of the arguments.
       same_as: For `shared` and `unshared`, the other place; for what is new, the place of the
         second that it is the same thing as.
       shared_as: For a constant that is shared, what people call it.
@@ -70,13 +82,9 @@ class Change:
     path_before: str = ""
     before: str | None = None
     after: str | None = None
-    value_before: Any = None
-    value_after: Any = None
-    origin_before: str = ""
-    origin_after: str = ""
-    carried: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    gained: tuple[str, ...] = ()
+    values: tuple[Any, Any] = (None, None)
+    origins: tuple[str, str] = ("", "")
+    swap: Swap = Swap()
     same_as: str = ""
     shared_as: str = ""
     effective: bool = True
@@ -84,6 +92,26 @@ class Change:
 
     def __str__(self) -> str:
         return line_of(self.kind, self.path, self.path_before, self.told, self.origin_after)
+
+    @property
+    def value_before(self) -> Any:
+        """What it was as a plain JSON value."""
+        return self.values[0]
+
+    @property
+    def value_after(self) -> Any:
+        """What it is as a plain JSON value."""
+        return self.values[1]
+
+    @property
+    def origin_before(self) -> str:
+        """What set it in the first."""
+        return self.origins[0]
+
+    @property
+    def origin_after(self) -> str:
+        """What set it in the second."""
+        return self.origins[1]
 
     @property
     def difference(self) -> float | None:
@@ -194,7 +222,7 @@ class Comparison:
         changes = []
         for index, change in enumerate(self.changes):
             data = {
-                **dataclasses.asdict(change),
+                **_flat(change),
                 "ratio": change.ratio,
                 "difference": change.difference,
                 "override": said.words.get(index),
@@ -226,6 +254,15 @@ def line_of(kind: str, path: str, path_before: str, what: str, origin: str) -> s
     if path_before:
         where += f" (was {path_before})"
     return f"{_MARKS.get(kind, '~')} {where}: {what}{f'  [{origin}]' if origin else ''}"
+
+
+def _flat(change: Change) -> dict[str, Any]:
+    """Return the fields of a change, without groups."""
+    data = dataclasses.asdict(change)
+    for name in ("value", "origin"):
+        before, after = data.pop(f"{name}s")
+        data |= {f"{name}_before": before, f"{name}_after": after}
+    return data | data.pop("swap")
 
 
 def _number(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from luthier.graph.compare import wording
-from luthier.graph.compare.changes import Change
+from luthier.graph.compare.changes import Change, Swap
 from luthier.graph.compare.differ import Differ, Draft
 from luthier.graph.compare.documents.things import Thing
 from luthier.graph.render import tie_text
@@ -19,7 +19,7 @@ def change_of(draft: Draft, differ: Differ) -> Change:
       differ: What found it; it has run.
     """
     path = draft.path_a if draft.kind in ("removed", "reset") else draft.path_b
-    more = {key: draft.more[key] for key in _FIELDS if key in draft.more}
+    more = {key: draft.more[key] for key in (*_SWAP, *_SHARING) if key in draft.more}
     if draft.kind in ("added", "set", "changed") and draft.b is not None:
         more |= _same_as(draft, differ)
     a, b = draft.a, draft.b
@@ -30,17 +30,20 @@ def change_of(draft: Draft, differ: Differ) -> Change:
         draft.path_a if draft.path_a != path and draft.kind != "added" else "",
         _tags(tags[0]) if tags else _text(a),
         _tags(tags[1]) if tags else _text(b),
-        list(tags[0]) if tags else _plain(a),
-        list(tags[1]) if tags else _plain(b),
-        "" if draft.kind == "added" else differ.a.origin(draft.path_a),
-        "" if draft.kind == "removed" else differ.b.origin(draft.path_b),
+        (list(tags[0]), list(tags[1])) if tags else (_plain(a), _plain(b)),
+        (
+            "" if draft.kind == "added" else differ.a.origin(draft.path_a),
+            "" if draft.kind == "removed" else differ.b.origin(draft.path_b),
+        ),
+        swap=Swap(**{key: draft.more[key] for key in _SWAP if key in draft.more}),
         effective=_is_effective(draft, differ),
         told=_told(draft, more),
-        **more,
+        **{key: more[key] for key in _SHARING if key in more},
     )
 
 
-_FIELDS = ("carried", "dropped", "gained", "same_as", "shared_as")
+_SWAP = ("carried", "dropped", "gained")
+_SHARING = ("same_as", "shared_as")
 
 
 def _is_effective(draft: Draft, differ: Differ) -> bool:

@@ -47,6 +47,7 @@ def importance(
     if len(usable) > MOST:
         usable = [usable[i * len(usable) // MOST] for i in range(MOST)]
     known = {name: json_to_distribution(text) for name, text in distributions.items()}
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(directions=[as_direction(found) for found in directions])
     for assignment, values in usable:
         trial = optuna.trial.create_trial(

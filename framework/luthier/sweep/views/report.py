@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from luthier.records.files import read_json, write_atomically
 from luthier.sweep.driver.directory import STUDIES
@@ -30,39 +31,46 @@ _WORD = re.compile(r"([A-Za-z_][\w.\[\]'\"]*?)\s*:?=(.*)", re.DOTALL)
 _FILES = ("matrix.css", "report.css", "matrix.js", "report_charts.js", "report.js")
 
 
-def write(directory: str | os.PathLike[str]) -> pathlib.Path:
-    """Write the report of a study into its folder; return where.
+def write(
+    directory: str | os.PathLike[str], path: str | os.PathLike[str] | None = None
+) -> pathlib.Path:
+    """Write the report of a study; return where it is.
 
     Args:
       directory: The study's folder.
+      path: Where to; `report.html` in the study's folder where it is None.
 
     Raises:
       RunError: The journal is damaged, or the report cannot be written.
     """
-    path = pathlib.Path(directory)
-    write_atomically(path / NAME, render(path))
-    return path / NAME
+    folder = pathlib.Path(directory)
+    place = folder / NAME if path is None else pathlib.Path(path)
+    way = pathlib.Path(os.path.relpath(folder, place.parent)).as_posix()
+    write_atomically(place, render(folder, "" if way == "." else f"{quote(way)}/"))
+    return place
 
 
-def render(directory: pathlib.Path) -> str:
+def render(directory: pathlib.Path, way: str = "") -> str:
     """Return the report of the study in a folder as the text of one HTML file.
 
     Args:
       directory: The study's folder.
+      way: What leads from the report to that folder, at the start of an address.
 
     Raises:
       RunError: The journal is damaged.
     """
-    data = describe(directory)
+    data = describe(directory, way)
     told = "This page needs JavaScript. The command `luthier sweep show` prints the same."
     return document(data["name"], data, _FILES, told)
 
 
-def describe(directory: pathlib.Path) -> dict[str, Any]:
+def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
     """Return what the report of the study in a folder shows, as plain JSON.
 
     Args:
       directory: The study's folder.
+      way: What leads from the report to that folder, at the start of an address.
 
     Raises:
       RunError: The journal is damaged.
@@ -74,7 +82,7 @@ def describe(directory: pathlib.Path) -> dict[str, Any]:
     return {
         "version": 1,
         "name": standing.name,
-        "headline": headline(standing),
+        "headline": headline(standing).removeprefix(f"{standing.name}: "),
         "driver": "" if standing.driver is None else str(standing.driver),
         "notices": list(standing.ledger.notices),
         "metrics": list(standing.metrics),
@@ -83,11 +91,13 @@ def describe(directory: pathlib.Path) -> dict[str, Any]:
         "device_seconds": standing.ledger.device_seconds,
         "seconds": chronicle.seconds,
         "study": _reference(directory, standing.name),
-        "trials": [_trial(standing, trial, seconds) for trial in trials],
+        "trials": [
+            {"link": _link(trial, way), **_trial(standing, trial, seconds)} for trial in trials
+        ],
         "importance": _importance(directory, standing, chronicle),
         "slices": [{"index": i, "name": chronicle.slices[i]} for i in sorted(chronicle.slices)],
         "spans": [[s.trial, s.slice, s.start, s.end, s.outcome] for s in chronicle.spans],
-        "matrix": _matrix(standing, chronicle, best, directory),
+        "matrix": _matrix(standing, chronicle, directory, _chosen(standing, best), way),
     }
 
 
@@ -102,6 +112,10 @@ def _trial(standing: Standing, trial: Trial, seconds: dict[int, float]) -> dict[
         "losses": trial.losses,
         "seconds": seconds.get(trial.number),
     }
+
+
+def _link(trial: Trial, way: str) -> str:
+    return f"{way}trials/{trial.number:04d}/"
 
 
 def _seconds_of(chronicle: Chronicle) -> dict[int, float]:
@@ -139,10 +153,13 @@ def _distributions(directory: pathlib.Path) -> dict[str, str]:
 
 
 def _matrix(
-    standing: Standing, chronicle: Chronicle, best: Sequence[int], directory: pathlib.Path
+    standing: Standing,
+    chronicle: Chronicle,
+    directory: pathlib.Path,
+    trials: Sequence[Trial],
+    way: str,
 ) -> dict[str, Any]:
     """Return what varied: a row for each path, a column for each trial."""
-    trials = _chosen(standing, best)
     said = {setting.number: said_by(setting.words) for setting in standing.ledger.settings}
     paths = list(dict.fromkeys(path for found in said.values() for path in found))
     if 0 in said:
@@ -161,10 +178,7 @@ def _matrix(
             zip(standing.metrics, standing.directions, strict=True)
         )
     ]
-    columns = [
-        {"title": str(t.number), "state": t.state, "link": f"trials/{t.number:04d}/"}
-        for t in trials
-    ]
+    columns = [{"title": str(t.number), "state": t.state, "link": _link(t, way)} for t in trials]
     title = f"What {standing.name} varied"
     left_out = len(standing.ledger.trials) - len(trials)
     found = {"version": 1, "title": title, "columns": columns, "left_out": left_out}

@@ -243,13 +243,7 @@ def _try(said: list[_Said], comparison: Comparison, packages: Sequence[str]) -> 
     """Take back the words that do not make what they are for."""
     from luthier.graph.overrides import apply
 
-    made = comparison.a.graph
-    for one in said:
-        if one.word:
-            try:
-                made = apply(made, [one.word], packages=packages)
-            except BadInput as error:
-                one.word, one.reason = "", error.problems[0].what
+    made = _apply_possible(comparison.a.graph, [one for one in said if one.word], packages)
     while any(one.word for one in said):
         differ = Differ(document(made), comparison.b)
         differ.run()
@@ -261,3 +255,22 @@ def _try(said: list[_Said], comparison: Comparison, packages: Sequence[str]) -> 
         for one in wrong:
             one.word, one.reason = "", "the grammar reads it as another value here"
         made = apply(comparison.a.graph, [one.word for one in said if one.word], packages=packages)
+
+
+def _apply_possible(graph: Any, said: list[_Said], packages: Sequence[str]) -> Any:
+    """Apply the words that can be applied, and take the others back.
+
+    All are tried at once, and only those that fail in halves: applying copies the graph.
+    """
+    from luthier.graph.overrides import apply
+
+    if not said:
+        return graph
+    try:
+        return apply(graph, [one.word for one in said], packages=packages)
+    except BadInput as error:
+        if len(said) == 1:
+            said[0].word, said[0].reason = "", error.problems[0].what
+            return graph
+    half = len(said) // 2
+    return _apply_possible(_apply_possible(graph, said[:half], packages), said[half:], packages)
