@@ -15,6 +15,7 @@ from flax import nnx
 from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.multi_head import KeyValues
 from luthier.layers.dropout import DropoutKeys, fold
+from luthier.layers.experts import feed_forward
 from luthier.layers.parameters import DType, Template, create
 from luthier.layers.positions import Tokens
 from luthier.parallel import constrain
@@ -111,7 +112,7 @@ class _Residual(nnx.Module):
         def attend(x_BLD: jax.Array) -> tuple[jax.Array, None]:
             return self.attention(x_BLD, tokens, fold(dropout, 2), bias), None
 
-        return self._wire(x_BLD, attend, dropout)[0]
+        return self._wire(x_BLD, attend, tokens, dropout)[0]
 
     def init_cache(self, batch_size: int, length: int) -> KeyValues:
         """Make an empty cache for `length` tokens in each row."""
@@ -131,18 +132,21 @@ class _Residual(nnx.Module):
         def attend(x_BLD: jax.Array) -> tuple[jax.Array, KeyValues]:
             return self.attention.decode(x_BLD, tokens, cache, cached, start, bias)
 
-        return self._wire(x_BLD, attend, None)
+        return self._wire(x_BLD, attend, tokens, None)
 
     def _wire(
-        self, x_BLD: jax.Array, attend: _Attend, dropout: DropoutKeys | None
+        self, x_BLD: jax.Array, attend: _Attend, tokens: Tokens, dropout: DropoutKeys | None
     ) -> tuple[jax.Array, Any]:
         """Run both parts one after the other, each with its norms and the residual around it."""
         part_BLD, left = attend(self._normed("attention", self._BEFORE, x_BLD))
         part_BLD = self._normed("attention", self._AFTER, part_BLD)
         x_BLD = self._add(x_BLD, part_BLD, dropout, 0)
-        part_BLD = self.mlp(self._normed("mlp", self._BEFORE, x_BLD))
+        part_BLD = self._fed(self._normed("mlp", self._BEFORE, x_BLD), tokens, dropout)
         part_BLD = self._normed("mlp", self._AFTER, part_BLD)
         return self._add(x_BLD, part_BLD, dropout, 1), left
+
+    def _fed(self, x_BLD: jax.Array, tokens: Tokens, dropout: DropoutKeys | None) -> jax.Array:
+        return feed_forward(self.mlp, x_BLD, tokens, fold(dropout, 3))
 
     def _normed(self, part: str, names: tuple[str, ...], x_BLD: jax.Array) -> jax.Array:
         for name in names:
@@ -217,12 +221,12 @@ class PostNormBlock(_Residual):
     _AFTER: ClassVar[tuple[str, ...]] = ("{}_norm",)
 
     def _wire(
-        self, x_BLD: jax.Array, attend: _Attend, dropout: DropoutKeys | None
+        self, x_BLD: jax.Array, attend: _Attend, tokens: Tokens, dropout: DropoutKeys | None
     ) -> tuple[jax.Array, Any]:
         kind = x_BLD.dtype
         part_BLD, left = attend(x_BLD)
         x_BLD = self._normed("attention", self._AFTER, self._add(x_BLD, part_BLD, dropout, 0))
-        x_BLD = self._add(x_BLD.astype(kind), self.mlp(x_BLD), dropout, 1)
+        x_BLD = self._add(x_BLD.astype(kind), self._fed(x_BLD, tokens, dropout), dropout, 1)
         return self._normed("mlp", self._AFTER, x_BLD).astype(kind), left
 
 
@@ -262,9 +266,9 @@ class ParallelBlock(_Residual):
         super().__init__(attention, mlp, norm, dropout, **inherited)
 
     def _wire(
-        self, x_BLD: jax.Array, attend: _Attend, dropout: DropoutKeys | None
+        self, x_BLD: jax.Array, attend: _Attend, tokens: Tokens, dropout: DropoutKeys | None
     ) -> tuple[jax.Array, Any]:
         normed_BLD = self.norm(x_BLD)
         part_BLD, left = attend(normed_BLD)
         x_BLD = self._add(x_BLD, part_BLD, dropout, 0)
-        return self._add(x_BLD, self.mlp(normed_BLD), dropout, 1), left
+        return self._add(x_BLD, self._fed(normed_BLD, tokens, dropout), dropout, 1), left

@@ -7,10 +7,15 @@ attention_context, attention_output, mlp_gate, mlp_up, mlp_output.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
+from jax.extend import core as jex_core
+
+HOST_MEMORY = "pinned_host"
+"""The memory of the host that devices read and write by themselves, as JAX names it."""
 
 
 class Remat(Protocol):
@@ -71,3 +76,121 @@ class SaveProjections:
         """Return the function, rematerialized but for products without batch dimensions."""
         policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         return jax.checkpoint(function, policy=policy, prevent_cse=not scanned)
+
+
+@dataclasses.dataclass(frozen=True)
+class SaveWithin:
+    """Keep the named residuals that cost most to compute again, as far as a budget of bytes goes.
+
+    A residual is worth the FLOPs of the products that lead to it from what enters the layer and
+    from other named residuals, per byte. Those of most worth are kept first.
+
+    Args:
+      bytes_per_layer: Bytes of the residuals of one layer, over all devices and for all rows that
+        run at a time; a pipeline runs those of a microbatch.
+
+    Source: Korthikanti et al. 2022, arXiv 2205.05198, section 5 (to keep what is dear by the byte).
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"bytes_per_layer": "0 <= x"}
+    bytes_per_layer: int
+
+    def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
+        """Return the function, rematerialized but for the residuals that fit the budget."""
+
+        def wrapped(*arguments: Any) -> Any:
+            residuals = named_residuals(jax.make_jaxpr(function)(*arguments).jaxpr)
+            kept, left = [], self.bytes_per_layer
+            for residual in sorted(residuals, key=lambda found: -found.flops / found.num_bytes):
+                if residual.num_bytes <= left:
+                    kept.append(residual.name)
+                    left -= residual.num_bytes
+            return SaveNamed(kept).wrap(function, scanned=scanned)(*arguments)
+
+        return wrapped
+
+
+@dataclasses.dataclass(frozen=True)
+class OffloadNamed:
+    """Keep the named residuals in the memory of the host, and compute the rest again.
+
+    Args:
+      names: Names of residuals.
+
+    It needs devices that read the memory of their host by themselves; others are refused.
+
+    Source: Rajbhandari et al. 2020, arXiv 1910.02054, section 5.1 (activations on the host).
+    """
+
+    names: Sequence[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
+
+    def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
+        """Return the function, rematerialized but for residuals that wait on the host."""
+        policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=[],
+            names_which_can_be_offloaded=list(self.names),
+            offload_src="device",
+            offload_dst=HOST_MEMORY,
+        )
+        return jax.checkpoint(function, policy=policy, prevent_cse=not scanned)
+
+
+@dataclasses.dataclass(frozen=True)
+class Residual:
+    """What a layer computes under a name.
+
+    Args:
+      name: The name that `checkpoint_name` gave it.
+      num_bytes: Its bytes, over all devices.
+      flops: FLOPs of the products that lead to it from named residuals and from arguments.
+    """
+
+    name: str
+    num_bytes: int
+    flops: int
+
+
+def named_residuals(jaxpr: Any) -> list[Residual]:
+    """Return the named residuals of a function, those of the same name together.
+
+    Args:
+      jaxpr: The function's jaxpr; what it calls is looked at as a whole.
+    """
+    made = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+    found: dict[str, Residual] = {}
+    for equation in jaxpr.eqns:
+        if equation.primitive.name != "name":
+            continue
+        name, aval = equation.params["name"], equation.outvars[0].aval
+        same = found.get(name, Residual(name, 0, 0))
+        size = math.prod(aval.shape) * jax.numpy.dtype(aval.dtype).itemsize
+        flops = same.flops + _cost(equation.invars[0], made)
+        found[name] = Residual(name, same.num_bytes + size, flops)
+    return list(found.values())
+
+
+def _cost(var: Any, made: dict[Any, Any]) -> int:
+    """Return the FLOPs of the products between what has a name and a variable."""
+    waiting, seen, total = [var], set[int](), 0
+    while waiting:
+        var = waiting.pop()
+        equation = None if isinstance(var, jex_core.Literal) else made.get(var)
+        if equation is None or equation.primitive.name == "name" or id(equation) in seen:
+            continue
+        seen.add(id(equation))
+        total += _product(equation)
+        waiting += equation.invars
+    return total
+
+
+def _product(equation: Any) -> int:
+    """Return the FLOPs of the matrix products of an equation and of all that it calls."""
+    if equation.primitive.name == "dot_general":
+        (contract, _), _ = equation.params["dimension_numbers"]
+        left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+        return 2 * math.prod(out) * math.prod(left[i] for i in contract)
+    inner = (getattr(p, "jaxpr", p) for p in equation.params.values())
+    return sum(_product(e) for jaxpr in inner for e in getattr(jaxpr, "eqns", ()))

@@ -18,13 +18,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from luthier.layers.experts.sums import carrying
 from luthier.layers.parameters import AXES
 from luthier.layers.remat import NoRemat, Remat
 
 T = TypeVar("T")
 MakeLayer = Callable[[nnx.Rngs], nnx.Module]
-# (layer, index, carry, what is the layer's own) -> (carry, what the layer gives)
-Apply = Callable[[Any, jax.Array, T, Any], tuple[T, Any]]
+# (layer, index, carry, what is the layer's own, ...) -> (carry, what the layer gives)
+Apply = Callable[..., tuple[T, Any]]
 
 
 class Turns(NamedTuple):
@@ -61,7 +62,9 @@ class Stack(Protocol):
     ) -> nnx.Module:
         """Make the layers, as one module."""
 
-    def apply(self, layers: Any, function: Apply, carry: T, own: Any = None) -> tuple[T, Any]:
+    def apply(
+        self, layers: Any, function: Apply, carry: T, own: Any = None, rows: Any = None
+    ) -> tuple[T, Any]:
         """Thread `carry` through the layers."""
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
@@ -105,56 +108,43 @@ class Scanned:
         last = zip(makers, keys[num_layers - left :], strict=False)
         return Cycle(cycle, [make(nnx.Rngs(key)) for make, key in last])
 
-    def apply(self, layers: Any, function: Apply, carry: T, own: Any = None) -> tuple[T, Any]:
+    @carrying
+    def apply(
+        self, layers: Any, function: Apply, carry: T, own: Any = None, rows: Any = None
+    ) -> tuple[T, Any]:
         """Thread `carry` through the layers.
 
         Args:
           layers: What `create` made.
-          function: Called as `function(layer, index, carry, own)` -> `(carry, given)`.
-          carry: A pytree; its shapes and types stay.
+          function: Called as `function(layer, index, carry, own)` -> `(carry, given)`, with `rows`
+            as a fifth argument where they are given.
+          carry: A pytree; its shapes and types stay. Leading axes are rows.
           own: A pytree of arrays with a leading layers axis, a `Turns` for layers by turns, or
             None.
+          rows: What layers read of every row and leave as it is, such as positions: a pytree of
+            arrays whose leading axis is the carry's, or None. A pipeline runs a few rows at a
+            time, and hands these to the function.
 
         Returns:
-          The last carry, and what the layers gave: stacked, or a `Turns` for layers by turns.
+          The last carry, and what the layers gave: stacked, or a `Turns` for layers by turns. A
+          pipeline adds up what layers give for a few rows each: they give sums over rows.
         """
+        function = with_rows(function, rows)
+        run = functools.partial(scan_turns, remat=self.remat, unroll=self.unroll)
         if not isinstance(layers, Cycle):
-            carry, (given,) = self._scan([layers], function, carry, (own,))
+            carry, (given,) = run([layers], function, carry, (own,))
             return carry, given
         kinds = len(layers.cycle)
         own = Turns((None,) * kinds, (None,) * len(layers.rest)) if own is None else own
         given, turned = (), 0
         if kinds:
-            carry, given = self._scan(layers.cycle, function, carry, own.cycle)
-            turned = kinds * _num_layers(layers.cycle[0])
+            carry, given = run(layers.cycle, function, carry, own.cycle)
+            turned = kinds * num_layers_of(layers.cycle[0])
         rest = []
         for i, (layer, its) in enumerate(zip(layers.rest, own.rest, strict=True), turned):
             carry, gift = _apply_one(self.remat, layer, function, i, carry, its)
             rest.append(gift)
         return carry, Turns(given, tuple(rest))
-
-    def _scan(
-        self, kinds: Sequence[Any], function: Apply, carry: T, own: Sequence[Any]
-    ) -> tuple[T, tuple[Any, ...]]:
-        """Scan over whole turns, in each of which one layer of every kind is applied."""
-        num_layers = len(kinds) * _num_layers(kinds[0])
-        indices = jnp.arange(num_layers, dtype=jnp.uint32).reshape(-1, len(kinds))
-        applies, each = [], []
-        for i, layers in enumerate(kinds):
-            graphdef, state = nnx.split(layers)
-            values, treedef = jax.tree.flatten(state)
-            apply = functools.partial(_merge_and_apply, function, graphdef, treedef)
-            applies.append(self.remat.wrap(apply, scanned=True))
-            each.append((values, indices[:, i], own[i]))
-
-        def body(carry: T, each: Any) -> tuple[T, tuple[Any, ...]]:
-            given = []
-            for apply, of_kind in zip(applies, each, strict=True):
-                carry, gift = apply(carry, of_kind)
-                given.append(gift)
-            return carry, tuple(given)
-
-        return jax.lax.scan(body, carry, each, unroll=self.unroll)
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
         """Make what belongs to each layer, stacked, or a `Turns` for layers by turns.
@@ -193,9 +183,12 @@ class Unrolled:
         makers, keys = _makers(make_layer), _layer_keys(rngs, num_layers)
         return nnx.List([makers[i % len(makers)](nnx.Rngs(keys[i])) for i in range(num_layers)])
 
-    def apply(self, layers: Any, function: Apply, carry: T, own: Any = None) -> tuple[T, Any]:
+    @carrying
+    def apply(
+        self, layers: Any, function: Apply, carry: T, own: Any = None, rows: Any = None
+    ) -> tuple[T, Any]:
         """Thread `carry` through the layers; see `Scanned.apply`."""
-        given = []
+        function, given = with_rows(function, rows), []
         for i, layer in enumerate(layers):
             carry, gift = _apply_one(self.remat, layer, function, i, carry, _at(own, i))
             given.append(gift)
@@ -215,8 +208,60 @@ def _layer_keys(rngs: nnx.Rngs, num_layers: int) -> jax.Array:
     return fold(rngs.params(), jnp.arange(num_layers, dtype=jnp.uint32))
 
 
-def _num_layers(layers: Any) -> int:
+def with_rows(function: Apply, rows: Any) -> Apply:
+    """Return the function of a layer, given what it reads of every row, if there is any."""
+    if rows is None:
+        return function
+    return lambda layer, index, carry, own: function(layer, index, carry, own, rows)
+
+
+def num_layers_of(layers: Any) -> int:
+    """Return how many layers of one kind `Scanned.create` stacked."""
     return jax.tree.leaves(nnx.state(layers))[0].shape[0]
+
+
+def scan_turns(
+    kinds: Sequence[Any],
+    function: Apply,
+    carry: T,
+    own: Sequence[Any],
+    *,
+    remat: Remat,
+    unroll: int = 1,
+    first: Any = 0,
+) -> tuple[T, tuple[Any, ...]]:
+    """Scan over whole turns, in each of which one layer of every kind is applied.
+
+    Args:
+      kinds: For each kind, its layers of all turns, stacked.
+      function: As for `Scanned.apply`, without `rows`.
+      carry: A pytree.
+      own: For each kind, what belongs to its layers.
+      remat: What a layer keeps for the backward pass.
+      unroll: Turns per iteration of the loop.
+      first: Number of the first layer; may be traced.
+
+    Returns:
+      The last carry, and for each kind, what its layers gave, stacked.
+    """
+    num_layers = len(kinds) * num_layers_of(kinds[0])
+    indices = first + jnp.arange(num_layers, dtype=jnp.uint32).reshape(-1, len(kinds))
+    applies, each = [], []
+    for i, layers in enumerate(kinds):
+        graphdef, state = nnx.split(layers)
+        values, treedef = jax.tree.flatten(state)
+        apply = functools.partial(_merge_and_apply, function, graphdef, treedef)
+        applies.append(remat.wrap(apply, scanned=True))
+        each.append((values, indices[:, i], own[i]))
+
+    def body(carry: T, each: Any) -> tuple[T, tuple[Any, ...]]:
+        given = []
+        for apply, of_kind in zip(applies, each, strict=True):
+            carry, gift = apply(carry, of_kind)
+            given.append(gift)
+        return carry, tuple(given)
+
+    return jax.lax.scan(body, carry, each, unroll=unroll)
 
 
 def _apply_one(

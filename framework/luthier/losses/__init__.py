@@ -11,6 +11,7 @@ from luthier.losses.regression import (
     RegressionLoss,
     SquaredError,
 )
+from luthier.losses.routing import load_balance, router_z
 
 __all__ = [
     "DPO",
@@ -29,6 +30,8 @@ __all__ = [
     "TokenLosses",
     "Whole",
     "cross_entropy",
+    "load_balance",
+    "router_z",
     "unembedded_cross_entropy",
     "unit",
 ]

@@ -124,12 +124,13 @@ class Decoder(nnx.Module):
             single.segments_BL if segments_BL is None else segments_BL,
         )
         x_BLD = self.embedding(inputs_BL, tokens, fold(dropout, 0))
-        below = fold(dropout, 1)
 
-        def apply(block: Any, index: jax.Array, x_BLD: jax.Array, _: None) -> Any:
+        def apply(block: Any, index: jax.Array, x_BLD: jax.Array, _: None, rows: Any) -> Any:
+            tokens, below = rows
             return block(x_BLD, tokens, fold(below, index), **self._shared()), None
 
-        x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD)
+        rows = (tokens, fold(dropout, 1))
+        x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD, rows=rows)
         return self.norm(x_BLD)
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:

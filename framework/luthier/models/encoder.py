@@ -112,12 +112,13 @@ class Encoder(nnx.Module):
         """
         tokens = _describe(inputs_BL, positions_BL, segments_BL)
         x_BLD = self.embedding(inputs_BL, tokens, fold(dropout, 0), types_BL)
-        below = fold(dropout, 1)
 
-        def apply(block: Any, index: jax.Array, x_BLD: jax.Array, _: None) -> Any:
+        def apply(block: Any, index: jax.Array, x_BLD: jax.Array, _: None, rows: Any) -> Any:
+            tokens, below = rows
             return block(x_BLD, tokens, fold(below, index)), None
 
-        x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD)
+        rows = (tokens, fold(dropout, 1))
+        x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD, rows=rows)
         return x_BLD if self.norm is None else self.norm(x_BLD)
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:

@@ -126,12 +126,13 @@ class SourceLayers(_Layers):
         Returns:
           [B, S, D], normalized.
         """
-        bias, below = self._bias(tokens, tokens), fold(dropout, 0)
 
-        def apply(block: Any, index: jax.Array, x_BSD: jax.Array, _: None) -> Any:
+        def apply(block: Any, index: jax.Array, x_BSD: jax.Array, _: None, rows: Any) -> Any:
+            tokens, below, bias = rows
             return block(x_BSD, tokens, fold(below, index), bias), None
 
-        x_BSD, _ = self.stack.apply(self.blocks, apply, x_BSD)
+        rows = (tokens, fold(dropout, 0), self._bias(tokens, tokens))
+        x_BSD, _ = self.stack.apply(self.blocks, apply, x_BSD, rows=rows)
         return self._finish(x_BSD, dropout)
 
 
@@ -168,12 +169,13 @@ class TargetLayers(_Layers):
         Returns:
           [B, L, D], normalized.
         """
-        bias, below = self._bias(tokens, tokens), fold(dropout, 0)
 
-        def apply(block: Any, index: jax.Array, x_BLD: jax.Array, _: None) -> Any:
+        def apply(block: Any, index: jax.Array, x_BLD: jax.Array, _: None, rows: Any) -> Any:
+            tokens, source, below, bias = rows
             return block(x_BLD, tokens, source, fold(below, index), bias), None
 
-        x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD)
+        rows = (tokens, source, fold(dropout, 0), self._bias(tokens, tokens))
+        x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD, rows=rows)
         return self._finish(x_BLD, dropout)
 
     def init_cache(self, batch_size: int, length: int, source: Encoded) -> Any:

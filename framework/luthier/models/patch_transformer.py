@@ -152,10 +152,11 @@ class PatchTransformer(nnx.Module):
         tokens = Tokens.single(*x_SND.shape[:2])
         keys = None if dropout is None else _each_place(dropout, self.num_patches)
 
-        def apply(block: Any, index: jax.Array, x_SND: jax.Array, _: None) -> Any:
+        def apply(block: Any, index: jax.Array, x_SND: jax.Array, _: None, rows: Any) -> Any:
+            tokens, keys = rows
             return block(x_SND, tokens, fold(keys, index)), None
 
-        x_SND, _ = self.stack.apply(self.blocks, apply, x_SND)
+        x_SND, _ = self.stack.apply(self.blocks, apply, x_SND, rows=(tokens, keys))
         return self.head(x_SND if self.norm is None else self.norm(x_SND))
 
 

@@ -115,10 +115,11 @@ class SeriesClassifier(nnx.Module):
         tokens = Tokens.single(*x_BND.shape[:2])
         keys = None if dropout is None else _each_token(dropout, x_BND.shape[1])
 
-        def apply(block: Any, index: jax.Array, x_BND: jax.Array, _: None) -> Any:
+        def apply(block: Any, index: jax.Array, x_BND: jax.Array, _: None, rows: Any) -> Any:
+            tokens, keys = rows
             return block(x_BND, tokens, fold(keys, index)), None
 
-        x_BND, _ = self.stack.apply(self.blocks, apply, x_BND)
+        x_BND, _ = self.stack.apply(self.blocks, apply, x_BND, rows=(tokens, keys))
         return self.norm(x_BND)
 
     def __call__(self, series_BLC: jax.Array, *, dropout: DropoutKeys | None = None) -> jax.Array:

@@ -106,12 +106,13 @@ class VisionTransformer(nnx.Module):
         tokens = Tokens.single(B, L)
         keys = None if dropout is None else _each_token(dropout, L)
         x_BLD = self.embedding(images_BHWC, self.pooling.prepend, fold(keys, 0))
-        below = fold(keys, 1)
 
-        def apply(block: Any, index: jax.Array, x_BLD: jax.Array, _: None) -> Any:
+        def apply(block: Any, index: jax.Array, x_BLD: jax.Array, _: None, rows: Any) -> Any:
+            tokens, below = rows
             return block(x_BLD, tokens, fold(below, index)), None
 
-        x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD)
+        rows = (tokens, fold(keys, 1))
+        x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD, rows=rows)
         return self.norm(x_BLD)
 
     def __call__(self, images_BHWC: jax.Array, *, dropout: DropoutKeys | None = None) -> jax.Array:

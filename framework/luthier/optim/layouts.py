@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-STACKED_AXES = ("layers",)
+STACKED_AXES = ("layers", "experts")
 """Logical axes that count parameters of their own, where they come first."""
 
 

@@ -150,7 +150,8 @@ def unsaved_residuals(graph: Any, forward: Any) -> list[Problem]:
     there, problems = set(_residuals(forward)), []
     for place in graphs.walk(graph, defaults=False, once=True):
         node = place.value
-        if getattr(node, "__fn_or_cls__", None) is not layers.SaveNamed:
+        made = getattr(node, "__fn_or_cls__", None)
+        if made is not layers.SaveNamed and made is not layers.OffloadNamed:
             continue
         path = f"{place.path}.names"
         for name in graphs.evaluate(node.names):

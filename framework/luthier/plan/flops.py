@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from luthier.parallel import activation_rules, make_mesh
 from luthier.tasks.flops import count
 
 
@@ -14,13 +15,14 @@ from luthier.tasks.flops import count
 class ModelFlops:
     """FLOPs that one training step owes to the model, in the conventions that papers use.
 
-    Recomputation (remat) is not counted: these measure the model, not the way it is run.
+    Recomputation (remat) is not counted, nor what experts compute for nobody: these measure the
+    model, not the way it is run.
 
     Args:
       full: Three times the products of the forward pass, attention over all pairs
         (Source: Chowdhery et al. 2022, arXiv:2204.02311, appendix B, without embedding look-ups).
       causal: The same with the batched products halved, as a causal kernel may skip them.
-      six_n: Six times parameters times tokens
+      six_n: Six times active parameters times tokens
         (Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1).
     """
 
@@ -34,12 +36,12 @@ def model_flops(forward: Any, parameters: int, tokens: int) -> ModelFlops:
 
     Args:
       forward: The jaxpr of the loss, forward pass only, over the whole global batch.
-      parameters: Number of trained scalars.
+      parameters: Number of scalars that a token meets.
       tokens: Tokens in the global batch.
     """
     once = count(forward)
     return ModelFlops(
-        full=3 * once.total,
+        full=3 * once.active,
         causal=3 * (once.weights + once.batched // 2),
         six_n=6 * parameters * tokens,
     )
@@ -48,14 +50,20 @@ def model_flops(forward: Any, parameters: int, tokens: int) -> ModelFlops:
 def trace_forward(program: Any) -> Any:
     """Return the jaxpr of the loss over a whole global batch, forward pass only.
 
+    It is traced as for one device, because a model owes nothing to the way that it is shared out:
+    a pipeline, for example, computes in its bubbles too.
+
     Args:
       program: A `luthier.program.Program`.
     """
     from luthier.program.state import model_arrays
     from luthier.program.step import dropout_key, structure_of
 
+    sizes, rules = dict.fromkeys(program.sizes, 1), program.experiment.parallelism.rules
+    single = make_mesh(sizes, [program.mesh.devices.flat[0]])
+
     def forward(values: Any, leaves: Any, batch: Any) -> Any:
-        with program.tracing(values) as experiment:
+        with program.tracing(values) as experiment, activation_rules(single, rules):
             state = program.named(leaves)
             model = structure_of(experiment).merge(model_arrays(state))
             sums = experiment.task.loss(model, batch, dropout_key(experiment.seed))

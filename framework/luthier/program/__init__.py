@@ -1,5 +1,6 @@
 """The experiment as a program: the root node, its state, its step, and how they are made."""
 
+from luthier.program.donation import not_reused
 from luthier.program.experiment import (
     Data,
     EarlyStopping,
@@ -13,6 +14,7 @@ from luthier.program.experiment import (
 from luthier.program.export import Exported, export
 from luthier.program.hoist import HOISTABLE_FIELDS, Scalar
 from luthier.program.materialize import materialize
+from luthier.program.offload import Memory
 from luthier.program.program import Program, make
 from luthier.program.restoring import WarmStart
 from luthier.program.step import evaluate_step, gradient_of, init_state, train_step
@@ -25,6 +27,7 @@ __all__ = [
     "Experiment",
     "Exported",
     "MatmulPrecision",
+    "Memory",
     "Precision",
     "Program",
     "Scalar",
@@ -37,5 +40,6 @@ __all__ = [
     "init_state",
     "make",
     "materialize",
+    "not_reused",
     "train_step",
 ]

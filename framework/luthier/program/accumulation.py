@@ -35,6 +35,35 @@ def additive_gradient(
     return _summed(lambda part: differentiate(parameters, part), cut(batch, accumulation))
 
 
+def counted_gradient(
+    numerator: Numerator,
+    statistics: Callable[[Arrays, Batch], Any],
+    parameters: Arrays,
+    batch: Batch,
+    accumulation: int,
+) -> tuple[Any, dict[str, jax.Array]]:
+    r"""Return sums and gradient of a loss whose rows see each other through counts.
+
+    With counts $S = (s(\theta, B_1), ..., s(\theta, B_A))$, which have no derivative, the gradient
+    of the loss $\sum_a n(\theta, S, B_a)$ is $\sum_a \partial_\theta n(\theta, S, B_a)$: a forward
+    pass for the counts, and then the passes of an additive loss.
+
+    Args:
+      numerator: From (parameters, part, counts of all parts) to the loss's numerator and sums.
+      statistics: From (parameters, part) to a pytree of arrays.
+      parameters: What to differentiate by, by name.
+      batch: Entries with the global batch as leading dimension.
+      accumulation: Number of microbatches.
+
+    Returns:
+      As `additive_gradient`.
+    """
+    parts = cut(batch, accumulation)
+    of_all = jax.lax.map(lambda part: statistics(parameters, part), parts)
+    differentiate = jax.grad(numerator, has_aux=True)
+    return _summed(lambda part: differentiate(parameters, part, of_all), parts)
+
+
 def coupled_gradient(
     numerator: Numerator,
     statistics: Callable[[Arrays, Batch], Any],

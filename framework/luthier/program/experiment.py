@@ -12,6 +12,7 @@ from luthier.durations import Duration
 from luthier.metrics import Selector
 from luthier.optim import Ema, Guard, Mask, Optimizer
 from luthier.parallel import Parallelism
+from luthier.program.offload import Memory
 from luthier.records import Records
 
 
@@ -119,6 +120,7 @@ class Training:
       guard: Skips steps with non-finite or spiking gradients; None lets them through.
       ema: Moving average of the parameters; None keeps none.
       early_stopping: Ends training when a metric stops improving; None never does.
+      optimizer_memory: Where the optimizer's state waits from one step to the next.
       trainable: The parameters that are trained; None means all. The others are frozen: they have
         no gradient, no optimizer state and no average, and stay as they are to the last bit.
     """
@@ -131,6 +133,7 @@ class Training:
     ema: Ema | None = None
     early_stopping: EarlyStopping | None = None
     trainable: Mask | None = None
+    optimizer_memory: Memory = Memory.DEVICE
 
     RANGES: ClassVar[dict[str, str]] = {
         "steps": "1 <= x",

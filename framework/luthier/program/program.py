@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,11 +20,14 @@ from luthier.parallel import (
     Placement,
     activation_rules,
     axis_product,
+    format_bytes,
     make_mesh,
     place,
 )
 from luthier.parallel.specs import resolve
 from luthier.program import hoist as hoisting
+from luthier.program.donation import not_reused
+from luthier.program.offload import on_devices, placed, unsupported
 from luthier.program.step import (
     evaluate_step,
     init_state,
@@ -86,8 +90,9 @@ class Program:
     @functools.cached_property
     def abstract_state(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shape, dtype and sharding of every array of the state."""
+        memory = self.experiment.training.optimizer_memory
         return {
-            name: jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=NamedSharding(self.mesh, p.spec))
+            name: jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=placed(p, self.mesh, memory))
             for name, p in self.placements.items()
         }
 
@@ -159,6 +164,7 @@ class Program:
         Returns:
           The next state, and the step's scalars by name.
         """
+        leaves = on_devices(leaves, [leaf.sharding for leaf in self.abstract_leaves])
         with self.tracing(values) as experiment:
             state, scalars = train_step(experiment, self.named(leaves), batch)
         return tuple(state[name] for name in self.names), scalars
@@ -184,9 +190,18 @@ class Program:
 
         Returns:
           A function from (values, leaves, batch) to (leaves, vector of scalars); the leaves that
-          go in are donated. The scalars' names are `scalar_names`.
+          go in are donated. The scalars' names are `scalar_names`. It warns of donated leaves
+          whose memory is not reused.
         """
-        return self.once("step", lambda: self.traced_step.lower().compile())
+
+        def compiled() -> Any:
+            step = self.traced_step.lower().compile()
+            for name, size in not_reused(step, self.abstract_state).items():
+                told = f"the step does not reuse the memory of {name} ({format_bytes(size)})"
+                warnings.warn(told, stacklevel=2)
+            return step
+
+        return self.once("step", compiled)
 
     def compile_evaluation(
         self, batch: Mapping[str, jax.ShapeDtypeStruct], weights: str
@@ -246,6 +261,9 @@ def make(graph: Any, devices: Sequence[jax.Device], hoist: Sequence[str] = ()) -
       ShardingError: A parameter or the mesh cannot be divided; all problems at once.
       ValidationError: The batch cannot be divided, or the model cannot be built.
     """
+    problems = list(unsupported(graph, devices))
+    if problems:
+        raise ValidationError(problems)
     experiment = graphs.build(graph)
     sizes = experiment.parallelism.mesh.sizes(len(devices))
     mesh = make_mesh(sizes, devices)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from luthier.errors import BadInput, Problem
+from luthier.layers.experts import ACTIVE_SHARE
 from luthier.optim import Layout
 
 State = dict[str, Any]
@@ -48,6 +49,11 @@ class Structure:
         """Return how the initializer of every variable is written, where it tells it."""
         found = {n: v.get_metadata().get("initializer") for n, (_, v) in self.variables.items()}
         return {name: text for name, text in found.items() if text is not None}
+
+    def active_shares(self) -> dict[str, float]:
+        """Return which share of a parameter one token meets, where that is not all of it."""
+        found = {n: v.get_metadata().get(ACTIVE_SHARE) for n, (_, v) in self.variables.items()}
+        return {name: share for name, share in found.items() if share is not None}
 
     def layouts(self) -> dict[str, Layout]:
         """Return how every parameter is made up, for the optimizer."""

@@ -11,7 +11,11 @@ import optax
 from flax import nnx
 
 from luthier.optim import Layout, state_axes
-from luthier.program.accumulation import additive_gradient, coupled_gradient
+from luthier.program.accumulation import (
+    additive_gradient,
+    counted_gradient,
+    coupled_gradient,
+)
 from luthier.program.state import (
     State,
     Structure,
@@ -24,7 +28,7 @@ from luthier.program.state import (
     with_prefix,
 )
 from luthier.program.state import flatten as flatten_tree
-from luthier.tasks import CoupledTask
+from luthier.tasks import CountCoupled, CoupledTask
 
 Batch = Mapping[str, jax.Array]
 
@@ -114,9 +118,10 @@ def gradient_of(experiment: Any, state: State, batch: Batch) -> tuple[Any, dict[
     def statistics(trained: Mapping[str, jax.Array], part: Batch) -> Any:
         return task.statistics(structure.merge({**arrays, **trained}), part, key)
 
-    accumulation = training.accumulation
+    accumulation, has_counts = training.accumulation, isinstance(task.reduction, CountCoupled)
     if accumulation > 1 and isinstance(task, CoupledTask):
-        sums, gradient = coupled_gradient(numerator, statistics, trained, batch, accumulation)
+        gradient_by = counted_gradient if has_counts else coupled_gradient
+        sums, gradient = gradient_by(numerator, statistics, trained, batch, accumulation)
     else:
         sums, gradient = additive_gradient(numerator, trained, batch, accumulation)
     weight = sums.loss.denominator
@@ -170,6 +175,13 @@ def initializers_of(experiment: Any) -> dict[str, str]:
     """Return how the initializers of the model's variables are written; computes nothing."""
     found: dict[str, str] = {}
     jax.eval_shape(lambda: found.update(structure_of(experiment).initializers()))
+    return found
+
+
+def active_shares_of(experiment: Any) -> dict[str, float]:
+    """Return which share of a parameter one token meets, for those of experts; computes nothing."""
+    found: dict[str, float] = {}
+    jax.eval_shape(lambda: found.update(structure_of(experiment).active_shares()))
     return found
 
 

@@ -13,10 +13,12 @@ from luthier.tasks.preferences import (
     Reference,
     response_log_probabilities,
 )
+from luthier.tasks.routed import Routed
 from luthier.tasks.sequence_to_sequence import SequenceToSequence
 from luthier.tasks.task import (
     Additive,
     BatchCoupled,
+    CountCoupled,
     CoupledTask,
     LossSums,
     Reduction,
@@ -28,6 +30,7 @@ __all__ = [
     "BatchCoupled",
     "Classification",
     "Contrastive",
+    "CountCoupled",
     "CoupledTask",
     "Forecasting",
     "HeldReference",
@@ -40,6 +43,7 @@ __all__ = [
     "Preferences",
     "Reduction",
     "Reference",
+    "Routed",
     "SequenceToSequence",
     "Task",
     "model_output",

@@ -12,29 +12,40 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
+from luthier.layers.experts import share_of
+
 
 @dataclasses.dataclass(frozen=True)
 class Flops:
     """Multiplications and additions of matrix products and convolutions.
 
     Args:
-      weights: Of products without batch dimensions: activations times weights.
-      batched: Of products with batch dimensions: attention scores and their use.
+      weights: Of products without batch dimensions, and of experts: activations times weights.
+      batched: Of other products with batch dimensions: attention scores and their use.
+      idle: Of experts, for tokens that did not choose them and for places that nobody took.
     """
 
     weights: int = 0
     batched: int = 0
+    idle: int = 0
 
     @property
     def total(self) -> int:
         """All of them."""
+        return self.weights + self.batched + self.idle
+
+    @property
+    def active(self) -> int:
+        """Those that a model owes: all but the idle ones."""
         return self.weights + self.batched
 
     def __add__(self, other: Flops) -> Flops:
-        return Flops(self.weights + other.weights, self.batched + other.batched)
+        return Flops(
+            self.weights + other.weights, self.batched + other.batched, self.idle + other.idle
+        )
 
     def __mul__(self, times: int) -> Flops:
-        return Flops(self.weights * times, self.batched * times)
+        return Flops(self.weights * times, self.batched * times, self.idle * times)
 
 
 def count(jaxpr: Any) -> Flops:
@@ -48,7 +59,13 @@ def count(jaxpr: Any) -> Flops:
     inner = jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr
     total = Flops()
     for equation in inner.eqns:
-        total += _equation(equation)
+        found = _equation(equation)
+        shares = share_of(str(equation.source_info.name_stack))
+        if shares is not None and found.total:
+            active, places = shares
+            needed = found.total * active // places
+            found = Flops(weights=needed, idle=found.total - needed)
+        total += found
     return total
 
 
@@ -60,8 +77,13 @@ def _equation(equation: Any) -> Flops:
         flops = 2 * math.prod(out) * math.prod(left[i] for i in contract)
         return Flops(batched=flops) if batch else Flops(weights=flops)
     if name == "ragged_dot_general" or name == "ragged_dot":
-        left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
-        return Flops(weights=2 * math.prod(out) * left[-1])
+        left, right = (variable.aval.shape for variable in equation.invars[:2])
+        numbers = params["ragged_dot_dimension_numbers"]
+        (_, summed), (_, batch) = numbers.dot_dimension_numbers
+        # Every row of the left meets one group of the right.
+        other = {*summed, *batch, *numbers.rhs_group_dimensions}
+        free = math.prod(size for i, size in enumerate(right) if i not in other)
+        return Flops(weights=2 * math.prod(left) * free)
     if name == "conv_general_dilated":
         kernel, out = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
         features = kernel[params["dimension_numbers"].rhs_spec[0]]
@@ -69,6 +91,9 @@ def _equation(equation: Any) -> Flops:
     if name == "cond":
         return max((count(branch) for branch in params["branches"]), key=lambda f: f.total)
     times = params["length"] if name == "scan" else 1
+    if name == "shard_map":  # what is inside runs on every place of these axes
+        axes = params.get("newly_manual_axes", params.get("manual_axes", ()))
+        times = math.prod(params["mesh"].shape[axis] for axis in axes)
     inner = Flops()
     for sub in _subjaxprs(params, skip=("cond_jaxpr",)):
         inner += count(sub)

@@ -12,7 +12,7 @@ from luthier.cli.showing.parameters import Parameter, parameters, print_paramete
 
 
 def _parameter(name, scalars):
-    return Parameter(name, (scalars,), "float32", None, "-", "", scalars, 4 * scalars)
+    return Parameter(name, (scalars,), "float32", None, "-", "", scalars, scalars, 4 * scalars)
 
 
 @pytest.fixture
@@ -31,6 +31,7 @@ def test_every_parameter_tells_its_axes_spec_and_initializer(graph):
         spec="-, fsdp, -",
         initializer="FanIn(scale=1.0)",
         scalars=256,
+        active=256,
         bytes=1024,
     )
     assert found["embedding.table"].initializer == "Normal(stddev=0.02)"

@@ -25,6 +25,7 @@ class Parameter:
       spec: The mesh axes along each dimension, as `fsdp, -`.
       initializer: How its initializer is written; empty where it does not tell.
       scalars: How many numbers it has.
+      active: How many of them one token meets, on average: of experts, those of the chosen.
       bytes: Its bytes, over all devices.
     """
 
@@ -35,6 +36,7 @@ class Parameter:
     spec: str
     initializer: str
     scalars: int
+    active: int
     bytes: int
 
 
@@ -65,6 +67,7 @@ def print_parameters(graph: Any, devices: Sequence[Any], as_json: bool) -> None:
                 {
                     "parameters": [dataclasses.asdict(parameter) for parameter in found],
                     "scalars": sum(parameter.scalars for parameter in found),
+                    "active_scalars": sum(parameter.active for parameter in found),
                     "scalars_by_subtree": counts,
                 },
                 indent=1,
@@ -85,11 +88,12 @@ def parameters(graph: Any, devices: Sequence[Any]) -> list[Parameter]:
 
     from luthier import program as programs
     from luthier.parallel import array_bytes, format_spec
-    from luthier.program.step import initializers_of
+    from luthier.program.step import active_shares_of, initializers_of
 
     program = programs.make(graph, devices)
     start = "parameters/"
     initializers = initializers_of(program.experiment)
+    shares = active_shares_of(program.experiment)
     return [
         Parameter(
             name=name.removeprefix(start),
@@ -99,6 +103,7 @@ def parameters(graph: Any, devices: Sequence[Any]) -> list[Parameter]:
             spec=format_spec(placed.spec),
             initializer=initializers.get(name.removeprefix(start), ""),
             scalars=math.prod(placed.shape),
+            active=round(math.prod(placed.shape) * shares.get(name.removeprefix(start), 1)),
             bytes=array_bytes(placed.shape, placed.dtype),
         )
         for name, placed in program.placements.items()
@@ -146,7 +151,9 @@ def _lines(found: Sequence[Parameter]) -> list[str]:
     total = sum(parameter.scalars for parameter in found)
     size = format_bytes(sum(parameter.bytes for parameter in found))
     lines = table(_HEADS, rows)
-    return [*lines, f"{len(found)} parameters, {total:,} scalars, {size}"]
+    active = sum(parameter.active for parameter in found)
+    share = "" if active == total else f" ({active:,} active)"
+    return [*lines, f"{len(found)} parameters, {total:,} scalars{share}, {size}"]
 
 
 def _row(parameter: Parameter, indent: str, size: str) -> tuple[str, ...]:

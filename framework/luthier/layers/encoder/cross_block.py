@@ -15,6 +15,7 @@ from flax import nnx
 from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.multi_head import KeyValues
 from luthier.layers.dropout import DropoutKeys, fold
+from luthier.layers.experts import feed_forward
 from luthier.layers.parameters import DType, Template, create
 from luthier.layers.positions import Tokens
 from luthier.parallel import constrain
@@ -154,7 +155,9 @@ class PreNormCrossBlock(nnx.Module):
             self.cross_norm(x_BLD), tokens, memory, source, fold(dropout, 4)
         )
         x_BLD = self._add(x_BLD, part_BLD, dropout, 1)
-        return self._add(x_BLD, self.mlp(self.mlp_norm(x_BLD)), dropout, 2)
+        keys = fold(dropout, 5)
+        part_BLD = feed_forward(self.mlp, self.mlp_norm(x_BLD), tokens, keys)
+        return self._add(x_BLD, part_BLD, dropout, 2)
 
     def _add(
         self, x_BLD: jax.Array, part_BLD: jax.Array, dropout: DropoutKeys | None, site: int

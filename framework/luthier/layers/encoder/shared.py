@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from luthier.errors import BadInput, Problem
+from luthier.layers.experts.sums import carrying
 from luthier.layers.remat import NoRemat, Remat
-from luthier.layers.stacks import Apply, MakeLayer, Scanned
+from luthier.layers.stacks import Apply, MakeLayer, Scanned, with_rows
 
 T = TypeVar("T")
 
@@ -69,8 +70,9 @@ class Shared:
             raise BadInput(Problem(what, remedy="set num_groups to a divisor of num_layers"))
         return SharedLayers(Scanned().create(make_layer, self.num_groups, rngs), num_layers)
 
+    @carrying
     def apply(
-        self, layers: SharedLayers, function: Apply, carry: T, own: Any = None
+        self, layers: SharedLayers, function: Apply, carry: T, own: Any = None, rows: Any = None
     ) -> tuple[T, Any]:
         """Thread `carry` through the layers.
 
@@ -80,10 +82,12 @@ class Shared:
             counts layers, so that dropout differs between layers that share parameters.
           carry: A pytree; its shapes and types stay.
           own: A pytree of arrays with a leading layers axis, or None.
+          rows: What layers read of every row, see `Scanned.apply`, or None.
 
         Returns:
           The last carry, and what the layers gave, stacked.
         """
+        function = with_rows(function, rows)
         graphdef, state = nnx.split(layers.groups)
         values_G, treedef = jax.tree.flatten(state)
         G = values_G[0].shape[0]

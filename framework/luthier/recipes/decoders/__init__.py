@@ -1,5 +1,6 @@
 """Decoder families as templates of one model; each size that was published has its function."""
 
+from luthier.recipes.decoders.experts import with_experts
 from luthier.recipes.decoders.gemma import (
     gemma,
     gemma2,
@@ -43,6 +44,11 @@ from luthier.recipes.decoders.mistral import (
     mistral,
     mistral_7b,
 )
+from luthier.recipes.decoders.mixtral import (
+    mixtral,
+    mixtral_8x7b,
+    mixtral_8x22b,
+)
 from luthier.recipes.decoders.olmo2 import (
     olmo2,
     olmo2_1b,
@@ -70,6 +76,7 @@ from luthier.recipes.decoders.qwen import (
     qwen3_4b,
     qwen3_8b,
     qwen3_14b,
+    qwen3_30b_a3b,
     qwen3_32b,
     qwen3_600m,
 )
@@ -110,6 +117,9 @@ __all__ = [
     "llama_65b",
     "mistral",
     "mistral_7b",
+    "mixtral",
+    "mixtral_8x7b",
+    "mixtral_8x22b",
     "olmo2",
     "olmo2_1b",
     "olmo2_7b",
@@ -132,6 +142,8 @@ __all__ = [
     "qwen3_4b",
     "qwen3_8b",
     "qwen3_14b",
+    "qwen3_30b_a3b",
     "qwen3_32b",
     "qwen3_600m",
+    "with_experts",
 ]

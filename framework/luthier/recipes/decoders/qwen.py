@@ -10,6 +10,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier import layers, models
+from luthier.recipes.decoders.experts import with_experts
 from luthier.recipes.decoders.llama import llama
 
 
@@ -93,6 +94,12 @@ def qwen3_14b() -> fdl.Partial[models.Decoder]:
 def qwen3_32b() -> fdl.Partial[models.Decoder]:
     """Return Qwen 3 of 32.8 billion parameters."""
     return _qwen3(5120, 64, 64, 25_600)
+
+
+def qwen3_30b_a3b() -> fdl.Partial[models.Decoder]:
+    """Return Qwen 3 of 30.5 billion parameters in 128 experts a layer, 3.35 billion active."""
+    sizes = {"dim": 2048, "num_layers": 48, "num_heads": 32, "num_kv_heads": 4, "head_dim": 128}
+    return with_experts(qwen3(vocab_size=151_936, hidden_dim=768, **sizes), num_experts=128, k=8)
 
 
 def _qwen3(

@@ -23,7 +23,8 @@ def remat(
     Args:
       experiment: A graph of an experiment or of a model; it is not changed.
       policy: What a layer keeps: a class of `luthier.layers` (`FullRemat`, `SaveProjections`,
-        `NoRemat`), or a node of one (`SaveNamed(names=["query"])`).
+        `NoRemat`), or a node of one: `SaveNamed(names=["query"])`, `OffloadNamed(names=["query"])`,
+        `SaveWithin(bytes_per_layer=2**24)`.
 
     Raises:
       BadInput: The model has no stack of layers.

@@ -1,0 +1,154 @@
+"""Mixtures of experts in the place of a feed-forward layer.
+
+Shapes: B rows, L length, D embed, E experts, K choices of a token.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from luthier.layers.dropout import DropoutKeys
+from luthier.layers.experts.dispatch import Capacity, Dispatch
+from luthier.layers.experts.routing import Choice, Router
+from luthier.layers.experts.stacked import create_each
+from luthier.layers.experts.sums import RoutingSums, report
+from luthier.layers.parameters import DType, Template, create
+from luthier.layers.positions import Tokens
+
+
+class Mixture(nnx.Module):
+    """A feed-forward layer that sends tokens to experts, and so must know which are padding."""
+
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens | None = None,
+        dropout: DropoutKeys | None = None,
+    ) -> jax.Array:
+        """Map x [B, L, D] to the same shape.
+
+        Args:
+          x_BLD: [B, L, D].
+          tokens: Which tokens are padding, of segment 0; None means none.
+          dropout: Keys of the tokens at this site; None means no noise.
+        """
+        raise NotImplementedError
+
+
+def feed_forward(
+    mlp: Any, x_BLD: jax.Array, tokens: Tokens, dropout: DropoutKeys | None
+) -> jax.Array:
+    """Apply the feed-forward part of a block, which is told of the tokens if it is a mixture.
+
+    Args:
+      mlp: A `Mixture`, or a layer that maps each token alone.
+      x_BLD: [B, L, D].
+      tokens: Positions and segments of the tokens.
+      dropout: Keys of the tokens at this site; None means no noise.
+    """
+    return mlp(x_BLD, tokens, dropout) if isinstance(mlp, Mixture) else mlp(x_BLD)
+
+
+class Experts(Mixture):
+    r"""A mixture of experts: $y_t = \sum_{e \in \mathrm{top}(t)} w_{te}\, f_e(x_t) + f_0(x_t)$.
+
+    Its balance is a matter of the task: see `tasks.Routed`.
+
+    Args:
+      num_experts: E.
+      router: Template of a `Router`, such as `TopK`.
+      expert: Template of an expert, f_e, such as `GatedMlp`.
+      dispatch: How tokens get to their experts: `Capacity`, `Dropless` or `AllExperts`.
+      shared: Template of an expert for every token, f_0; None means none.
+      dim: D.
+      dtype: Type that is computed in.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: Shazeer et al. 2017, arXiv:1701.06538, equation 1; shared experts: Dai et al. 2024,
+      arXiv:2401.06066, equation 9.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    RANGES: ClassVar[dict[str, str]] = {"num_experts": "1 <= x", "dim": "1 <= x"}
+    RELATIONS: ClassVar[dict[str, str]] = {
+        "router.k <= num_experts": "a token goes to an expert once: choose fewer, or have more"
+    }
+
+    def __init__(
+        self,
+        num_experts: int,
+        router: Template,
+        expert: Template,
+        dispatch: Dispatch = Capacity(),
+        shared: Template | None = None,
+        *,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype}
+        self.dispatch = dispatch
+        self.dtype = dtype
+        self.router: Router = create(router, num_experts=num_experts, rngs=rngs, **inherited)
+        self.experts = create_each(expert, num_experts, self.router.k, rngs, **inherited)
+        self.shared = None if shared is None else create(shared, rngs=rngs, **inherited)
+
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens | None = None,
+        dropout: DropoutKeys | None = None,
+    ) -> jax.Array:
+        """Map x [B, L, D] to the same shape in `dtype`; see `Mixture`.
+
+        Padding takes no place, counts nothing, and goes to the shared expert only.
+        """
+        choice = self.router(x_BLD, dropout)
+        counts_BL = counted_tokens(x_BLD, tokens)
+        num_experts = choice.logits_BLE.shape[-1]
+        experts_BLK = jnp.where(counts_BL[..., None], choice.experts_BLK, num_experts)
+        choice = dataclasses.replace(choice, experts_BLK=experts_BLK)
+        y_BLD, dropped = self.dispatch(self.experts, x_BLD, choice)
+        report(_sums(choice, counts_BL, dropped))
+        y_BLD = y_BLD.astype(self.dtype)
+        return y_BLD if self.shared is None else y_BLD + self.shared(x_BLD)
+
+
+def counted_tokens(x_BLD: jax.Array, tokens: Tokens | None) -> jax.Array:
+    """Return which tokens are no padding, bool [B, L]."""
+    if tokens is None:
+        return jnp.ones(x_BLD.shape[:2], bool)
+    return tokens.segments_BL != 0
+
+
+def router_sums(
+    logits_BLE: jax.Array, probabilities_BLE: jax.Array, counts_BL: jax.Array
+) -> dict[str, jax.Array]:
+    """Return the entries of `RoutingSums` that are of the router alone.
+
+    Args:
+      logits_BLE: Float32 [B, L, E].
+      probabilities_BLE: Float32 [B, L, E].
+      counts_BL: Which tokens count, bool [B, L].
+    """
+    log_z_BL = jax.nn.logsumexp(logits_BLE, -1)
+    return {
+        "tokens": jnp.sum(counts_BL, dtype=logits_BLE.dtype),
+        "probabilities_E": jnp.sum(jnp.where(counts_BL[..., None], probabilities_BLE, 0), (0, 1)),
+        "squared_log_z": jnp.sum(jnp.where(counts_BL, jnp.square(log_z_BL), 0)),
+    }
+
+
+def _sums(choice: Choice, counts_BL: jax.Array, dropped: jax.Array) -> RoutingSums:
+    E = choice.logits_BLE.shape[-1]
+    chosen_BLKE = jax.nn.one_hot(choice.experts_BLK, E, dtype=choice.logits_BLE.dtype)
+    choices_E = jnp.sum(chosen_BLKE, (0, 1, 2))
+    known = router_sums(choice.logits_BLE, choice.probabilities_BLE, counts_BL)
+    return RoutingSums(**known, choices_E=choices_E, wanted=jnp.sum(choices_E), dropped=dropped)

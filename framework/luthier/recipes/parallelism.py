@@ -1,0 +1,233 @@
+"""Parallelism as fiddlers: one model, unchanged in what it computes, over any number of devices.
+
+Each sets the size of one mesh axis, so they compose: `fiddler:fsdp(4) fiddler:tensor(2)`. A size of
+-1 fills the mesh up to the devices there are; at most one axis fills, and the last word wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fiddle as fdl
+
+from luthier import graph, layers
+from luthier.errors import BadInput, Problem
+from luthier.graph.edits.copies import as_node
+from luthier.graph.paths import Place
+from luthier.parallel import AXES
+from luthier.recipes.selection import is_experiment
+
+_MESH = "parallelism.mesh"
+
+
+def data(experiment: fdl.Buildable, size: int = -1) -> Any:
+    """Return an experiment whose batches are shared out; every device holds all parameters.
+
+        luthier show configs.lm.quickstart 'fiddler:data(2)' --changes
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      size: Devices along the mesh axis `data`; -1 fills the mesh.
+
+    Raises:
+      BadInput: The graph is of no experiment.
+    """
+    return _with_axes(experiment, data=size)
+
+
+def fsdp(experiment: fdl.Buildable, size: int = -1) -> Any:
+    """Return an experiment whose batches, parameters and optimizer state are shared out.
+
+        luthier show configs.lm.quickstart fiddler:fsdp --changes
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      size: Devices along the mesh axis `fsdp`; -1 fills the mesh.
+
+    Raises:
+      BadInput: The graph is of no experiment.
+
+    Source: Rajbhandari et al. 2019, arXiv 1910.02054, section 5 (stage 3).
+    """
+    return _with_axes(experiment, fsdp=size)
+
+
+def hsdp(experiment: fdl.Buildable, replicas: int, size: int = -1) -> Any:
+    """Return an experiment with several copies of everything, each of which is shared out.
+
+    Parameters are gathered within a copy only; the copies add up their gradients.
+
+        luthier show configs.lm.quickstart 'fiddler:hsdp(replicas=2)' --changes
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      replicas: Copies: devices along the mesh axis `replica`.
+      size: Devices along the mesh axis `fsdp`; -1 fills the mesh.
+
+    Raises:
+      BadInput: The graph is of no experiment.
+
+    Source: Zhang et al. 2022, arXiv 2205.00119; Zhao et al. 2023, arXiv 2304.11277, section 3.2.2.
+    """
+    return _with_axes(experiment, replica=replicas, fsdp=size)
+
+
+def tensor(experiment: fdl.Buildable, size: int = -1) -> Any:
+    """Return an experiment whose heads, hidden dimensions and vocabulary are shared out.
+
+        luthier show configs.lm.quickstart 'fiddler:tensor(2)' --changes
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      size: Devices along the mesh axis `tensor`; -1 fills the mesh.
+
+    Raises:
+      BadInput: The graph is of no experiment.
+
+    Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3.
+    """
+    return _with_axes(experiment, tensor=size)
+
+
+def expert(experiment: fdl.Buildable, size: int = -1) -> Any:
+    """Return an experiment whose experts are shared out; so are the rows of its batches.
+
+        luthier show configs.lm.quickstart 'fiddler:expert(2)' --changes
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      size: Devices along the mesh axis `expert`; -1 fills the mesh.
+
+    Raises:
+      BadInput: The graph is of no experiment.
+
+    Source: Lepikhin et al. 2020, arXiv 2006.16668, section 3.
+    """
+    return _with_axes(experiment, expert=size)
+
+
+def sequence(experiment: fdl.Buildable, size: int = -1) -> Any:
+    """Return an experiment whose rows are shared out along their length.
+
+    Norms, feed-forward parts, embedding and loss see a part of each row. Attention gathers the
+    keys and values of whole rows; `ring` and `all_to_all` do not.
+
+        luthier show configs.lm.quickstart 'fiddler:sequence(2)' --changes
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      size: Devices along the mesh axis `sequence`; -1 fills the mesh.
+
+    Raises:
+      BadInput: The graph is of no experiment.
+
+    Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.2 (along an axis of its own).
+    """
+    return _with_axes(experiment, sequence=size)
+
+
+def ring(experiment: fdl.Buildable, size: int = -1) -> Any:
+    """Return an experiment whose rows are shared out along their length, also in attention.
+
+    Every core of attention becomes a `RingAttention` with the same mask and settings: no device
+    holds the keys of a whole row. Causal rows are cut in zigzag, so that the work is even.
+
+        luthier show configs.lm.quickstart 'fiddler:ring(4)' --changes
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      size: Devices along the mesh axis `sequence`; -1 fills the mesh.
+
+    Raises:
+      BadInput: The graph is of no experiment, or its model has no attention.
+
+    Source: Liu, Zaharia and Abbeel 2023, arXiv 2310.01889.
+    """
+    return _swap_cores(_with_axes(experiment, sequence=size), _ring_core)
+
+
+def all_to_all(experiment: fdl.Buildable, size: int = -1) -> Any:
+    """Return an experiment whose rows are shared out along their length, and by heads in attention.
+
+    Every core of attention is wrapped in an `AllToAllAttention`, which exchanges parts of the rows
+    for heads and back. The heads must divide over the devices.
+
+        luthier show configs.lm.quickstart 'fiddler:all_to_all(4)' --changes
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      size: Devices along the mesh axis `sequence`; -1 fills the mesh.
+
+    Raises:
+      BadInput: The graph is of no experiment, or its model has no attention.
+
+    Source: Jacobs et al. 2023, arXiv 2309.14509.
+    """
+    return _swap_cores(_with_axes(experiment, sequence=size), _exchanging_core)
+
+
+def _with_axes(experiment: fdl.Buildable, **sizes: int) -> Any:
+    if not is_experiment(experiment):
+        raise BadInput(Problem("a model alone is on no mesh", remedy="give an experiment"))
+    changed = graph.copy_graph(experiment)
+    if -1 in sizes.values():
+        for axis in AXES:
+            if axis not in sizes and graph.evaluate(graph.get(changed, f"{_MESH}.{axis}")) == -1:
+                graph.set_value(changed, f"{_MESH}.{axis}", 1)
+    for axis, size in sizes.items():
+        graph.set_value(changed, f"{_MESH}.{axis}", size)
+    return changed
+
+
+def _swap_cores(changed: Any, make: Callable[[fdl.Buildable], fdl.Buildable]) -> Any:
+    found = list(_cores(changed.model))
+    if not found:
+        remedy = "use sequence, which shares out everything but attention"
+        raise BadInput(Problem("the model has no attention", "model", "", remedy))
+    made: dict[int, fdl.Buildable] = {}
+    for place in found:
+        # A core that is used in many places stays one.
+        key = id(place.value)
+        if key not in made:
+            made[key] = make(_without_exchange(as_node(place.value)))
+        graph.set_value(changed.model, place.path, made[key])
+    return changed
+
+
+def _cores(model: Any) -> Iterator[Place]:
+    """Yield the places of what attends, but for the cores within exchanging ones."""
+    known = (layers.EinsumAttention, layers.FusedAttention, layers.AllToAllAttention)
+    seen: set[tuple[int, Any]] = set()
+    for place in graph.walk(model):
+        made = getattr(place.value, "__fn_or_cls__", type(place.value))
+        within = getattr(place.owner, "__fn_or_cls__", type(place.owner))
+        if not isinstance(made, type) or not issubclass(made, known):
+            continue
+        if within is layers.AllToAllAttention:
+            continue
+        if place.is_default or (id(place.owner), place.part) not in seen:
+            seen.add((id(place.owner), place.part))
+            yield place
+
+
+def _without_exchange(core: fdl.Buildable) -> fdl.Buildable:
+    if core.__fn_or_cls__ is not layers.AllToAllAttention:
+        return core
+    inner: fdl.Buildable = as_node(graph.get(core, "core"))
+    return inner
+
+
+def _exchanging_core(core: fdl.Buildable) -> fdl.Buildable:
+    return fdl.Config(layers.AllToAllAttention, core=core)
+
+
+def _ring_core(core: fdl.Buildable) -> fdl.Buildable:
+    if core.__fn_or_cls__ is layers.RingAttention:
+        return core
+    node = fdl.Config(layers.RingAttention, **core.__arguments__)
+    mask = graph.get(node, "mask")
+    if getattr(mask, "__fn_or_cls__", type(mask)) is not layers.Causal:
+        # Only a causal mask gives the ends of rows more work than their fronts.
+        node.order = fdl.Config(layers.Contiguous)
+    return node

@@ -1,0 +1,63 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from luthier.layers import AllExperts, Capacity, Dropless, Experts, GatedMlp, TopK
+from luthier.tasks.flops import Flops, count
+
+E, K, D, F, B, L = 4, 2, 8, 16, 3, 10
+
+
+def _flops(dispatch):
+    layer = Experts(
+        E,
+        functools.partial(TopK, K),
+        functools.partial(GatedMlp, hidden_dim=F),
+        dispatch,
+        dim=D,
+        rngs=nnx.Rngs(params=0),
+    )
+    graphdef, state = nnx.split(layer)
+    return count(jax.make_jaxpr(lambda s, x: nnx.merge(graphdef, s)(x))(state, jnp.ones((B, L, D))))
+
+
+EXPERTS = 3 * 2 * D * F  # of one token in one expert
+ROUTER = 2 * D * E * B * L
+ACTIVE = EXPERTS * K * B * L + ROUTER
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "idle"),
+    [
+        (AllExperts(), EXPERTS * (E - K) * B * L),
+        (Capacity(1.5), EXPERTS * (E * 8 - K * L) * B),  # ceil(1.5 * 2 * 10 / 4) places
+        (Capacity(1.0), 0),
+        (Dropless(), 0),
+    ],
+)
+def test_what_nobody_chose_is_idle(dispatch, idle):
+    found = _flops(dispatch)
+    assert (found.weights, found.idle) == (ACTIVE, idle)
+    # The weighted sums of the results are no products with weights.
+    assert found.batched <= 2 * B * L * E * (D + K)
+    assert found.total == found.active + idle
+
+
+def test_places_that_are_too_few_are_all_active():
+    assert _flops(Capacity(0.5)).weights == EXPERTS * E * 3 * B + ROUTER
+    assert _flops(Capacity(0.5)).idle == 0
+
+
+def test_the_gradient_of_grouped_products_costs_twice_the_products():
+    x_NI, kernels_EIO, sizes_E = jnp.ones((6, 3)), jnp.ones((4, 3, 5)), jnp.array([1, 2, 3, 0])
+
+    def product(x_NI, kernels_EIO):
+        return jnp.square(jax.lax.ragged_dot(x_NI, kernels_EIO, sizes_E)).sum()
+
+    forward = Flops(weights=2 * 6 * 3 * 5)
+    assert count(jax.make_jaxpr(product)(x_NI, kernels_EIO)) == forward
+    both = jax.make_jaxpr(jax.grad(product, argnums=(0, 1)))(x_NI, kernels_EIO)
+    assert count(both) == forward * 3
