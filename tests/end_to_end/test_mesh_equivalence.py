@@ -1,68 +1,173 @@
-"""The same experiment on every mesh: parameters, gradient, losses."""
+"""The same experiment on every mesh: parameters, first gradient, losses.
 
+Every row is one experiment with the words of one way, or of several, to spread it over devices.
+The first rows have every kind between them, and their gradients are compared always; the others,
+and everything else of a row, belong to the long drills.
+"""
+
+import jax
 import numpy as np
 import pytest
 
-# The last one has all three axes; the others are run with the long drills.
-MESHES = [
-    pytest.param(("parallelism.mesh.data=8",), marks=pytest.mark.slow),
-    ("parallelism.mesh.fsdp=8",),
-    pytest.param(("parallelism.mesh.fsdp=4", "parallelism.mesh.tensor=2"), marks=pytest.mark.slow),
-    ("parallelism.mesh.fsdp=2", "parallelism.mesh.tensor=2"),
-]
-HIGHEST = "precision.matmul=highest"
+from luthier import program as programs
+
+COMMON = (
+    "precision.matmul=highest",
+    "model.num_layers=4",
+    "model.block.attention.num_heads=8",
+    "model.block.attention.num_kv_heads=4",
+)
+EXPERTS = (
+    "model.block.mlp=Experts(num_experts=4, router=TopK(k=2), expert=GatedMlp(hidden_dim=32))",
+    "model.block.mlp.dispatch=Dropless()",
+)
+PIPELINE = "pipeline(stages={}, microbatches=4)"
+CIRCULAR = "pipeline(stages=2, microbatches=4, schedule=Circular(repeats=2))"
+ALWAYS = {
+    "hsdp tensor sequence": ["hsdp(2, 1)", "tensor(2)", "sequence(2)"],
+    "fsdp ring": ["fsdp(2)", "ring(4)"],
+    "expert all_to_all": ["expert(2)", "all_to_all(4)"],
+    "data stage": ["data(4)", PIPELINE.format(2)],
+}
+ROWS = {
+    "data": ["data(8)"],
+    "fsdp": ["fsdp(8)"],
+    "hsdp": ["hsdp(2)"],
+    "tensor": ["tensor(4)"],
+    "sequence": ["sequence(8)"],
+    "ring": ["ring(8)"],
+    "all_to_all": ["all_to_all(8)"],
+    "expert": ["expert(4)"],
+    "stage": [PIPELINE.format(4)],
+}
+MIXTURES = {
+    "stage of two": [PIPELINE.format(2)],
+    "data tensor": ["data(2)", "tensor(4)"],
+    "fsdp tensor": ["fsdp(4)", "tensor(2)"],
+    "hsdp tensor": ["hsdp(2, 2)", "tensor(2)"],
+    "fsdp tensor sequence": ["fsdp(2)", "tensor(2)", "sequence(2)"],
+    "fsdp tensor ring": ["fsdp(2)", "tensor(2)", "ring(2)"],
+    "hsdp ring": ["hsdp(2, 2)", "ring(2)"],
+    "fsdp tensor all_to_all": ["fsdp(2)", "tensor(2)", "all_to_all(2)"],
+    "stage fsdp": [PIPELINE.format(2), "fsdp(4)"],
+    "stage fsdp tensor": [PIPELINE.format(2), "fsdp(2)", "tensor(2)"],
+    "circular stage tensor": [CIRCULAR, "tensor(4)"],
+    "stage all_to_all": [PIPELINE.format(2), "fsdp(2)", "all_to_all(2)"],
+    "stage sequence": [PIPELINE.format(2), "fsdp(2)", "sequence(2)"],
+    "expert fsdp tensor": ["expert(2)", "fsdp(2)", "tensor(2)"],
+    "expert ring": ["expert(4)", "ring(2)"],
+}
+
+
+ALL = ALWAYS | ROWS | MIXTURES
+
+
+def rows(*always):
+    """Return the rows as parameters; all but `always` are slow."""
+    return [
+        pytest.param(name, marks=() if name in always else pytest.mark.slow, id=name)
+        for name in ALL
+    ]
+
+
+def words(name):
+    return [f"fiddler:luthier.recipes.{word}" for word in ALL[name]]
+
+
+def base(name):
+    return (*COMMON, *(EXPERTS if "expert" in name else ()))
 
 
 @pytest.fixture(scope="module")
-def overrides(enough_tokens):
-    return (HIGHEST, *enough_tokens)
+def known():
+    """What the tests of this module have made of one device, by name."""
+    return {}
 
 
-@pytest.fixture(scope="module")
-def one(shrunk, case, overrides):
-    return case(shrunk(*overrides))
+@pytest.fixture
+def one(known, shrunk, case, enough_tokens):
+    """Return a function from a row's name and further words to the case on one device."""
+
+    def make(name, *more):
+        key = base(name), more
+        if key not in known:
+            known[key] = case(shrunk(*enough_tokens, *base(name), *more))
+        return known[key]
+
+    return make
 
 
-@pytest.fixture(scope="module")
-def batches(one):
-    return one.batches(20)
+@pytest.fixture
+def many(shrunk, case, enough_tokens):
+    """Return a function from a row's name and further words to the case on eight devices."""
+
+    def make(name, *more):
+        return case(shrunk(*enough_tokens, *base(name), *more, *words(name)), 8)
+
+    return make
 
 
-@pytest.mark.parametrize("mesh", MESHES, ids=" ".join)
-def test_initial_parameters_are_bit_identical(shrunk, case, one, overrides, mesh):
-    many = case(shrunk(*overrides, *mesh), 8)
-    reference = one.program.named(one.init())
-    found = many.program.named(many.init())
-    assert any(not array.sharding.is_fully_replicated for array in found.values()) or "data" in str(
-        mesh
-    )
-    for name, array in reference.items():
-        np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(array), err_msg=name)
+def tolerance(name):
+    return 2e-6 if "ring" in name or "stage" in name else 1e-6
 
 
-@pytest.mark.parametrize("mesh", MESHES, ids=" ".join)
-def test_the_first_gradient_agrees_to_float32(
-    shrunk, case, one, batches, relative, overrides, mesh
-):
-    many = case(shrunk(*overrides, *mesh), 8)
-    assert relative(many.gradient(batches[0]), one.gradient(batches[0])) < 1e-6
+def gradient(case, batch, leaves):
+    """Return the gradient, compiled without optimizing the machine code: it is computed once."""
+    program = case.program
+
+    def compute(values, leaves, batch):
+        with program.tracing(values) as experiment:
+            return programs.gradient_of(experiment, program.named(leaves), batch)[1]
+
+    shardings = tuple(leaf.sharding for leaf in program.abstract_leaves)
+    arguments = case.values, jax.device_put(leaves, shardings), case.put(batch)
+    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    found = jax.jit(compute).lower(*arguments).compile(compiler_options=options)(*arguments)
+    return {name: np.asarray(array) for name, array in found.items()}
 
 
-@pytest.mark.parametrize("mesh", MESHES[-2:], ids=" ".join)
-def test_the_first_gradient_agrees_to_float64(
-    shrunk, case, batches, relative, double, overrides, mesh
-):
-    kinds = (*overrides, "model.dtype=jnp.float64", "model.param_dtype=jnp.float64")
-    one = case(shrunk(*kinds))
-    many = case(shrunk(*kinds, *mesh), 8)
-    gradient = one.gradient(batches[0])
-    assert all(array.dtype == np.float64 for array in gradient.values())
-    assert relative(many.gradient(batches[0]), gradient) < 1e-12
+def reference(known, one, name, *more):
+    """Return a batch, the leaves and the gradient of one device."""
+    key = base(name), more, "gradient"
+    if key not in known:
+        case = one(name, *more)
+        batch, leaves = case.batches(1)[0], tuple(np.asarray(x) for x in case.init())
+        known[key] = batch, leaves, gradient(case, batch, leaves)
+    return known[key]
 
 
-@pytest.mark.parametrize("mesh", MESHES[-2:], ids=" ".join)
-def test_losses_over_twenty_steps_agree(shrunk, case, one, batches, overrides, mesh):
-    _, reference = one.steps(batches)
-    _, found = case(shrunk(*overrides, *mesh), 8).steps(batches)
-    assert reference[-1] < reference[0] - 0.3
-    np.testing.assert_allclose(found, reference, rtol=1e-5)
+@pytest.mark.parametrize("name", rows("hsdp tensor sequence"))
+def test_initial_parameters_are_bit_identical(one, many, known, name):
+    _, leaves, _ = reference(known, one, name)
+    case = many(name)
+    found = case.init()
+    assert {len(array.sharding.device_set) for array in found} == {8}
+    for array_name, array, expected in zip(case.program.names, found, leaves, strict=True):
+        np.testing.assert_array_equal(np.asarray(array), expected, array_name)
+
+
+@pytest.mark.parametrize("name", rows(*ALWAYS))
+def test_the_first_gradient_agrees_to_float32(one, many, known, relative, name):
+    batch, leaves, expected = reference(known, one, name)
+    assert relative(gradient(many(name), batch, leaves), expected) < tolerance(name)
+
+
+@pytest.mark.parametrize("name", rows())
+def test_the_first_gradient_agrees_to_float64(one, many, known, relative, double, name):
+    kinds = ("model.dtype=jnp.float64", "model.param_dtype=jnp.float64")
+    batch, leaves, expected = reference(known, one, name, *kinds)
+    assert {array.dtype for array in expected.values()} == {np.dtype(double)}
+    assert relative(gradient(many(name, *kinds), batch, leaves), expected) < 1e-12
+
+
+@pytest.mark.parametrize("name", rows())
+def test_losses_over_ten_steps_agree(one, many, known, name):
+    steps = ("training.steps=10",)
+    single, found = one(name, *steps), many(name, *steps)
+    key = base(name), "losses"
+    if key not in known:
+        batches = single.batches(10)
+        known[key] = batches, single.steps(batches)[1]
+    batches, losses = known[key]
+    assert losses[-1] < losses[0] - 0.2
+    np.testing.assert_allclose(found.steps(batches)[1], losses, rtol=1e-5)

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from luthier.errors import ShardingError
-from luthier.parallel import Mesh, Rules, activation_rules, constrain, make_mesh
+from luthier.parallel import Mesh, Rules, activation_rules, constrain, current_layout, make_mesh
 
 AXES = ("batch", "length", "embed")
 
@@ -50,7 +50,7 @@ def test_what_cannot_be_divided_or_has_no_rule_is_left_to_the_compiler():
 
 
 def test_one_device_is_not_constrained():
-    mesh = make_mesh({"data": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
+    mesh = make_mesh(Mesh().sizes(1), jax.devices()[:1])
     with activation_rules(mesh, Rules()):
         assert constraints(lambda x: constrain(x, AXES), jnp.zeros((8, 4, 2))) == []
 
@@ -135,3 +135,55 @@ def test_a_wrong_number_of_axes_and_an_unknown_mesh_axis_are_refused():
         activation_rules(device_mesh(), rules),
     ):
         pass
+
+
+def test_constraints_inside_of_a_mapped_axis_leave_it_out():
+    mesh = device_mesh(data=2, sequence=2, tensor=2)
+
+    def inside(x):
+        layout = current_layout()
+        assert layout.mesh_axes("length") == ()
+        assert layout.mesh_axes("mlp") == ("tensor",)
+        return constrain(x * 2, ("batch", "length", "mlp"))
+
+    def function(x):
+        layout = current_layout()
+        assert layout.mesh_axes("length") == ("sequence",)
+        spec = PartitionSpec(None, "sequence")
+        return layout.shard_map(inside, ("sequence",), spec, spec)(x).sum()
+
+    x = jnp.arange(64.0).reshape(4, 4, 4)
+    with activation_rules(mesh, Rules()):
+        total, gradient = jax.jit(jax.value_and_grad(function))(x)
+    assert total == 2 * x.sum()
+    assert (gradient == 2).all()
+
+
+def test_mapped_axes_nest():
+    mesh = device_mesh(stage=2, sequence=2, data=2)
+
+    def add_up(x):
+        return jax.lax.psum(constrain(x, ("batch", "length")), "sequence")
+
+    def stage(x):
+        spec = PartitionSpec(None, "sequence")
+        return current_layout().shard_map(add_up, ("sequence",), spec, PartitionSpec())(x)
+
+    def function(x):
+        of_stage = PartitionSpec("stage")
+        return current_layout().shard_map(stage, ("stage",), of_stage, of_stage)(x)
+
+    x = jnp.arange(32.0).reshape(8, 4)
+    with activation_rules(mesh, Rules()):
+        found = jax.jit(function)(x)
+    assert (found == x[:, :2] + x[:, 2:]).all()
+
+
+def test_own_rules_go_before_those_of_the_trace():
+    with activation_rules(device_mesh(fsdp=4, tensor=2), Rules()):
+        own = {"length": ("tensor",), "mlp": ()}
+        found = constraints(
+            lambda x: constrain(x, ("batch", "length", "mlp"), own), jnp.zeros((8, 4, 6))
+        )
+    assert found == [PartitionSpec("fsdp", "tensor", None)]
+    assert current_layout() is None

@@ -15,7 +15,7 @@ SIZES = {"data": 2, "fsdp": 4, "tensor": 2}
 def test_default_rules_name_only_axes_of_the_mesh():
     for table in (parameter_rules(), activation_rules_table()):
         assert {axis for axes in table.values() for axis in axes} <= set(AXES)
-        assert table_problems(table, SIZES, "rules") == []
+        assert table_problems(table, Mesh().sizes(8), "rules") == []
 
 
 def test_two_rules_do_not_share_their_tables():

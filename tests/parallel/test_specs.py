@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 
 from luthier.errors import ShardingError
 from luthier.parallel import (
+    AXES,
     ArrayInfo,
     Mesh,
     Rules,
@@ -23,7 +24,8 @@ from luthier.parallel import (
 from luthier.parallel.specs import resolve
 
 LOGICAL = ("embed", "mlp", "heads", "kv_heads", "vocab", "layers", "unheard_of", None)
-SIZES = {"data": 1, "fsdp": 4, "tensor": 2}
+ONES = dict.fromkeys(AXES, 1)
+SIZES = ONES | {"fsdp": 4, "tensor": 2}
 
 
 def info(axes, shape, dtype="float32"):
@@ -76,20 +78,22 @@ def test_every_layout_is_sound(case):
             "heads -> tensor; vocab: tensor dropped, already used by heads",
         ),
         (("foo", None), (None, None), "no rule for 'foo': replicated; dimension 1 has no logical"),
-        (("layers", "embed"), (None, "fsdp"), "layers: replicated; embed -> fsdp"),
+        (("layers", "embed"), (None, "fsdp"), "layers: stage has size 1; embed -> fsdp"),
         (("rows", "embed"), ("fsdp", None), "rows -> fsdp (data has size 1); embed: fsdp dropped"),
+        (("two", "mlp"), (None, "tensor"), "two: replica, data have size 1; mlp -> tensor"),
         (("lone", "mlp"), (None, "tensor"), "lone: data has size 1; mlp -> tensor"),
     ],
 )
 def test_specs_and_their_reasons(axes, spec, reason):
     table = parameter_rules() | {"rows": ("data", "fsdp"), "lone": ("data",)}
+    table["two"] = ("replica", "data")
     placement = place({"x": info(axes, (8, 8))}, table, SIZES)["x"]
     assert placement.spec == PartitionSpec(*spec)
     assert placement.reason.startswith(reason)
 
 
 def test_several_mesh_axes_share_out_one_dimension():
-    sizes = {"data": 2, "fsdp": 4, "tensor": 1}
+    sizes = ONES | {"data": 2, "fsdp": 4}
     table = Rules().activations
     placement = place({"inputs": info(("batch", "length"), (16, 8), "int32")}, table, sizes)
     assert placement["inputs"].spec == PartitionSpec(("data", "fsdp"), None)
@@ -114,7 +118,7 @@ def test_all_uneven_arrays_are_told_at_once_with_their_remedies():
     }
     table = parameter_rules() | {"batch": ("data", "fsdp")}
     with pytest.raises(ShardingError) as caught:
-        place(arrays, table, {"data": 2, "fsdp": 4, "tensor": 2})
+        place(arrays, table, ONES | {"data": 2, "fsdp": 4, "tensor": 2})
     assert str(caught.value).splitlines() == [
         "decoder.embedding.table: dimension 0 'vocab' (257) is not divisible by mesh axis "
         "tensor=2 (rule vocab -> tensor); set its pad_to_multiple=2, or parallelism.mesh.tensor=1",

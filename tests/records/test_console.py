@@ -30,7 +30,7 @@ quickstart
   run            runs/quickstart/1a2b3c4d
   training       2,000 steps
   parameters     1,234,567 (1.23M)
-  devices        8 x cpu, mesh data=1 fsdp=4 tensor=2
+  devices        8 x cpu, mesh fsdp=4 tensor=2
   memory         11.8 MiB of state per device
   FLOPs          32.1G per step
   data           38 documents, 4.77 MiB, entropy unigram 3.3100, bigram 2.4500 nats per byte
@@ -180,7 +180,7 @@ def test_lines_stand_above_the_live_line(terminal):
     play(sink, clock)
     lines = screen(terminal.getvalue(), 0)
     assert "quickstart" in lines[0]
-    assert any("mesh data=1 fsdp=4 tensor=2" in line for line in lines)
+    assert any("mesh fsdp=4 tensor=2" in line for line in lines)
     evaluations = [line for line in lines if line.startswith("eval held_out at")]
     assert len(evaluations) == 3
     assert "nats_per_byte 1.9000 (unigram 3.3000, bigram 2.4000) best" in evaluations[1]

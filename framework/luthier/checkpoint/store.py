@@ -256,6 +256,7 @@ class Store:
     def cut_back(self, step: int) -> None:
         """Delete every later checkpoint, and what killed saves left: training goes on from here."""
         self.wait()
+        self._barrier("restored")
         if arrays_lib.process_index() == 0:
             for later in self.steps():
                 if later > step:

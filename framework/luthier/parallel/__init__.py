@@ -1,10 +1,17 @@
 """Where things live: devices, the mesh, rules, and the layout of every array on it."""
 
 from luthier.parallel import hosts
-from luthier.parallel.activations import activation_rules, constrain
+from luthier.parallel.activations import (
+    Layout,
+    activation_rules,
+    constrain,
+    current_layout,
+    varying,
+)
 from luthier.parallel.bytes import array_bytes, bytes_per_device, format_bytes
+from luthier.parallel.derived import place_derived
 from luthier.parallel.hosts import configure, devices, global_array
-from luthier.parallel.mesh import AXES, Mesh, make_mesh
+from luthier.parallel.mesh import Mesh, make_mesh
 from luthier.parallel.rules import (
     Parallelism,
     Rules,
@@ -12,12 +19,15 @@ from luthier.parallel.rules import (
     axis_product,
     parameter_rules,
 )
+from luthier.parallel.slices import AXES, AcrossSlices
 from luthier.parallel.specs import ArrayInfo, Placement, place, shardings
 from luthier.parallel.table import format_spec, sharding_table
 
 __all__ = [
     "AXES",
+    "AcrossSlices",
     "ArrayInfo",
+    "Layout",
     "Mesh",
     "Parallelism",
     "Placement",
@@ -29,6 +39,7 @@ __all__ = [
     "bytes_per_device",
     "configure",
     "constrain",
+    "current_layout",
     "devices",
     "format_bytes",
     "format_spec",
@@ -37,6 +48,8 @@ __all__ = [
     "make_mesh",
     "parameter_rules",
     "place",
+    "place_derived",
     "sharding_table",
     "shardings",
+    "varying",
 ]

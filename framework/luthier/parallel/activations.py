@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 from jax.sharding import Mesh as DeviceMesh
@@ -20,9 +21,45 @@ from luthier.parallel.specs import resolve
 
 
 @dataclasses.dataclass(frozen=True)
-class _Layout:
+class Layout:
+    """The mesh and the rules under which layers are traced.
+
+    Args:
+      mesh: The devices.
+      table: Logical axis and its mesh axes, for activations.
+    """
+
     mesh: DeviceMesh
     table: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Mesh axis to number of devices; 1 where this trace is already of one place on it."""
+        manual = jax.sharding.get_abstract_mesh().manual_axes
+        return {a: 1 if a in manual else size for a, size in self.mesh.shape.items()}
+
+    def mesh_axes(self, logical: str) -> tuple[str, ...]:
+        """Return the mesh axes, of more than one device, that share out a logical axis."""
+        return resolve((logical,), dict(self.table), self.sizes)[0].mesh_axes
+
+    def shard_map(
+        self, function: Callable[..., Any], axes: Sequence[str], in_specs: Any, out_specs: Any
+    ) -> Callable[..., Any]:
+        """Return a function that runs on each place of the given mesh axes, with its own shards.
+
+        The compiler goes on sharing out all other axes. May be nested.
+
+        Args:
+          function: What runs; it may use collectives over `axes`.
+          axes: The mesh axes.
+          in_specs: Partition specs of the arguments over `axes`.
+          out_specs: The same for what is returned.
+        """
+        around = jax.sharding.get_abstract_mesh()
+        mesh = around if around.manual_axes else self.mesh
+        return jax.shard_map(
+            function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=set(axes)
+        )
 
 
 # A context of JAX is a context variable of the thread that is also part of the key of every
@@ -45,19 +82,43 @@ def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
     if problems:
         raise ShardingError(problems)
     table = tuple((logical, tuple(axes)) for logical, axes in rules.activations.items())
-    with _current(_Layout(mesh, table)):
+    with _current(Layout(mesh, table)):
         yield
 
 
-def constrain(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
+def current_layout() -> Layout | None:
+    """Return the mesh and rules of the `activation_rules` around this trace, if there are any."""
+    layout: Layout | None = _current.value
+    return layout
+
+
+def varying(x: jax.Array, *like: Any) -> jax.Array:
+    """Return `x` as a value that may differ wherever one of the others does (in `shard_map`).
+
+    What loops carry and branches return must be so at the start as it will be at the end.
+
+    Args:
+      x: An array that is made anew, such as zeros.
+      like: Trees of arrays.
+    """
+    places = {axis for leaf in jax.tree.leaves(like) for axis in _varying(leaf)}
+    missing = tuple(sorted(places - _varying(x)))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def constrain(
+    x: jax.Array, axes: Sequence[str | None], rules: Mapping[str, tuple[str, ...]] | None = None
+) -> jax.Array:
     """Ask the compiler to lay `x` out as the activation rules say.
 
     A dimension is left to the compiler if it is named None, if there is no rule for it, or if its
-    size is not divisible. A rule without mesh axes replicates the dimension.
+    size is not divisible. A rule without mesh axes replicates the dimension. Where the trace is of
+    one place on some mesh axes (inside of `shard_map`), these share out nothing.
 
     Args:
       x: Any array inside a trace.
       axes: A logical axis name, or None, for every dimension of `x`.
+      rules: Rules that go before those of the trace, for this array alone.
 
     Returns:
       `x`, of the same values.
@@ -68,14 +129,22 @@ def constrain(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
     if len(axes) != x.ndim:
         what = f"constrain: {len(axes)} logical axes {tuple(axes)} for shape {x.shape}"
         raise ShardingError(Problem(what, remedy="give one name, or None, per dimension"))
-    layout = _current.value
-    if layout is None or layout.mesh.size == 1:
+    layout = current_layout()
+    if layout is None or max(layout.sizes.values()) == 1:
         return x
-    table, sizes = dict(layout.table), dict(layout.mesh.shape)
+    table, sizes = dict(layout.table) | dict(rules or {}), layout.sizes
     entries: list[object] = []
     for size, logical, dimension in zip(x.shape, axes, resolve(axes, table, sizes), strict=True):
         free = logical not in table or size % axis_product(dimension.mesh_axes, sizes)
         entries.append(PartitionSpec.UNCONSTRAINED if free else dimension.entry)
     if all(entry is PartitionSpec.UNCONSTRAINED for entry in entries):
         return x
-    return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, PartitionSpec(*entries)))
+    around = jax.sharding.get_abstract_mesh()
+    mesh = around if around.manual_axes else layout.mesh
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*entries)))
+
+
+def _varying(x: Any) -> frozenset[str]:
+    """Return the mapped mesh axes along which values differ."""
+    axes: frozenset[str] = jax.typeof(x).manual_axis_type.varying
+    return axes

@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 import jax
 
 from luthier.errors import Problem, ShardingError
-
-AXES = ("data", "fsdp", "tensor")
-"""Names of the mesh axes, slowest first: neighbouring devices share the last."""
+from luthier.parallel.slices import AXES, AcrossSlices, arrange
 
 _PATH = "parallelism.mesh"
 
@@ -22,21 +20,32 @@ class Mesh:
     """Numbers of devices along the named axes of the mesh.
 
     Args:
+      stage: Devices that share out the layers of a pipeline.
+      replica: Devices that hold copies of what `fsdp` shares out, and share out the batch.
       data: Devices that hold copies of the parameters and share out the batch.
       fsdp: Devices that share out the batch, the parameters and the optimizer's state.
+      expert: Devices that share out the experts and the batch.
+      sequence: Devices that share out the length of every row.
       tensor: Devices that share out the hidden dimensions of every layer.
+      across_slices: How the axes go on across slices: an axis has as many devices as its size
+        here, times its number of slices there.
 
     One of the sizes may be -1: it fills the mesh up to the devices there are.
     """
 
     RANGES: ClassVar[dict[str, str]] = dict.fromkeys(AXES, "-1 <= x")
 
+    stage: int = 1
+    replica: int = 1
     data: int = -1
     fsdp: int = 1
+    expert: int = 1
+    sequence: int = 1
     tensor: int = 1
+    across_slices: AcrossSlices = AcrossSlices()
 
     def sizes(self, num_devices: int) -> dict[str, int]:
-        """Return the size of every axis, in the order of `AXES`.
+        """Return the size of every axis over all slices, in the order of `AXES`.
 
         Args:
           num_devices: Devices that the mesh must use, all of them.
@@ -48,6 +57,29 @@ class Mesh:
           ShardingError: A size is neither positive nor -1, several are -1, or they do not
             multiply out to `num_devices`.
         """
+        across = self.across_slices.sizes()
+        within = self._within(num_devices)
+        return {axis: within[axis] * across[axis] for axis in AXES}
+
+    def arrange(self, devices: Sequence[Any]) -> jax.sharding.Mesh:
+        """Arrange devices, here or of an absent topology, in this mesh.
+
+        Args:
+          devices: The devices, all of which are used.
+
+        Returns:
+          A mesh whose axes are all of type `Auto`: the compiler chooses what is not constrained.
+
+        Raises:
+          ShardingError: The sizes do not fit the devices, or the slices do not.
+        """
+        sizes = self.sizes(len(devices))
+        if self.across_slices.count == 1:
+            return make_mesh(sizes, devices)
+        arranged = arrange(sizes, self.across_slices, devices)
+        return jax.sharding.Mesh(arranged, tuple(sizes), axis_types=_automatic(sizes))
+
+    def _within(self, num_devices: int) -> dict[str, int]:
         sizes = {axis: getattr(self, axis) for axis in AXES}
         filling = [axis for axis, size in sizes.items() if size == -1]
         problems = [
@@ -63,16 +95,22 @@ class Mesh:
             names = " and ".join(filling)
             remedy = f"keep one of them, for example {_PATH}.{filling[1]}=1"
             problems.append(Problem(f"{names} are -1, but only one can fill", _PATH, remedy=remedy))
+        slices = self.across_slices.count
+        if num_devices % slices:
+            what = f"{num_devices} devices cannot be of {slices} equal slices"
+            remedy = f"use a multiple of {slices} devices"
+            problems.append(Problem(what, f"{_PATH}.across_slices", remedy=remedy))
         if problems:
             raise ShardingError(problems)
         fixed = math.prod(size for size in sizes.values() if size != -1)
+        num_devices //= slices
         if num_devices % fixed or not (filling or fixed == num_devices):
-            raise ShardingError(_uneven(sizes, num_devices))
+            raise ShardingError(_uneven(sizes, num_devices, slices))
         return {a: num_devices // fixed if size == -1 else size for a, size in sizes.items()}
 
 
 def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any]) -> jax.sharding.Mesh:
-    """Arrange devices, here or of an absent topology, in a mesh.
+    """Arrange devices of one slice, here or of an absent topology, in a mesh.
 
     Args:
       sizes: Axis name to number of devices, as `Mesh.sizes` returns them.
@@ -86,13 +124,14 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any]) -> jax.sharding.
     """
     if math.prod(sizes.values()) != len(devices):
         raise ShardingError(_uneven(sizes, len(devices)))
-    kinds = (jax.sharding.AxisType.Auto,) * len(sizes)
-    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=kinds, devices=devices)
+    shape, names = tuple(sizes.values()), tuple(sizes)
+    return jax.make_mesh(shape, names, axis_types=_automatic(sizes), devices=devices)
 
 
 def describe_sizes(sizes: Mapping[str, int]) -> str:
-    """Return sizes as people write them: `data=2 x fsdp=4 x tensor=1`."""
-    return " x ".join(f"{axis}={size}" for axis, size in sizes.items())
+    """Return the sizes that are not 1 as people write them: `data=2 x fsdp=4`."""
+    told = [f"{axis}={size}" for axis, size in sizes.items() if size != 1]
+    return " x ".join(told) or "every axis=1"
 
 
 def alternatives(remedies: Sequence[str]) -> str:
@@ -100,14 +139,23 @@ def alternatives(remedies: Sequence[str]) -> str:
     return ", or ".join([", ".join(remedies[:-1]), remedies[-1]] if remedies[1:] else remedies)
 
 
-def _uneven(sizes: Mapping[str, int], num_devices: int) -> Problem:
+def _automatic(sizes: Mapping[str, int]) -> tuple[jax.sharding.AxisType, ...]:
+    return (jax.sharding.AxisType.Auto,) * len(sizes)
+
+
+def _uneven(sizes: Mapping[str, int], num_devices: int, slices: int = 1) -> Problem:
     fixed = math.prod(size for size in sizes.values() if size != -1)
     if -1 in sizes.values():
         what = f"{describe_sizes(sizes)} does not divide {num_devices} devices"
     else:
-        what = f"{describe_sizes(sizes)} takes {fixed} devices, and there are {num_devices}"
+        noun = "device" if fixed == 1 else "devices"
+        what = f"{describe_sizes(sizes)} takes {fixed} {noun}, and there are {num_devices}"
+    if slices > 1:
+        what += f" in each of {slices} slices"
     remedies = []
-    for axis in reversed(list(sizes)):
+    # An axis of size 1 is not in use: only where none is, the first that takes the batch may grow.
+    in_use = [axis for axis, size in sizes.items() if size != 1] or ["data"]
+    for axis in reversed(in_use):
         rest = fixed // sizes[axis]
         if sizes[axis] == -1 or num_devices % rest:
             continue
@@ -116,7 +164,8 @@ def _uneven(sizes: Mapping[str, int], num_devices: int) -> Problem:
         if size != sizes[axis]:
             remedies.append(f"set {_PATH}.{axis}={size}")
     multiple = "a multiple of " if -1 in sizes.values() else ""
-    remedies.append(f"use {multiple}{fixed} devices")
+    num = fixed * slices
+    remedies.append(f"use {multiple}{num} {'device' if num == 1 else 'devices'}")
     return Problem(what, _PATH, remedy=alternatives(remedies))
 
 

@@ -15,24 +15,32 @@ Table = Mapping[str, Sequence[str]]
 
 
 def parameter_rules() -> dict[str, tuple[str, ...]]:
-    """Return the rules for parameters that fit most models: FSDP by embed, tensor by the rest."""
+    """Return the rules for parameters that fit most models: FSDP by embed, tensor by the rest.
+
+    Experts and the layers of a stack are shared out by axes of their own.
+    """
     return {
         "embed": ("fsdp",),
+        "experts": ("expert",),
         "vocab": ("tensor",),
         "heads": ("tensor",),
         "kv_heads": ("tensor",),
         "mlp": ("tensor",),
         "head_dim": (),
         "length": (),
-        "layers": (),
+        "layers": ("stage",),
     }
 
 
 def activation_rules_table() -> dict[str, tuple[str, ...]]:
-    """Return the rules for activations and batches that fit most models."""
+    """Return the rules for activations and batches that fit most models.
+
+    Every axis takes rows of the batch that does not share out a row's length or width, or layers.
+    """
     return {
-        "batch": ("data", "fsdp"),
-        "length": (),
+        "batch": ("replica", "data", "fsdp", "expert"),
+        "length": ("sequence",),
+        "experts": ("expert",),
         "embed": (),
         "vocab": ("tensor",),
         "heads": ("tensor",),

@@ -93,15 +93,17 @@ def resolve(axes: LogicalAxes, table: Table, sizes: Mapping[str, int]) -> list[D
     users: dict[str, str] = {}
     found = []
     for index, logical in enumerate(axes):
-        kept, notes = [], []
+        kept, notes, single = [], [], []
         for axis in () if logical is None else table.get(logical, ()):
             if sizes[axis] == 1:
-                notes.append(f"{axis} has size 1")
+                single.append(axis)
             elif axis in users:
                 notes.append(f"{axis} dropped, already used by {users[axis]}")
             else:
                 users[axis] = str(logical)
                 kept.append(axis)
+        if single:
+            notes.append(f"{', '.join(single)} {'have' if single[1:] else 'has'} size 1")
         found.append(Dimension(tuple(kept), _reason(index, logical, table, kept, notes)))
     return found
 

@@ -21,10 +21,9 @@ from luthier.parallel import (
     activation_rules,
     axis_product,
     format_bytes,
-    make_mesh,
     place,
+    place_derived,
 )
-from luthier.parallel.specs import resolve
 from luthier.program import hoist as hoisting
 from luthier.program.donation import not_reused
 from luthier.program.offload import on_devices, placed, unsupported
@@ -265,8 +264,8 @@ def make(graph: Any, devices: Sequence[jax.Device], hoist: Sequence[str] = ()) -
     if problems:
         raise ValidationError(problems)
     experiment = graphs.build(graph)
-    sizes = experiment.parallelism.mesh.sizes(len(devices))
-    mesh = make_mesh(sizes, devices)
+    mesh = experiment.parallelism.mesh.arrange(devices)
+    sizes = dict(mesh.shape)
     shapes, axes = _abstract_state(graph, hoist)
     placements = _place_state(shapes, axes, experiment.parallelism.rules.parameters, sizes)
     training = experiment.training
@@ -348,23 +347,10 @@ def _place_state(
         told = axes[own] if known else None
         infos[name] = ArrayInfo(aval.shape, aval.dtype, axes.get(name, told))
     place({n: infos[f"parameters/{n}"] for n in sorted(parameters)}, rules, sizes)
-    for name in set(axes) & set(infos):
-        infos[name] = _where_it_divides(infos[name], rules, sizes)
-    return place({name: infos[name] for name in sorted(infos)}, rules, sizes)
-
-
-def _where_it_divides(
-    info: ArrayInfo, rules: Mapping[str, Sequence[str]], sizes: Mapping[str, int]
-) -> ArrayInfo:
-    """Return an array of the optimizer's, whole along dimensions that the mesh does not divide.
-
-    A parameter is divided as it says, or refused; what is derived from it may have dimensions
-    that no setting of the graph can change.
-    """
-    axes = info.axes or ()
-    shards = [axis_product(d.mesh_axes, sizes) for d in resolve(axes, rules, sizes)]
-    fit = (None if size % n else a for a, size, n in zip(axes, info.shape, shards, strict=True))
-    return dataclasses.replace(info, axes=tuple(fit))
+    derived = {name: info for name, info in infos.items() if name in axes}
+    plain = {name: info for name, info in infos.items() if name not in axes}
+    found = place(plain, rules, sizes) | place_derived(derived, rules, sizes)
+    return {name: found[name] for name in sorted(found)}
 
 
 def _abstract_batch(

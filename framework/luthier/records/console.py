@@ -113,7 +113,7 @@ def _facts(facts: Mapping[str, Any]) -> str:
 
 def header_rows(header: events.Header) -> list[tuple[str, str]]:
     """Return the header's facts as pairs of label and text; what is not known is left out."""
-    mesh = " ".join(f"{axis}={size}" for axis, size in header.mesh.items())
+    mesh = " ".join(f"{axis}={size}" for axis, size in header.mesh.items() if size != 1)
     parts = [f"{header.total_steps:,} steps" if header.total_steps else ""]
     if header.step:
         parts.append(f"resumed at step {header.step:,}")

@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 
-from luthier.parallel import global_array
+from luthier.parallel import distributed, global_array
+from luthier.train.processes.agreeing import Agreed, Agreeing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,11 +24,13 @@ class Fed:
       arrays: The global batch.
       tokens: Targets that count, over all hosts.
       wait_seconds: How long the step had to wait for it.
+      agreed: What all processes agreed on with this batch; None where there is one process.
     """
 
     arrays: Mapping[str, jax.Array]
     tokens: int
     wait_seconds: float
+    agreed: Agreed | None = None
 
 
 class Feed:
@@ -41,6 +44,7 @@ class Feed:
       batch: Shape, dtype and sharding of every entry that is wanted.
       count_tokens: From a host batch to the number of its targets that count.
       depth: Batches that may lie ready.
+      agreeing: Agrees with the other processes on every batch; None where there are none.
     """
 
     def __init__(
@@ -49,11 +53,13 @@ class Feed:
         batch: Mapping[str, jax.ShapeDtypeStruct],
         count_tokens: Callable[[Mapping[str, Any]], Any],
         depth: int = 2,
+        agreeing: Agreeing | None = None,
     ):
         self._iterator = make_iterator()
         self._batch = batch
         self._count_tokens = count_tokens
         self._depth = depth
+        self.agreeing = agreeing
         self._state = self._iterator.get_state()
         self._queue: queue.Queue[Any] = queue.Queue()
         self._stop = threading.Event()
@@ -68,8 +74,8 @@ class Feed:
         wait = time.perf_counter() - start
         if isinstance(item, BaseException):
             raise item
-        arrays, tokens, self._state = item
-        return Fed(arrays, tokens, wait)
+        arrays, tokens, agreed, self._state = item
+        return Fed(arrays, tokens, wait, agreed)
 
     def get_state(self) -> Any:
         """Return the position after the last batch that was handed out."""
@@ -106,8 +112,14 @@ class Feed:
         try:
             while not stop.is_set():
                 rows = next(self._iterator)
-                tokens = int(self._count_tokens(rows)) * jax.process_count()
-                self._put(ready, stop, (self._on_devices(rows), tokens, self._iterator.get_state()))
+                tokens, agreed = int(self._count_tokens(rows)), None
+                if self.agreeing is not None:
+                    agreed = self.agreeing(tokens, stop.is_set)
+                    tokens = agreed.tokens
+                state = self._iterator.get_state()
+                self._put(ready, stop, (self._on_devices(rows), tokens, agreed, state))
+        except distributed.GaveUp:
+            return
         except BaseException as error:
             self._put(ready, stop, error)
 

@@ -171,6 +171,9 @@ class Loop:
         self._saved_step = position.progress.steps
         self._evaluated_step: dict[str, int] = {}
         self._verdict: str | None = None
+        self._judged = position.progress
+        self._seconds = position.progress.seconds
+        self._agreed_stop: str | None = None
         self._clock = time.perf_counter()
 
     def steps(self, watcher: Watcher) -> Generator[Fed, jax.Array, str]:
@@ -192,7 +195,7 @@ class Loop:
         self.slot.prepare()
         self._clock = time.perf_counter()
         while not self._is_complete():
-            reason = self._verdict or watcher.requested
+            reason = self._verdict or self._requested(watcher)
             if reason is not None:
                 return self._leave(reason)
             self._profiler.before(self.position.progress.steps)
@@ -203,11 +206,16 @@ class Loop:
             self._finish(watcher)
         return "finished"
 
+    def _requested(self, watcher: Watcher) -> str | None:
+        """Return why to leave at this step: the same in all processes, where there are several."""
+        return watcher.requested if self._feed.agreeing is None else self._agreed_stop
+
     def _take_in(self, fed: Fed, vector: jax.Array, watcher: Watcher) -> None:
         if self._profiler.after(self.position.progress.steps, vector):
             self._emit(events.Notice("the trace of the profiled steps is written"))
-        before, now = self.position.progress, self._next_progress(fed)
-        self.position.progress = now
+        before, now = self._judged, self._next_progress(fed)
+        self.position.progress = self._judged = now
+        self._agreed_stop = None if fed.agreed is None else fed.agreed.stop
         self._pending.append((now, vector, fed))
         self._drain(NUM_PENDING)
         self._evaluate_due(before, now, watcher)
@@ -221,7 +229,7 @@ class Loop:
             steps=before.steps + 1,
             tokens=before.tokens + fed.tokens,
             epochs=(before.steps + 1) * rows / self._rates.rows_per_epoch,
-            seconds=before.seconds,
+            seconds=before.seconds if fed.agreed is None else fed.agreed.seconds,
         )
 
     def _is_complete(self) -> bool:
@@ -237,12 +245,22 @@ class Loop:
             scalars = np.asarray(vector).tolist()
             now = time.perf_counter()
             elapsed, self._clock = now - self._clock, now
-            seconds = self.position.progress.seconds + elapsed
-            self.position.progress = dataclasses.replace(self.position.progress, seconds=seconds)
+            seconds = self._count_seconds(elapsed)
             values = dict(zip(self.plan.program.scalar_names, scalars, strict=True))
             totals = {"tokens": progress.tokens, "epochs": progress.epochs, "seconds": seconds}
             self._emit(events.Step(progress.steps, values | totals | self._timings(elapsed, fed)))
             self._heed_guard(progress.steps, values)
+
+    def _count_seconds(self, elapsed: float) -> float:
+        """Return the seconds trained by the clock of this process, a step longer."""
+        self._seconds += elapsed
+        if self._feed.agreeing is not None:
+            # The progress, which decides, takes the primary's clock from the next batch.
+            self._feed.agreeing.seconds = self._seconds
+        else:
+            progress = self.position.progress
+            self.position.progress = dataclasses.replace(progress, seconds=self._seconds)
+        return self._seconds
 
     def _timings(self, elapsed: float, fed: Fed) -> dict[str, float]:
         rates = self._rates

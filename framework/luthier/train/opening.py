@@ -11,6 +11,7 @@ from typing import Any
 
 from luthier import graph as graphs
 from luthier.errors import LuthierError
+from luthier.parallel import distributed
 from luthier.records import Configuration, Lock, RunDirectory, find, list_runs, read_source
 from luthier.train.results import FINISHED
 from luthier.train.resume import check_continuation, compare
@@ -40,7 +41,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A run's directory, locked by this process.
+    """A run's directory, locked by this process, or by the primary one of several.
 
     Args:
       directory: Where the run is recorded.
@@ -62,6 +63,7 @@ def open_run(
     """Find or make the directory of a run, and hold its lock within the `with` block.
 
     A graph names its run by its fingerprint, so that the same command continues the same run.
+    Of several processes the primary finds or makes it, and holds the lock; all must see its disk.
 
     Args:
       graph: What will be executed.
@@ -73,6 +75,21 @@ def open_run(
       RunError: Another process writes there, the run cannot be continued with this graph, or the
         directory cannot be written.
     """
+    with contextlib.ExitStack() as held:
+
+        def open_here() -> tuple[str, bool, bool, list[str]]:
+            opened = held.enter_context(_open(graph, plan, request, before_new))
+            path = str(opened.directory.path)
+            return path, opened.is_new, opened.is_over, list(opened.notices)
+
+        path, is_new, is_over, notices = distributed.decided(open_here)
+        yield Opened(RunDirectory(path), is_new, is_over, notices)
+
+
+@contextlib.contextmanager
+def _open(
+    graph: Any, plan: Any, request: Request, before_new: Callable[[], Any]
+) -> Iterator[Opened]:
     root, name = Path(plan.program.experiment.records.directory), plan.program.experiment.name
     existing = _existing(root, name, graph, request)
     if existing is None:

@@ -14,8 +14,8 @@ import jax
 from luthier import graph as graphs
 from luthier import plan as plans
 from luthier.checkpoint import Provenance, Restoration, Store, require_space
-from luthier.errors import CheckpointError, LuthierError
-from luthier.parallel import format_bytes
+from luthier.errors import CheckpointError, LuthierError, Problem
+from luthier.parallel import distributed, format_bytes, hosts
 from luthier.program import WarmStart, materialize
 from luthier.program.program import Leaves
 from luthier.records import Recorder, RunDirectory, events
@@ -23,6 +23,7 @@ from luthier.train.feed import Fed, Feed
 from luthier.train.interrupt import INTERRUPTED, StopSignals, Watcher
 from luthier.train.loop import Loop, OwnSlot, Position, Rates, Slot
 from luthier.train.opening import Opened, Request, open_run, run_id
+from luthier.train.processes import Agreeing, check_devices, check_same
 from luthier.train.profile import ProfiledSteps, Profiler
 from luthier.train.results import FINISHED, Result
 from luthier.train.showing import check_shows
@@ -44,7 +45,7 @@ def run(
 
     Args:
       graph: The experiment graph.
-      devices: What to train on; None means all devices of the default backend.
+      devices: What to train on; None means all devices of the default backend, of all processes.
       run: The run to continue; None goes by the graph: the same graph continues the same run.
       new: Start a run of its own, although the graph has one already.
       extend: Go on with schedules that a changed number of steps reshapes.
@@ -60,8 +61,12 @@ def run(
       TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
     """
     steps = None if profile is None else ProfiledSteps.parse(profile)
-    graphs.validate(graph, packages)
-    plan = plans.make(graph, devices)
+    with distributed.together():
+        graphs.validate(graph, packages)
+    check_same(graph, packages)
+    check_devices()
+    with distributed.together():
+        plan = plans.make(graph, hosts.devices() if devices is None else devices)
     request = Request(run, new, extend, packages)
     slot = OwnSlot(plan.program)
     training = session(
@@ -103,12 +108,15 @@ def session(
       BadInput: The graph cannot be run; nothing was written.
       TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
     """
-    check_shows(plan.program)
-    _look_at_data(plan)
-    _look_at_disk(plan, request.directory)
+    with distributed.together():
+        check_shows(plan.program)
+        _look_at_data(plan)
+        _look_at_disk(plan, request.directory)
     with WarmStart(plan.program) as warm, open_run(graph, plan, request, warm.open) as opened:
         if opened.is_over:
             return _over(opened)
+        again = _again(command, opened.directory, graph)
+        distributed.tell_parent(run=str(opened.directory.path.absolute()), again=again)
         return (
             yield from _train(
                 plan,
@@ -160,10 +168,11 @@ def _train(
     experiment, directory = plan.program.experiment, opened.directory
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(_open_store(plan, directory))
-        last, damage = (None, []) if store is None else store.newest_whole()
+        last, damage = (None, []) if store is None else _newest_whole(store)
         if damage and last is None:
-            raise CheckpointError(damage)
-        feed = stack.enter_context(contextlib.closing(_feed(plan)))
+            raise CheckpointError(map(Problem, damage))
+        agreeing = Agreeing(lambda: watcher.requested) if distributed.is_several() else None
+        feed = stack.enter_context(contextlib.closing(_feed(plan, agreeing)))
         values, start = plan.program.values(), time.perf_counter()
         source = store if last is not None else None
         first = warm.open() if source is None else None
@@ -176,8 +185,11 @@ def _train(
         warm.close()
         if source is not None and last is not None:
             source.cut_back(last)
-        directory.cut_back(last)
-        recorder = stack.enter_context(experiment.records.open(directory))
+        if hosts.is_primary():
+            directory.cut_back(last)
+            recorder = stack.enter_context(experiment.records.open(directory))
+        else:
+            recorder = stack.enter_context(Recorder())
         recorder.goodput.add("init", time.perf_counter() - start)
         position = _position(store, last, experiment, extend)
         recorder.emit(_header(plan, opened, position, restored))
@@ -204,6 +216,17 @@ def _train(
         return dataclasses.replace(result, restored=restored.table)
 
 
+def _newest_whole(store: Store) -> tuple[int | None, list[str]]:
+    """Return the step to go on from, and what is wrong with later ones, as the primary sees it."""
+
+    def look() -> tuple[int | None, list[str]]:
+        last, damage = store.newest_whole()
+        return last, [str(problem) for problem in damage]
+
+    last, damage = distributed.decided(look)
+    return last, damage
+
+
 @dataclasses.dataclass(frozen=True)
 class _Restored:
     """What a warm start came to.
@@ -221,7 +244,7 @@ def _record_restored(directory: RunDirectory, restoration: Restoration | None) -
     """Write where parameters came from into the run's directory, with the tokenizer's files."""
     if restoration is None:
         return _Restored()
-    if jax.process_index() == 0:
+    if hosts.is_primary():
         directory.write_restored(restoration.render())
         restoration.copy_tokenizer(directory.tokenizer_path)
     return _Restored(restoration.table, restoration.summary)
@@ -236,10 +259,13 @@ def _run_loop(loop: Loop, recorder: Recorder, watcher: Watcher) -> Generator[Fed
         step = loop.position.progress.steps
         recorder.emit(events.Ended(INTERRUPTED, step, message="interrupted twice, not saved"))
         raise
-    except Exception as error:
+    except Exception as raised:
+        error = distributed.explain(raised)
         message = " ".join(str(error).split()) if isinstance(error, LuthierError) else repr(error)
         recorder.emit(events.Ended("failed", loop.position.progress.steps, message=message[:500]))
-        raise
+        if error is raised:
+            raise
+        raise error from raised
 
 
 def _end(
@@ -247,7 +273,7 @@ def _end(
 ) -> Result:
     program, step = loop.plan.program, loop.position.progress.steps
     sample = ""
-    if status == FINISHED and samples:
+    if status == FINISHED and samples and not distributed.is_several():
         with recorder.goodput.span("sample"):
             sample = final_sample(program, loop.slot.leaves)
         if sample:
@@ -258,13 +284,19 @@ def _end(
         for metric, value in metrics.items()
     }
     directory = opened.directory
-    if command and directory.id != run_id(program.graph) and "--run" not in command:
-        command += f" --run {directory.id}"
+    command = _again(command, directory, program.graph)
     message = next_steps(
         directory, status, command, program.experiment.training.steps, can_sample=bool(sample)
     )
     recorder.emit(events.Ended(status, step, summary, message))
     return Result(directory.path, status, step, loop.metrics, sample, message)
+
+
+def _again(command: str, directory: RunDirectory, graph: Any) -> str:
+    """Return the command that continues this very run."""
+    if command and directory.id != run_id(graph) and "--run" not in command:
+        command += f" --run {directory.id}"
+    return command
 
 
 def next_steps(
@@ -321,7 +353,7 @@ def _look_at_disk(plan: Any, directory: Path | None) -> None:
         require_space(place, plan.state_bytes * copies)
 
 
-def _feed(plan: Any) -> Feed:
+def _feed(plan: Any, agreeing: Agreeing | None = None) -> Feed:
     experiment = plan.program.experiment
 
     def iterator() -> Any:
@@ -332,7 +364,8 @@ def _feed(plan: Any) -> Feed:
             process_count=jax.process_count(),
         )
 
-    return Feed(iterator, plan.program.batch, experiment.task.count_tokens)
+    task, batch = experiment.task, plan.program.batch
+    return Feed(iterator, batch, task.count_tokens, agreeing=agreeing)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 
 from luthier.cli import experiments, references, reruns
 from luthier.cli.arguments import Problems
+from luthier.cli.hosts import joining, options, parent
 from luthier.errors import EXIT_DONE, Problem
 
 WANDB_MODES = ("off", "offline", "online")
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", metavar="steps=A:B", help="trace steps A to B - 1")
     parser.add_argument("--dry-run", action="store_true", help="check and plan, train nothing")
     parser.add_argument("-y", "--yes", action="store_true", help="the same as --extend")
+    options.add_arguments(parser)
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +56,18 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems = Problems(unknown)
     if arguments.run and arguments.new:
         problems.add("--run continues a run and --new begins one", remedy="leave out one of them")
+    child = options.of_child()
+    if child is None and (processes := options.read(arguments, problems)):
+        problems.raise_any()
+        return parent.supervise(processes, ["train", *arguments.argv])
+    if child is not None:
+        arguments.devices = child.devices
+        with joining.joined(child):
+            return _train(arguments, problems)
+    return _train(arguments, problems)
+
+
+def _train(arguments: argparse.Namespace, problems: Problems) -> int:
     reference = _reference(arguments, problems)
     with problems.collected():
         from luthier.parallel import hosts
@@ -64,7 +78,12 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
             from luthier.train.profile import ProfiledSteps
 
             ProfiledSteps.parse(arguments.profile)
-    graph, packages = experiments.load(reference, arguments.overrides, problems, command="train")
+    from luthier.parallel import distributed
+
+    with distributed.together():
+        graph, packages = experiments.load(
+            reference, arguments.overrides, problems, command="train"
+        )
     if arguments.wandb:
         graph = _with_wandb(graph, arguments.wandb)
     run, new = _run_of_reference(arguments, graph, packages)
@@ -74,7 +93,6 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
     result = train.run(
         graph,
-        devices=hosts.devices(),
         run=run,
         new=new,
         extend=arguments.extend or arguments.yes,
@@ -111,6 +129,8 @@ def _run_of_reference(
     named = arguments.reference or ""
     recorded = None if experiments.is_override(named) else references.find_run(named)
     if recorded is None:
+        if arguments.run:
+            reruns.tell_difference(arguments.run, graph)
         return arguments.run, arguments.new
     reruns.tell_changes(recorded, references.load_reference(named, packages), graph)
     if arguments.run or arguments.new:
@@ -152,6 +172,7 @@ def _dry_run(graph: Any, devices: list[Any]) -> int:
         f"{plan.tokens_per_step:,} tokens and {plan.model_flops.full:.3g} model FLOPs a step",
         "bytes on each device: "
         + ", ".join(f"{kind} {format_bytes(size)}" for kind, size in plan.bytes_per_device.items()),
+        *map(str, plan.pipelines),
         "nothing was trained, and nothing was written (--dry-run)",
     ]
     print("\n".join(lines))

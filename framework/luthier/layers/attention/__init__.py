@@ -8,6 +8,13 @@ from luthier.layers.attention.biases import (
     RelativeBias,
     SignedBuckets,
 )
+from luthier.layers.attention.context_parallel import (
+    AllToAllAttention,
+    Contiguous,
+    Order,
+    RingAttention,
+    Zigzag,
+)
 from luthier.layers.attention.cores import Core, EinsumAttention, FusedAttention, soft_cap
 from luthier.layers.attention.cross import CrossAttention
 from luthier.layers.attention.masks import Causal, Mask, SameDocument, Window
@@ -16,10 +23,12 @@ from luthier.layers.attention.query_key import HeadNorms, ProjectionNorms, Query
 
 __all__ = [
     "Alibi",
+    "AllToAllAttention",
     "Attention",
     "Bias",
     "Buckets",
     "Causal",
+    "Contiguous",
     "Core",
     "CrossAttention",
     "EinsumAttention",
@@ -27,13 +36,16 @@ __all__ = [
     "HeadNorms",
     "KeyValues",
     "Mask",
+    "Order",
     "PastBuckets",
     "ProjectionNorms",
     "QueryKey",
     "QueryScale",
     "RelativeBias",
+    "RingAttention",
     "SameDocument",
     "SignedBuckets",
     "Window",
+    "Zigzag",
     "soft_cap",
 ]

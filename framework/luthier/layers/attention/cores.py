@@ -133,13 +133,13 @@ class EinsumAttention(_Masked):
         hidden_BLS = jnp.where(terms.visible_BLS, jnp.zeros((), kind), _FLOOR)
         scores_BGRLS = scores_BGRLS + hidden_BLS[:, None, None]
         if terms.bias_BHLS is not None:
-            scores_BGRLS = scores_BGRLS + _grouped(terms.bias_BHLS, G)
+            scores_BGRLS = scores_BGRLS + grouped(terms.bias_BHLS, G)
         weights_BGRLS = softmax(scores_BGRLS).astype(value_BSGK.dtype)
         if self.dropout is not None and terms.dropout is not None:
             keep = jnp.asarray(1.0 - self.dropout, jnp.float32)
-            kept_BHLS = _uniform_pairs(terms.dropout, terms.key, H) < keep
+            kept_BHLS = uniform_pairs(terms.dropout, terms.key, H) < keep
             weights_BGRLS = weights_BGRLS * (1.0 / keep).astype(weights_BGRLS.dtype)
-            weights_BGRLS = jnp.where(_grouped(kept_BHLS, G), weights_BGRLS, 0)
+            weights_BGRLS = jnp.where(grouped(kept_BHLS, G), weights_BGRLS, 0)
         context_BGRLK = jnp.einsum("BGRLS,BGSK->BGRLK", weights_BGRLS, value_BGSK)
         return context_BGRLK.transpose(0, 3, 1, 2, 4).reshape(B, L, H, K)
 
@@ -186,13 +186,13 @@ def soft_cap(x: jax.Array, cap: Any) -> jax.Array:
     return cap * jnp.tanh(x / cap)
 
 
-def _grouped(x_BHLS: jax.Array, num_kv_heads: int) -> jax.Array:
+def grouped(x_BHLS: jax.Array, num_kv_heads: int) -> jax.Array:
     """Split the heads: [B, G, R, L, S]."""
     B, H, L, S = x_BHLS.shape
     return x_BHLS.reshape(B, num_kv_heads, H // num_kv_heads, L, S)
 
 
-def _uniform_pairs(keys: DropoutKeys, key: Tokens, num_heads: int) -> jax.Array:
+def uniform_pairs(keys: DropoutKeys, key: Tokens, num_heads: int) -> jax.Array:
     """Draw from [0, 1) for every query token, key position and head: [B, H, L, S].
 
     A draw depends on the query's token and on the key's position in the same document, and on

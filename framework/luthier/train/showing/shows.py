@@ -11,6 +11,7 @@ import numpy as np
 
 from luthier.durations import Progress
 from luthier.errors import BadInput, Problem
+from luthier.parallel import hosts
 from luthier.program import Program
 from luthier.program.program import Leaves
 from luthier.records import Image, Sample
@@ -121,6 +122,11 @@ def check_shows(program: Program) -> None:
       BadInput: All problems at once.
     """
     records, problems = program.experiment.records, []
+    for name in ("histograms", "samples", "images"):
+        if getattr(records, name) is not None and hosts.process_count() > 1:
+            remedy = f"set records.{name}=None"
+            what = "cannot be shown while several processes train"
+            problems.append(Problem(what, f"records.{name}", remedy=remedy))
     if records.samples is not None and not can_generate(program):
         remedy = "set records.samples=None"
         what = "the model or the data cannot generate text"

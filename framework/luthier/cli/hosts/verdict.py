@@ -1,0 +1,165 @@
+"""Why the processes of a run ended, in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from luthier import errors
+
+ORDERLY = (errors.EXIT_DONE, errors.EXIT_REQUEUE, errors.EXIT_INTERRUPTED)
+"""Exit codes of a process that ended together with all others."""
+
+_SPOKEN = re.compile(r"^luthier: (.*)$", re.MULTILINE)
+_SILENT = re.compile(r"stopped sending heartbeats\):\n(.*?)The tasks? ha", re.DOTALL)
+_TASK = re.compile(r"(?:^|task:)(\d+)\s*$", re.MULTILINE)
+_NO_COORDINATOR = re.compile(r"Failed to send RPC to coordination service")
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """How a process ended.
+
+    Args:
+      code: As `subprocess` tells it: below zero for a signal; None where its parent killed it.
+      log: What it wrote to its standard error.
+      notes: What it told its parent.
+      membership: Which process it was started as.
+    """
+
+    code: int | None
+    log: pathlib.Path
+    notes: Mapping[str, Any]
+    membership: Mapping[str, Any]
+
+    def index(self, number: int = 0) -> int:
+        """Return which process of the run it was; `number` where nobody knows."""
+        return self.notes.get("process", self.membership.get("process_id", number))
+
+    def count(self, number: int = 1) -> int:
+        """Return how many processes the run had; `number` where nobody knows."""
+        return self.notes.get("processes", self.membership.get("num_processes", number))
+
+    def spoken(self) -> list[str]:
+        """Return the lines in which it said itself what is wrong."""
+        return _SPOKEN.findall(self._text())
+
+    def blamed(self) -> list[int]:
+        """Return the processes because of which JAX ended this one."""
+        text = self._text()
+        silent = {int(task) for part in _SILENT.findall(text) for task in _TASK.findall(part)}
+        if silent:
+            return sorted(silent)
+        return [0] if _NO_COORDINATOR.search(text) else []
+
+    def _text(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What the parent says and exits with.
+
+    Args:
+      code: The exit code.
+      reasons: What happened, a line each.
+      run: The run's directory, where it goes on; None where it had not begun, or needs no word.
+      again: The command that continues it.
+    """
+
+    code: int
+    reasons: Sequence[str] = ()
+    run: pathlib.Path | None = None
+    again: str = ""
+
+    def lines(self, logs: pathlib.Path | None) -> list[str]:
+        """Return the lines to tell; what belongs to the run stands at the end of the last.
+
+        Args:
+          logs: Where the logs of the processes are.
+        """
+        if not self.reasons or self.code == errors.EXIT_BAD_INPUT:
+            return list(self.reasons)
+        last = self.reasons[-1]
+        if self.run is not None:
+            step = _saved_step(self.run)
+            saved = "nothing of the run is saved yet; start it again with"
+            if step is not None:
+                saved = f"the run is saved at step {step}; continue it with"
+            last += f"; {saved}: {self.again}"
+        if logs is not None:
+            last += f" (logs: {logs})"
+        return [*self.reasons[:-1], last]
+
+
+def judge(ends: Sequence[End]) -> Verdict:
+    """Return why processes ended.
+
+    Args:
+      ends: Those of this machine.
+    """
+    codes = [end.code for end in ends if end.code is not None]
+    if all(code in ORDERLY for code in codes):
+        return Verdict(max(codes))
+    notes: dict[str, Any] = {}
+    for end in ends:
+        notes |= end.notes
+    run = pathlib.Path(notes["run"]) if "run" in notes else None
+    again = notes.get("again", "")
+    if reasons := _died(ends):
+        return Verdict(errors.EXIT_BUG, reasons, run, again)
+    spoken = list(dict.fromkeys(line for end in ends for line in end.spoken()))
+    code = max(code for code in codes if code not in ORDERLY)
+    if not spoken:
+        spoken = [
+            f"process {end.index(number)} of {end.count(len(ends))} ended (exit code {end.code})"
+            for number, end in enumerate(ends)
+            if end.code not in (None, *ORDERLY)
+        ]
+    return Verdict(code, spoken, run, again)
+
+
+def _died(ends: Sequence[End]) -> list[str]:
+    """Return the line about the processes that ended without a word, if any did."""
+    count = ends[0].count(len(ends))
+    signals = {
+        end.index(number): -end.code
+        for number, end in enumerate(ends)
+        if end.code is not None and end.code < 0 and not end.blamed()
+    }
+    # A library may abort when another process is gone: that one comes first.
+    causes = {i: number for i, number in signals.items() if number != signal.SIGABRT} or signals
+    if causes:
+        dead = [f"process {i} of {count} ended (signal {n})" for i, n in causes.items()]
+        return [", ".join(dead)]
+    if told := {end.notes["lost"] for end in ends if "lost" in end.notes and end.blamed()}:
+        return sorted(told)[:1]
+    blamed = sorted({index for end in ends for index in end.blamed()})
+    named = [
+        f"process {index} of {count}" + (" (the coordinator)" if index == 0 else "")
+        for index in blamed
+    ]
+    return [f"{', '.join(named)} ended, or cannot be reached"] if named else []
+
+
+def read_notes(path: pathlib.Path) -> dict[str, Any]:
+    """Return what a process told its parent; empty where it told nothing.
+
+    Args:
+      path: The file of its notes.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+
+
+def _saved_step(run: pathlib.Path) -> int | None:
+    from luthier.checkpoint import Store
+
+    return Store(run / "checkpoints").latest()

@@ -1,0 +1,148 @@
+"""Attention by exchange: rows are shared out along their length, and meanwhile by heads.
+
+Shapes: B rows, L queries, S keys, H heads, G key and value heads, K head_dim.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from luthier.errors import BadInput, Problem
+from luthier.layers.attention.biases import Bias
+from luthier.layers.attention.cores import Core, EinsumAttention
+from luthier.layers.dropout import DropoutKeys
+from luthier.layers.positions import Tokens
+from luthier.parallel import Layout, current_layout
+
+
+@dataclasses.dataclass(frozen=True)
+class AllToAllAttention:
+    """The attention of another core, with whole rows and a part of the heads on each device.
+
+    Queries, keys and values come in by parts of the rows and are exchanged for heads; the result
+    is exchanged back. The core sees what it always sees, so its mask, caps, biases and dropout
+    hold. Key and value heads that are fewer than the devices are repeated. Where nothing shares
+    out the length, or it does not divide the rows (a decoder's new tokens), nothing is exchanged.
+
+    Args:
+      core: What attends.
+
+    Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.1.
+    """
+
+    core: Core = EinsumAttention()
+
+    def __call__(
+        self,
+        query_BLHK: jax.Array,
+        key_BSGK: jax.Array,
+        value_BSGK: jax.Array,
+        query: Tokens,
+        key: Tokens,
+        dropout: DropoutKeys | None = None,
+        bias: Bias | None = None,
+    ) -> jax.Array:
+        """Attend.
+
+        Args:
+          query_BLHK: [B, L, H, K].
+          key_BSGK: [B, S, G, K]; query head h uses key head h // (H / G).
+          value_BSGK: [B, S, G, K].
+          query: Positions and segments of the queries.
+          key: Positions and segments of the keys.
+          dropout: Keys of the queries at this site; None means no dropout.
+          bias: Makes what is added to the scaled scores; None means nothing.
+
+        Returns:
+          [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
+
+        Raises:
+          BadInput: The devices do not divide the heads.
+        """
+        layout = current_layout()
+        axes = () if layout is None else layout.mesh_axes("length")
+        places = 1 if layout is None else math.prod(layout.sizes[axis] for axis in axes)
+        lengths = query_BLHK.shape[1], key_BSGK.shape[1]
+        if layout is None or places == 1 or any(length % places for length in lengths):
+            return self.core(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
+        rows = layout.mesh_axes("batch")
+        if query_BLHK.shape[0] % math.prod(layout.sizes[axis] for axis in rows):
+            rows = ()
+        exchange = _Exchange(layout, rows, axes, layout.mesh_axes("heads"), places)
+        exchange.check(query_BLHK.shape[2])
+        context_BLHK = self.core(
+            exchange.for_heads(query_BLHK),
+            exchange.for_heads(key_BSGK),
+            exchange.for_heads(value_BSGK),
+            query,
+            key,
+            dropout,
+            bias,
+        )
+        return exchange.for_length(context_BLHK)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Exchange:
+    """Parts of rows for heads, and back, among the `places` devices of the mesh axes `axes`.
+
+    `rows` and `heads` are the mesh axes that share out rows and heads all the time. They are
+    mapped, too: the compiler would gather what it shares out itself before an exchange.
+    """
+
+    layout: Layout
+    rows: tuple[str, ...]
+    axes: tuple[str, ...]
+    heads: tuple[str, ...]
+    places: int
+
+    def check(self, num_heads: int) -> None:
+        """Refuse heads that the devices do not divide."""
+        sizes = {axis: self.layout.sizes[axis] for axis in (*self.heads, *self.axes)}
+        shards = math.prod(sizes.values())
+        if num_heads % shards:
+            mesh = " x ".join(f"{axis}={size}" for axis, size in sizes.items())
+            what = f"AllToAllAttention: {num_heads} heads cannot be exchanged over {mesh}"
+            what += f" = {shards} devices" if len(sizes) > 1 else ""
+            remedy = f"make num_heads a multiple of {shards}, or use RingAttention"
+            raise BadInput(Problem(what, remedy=remedy))
+
+    def for_heads(self, x_BLHK: jax.Array) -> jax.Array:
+        """Give away parts of the rows; heads are repeated until there is one for each device."""
+        shared = math.prod(self.layout.sizes[axis] for axis in self.heads)
+        x_BLHK = _repeated(x_BLHK, shared)
+
+        def exchange(x_BLHK: jax.Array) -> jax.Array:
+            x_BLHK = _repeated(x_BLHK, self.places)
+            return jax.lax.all_to_all(x_BLHK, self.axes, split_axis=2, concat_axis=1, tiled=True)
+
+        return self._run(exchange, *self._specs)(x_BLHK)
+
+    def for_length(self, x_BLHK: jax.Array) -> jax.Array:
+        """Give away heads."""
+
+        def exchange(x_BLHK: jax.Array) -> jax.Array:
+            return jax.lax.all_to_all(x_BLHK, self.axes, split_axis=1, concat_axis=2, tiled=True)
+
+        return self._run(exchange, *reversed(self._specs))(x_BLHK)
+
+    def _run(self, exchange: Any, given: PartitionSpec, found: PartitionSpec) -> Any:
+        return self.layout.shard_map(exchange, (*self.rows, *self.heads, *self.axes), given, found)
+
+    @property
+    def _specs(self) -> tuple[PartitionSpec, PartitionSpec]:
+        by_length = PartitionSpec(self.rows or None, self.axes, self.heads or None)
+        return by_length, PartitionSpec(self.rows or None, None, (*self.heads, *self.axes))
+
+
+def _repeated(x_BLHK: jax.Array, shards: int) -> jax.Array:
+    """Repeat heads, each as often, so that shards divide them."""
+    num_heads = x_BLHK.shape[2]
+    times = math.lcm(num_heads, shards) // num_heads
+    return x_BLHK if times == 1 else jnp.repeat(x_BLHK, times, axis=2)

@@ -1,0 +1,47 @@
+import json
+import sys
+
+import jax
+import pytest
+
+from luthier.cli.hosts.joining import joined
+from luthier.cli.hosts.options import Process
+from luthier.errors import DataError, Problem
+from luthier.parallel import distributed
+
+
+@pytest.fixture
+def calls(monkeypatch, tmp_path):
+    """Return what is asked of the others, who are not there."""
+    found = []
+    monkeypatch.setenv("LUTHIER_NOTES", str(tmp_path / "notes.json"))
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.1:1")
+    monkeypatch.setattr(distributed, "join", found.append)
+    monkeypatch.setattr(distributed, "farewell", found.append)
+    monkeypatch.setattr(jax.distributed, "shutdown", lambda: found.append("left"))
+    return found
+
+
+def test_it_joins_tells_its_parent_and_leaves(calls, tmp_path):
+    stdout = sys.stdout
+    with joined(Process({"num_processes": 2, "process_id": 0})):
+        assert sys.stdout is stdout
+    assert calls == [distributed.Membership("10.0.0.1:1", 2, 0), "left"]
+    assert json.loads((tmp_path / "notes.json").read_text()) == {"process": 0, "processes": 1}
+
+
+def test_whoever_fails_tells_the_others_why_and_does_not_wait_for_them(calls):
+    with pytest.raises(DataError), joined(Process()):
+        raise DataError([Problem("no file", "data"), Problem("nor another")])
+    assert calls[1:] == ["data: no file nor another"]
+    with pytest.raises(KeyboardInterrupt), joined(Process()):
+        raise KeyboardInterrupt
+    assert calls[3:] == ["KeyboardInterrupt()"]
+
+
+def test_a_failed_collective_becomes_the_end_of_the_other_process(calls, monkeypatch):
+    lost = distributed.ProcessLost("process 1 of 2 ended: the disk is full")
+    monkeypatch.setattr(distributed, "explain", lambda error: lost)
+    with pytest.raises(distributed.ProcessLost), joined(Process()):
+        raise RuntimeError("gloo")
+    assert calls[1:] == [str(lost)]

@@ -1,0 +1,107 @@
+import argparse
+
+import pytest
+
+from luthier.cli.arguments import Parser, Problems
+from luthier.cli.hosts import options
+from luthier.errors import BadInput
+
+
+def _read(*words):
+    parser = Parser(prog="luthier train")
+    parser.add_argument("--devices")
+    options.add_arguments(parser)
+    arguments, unknown = parser.parse(words)
+    problems = Problems(unknown)
+    found = options.read(arguments, problems)
+    problems.raise_any()
+    return found
+
+
+def test_without_an_option_one_process_trains():
+    assert _read("--devices", "cpu:8") == []
+
+
+def test_a_host_says_which_process_it_is():
+    words = ("--coordinator", "10.0.0.1:8476", "--num-processes", "2", "--process-id", "1")
+    membership = {
+        "coordinator_address": "10.0.0.1:8476",
+        "num_processes": 2,
+        "process_id": 1,
+    }
+    assert _read(*words, "--devices", "cpu:4") == [options.Process(membership, "cpu:4")]
+
+
+def test_what_is_detected_is_left_open():
+    assert _read("--distributed") == [options.Process()]
+
+
+def test_processes_of_one_machine_share_its_devices():
+    first, second = _read("--processes", "2", "--devices", "cpu:8")
+    assert (first.devices, second.devices) == ("cpu:4", "cpu:4")
+    assert (first.membership["process_id"], second.membership["process_id"]) == (0, 1)
+    address = first.membership["coordinator_address"]
+    assert address == second.membership["coordinator_address"]
+    assert address.startswith("127.0.0.1:")
+    assert first.environment == {"JAX_COORDINATOR_BIND_ADDRESS": address}
+    assert "local_device_ids" not in first.membership
+
+
+def test_each_of_them_sees_gpus_of_its_own():
+    found = _read("--processes", "2", "--devices", "gpu:4")
+    assert [process.membership["local_device_ids"] for process in found] == [[0, 1], [2, 3]]
+    assert {process.devices for process in found} == {"gpu"}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["--processes", "2", "--distributed"],
+            "--processes, --coordinator and --distributed are three ways to the same; leave out "
+            "all but one",
+        ),
+        (
+            ["--coordinator", "10.0.0.1:8476", "--process-id", "0"],
+            "--num-processes is missing; give --coordinator, --num-processes, --process-id",
+        ),
+        (
+            ["--coordinator", "10.0.0.1", "--process-id", "0", "--num-processes", "2"],
+            "cannot read --coordinator '10.0.0.1'; write it as 10.0.0.1:8476",
+        ),
+        (
+            ["--coordinator", "10.0.0.1:1", "--process-id", "2", "--num-processes", "2"],
+            "there is no process 2 of 2; processes are counted from 0: the last of 2 is 1",
+        ),
+        (
+            ["--processes", "3", "--devices", "cpu:8"],
+            "3 processes cannot share cpu:8; give --devices cpu:N or gpu:N, N a multiple of 3",
+        ),
+        (
+            ["--processes", "2"],
+            "2 processes cannot share devices that are not counted; give --devices cpu:N or "
+            "gpu:N, N a multiple of 2",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(words, line):
+    with pytest.raises(BadInput) as refusal:
+        _read(*words)
+    assert str(refusal.value) == line
+
+
+def test_a_child_reads_what_its_parent_wrote(monkeypatch):
+    process = options.Process({"num_processes": 2, "process_id": 1}, "cpu:4", {"ELSE": "1"})
+    monkeypatch.delenv(options.VARIABLE, raising=False)
+    assert options.of_child() is None
+    variables = process.variables()
+    assert variables.pop("ELSE") == "1"
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    assert options.of_child() == options.Process({"num_processes": 2, "process_id": 1}, "cpu:4")
+
+
+def test_the_options_stand_in_a_group_of_their_own():
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    assert "several processes:" in parser.format_help()

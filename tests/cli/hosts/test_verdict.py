@@ -1,0 +1,113 @@
+import pytest
+
+from luthier.cli.hosts.verdict import End, judge
+
+SILENT = """\
+E1122 00:43:39.463327 coordination_service_agent.cc:289] Polled an error from the service.
+F1122 00:43:39.463515 client.h:80] Terminating process because the JAX distributed service detected
+fatal errors. UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):
+{}
+The tasks have crashed. Check the task logs for an earlier error, or scheduler events.
+
+RPC: /xla.coordination.CoordinationService/PollForError
+*** Check failure stack trace: ***
+    @     0x7f63c1e40634  absl::lts_20260107::log_internal::LogMessage::SendToLog()
+"""
+NO_COORDINATOR = """\
+F1122 00:43:31.378293 client.h:80] Terminating process. absl::Status: UNAVAILABLE: Failed to send RPC to \
+coordination service. Either the leader task was preempted/died/restarted unexpectedly.
+"""  # noqa: E501
+
+
+@pytest.fixture
+def end(tmp_path):
+    """Return a function from a process, its exit code and its log to how it ended."""
+
+    def make(index, code, log="", count=2, **notes):
+        path = tmp_path / f"process-{index}.log"
+        path.write_text(log)
+        membership = {"process_id": index, "num_processes": count}
+        return End(code, path, notes, membership)
+
+    return make
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return the notes about a run that is saved at step 20."""
+    saved = tmp_path / "run" / "checkpoints" / "20"
+    saved.mkdir(parents=True)
+    (saved / "commit.json").write_text("{}")
+    return {"run": str(tmp_path / "run"), "again": "luthier train configs.lm.quickstart"}
+
+
+@pytest.mark.parametrize("code", [0, 75, 130])
+def test_an_end_together_needs_no_word(end, code):
+    found = judge([end(0, code), end(1, code)])
+    assert (found.code, found.lines(None)) == (code, [])
+
+
+def test_the_killed_process_is_named_with_what_is_saved(end, run, tmp_path):
+    found = judge([end(0, None, **run), end(1, -9)])
+    assert found.code == 1
+    assert found.lines(tmp_path / "logs") == [
+        "process 1 of 2 ended (signal 9); the run is saved at step 20; continue it with: luthier "
+        f"train configs.lm.quickstart (logs: {tmp_path / 'logs'})"
+    ]
+
+
+def test_before_the_first_save_it_is_to_be_started_again(end, tmp_path):
+    notes = {"run": str(tmp_path / "run"), "again": "luthier train tiny"}
+    found = judge([end(0, -9, **notes), end(1, None)])
+    assert found.lines(None) == [
+        "process 0 of 2 ended (signal 9); nothing of the run is saved yet; start it again with: "
+        "luthier train tiny"
+    ]
+
+
+@pytest.mark.parametrize("names", ["3", "/job:jax_worker/replica:0/task:3"])
+def test_whom_jax_names_is_blamed_and_not_whom_it_ended(end, run, names):
+    found = judge([end(1, -6, SILENT.format(names), count=4, **run)])
+    assert found.code == 1
+    assert found.reasons == ["process 3 of 4 ended, or cannot be reached"]
+    assert len(found.lines(None)) == 1
+
+
+def test_without_the_coordinator_the_others_blame_it(end):
+    found = judge([end(1, -6, NO_COORDINATOR)])
+    assert found.lines(None) == ["process 0 of 2 (the coordinator) ended, or cannot be reached"]
+
+
+def test_a_process_that_was_seen_to_die_comes_before_what_the_others_say(end):
+    found = judge([end(0, -9), end(1, -6, NO_COORDINATOR)])
+    assert found.lines(None) == ["process 0 of 2 ended (signal 9)"]
+
+
+def test_bad_input_of_all_is_told_once(end, run):
+    log = "a warning\nluthier: optimizer.b2: 3 is too much\nluthier: no data\n"
+    found = judge([end(0, 2, log, **run), end(1, 2, log)])
+    assert found.code == 2
+    assert found.lines(None) == ["optimizer.b2: 3 is too much", "no data"]
+
+
+def test_a_process_that_ends_in_silence_is_named(end):
+    found = judge([end(0, None), end(1, 1, "Fatal Python error\n")])
+    assert found.lines(None) == ["process 1 of 2 ended (exit code 1)"]
+
+
+def test_which_process_it_was_may_be_known_by_its_notes_only(tmp_path):
+    (tmp_path / "log").write_text("")
+    found = judge([End(-11, tmp_path / "log", {"process": 5, "processes": 8}, {})])
+    assert found.lines(None) == ["process 5 of 8 ended (signal 11)"]
+
+
+def test_what_a_process_heard_of_another_comes_before_whom_jax_names(end):
+    lost = "process 0 of 2 ended: the disk is full"
+    found = judge([end(1, -6, NO_COORDINATOR, lost=lost)])
+    assert found.lines(None) == [lost]
+
+
+def test_an_abort_beside_a_kill_is_what_came_of_it(end):
+    found = judge([end(0, -6, "terminate called: Gloo all-reduce failed\n"), end(1, -9)])
+    assert found.lines(None) == ["process 1 of 2 ended (signal 9)"]
+    assert judge([end(0, -6), end(1, None)]).lines(None) == ["process 0 of 2 ended (signal 6)"]

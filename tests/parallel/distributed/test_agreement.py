@@ -1,0 +1,67 @@
+import pytest
+
+from luthier.errors import BadInput, DataError, Problem
+from luthier.parallel.distributed import agree, decided, differences, together
+
+REMEDY = "start all hosts with the same command, source and versions"
+
+
+def test_each_process_that_differs_is_named_with_what_it_differs_in():
+    found = differences(
+        [
+            {"the version of jax": "0.10.2", "the source of luthier": "aa"},
+            {"the version of jax": "0.10.2", "the source of luthier": "aa"},
+            {"the version of jax": "0.11.0", "the source of mine": "bb"},
+        ]
+    )
+    assert list(map(str, found)) == [
+        "process 2 of 3 differs in the version of jax: 0.11.0, where process 0 has 0.10.2; "
+        + REMEDY,
+        "process 2 of 3 differs in the source of luthier: nothing, where process 0 has aa; "
+        + REMEDY,
+        "process 2 of 3 differs in the source of mine: bb, where process 0 has nothing; " + REMEDY,
+    ]
+
+
+def test_all_processes_refuse_what_one_has_of_its_own(processes):
+    assert processes(3, lambda index: agree({"a": "1"})) == [None] * 3
+    for error in processes(2, lambda index: agree({"a": str(index)})):
+        assert isinstance(error, BadInput)
+        assert str(error) == f"process 1 of 2 differs in a: 1, where process 0 has 0; {REMEDY}"
+    agree({"alone": "whatever"})
+
+
+def test_bad_input_of_one_process_ends_all(processes):
+    def several(index):
+        with together():
+            if index == 1:
+                raise DataError([Problem("there is no file", "data"), Problem("nor another")])
+        return "went on"
+
+    first, second = processes(2, several)
+    assert type(first) is BadInput
+    assert str(first) == (
+        "process 1 of 2 says: data: there is no file\nprocess 1 of 2 says: nor another"
+    )
+    assert type(second) is DataError
+    assert str(second) == "data: there is no file\nnor another"
+
+
+def test_alone_bad_input_is_raised_as_it_is():
+    with together():
+        pass
+    with pytest.raises(DataError, match="no file"), together():
+        raise DataError("no file")
+
+
+def test_the_primary_decides_also_against(processes):
+    assert processes(2, lambda index: decided(lambda: [index, "here"])) == [[0, "here"]] * 2
+
+    def refuse():
+        raise DataError(Problem("no", "data"))
+
+    first, second = processes(2, lambda index: decided(refuse))
+    assert type(first) is DataError
+    assert type(second) is BadInput
+    assert str(first) == str(second) == "data: no"
+    assert decided(lambda: "alone") == "alone"

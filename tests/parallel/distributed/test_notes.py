@@ -1,0 +1,18 @@
+from luthier.parallel.distributed import Notes, notes, tell_parent
+
+
+def test_notes_are_added_and_read(tmp_path, monkeypatch):
+    kept = Notes(tmp_path / "process-0.json")
+    assert kept.read() == {}
+    monkeypatch.setenv(notes.VARIABLE, str(kept.path))
+    tell_parent(run="runs/a/b", process=1)
+    tell_parent(process=0)
+    assert kept.read() == {"run": "runs/a/b", "process": 0}
+    assert [path.name for path in tmp_path.iterdir()] == ["process-0.json"]
+
+
+def test_without_a_parent_nobody_is_told(tmp_path, monkeypatch):
+    monkeypatch.delenv(notes.VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    tell_parent(run="runs/a/b")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,37 @@
+import pytest
+
+from luthier import graph as graphs
+from luthier.parallel import distributed
+from luthier.train.processes import check_devices, check_same, facts
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Return what is compared, as in several processes."""
+    found = []
+    monkeypatch.setattr(distributed, "is_several", lambda: True)
+    monkeypatch.setattr(distributed, "agree", lambda facts: found.append(dict(facts)))
+    return found
+
+
+def test_the_experiment_the_versions_and_the_source_are_compared(told, tiny, tmp_path):
+    graph = tiny(tmp_path)
+    check_same(graph, ["configs"])
+    (found,) = told
+    assert found["the experiment"] == graphs.fingerprint(graph, kind="record")[:12]
+    assert {"the version of jax", "the version of luthier", "the version of Python"} <= set(found)
+    assert {"the source of luthier", "the source of configs"} <= set(found)
+    check_same(graphs.apply(graph, ["checkpoints.every.count=6"]))
+    assert told[1]["the experiment"] != found["the experiment"]
+
+
+def test_devices_are_compared(told):
+    check_devices()
+    assert told == [{"its devices": "8 x cpu"}]
+
+
+def test_one_process_has_nothing_to_compare(monkeypatch):
+    monkeypatch.setattr(distributed, "agree", lambda facts: pytest.fail("compared"))
+    monkeypatch.setattr(facts, "read_source", lambda packages: pytest.fail("read"))
+    check_same(None)
+    check_devices()
