@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from luthier.parallel import Mesh, make_mesh
+from luthier.parallel import Mesh, distributed, make_mesh
 from luthier.train.feed import Feed
+from luthier.train.processes import Agreed, Agreeing
 
 ROWS = 8
 
@@ -92,3 +93,35 @@ def test_no_thread_is_left():
     feed.next()
     feed.close()
     assert not [t for t in threading.enumerate() if t.name == "luthier-feed"]
+
+
+def test_every_batch_brings_what_all_processes_agreed_on(monkeypatch):
+    def exchange(self, mine, decide, give_up):
+        return decide([mine, (3, "preempted")])
+
+    monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
+    feed = _feed(Counting(), agreeing=Agreeing(lambda: None))
+    fed = feed.next()
+    assert fed.agreed == Agreed((ROWS - 1) * 2 + 3, 0.0, "preempted")
+    assert fed.tokens == fed.agreed.tokens
+    feed.close()
+
+
+def test_closing_does_not_wait_for_processes_that_are_closing_too(monkeypatch):
+    waiting = threading.Event()
+
+    def exchange(self, mine, decide, give_up):
+        if not waiting.is_set() and self._number == 0:
+            self._number = 1
+            return decide([mine])
+        waiting.set()
+        while not give_up():
+            pass
+        raise distributed.GaveUp
+
+    monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
+    feed = _feed(Counting(), agreeing=Agreeing(lambda: None))
+    assert _number(feed.next()) == 1
+    assert waiting.wait(10)
+    feed.close()
+    assert feed.get_state() == {"index": 1}

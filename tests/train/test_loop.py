@@ -1,5 +1,6 @@
 import math
 
+from luthier import train
 from luthier.durations import Progress
 from luthier.train.early_stopping import Patience
 from luthier.train.loop import Position
@@ -13,3 +14,14 @@ def test_a_position_survives_a_checkpoint():
         again = Position.from_dict(position.to_dict())
         assert again.to_dict() == position.to_dict()
         assert math.isnan(again.patience.best) == math.isnan(position.patience.best)
+
+
+def test_a_rhythm_in_seconds_is_kept(tiny, tmp_path):
+    often = "checkpoints.every:=luthier.durations.Seconds(1e-6)"
+    more = ("training.steps=6", "optimizer.learning_rate.warmup_steps=1", "evaluations:={}")
+    result = train.run(tiny(tmp_path, often, "checkpoints.keep_latest=10", *more))
+    saved = sorted(
+        int(path.parent.name) for path in result.directory.glob("checkpoints/*/commit.json")
+    )
+    # What the first step took is known two steps later, and counts from the next one on.
+    assert saved == [4, 5, 6]

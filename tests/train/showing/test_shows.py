@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from luthier import train
+from luthier.durations import Steps
 from luthier.errors import BadInput
 from luthier.records import Histogram, Image, Sample, read_events
 from luthier.train.showing import Shows
@@ -69,7 +70,7 @@ class _Program:
 
 
 def test_images_of_the_batch_are_side_by_side():
-    from luthier.durations import Progress, Steps
+    from luthier.durations import Progress
     from luthier.records import Images, Records
 
     events = []
@@ -91,3 +92,18 @@ def test_tiles_use_the_whole_range():
     corners = [grid[0, 0, 0], grid[0, 3, 0], grid[2, 0, 0], grid[2, 3, 0]]
     assert corners == [0, 128, 255, 0]
     assert (tile(np.ones((1, 2, 2, 1))) == 0).all()
+
+
+def test_several_processes_refuse_what_only_one_can_show(monkeypatch):
+    from luthier.records import Records, Samples
+    from luthier.train.showing import shows
+
+    monkeypatch.setattr(shows.hosts, "process_count", lambda: 2)
+    monkeypatch.setattr(shows, "can_generate", lambda program: True)
+    records = Records(samples=Samples(every=Steps(4)))
+    with pytest.raises(BadInput) as caught:
+        shows.check_shows(_Program(records))
+    assert str(caught.value) == (
+        "records.samples: cannot be shown while several processes train; set records.samples=None"
+    )
+    shows.check_shows(_Program(Records()))

@@ -160,15 +160,14 @@ def _dry_run(graph: Any, devices: list[Any]) -> int:
     from luthier.parallel import format_bytes
 
     plan = plans.make(graph, devices)
-    mesh = ", ".join(f"{axis} {size}" for axis, size in plan.program.sizes.items())
-    trained = (
-        ""
-        if plan.trained_parameters == plan.parameters
-        else (f", {plan.trained_parameters:,} of them trained,")
-    )
+    sizes = plan.program.sizes.items()
+    mesh = ", ".join(f"{axis} {size}" for axis, size in sizes if size != 1)
+    counts = {"trained": plan.trained_parameters, "active for each token": plan.active_parameters}
+    parts = [f"{n:,} of them {what}" for what, n in counts.items() if n != plan.parameters]
     lines = [
-        f"{plan.parameters:,} parameters{trained} on "
-        f"{len(devices)} x {devices[0].device_kind} ({mesh})",
+        f"{plan.parameters:,} parameters{''.join(f', {part}' for part in parts)}"
+        f"{',' if parts else ''} on {len(devices)} x {devices[0].device_kind}"
+        f"{f' ({mesh})' if mesh else ''}",
         f"{plan.tokens_per_step:,} tokens and {plan.model_flops.full:.3g} model FLOPs a step",
         "bytes on each device: "
         + ", ".join(f"{kind} {format_bytes(size)}" for kind, size in plan.bytes_per_device.items()),

@@ -96,7 +96,11 @@ def is_several() -> bool:
 
 
 def gather(value: Any) -> list[Any]:
-    """Return the values of all processes, in their order; all of them call this."""
+    """Return the values of all processes, in their order; all of them call this.
+
+    Args:
+      value: What this process has to say; JSON values.
+    """
     return _rounds.exchange(value, list)
 
 
