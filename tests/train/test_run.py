@@ -283,7 +283,7 @@ def test_what_a_step_raises_is_recorded_by_the_run(tiny, tmp_path):
 def test_it_trains_on_the_devices_that_it_is_given(tiny, tmp_path):
     result = train.run(tiny(tmp_path, "parallelism.mesh.fsdp=2"), devices=jax.devices()[:4])
     plan = json.loads((result.directory / "plan.json").read_text())
-    assert plan["mesh"] == {"data": 2, "fsdp": 2, "tensor": 1}
+    assert {axis: n for axis, n in plan["mesh"].items() if n > 1} == {"data": 2, "fsdp": 2}
     assert plan["devices"]["count"] == 4
     _, metrics = train.evaluate_run(str(result.directory), devices=jax.devices()[:1])
     for metric, value in metrics["held_out"].items():
