@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GOLDENS = ROOT / "tests" / "configs" / "goldens"
 SETTINGS = "settings"
 COMMAND = "python tools/update_goldens.py"
-WIDTH = 400
+WIDTH = 1000
 
 
 def references() -> list[str]:

@@ -3,8 +3,7 @@
 python tools/update_images.py                          # the diff
 python tools/update_images.py --study studies/NAME     # and the matrix and the report of a study
 
-Needs Debian's chromium and `pip install playwright`. The pictures are in
-framework/luthier/pages/images.
+Needs Debian's chromium and `pip install playwright`. The pictures are in tools/pages/images.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import tempfile
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-IMAGES = ROOT / "framework" / "luthier" / "pages" / "images"
+IMAGES = ROOT / "tools" / "pages" / "images"
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
 MOST_BYTES = 200_000
 

@@ -99,9 +99,10 @@ def test_a_factored_state_keeps_the_mesh_axes_that_remain():
     spec = {n.partition("stages/")[2]: p.spec for n, p in placements.items()}
     own = placements["parameters/blocks.mlp.up.kernel"]
     assert own.spec == jax.P(None, "fsdp", "tensor")
-    # Of (layers, embed, mlp) rows have lost mlp, the larger, and columns embed.
+    # Of (layers, embed, mlp) rows have lost mlp, the larger, and columns embed, with which FSDP
+    # goes; it takes the other dimension then, so that every device holds its part only.
     assert spec["1/rows/blocks.mlp.up.kernel"] == jax.P(None, "fsdp")
-    assert spec["1/columns/blocks.mlp.up.kernel"] == jax.P(None, "tensor")
+    assert spec["1/columns/blocks.mlp.up.kernel"] == jax.P(None, ("tensor", "fsdp"))
 
 
 def test_square_states_are_sharded_along_one_side():
@@ -111,7 +112,7 @@ def test_square_states_are_sharded_along_one_side():
     start = "optimizer/stages/1/parts/matrices/"
     name = "blocks.attention.query.kernel"
     assert placements[f"{start}left/{name}"].spec == jax.P(None, "fsdp", None)
-    assert placements[f"{start}right_map/{name}"].spec == jax.P(None, "tensor", None)
+    assert placements[f"{start}right_map/{name}"].spec == jax.P(None, ("tensor", "fsdp"), None)
     assert placements[f"{start}first_moment/{name}"].spec == jax.P(None, "fsdp", "tensor", None)
 
 

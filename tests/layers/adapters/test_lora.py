@@ -93,7 +93,8 @@ def test_merged_stacks_equal_those_with_adapters(stack):
         return stack.apply(blocks, lambda layer, i, x, _: (layer(x, tokens), None), x)[0]
 
     with jax.default_matmul_precision("highest"):
-        np.testing.assert_allclose(run(plain), run(adapted), rtol=1e-5, atol=1e-5)
+        merged, expected = np.asarray(run(plain)), np.asarray(run(adapted))
+    assert np.linalg.norm(merged - expected) <= 1e-6 * np.linalg.norm(expected)
 
 
 def test_parameters_are_named_and_carry_axes():

@@ -50,6 +50,9 @@ DTYPES = {
 }
 """Dtypes by the names that people use, and their names in `jax.numpy`."""
 
+_NAMED_WHOLE = ("recipes",)
+"""Rooms whose exports are no bare names in values: `fsdp`, `tensor`, `data` are text there."""
+
 _PLAIN = (bool, int, float, str, tuple, list, dict, type(None))
 
 
@@ -100,7 +103,7 @@ def _find(
         return _follow(import_module(f"luthier.{head}"), head, rest)
     if not rest:
         for room in rooms:
-            if head in _exported(room):
+            if room not in _NAMED_WHOLE and head in _exported(room):
                 return getattr(import_module(f"luthier.{room}"), head)
     full = [*SHORT.get(head, head).split("."), *rest]
     # A bare word is never a module: `steps=abc` does not mean Python's abc.

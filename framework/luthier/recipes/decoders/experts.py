@@ -8,7 +8,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier import layers, models
-from luthier.graph import multiply, value
+from luthier.graph import copy_graph, multiply, value
 
 
 def with_experts(
@@ -32,7 +32,7 @@ def with_experts(
 
     Source: shared experts: Dai et al. 2024, arXiv 2401.06066, section 3.2.
     """
-    graph = copy.deepcopy(graph)
+    graph = copy_graph(graph)
     expert = graph.block.mlp
     projection = fdl.Partial(layers.Linear, kernel=expert.up.kernel)
     shared = None
