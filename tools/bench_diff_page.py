@@ -51,7 +51,7 @@ SCROLL = """async (FRAMES) => {
 
 def comparison(nodes: int) -> dict[str, Any]:
     """Return the comparison of two graphs of so many nodes, of which every hundredth changed."""
-    from luthier.graph.compare.changes import Change, Row
+    from luthier.graph.compare.changes import Change, Row, flat
 
     changes: list[Any] = []
     rows = [Row(0, "", "", "", "Experiment", "Experiment", None, True)]
@@ -66,7 +66,7 @@ def comparison(nodes: int) -> dict[str, Any]:
             if number % 100 == 0 and name == "num_heads":
                 index, after = len(changes), "16"
                 change = Change("changed", f"{path}.{name}", "", before, after, (8, 16))
-                changes.append({**vars(change), "ratio": 2.0, "difference": 8})
+                changes.append({**flat(change), "ratio": 2.0, "difference": 8})
             at = f"{path}.{name}"
             rows.append(Row(depth + 1, at, at, name, before, after, index))
     words = [f"{change['path']}=16" for change in changes]

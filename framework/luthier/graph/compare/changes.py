@@ -222,7 +222,7 @@ class Comparison:
         changes = []
         for index, change in enumerate(self.changes):
             data = {
-                **_flat(change),
+                **flat(change),
                 "ratio": change.ratio,
                 "difference": change.difference,
                 "override": said.words.get(index),
@@ -256,8 +256,12 @@ def line_of(kind: str, path: str, path_before: str, what: str, origin: str) -> s
     return f"{_MARKS.get(kind, '~')} {where}: {what}{f'  [{origin}]' if origin else ''}"
 
 
-def _flat(change: Change) -> dict[str, Any]:
-    """Return the fields of a change, without groups."""
+def flat(change: Change) -> dict[str, Any]:
+    """Return the fields of a change as JSON has them, without groups.
+
+    Args:
+      change: A change.
+    """
     data = dataclasses.asdict(change)
     for name in ("value", "origin"):
         before, after = data.pop(f"{name}s")
