@@ -5,6 +5,7 @@ Shapes: B rows, L length, D embed, E experts, K choices of a token.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import Any, ClassVar
 
@@ -24,6 +25,7 @@ from luthier.layers.positions import Tokens
 class Mixture(nnx.Module):
     """A feed-forward layer that sends tokens to experts, and so must know which are padding."""
 
+    @abc.abstractmethod
     def __call__(
         self,
         x_BLD: jax.Array,
@@ -37,7 +39,6 @@ class Mixture(nnx.Module):
           tokens: Which tokens are padding, of segment 0; None means none.
           dropout: Keys of the tokens at this site; None means no noise.
         """
-        raise NotImplementedError
 
 
 def feed_forward(
