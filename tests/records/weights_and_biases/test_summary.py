@@ -25,8 +25,9 @@ def test_wandb_takes_a_summary_offline_and_a_second_one_replaces_it(
     tmp_path, monkeypatch, read_wandb
 ):
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.chdir(tmp_path.parent)
     (tmp_path / "report.html").write_text("<p>a report</p>")
-    summary = _summary(pages={"report": str(tmp_path / "report.html")})
+    summary = _summary(pages={"report": f"{tmp_path.name}/report.html"})  # as a command has it
     ids = set()
     for _ in range(2):
         mirrored = records.mirror_summary(records.Wandb(tags=("a",)), tmp_path, summary)

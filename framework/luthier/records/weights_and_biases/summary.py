@@ -85,7 +85,9 @@ def mirror_summary(node: Wandb, directory: pathlib.Path, summary: Summary) -> Mi
     earlier = read_json(directory / SETTINGS_FILE, default={})
     fields["id"] = earlier.get("id") or os.urandom(4).hex()
     write_json(directory / SETTINGS_FILE, fields)
-    write_json(folder / FILE, dataclasses.asdict(summary))
+    # Absolute, because the process that reads them has a folder of its own.
+    pages = {title: str(pathlib.Path(page).resolve()) for title, page in summary.pages.items()}
+    write_json(folder / FILE, dataclasses.asdict(summary) | {"pages": pages})
     words = [str(directory.resolve()), "--mode", mode]
     what = f"W&B cannot mirror {directory}"
     try:
