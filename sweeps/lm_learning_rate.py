@@ -2,7 +2,7 @@
 
 Command: luthier sweep sweeps.lm_learning_rate
 Hardware: 2 CPU cores, under 5 minutes.
-Expected: not measured yet.
+Expected: 16 trials, the best below 3.1 nats per byte on held_out (3.036 on 2026-11-22), in 80 s.
 """
 
 from __future__ import annotations
