@@ -6,6 +6,8 @@ import ast
 import subprocess
 import sys
 
+import pytest
+
 # Libraries are loaded once; each module is then imported first in a child of its own.
 IMPORT_EACH_FIRST = """
 import contextlib, importlib, os, sys, traceback, warnings
@@ -37,11 +39,21 @@ def _python(*arguments, cwd=None):
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd)
 
 
-def test_every_module_imports_alone_with_warnings_as_errors(modules):
-    """Every module is imported first, before any other of the package: circles show."""
-    names = [m.import_name for m in modules if m.path.name != "__main__.py"]
+def _imported_first(modules, chosen):
+    names = [m.import_name for m in modules if m.path.name != "__main__.py" and chosen(m.path)]
+    assert names
     done = _python("-W", "error", "-c", IMPORT_EACH_FIRST, *names)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+
+
+def test_every_room_imports_alone_with_warnings_as_errors(modules):
+    """Every package is imported first, before any other of ours: circles show."""
+    _imported_first(modules, lambda path: path.name == "__init__.py")
+
+
+@pytest.mark.slow
+def test_every_module_imports_alone_with_warnings_as_errors(modules):
+    _imported_first(modules, lambda path: path.name != "__init__.py")
 
 
 def _loaded_by(statement: str) -> set[str]:

@@ -64,10 +64,12 @@ def test_logits_and_cache_of_3(assert_equals_golden, stack):
     assert_equals_golden("gemma3", graph)
 
 
+@pytest.mark.slow
 def test_trains(assert_trains):
     assert_trains(gemma(**SHRUNK, hidden_dim=24, num_layers=2, pad_to_multiple=8))
 
 
+@pytest.mark.slow
 def test_2_trains(assert_trains):
     graph = gemma2(**SHRUNK, hidden_dim=24, num_layers=3, window=9, pad_to_multiple=8)
     assert_trains(graph)

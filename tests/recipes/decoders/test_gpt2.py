@@ -23,6 +23,7 @@ def test_logits_and_cache(assert_equals_golden):
     assert_equals_golden("gpt2", gpt2(**TINY, hidden_dim=40))
 
 
+@pytest.mark.slow
 def test_trains(assert_trains):
     sizes = {"vocab_size": 258, "max_length": 32, "dim": 16, "num_layers": 2, "num_heads": 4}
     assert_trains(gpt2(**sizes, pad_to_multiple=8))

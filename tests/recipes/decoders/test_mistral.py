@@ -1,3 +1,5 @@
+import pytest
+
 from luthier.recipes.decoders import mistral, mistral_7b
 
 SIZES = {"num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "hidden_dim": 40}
@@ -12,5 +14,6 @@ def test_logits_and_cache(assert_equals_golden):
     assert_equals_golden("mistral", graph)
 
 
+@pytest.mark.slow
 def test_trains(assert_trains):
     assert_trains(mistral(window=9, vocab_size=258, dim=16, **SIZES, pad_to_multiple=8))

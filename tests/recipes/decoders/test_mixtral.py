@@ -1,5 +1,6 @@
 import jax
 import numpy as np
+import pytest
 from flax import nnx
 
 from luthier.layers.experts import ACTIVE_SHARE
@@ -32,5 +33,6 @@ def test_experts_are_of_the_initializer_of_the_others(abstract):
     assert len(jax.tree.leaves(told)) == 13
 
 
+@pytest.mark.slow
 def test_trains(assert_trains):
     assert_trains(mixtral(vocab_size=258, dim=16, **SIZES, pad_to_multiple=8))

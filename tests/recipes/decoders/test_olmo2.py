@@ -23,5 +23,6 @@ def test_logits_and_cache(assert_equals_golden):
     assert_equals_golden("olmo2", olmo2(vocab_size=61, dim=24, rotary_base=500.0, **SIZES))
 
 
+@pytest.mark.slow
 def test_trains(assert_trains):
     assert_trains(olmo2(vocab_size=258, dim=16, **SIZES, pad_to_multiple=8))

@@ -37,6 +37,7 @@ def test_logits_and_cache_of_3(assert_equals_golden):
     assert_equals_golden("qwen3", qwen3(**TINY, **SIZES, head_dim=8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [qwen2, qwen3])
 def test_trains(recipe, assert_trains):
     assert_trains(recipe(vocab_size=258, dim=16, **SIZES, pad_to_multiple=8))

@@ -33,6 +33,7 @@ def test_depth_costs_no_parameters(num_parameters):
     assert num_parameters(albert(**sizes, num_layers=12, num_groups=3)) > many
 
 
+@pytest.mark.slow
 def test_trains(assert_trains, text_batch):
     task = fdl.Config(tasks.MaskedModelling, mask_token=61, vocab_size=62, rate=0.3)
     model = albert(**TINY, hidden_dim=24, num_layers=4, num_groups=2, dropout=0.1)
