@@ -76,6 +76,20 @@ segments, which travel with the keys.
 What a mesh axis does not divide is refused before anything is compiled, with the parameter, the
 rule and the remedy. A vocabulary is padded by its own layer: `model.embedding.pad_to_multiple=8`.
 
+## Nothing moves unasked
+
+With automatic axes, the default, the compiler moves what it must. With explicit ones the program
+says every layout, and a layer that leaves one open is refused while it is traced:
+
+    luthier train configs.lm.quickstart 'fiddler:fsdp(4)' 'fiddler:tensor(2)' \\
+        parallelism.mesh.axis_type=EXPLICIT
+
+Dense models train so, with the same results. A test looks through the traced step of each mesh:
+all that is laid out anew is a parameter that `fsdp` shares out, where a layer uses it, and the keys
+of rows that `sequence` shares out. A layer of your own says the layout of a product that sums over
+a dimension which devices share out by `luthier.parallel.result_sharding`. Pipelines, dropless
+experts, `ring` and `all_to_all` need automatic axes.
+
 ## Several slices
 
 Within a slice devices are close; between slices the network is slow. An axis may go on across

@@ -17,6 +17,7 @@ from luthier.layers.attention import (
     KeyValues,
     Mask,
     Order,
+    OwnBias,
     PastBuckets,
     ProjectionNorms,
     QueryKey,
@@ -109,6 +110,7 @@ from luthier.layers.positions import (
     Sinusoids,
     Tokens,
 )
+from luthier.layers.products import MatrixProduct, Product, QuantizedProduct
 from luthier.layers.remat import (
     FullRemat,
     NoRemat,
@@ -190,6 +192,7 @@ __all__ = [
     "LoraLinear",
     "Mask",
     "MaskedHead",
+    "MatrixProduct",
     "MeanOfTokens",
     "MeanPool",
     "Mixture",
@@ -199,6 +202,7 @@ __all__ = [
     "OffloadNamed",
     "Ones",
     "Order",
+    "OwnBias",
     "ParallelBlock",
     "PastBuckets",
     "PatchEmbedding",
@@ -208,7 +212,9 @@ __all__ = [
     "PostNormBlock",
     "PreNormBlock",
     "PreNormCrossBlock",
+    "Product",
     "ProjectionNorms",
+    "QuantizedProduct",
     "QueryKey",
     "QueryScale",
     "RMSNorm",

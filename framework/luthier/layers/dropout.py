@@ -49,8 +49,9 @@ class DropoutKeys:
 
     def fold(self, site: int | jax.Array) -> DropoutKeys:
         """Return the keys of a site below this one; `site` may be traced (a layer's index)."""
-        sites = jnp.full(self.token_keys_BL.shape, site, jnp.uint32)
-        return DropoutKeys(_fold_each(self.token_keys_BL, sites))
+        site = jnp.asarray(site, jnp.uint32)
+        of_row = jax.vmap(jax.random.fold_in, (0, None))
+        return DropoutKeys(jax.vmap(of_row, (0, None))(self.token_keys_BL, site))
 
     def uniform(self, shape: tuple[int, ...]) -> jax.Array:
         """Draw from [0, 1) for every token: float32 [B, L, *shape]."""

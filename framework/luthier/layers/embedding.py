@@ -16,7 +16,7 @@ from luthier.layers.dropout import DropoutKeys
 from luthier.layers.initializers import FanIn, Initializer, Normal, describe
 from luthier.layers.parameters import DType, Template, create, parameter, value_of, vector, wide
 from luthier.layers.positions import Tokens
-from luthier.parallel import constrain
+from luthier.parallel import constrain, result_sharding
 
 LOGITS_AXES = ("batch", "length", "vocab")
 
@@ -92,7 +92,7 @@ class Embedding(nnx.Module):
         Returns:
           [B, L, D] in `dtype`.
         """
-        x_BLD = jnp.take(value_of(self.table, self.dtype), inputs_BL, axis=0)
+        x_BLD = _look_up(value_of(self.table, self.dtype), inputs_BL)
         if self.scale is not None:
             x_BLD = x_BLD * jnp.asarray(self.scale, self.dtype)
         if self.position is not None:
@@ -209,13 +209,28 @@ class Unembedding(nnx.Module):
         return logits_BLV if self.cap is None else soft_cap(logits_BLV, self.cap)
 
 
+def _look_up(table_VD: jax.Array, inputs_BL: jax.Array) -> jax.Array:
+    sharding = result_sharding(inputs_BL, 2, ("embed",))
+    if sharding is None:
+        return jnp.take(table_VD, inputs_BL, axis=0)
+    return table_VD.at[inputs_BL].get(mode="fill", fill_value=jnp.nan, out_sharding=sharding)
+
+
 def _pad(kernel_DV: jax.Array, vocab_size: int, multiple: int) -> jax.Array:
     return jnp.pad(kernel_DV, ((0, 0), (0, -vocab_size % multiple)))
 
 
 def _logits(hidden_BLD: jax.Array, kernel_DV: jax.Array, vocab_size: int) -> jax.Array:
+    kind = wide(kernel_DV.dtype)
+    sharding = result_sharding(hidden_BLD, 2, ("vocab",))
+    if sharding is not None:
+        hidden_BLD, spec = hidden_BLD.astype(kernel_DV.dtype), "BLD,DV->BLV"
+        logits_BLV = jnp.einsum(
+            spec, hidden_BLD, kernel_DV, preferred_element_type=kind, out_sharding=sharding
+        )
+        return constrain(logits_BLV[..., :vocab_size], LOGITS_AXES)
     # A matrix product, not a tensor product: see `Linear`.
     hidden = hidden_BLD.astype(kernel_DV.dtype).reshape(-1, hidden_BLD.shape[-1])
-    logits = jnp.matmul(hidden, kernel_DV, preferred_element_type=wide(kernel_DV.dtype))
+    logits = jnp.matmul(hidden, kernel_DV, preferred_element_type=kind)
     logits_BLV = logits.reshape(*hidden_BLD.shape[:-1], -1)
     return constrain(logits_BLV[..., :vocab_size], LOGITS_AXES)

@@ -14,9 +14,15 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import NamedSharding
 
+from luthier.errors import BadInput, Problem
 from luthier.layers.initializers import FanIn, Initializer
-from luthier.layers.parameters import DType, parameter, value_of, vector
+from luthier.layers.parameters import DType, gathered, parameter, value_of, vector
+from luthier.layers.products import MatrixProduct, Product
+from luthier.parallel import result_sharding
+
+_AXIS_TYPE = "parallelism.mesh.axis_type"
 
 
 class Linear(nnx.Module):
@@ -25,6 +31,7 @@ class Linear(nnx.Module):
     Args:
       kernel: Initializer of W, which it sees as a matrix (fan in, fan out).
       bias: Initializer of b; None means no bias.
+      product: How x and W are multiplied.
       inputs: Sizes of the input dimensions, the last ones of x.
       outputs: Sizes of the output dimensions.
       input_axes: Logical axis names of the input dimensions of W.
@@ -48,6 +55,7 @@ class Linear(nnx.Module):
         self,
         kernel: Initializer = FanIn(),
         bias: Initializer | None = None,
+        product: Product = MatrixProduct(),
         *,
         inputs: Sequence[int],
         outputs: Sequence[int],
@@ -59,6 +67,8 @@ class Linear(nnx.Module):
     ):
         axes = (*input_axes, *output_axes)
         self.num_inputs = len(inputs)
+        self.output_axes = tuple(output_axes)
+        self.product = product
         self.dtype = dtype
         self.kernel = parameter(kernel, inputs, outputs, axes, param_dtype, rngs)
         self.bias = None if bias is None else vector(bias, outputs, output_axes, param_dtype, rngs)
@@ -72,17 +82,36 @@ class Linear(nnx.Module):
         Returns:
           [..., *outputs] in `dtype`.
         """
-        y = _product(x, self.kernel[...], self.num_inputs, self.dtype)
+        sharding = result_sharding(x, x.ndim - self.num_inputs, self.output_axes)
+        y = _product(x, gathered(self.kernel), self.num_inputs, self.dtype, sharding, self.product)
         return y if self.bias is None else y + value_of(self.bias, self.dtype)
 
 
 # Keeps x and the kernel as they are for the backward pass, not their casts and reshapes. Nothing
 # costly is computed again: the gradient does not need the product.
-@functools.partial(jax.checkpoint, static_argnums=(2, 3), prevent_cse=False)
-def _product(x: jax.Array, kernel: jax.Array, num_inputs: int, dtype: DType) -> jax.Array:
+@functools.partial(jax.checkpoint, static_argnums=(2, 3, 4, 5), prevent_cse=False)
+def _product(
+    x: jax.Array,
+    kernel: jax.Array,
+    num_inputs: int,
+    dtype: DType,
+    sharding: NamedSharding | None,
+    product: Product,
+) -> jax.Array:
+    if sharding is not None:
+        if not isinstance(product, MatrixProduct):
+            what = f"{type(product).__name__} is for meshes with automatic axes"
+            raise BadInput(Problem(what, _AXIS_TYPE, remedy=f"set {_AXIS_TYPE}=AUTO"))
+        last, first = range(x.ndim - num_inputs, x.ndim), range(num_inputs)
+        return jax.lax.dot_general(
+            x.astype(dtype),
+            kernel.astype(dtype),
+            ((tuple(last), tuple(first)), ((), ())),
+            out_sharding=sharding,
+        )
     inputs, outputs = kernel.shape[:num_inputs], kernel.shape[num_inputs:]
     # Matrices, not tensors: the CPU backend transposes both factors of a weight gradient that
     # contracts more than one dimension, which takes longer than the product.
     x_TI = x.astype(dtype).reshape(-1, math.prod(inputs))
-    y_TO = x_TI @ kernel.astype(dtype).reshape(math.prod(inputs), -1)
+    y_TO = product(x_TI, kernel.astype(dtype).reshape(math.prod(inputs), -1))
     return y_TO.reshape(*x.shape[: x.ndim - num_inputs], *outputs)

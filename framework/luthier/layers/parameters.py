@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from luthier.layers.initializers import Initializer, describe
+from luthier.parallel import constrain, is_explicit
 
 Template = Callable[..., Any]
 DType = Any
@@ -112,5 +113,17 @@ def wide(dtype: DType) -> DType:
 
 
 def value_of(param: nnx.Param, dtype: DType) -> jax.Array:
-    """Return the parameter's array in the type that is computed in."""
-    return jnp.asarray(param[...], dtype)
+    """Return the parameter's array in the type that is computed in.
+
+    Where the axes of the mesh are explicit, what `fsdp` shares out is gathered here.
+    """
+    return jnp.asarray(gathered(param), dtype)
+
+
+def gathered(param: nnx.Param) -> jax.Array:
+    """Return the parameter's array, laid out as layers compute where axes are explicit."""
+    array: jax.Array = param[...]
+    axes = param.get_metadata().get(AXES)
+    if axes is None or not is_explicit():
+        return array
+    return constrain(array, axes[-array.ndim :])

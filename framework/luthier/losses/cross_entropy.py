@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from luthier.losses.chunking import Chunking, Whole
+from luthier.parallel import is_explicit
 
 
 @jax.tree_util.register_dataclass
@@ -60,7 +61,7 @@ def cross_entropy(
     """
     logits_BLV = logits_BLV.astype(jnp.promote_types(logits_BLV.dtype, jnp.float32))
     log_z_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
-    target_logits_BL = jnp.take_along_axis(logits_BLV, targets_BL[..., None], axis=-1)[..., 0]
+    target_logits_BL = _of_targets(logits_BLV, targets_BL)
     nats_BL = log_z_BL - target_logits_BL
     loss_BL = nats_BL
     if label_smoothing is not None:
@@ -72,6 +73,18 @@ def cross_entropy(
         loss_BL = loss_BL + z_loss * jnp.square(log_z_BL)
     correct_BL = (jnp.argmax(logits_BLV, axis=-1) == targets_BL).astype(nats_BL.dtype)
     return TokenLosses(nats_BL, loss_BL, correct_BL)
+
+
+def _of_targets(logits_BLV: jax.Array, targets_BL: jax.Array) -> jax.Array:
+    if is_explicit():  # a look-up along a dimension that devices share out would gather it
+        classes_BLV = jax.lax.broadcasted_iota(
+            targets_BL.dtype,
+            logits_BLV.shape,
+            logits_BLV.ndim - 1,
+            out_sharding=jax.typeof(logits_BLV).sharding,
+        )
+        return jnp.sum(jnp.where(classes_BLV == targets_BL[..., None], logits_BLV, 0), axis=-1)
+    return jnp.take_along_axis(logits_BLV, targets_BL[..., None], axis=-1)[..., 0]
 
 
 def unembedded_cross_entropy(

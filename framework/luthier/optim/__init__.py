@@ -4,6 +4,8 @@ from luthier.optim.ema import Ema
 from luthier.optim.families import (
     AdamDecay,
     AdamScale,
+    LargestDims,
+    LastDims,
     NewtonSchulz,
     PowerDecay,
     SpectralScale,
@@ -52,6 +54,7 @@ from luthier.optim.stages import (
     global_norm,
     scale_by_adam,
 )
+from luthier.optim.storage import StoredAs
 
 __all__ = [
     "DECAYED",
@@ -70,6 +73,8 @@ __all__ = [
     "Hyperparameter",
     "InverseSquareRoot",
     "Join",
+    "LargestDims",
+    "LastDims",
     "Layout",
     "Layouts",
     "Mask",
@@ -84,6 +89,7 @@ __all__ = [
     "Schedule",
     "SpectralScale",
     "Stage",
+    "StoredAs",
     "WarmupCosine",
     "WarmupLinear",
     "WarmupPolynomial",

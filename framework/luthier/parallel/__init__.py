@@ -10,8 +10,9 @@ from luthier.parallel.activations import (
 )
 from luthier.parallel.bytes import array_bytes, bytes_per_device, format_bytes
 from luthier.parallel.derived import place_derived
+from luthier.parallel.explicit import is_explicit, result_sharding
 from luthier.parallel.hosts import configure, devices, global_array
-from luthier.parallel.mesh import Mesh, make_mesh
+from luthier.parallel.mesh import AxisType, Mesh, make_mesh
 from luthier.parallel.rules import (
     Parallelism,
     Rules,
@@ -27,6 +28,7 @@ __all__ = [
     "AXES",
     "AcrossSlices",
     "ArrayInfo",
+    "AxisType",
     "Layout",
     "Mesh",
     "Parallelism",
@@ -45,10 +47,12 @@ __all__ = [
     "format_spec",
     "global_array",
     "hosts",
+    "is_explicit",
     "make_mesh",
     "parameter_rules",
     "place",
     "place_derived",
+    "result_sharding",
     "sharding_table",
     "shardings",
     "varying",

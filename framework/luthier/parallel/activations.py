@@ -38,6 +38,22 @@ class Layout:
         manual = jax.sharding.get_abstract_mesh().manual_axes
         return {a: 1 if a in manual else size for a, size in self.mesh.shape.items()}
 
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the program itself lays out what it computes, and not the compiler."""
+        return jax.sharding.AxisType.Explicit in self.mesh.axis_types
+
+    def need_automatic(self) -> None:
+        """Refuse explicit axes: JAX cannot hand places of some of them to a function.
+
+        Raises:
+          ShardingError: They are explicit.
+        """
+        if self.is_explicit:
+            what = "pipelines, dropless experts and exchanges of rows need automatic axes"
+            path = "parallelism.mesh.axis_type"
+            raise ShardingError(Problem(what, path, remedy=f"set {path}=AUTO"))
+
     def mesh_axes(self, logical: str) -> tuple[str, ...]:
         """Return the mesh axes, of more than one device, that share out a logical axis."""
         return resolve((logical,), dict(self.table), self.sizes)[0].mesh_axes
@@ -54,7 +70,11 @@ class Layout:
           axes: The mesh axes.
           in_specs: Partition specs of the arguments over `axes`.
           out_specs: The same for what is returned.
+
+        Raises:
+          ShardingError: The axes of the mesh are explicit: JAX has no such parts of a program then.
         """
+        self.need_automatic()
         around = jax.sharding.get_abstract_mesh()
         mesh = around if around.manual_axes else self.mesh
         return jax.shard_map(
@@ -109,7 +129,7 @@ def varying(x: jax.Array, *like: Any) -> jax.Array:
 def constrain(
     x: jax.Array, axes: Sequence[str | None], rules: Mapping[str, tuple[str, ...]] | None = None
 ) -> jax.Array:
-    """Ask the compiler to lay `x` out as the activation rules say.
+    """Ask the compiler to lay `x` out as the activation rules say; where axes are explicit, do so.
 
     A dimension is left to the compiler if it is named None, if there is no rule for it, or if its
     size is not divisible. A rule without mesh axes replicates the dimension. Where the trace is of
@@ -139,6 +159,14 @@ def constrain(
         entries.append(PartitionSpec.UNCONSTRAINED if free else dimension.entry)
     if all(entry is PartitionSpec.UNCONSTRAINED for entry in entries):
         return x
+    if layout.is_explicit:
+        own = jax.typeof(x).sharding.spec
+        entries = [
+            has if entry is PartitionSpec.UNCONSTRAINED else entry
+            for entry, has in zip(entries, own, strict=True)
+        ]
+        wanted = NamedSharding(layout.mesh.abstract_mesh, PartitionSpec(*entries))
+        return x if wanted.spec == own else jax.sharding.reshard(x, wanted)
     around = jax.sharding.get_abstract_mesh()
     mesh = around if around.manual_axes else layout.mesh
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*entries)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -13,6 +14,24 @@ from luthier.errors import Problem, ShardingError
 from luthier.parallel.slices import AXES, AcrossSlices, arrange
 
 _PATH = "parallelism.mesh"
+
+
+class AxisType(enum.Enum):
+    """Who decides how arrays that layers compute are laid out along the axes of a mesh."""
+
+    AUTO = "auto"
+    """The compiler, where nothing is asked for: any model runs on any mesh."""
+
+    EXPLICIT = "explicit"
+    """The program: what it does not say is refused while it is traced, so nothing moves between
+    devices unasked. For dense models, to prove that none does."""
+
+    @property
+    def of_jax(self) -> jax.sharding.AxisType:
+        """The same as JAX has it."""
+        return {"auto": jax.sharding.AxisType.Auto, "explicit": jax.sharding.AxisType.Explicit}[
+            self.value
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +48,7 @@ class Mesh:
       tensor: Devices that share out the hidden dimensions of every layer.
       across_slices: How the axes go on across slices: an axis has as many devices as its size
         here, times its number of slices there.
+      axis_type: Who lays out what layers compute.
 
     One of the sizes may be -1: it fills the mesh up to the devices there are.
     """
@@ -43,6 +63,7 @@ class Mesh:
     sequence: int = 1
     tensor: int = 1
     across_slices: AcrossSlices = AcrossSlices()
+    axis_type: AxisType = AxisType.AUTO
 
     def sizes(self, num_devices: int) -> dict[str, int]:
         """Return the size of every axis over all slices, in the order of `AXES`.
@@ -68,16 +89,17 @@ class Mesh:
           devices: The devices, all of which are used.
 
         Returns:
-          A mesh whose axes are all of type `Auto`: the compiler chooses what is not constrained.
+          A mesh whose axes are all of `axis_type`.
 
         Raises:
           ShardingError: The sizes do not fit the devices, or the slices do not.
         """
         sizes = self.sizes(len(devices))
         if self.across_slices.count == 1:
-            return make_mesh(sizes, devices)
+            return make_mesh(sizes, devices, self.axis_type)
         arranged = arrange(sizes, self.across_slices, devices)
-        return jax.sharding.Mesh(arranged, tuple(sizes), axis_types=_automatic(sizes))
+        types = (self.axis_type.of_jax,) * len(sizes)
+        return jax.sharding.Mesh(arranged, tuple(sizes), axis_types=types)
 
     def _within(self, num_devices: int) -> dict[str, int]:
         sizes = {axis: getattr(self, axis) for axis in AXES}
@@ -109,15 +131,15 @@ class Mesh:
         return {a: num_devices // fixed if size == -1 else size for a, size in sizes.items()}
 
 
-def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any]) -> jax.sharding.Mesh:
+def make_mesh(
+    sizes: Mapping[str, int], devices: Sequence[Any], axis_type: AxisType = AxisType.AUTO
+) -> jax.sharding.Mesh:
     """Arrange devices of one slice, here or of an absent topology, in a mesh.
 
     Args:
       sizes: Axis name to number of devices, as `Mesh.sizes` returns them.
       devices: The devices; as many as the sizes multiply out to.
-
-    Returns:
-      A mesh whose axes are all of type `Auto`: the compiler chooses what is not constrained.
+      axis_type: Type of all axes; with `AUTO` the compiler chooses what is not constrained.
 
     Raises:
       ShardingError: The number of devices is another than the sizes ask for.
@@ -125,7 +147,8 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any]) -> jax.sharding.
     if math.prod(sizes.values()) != len(devices):
         raise ShardingError(_uneven(sizes, len(devices)))
     shape, names = tuple(sizes.values()), tuple(sizes)
-    return jax.make_mesh(shape, names, axis_types=_automatic(sizes), devices=devices)
+    types = (axis_type.of_jax,) * len(names)
+    return jax.make_mesh(shape, names, axis_types=types, devices=devices)
 
 
 def describe_sizes(sizes: Mapping[str, int]) -> str:
@@ -137,10 +160,6 @@ def describe_sizes(sizes: Mapping[str, int]) -> str:
 def alternatives(remedies: Sequence[str]) -> str:
     """Return remedies as one clause, the last after an "or"."""
     return ", or ".join([", ".join(remedies[:-1]), remedies[-1]] if remedies[1:] else remedies)
-
-
-def _automatic(sizes: Mapping[str, int]) -> tuple[jax.sharding.AxisType, ...]:
-    return (jax.sharding.AxisType.Auto,) * len(sizes)
 
 
 def _uneven(sizes: Mapping[str, int], num_devices: int, slices: int = 1) -> Problem:

@@ -6,8 +6,6 @@ from luthier.program.experiment import (
     EarlyStopping,
     Evaluation,
     Experiment,
-    MatmulPrecision,
-    Precision,
     Training,
     Weights,
 )
@@ -15,6 +13,7 @@ from luthier.program.export import Exported, export
 from luthier.program.hoist import HOISTABLE_FIELDS, Scalar
 from luthier.program.materialize import materialize
 from luthier.program.offload import Memory
+from luthier.program.precision import MatmulPrecision, Precision
 from luthier.program.program import Program, make
 from luthier.program.restoring import WarmStart
 from luthier.program.step import evaluate_step, gradient_of, init_state, train_step

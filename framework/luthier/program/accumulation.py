@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,15 @@ import jax.numpy as jnp
 Arrays = Mapping[str, jax.Array]
 Batch = Mapping[str, jax.Array]
 Numerator = Callable[..., tuple[jax.Array, Any]]
+Kinds: TypeAlias = Mapping[str, Any] | None
 
 
 def additive_gradient(
-    numerator: Numerator, parameters: Arrays, batch: Batch, accumulation: int
+    numerator: Numerator,
+    parameters: Arrays,
+    batch: Batch,
+    accumulation: int,
+    kinds: Kinds = None,
 ) -> tuple[Any, dict[str, jax.Array]]:
     r"""Return sums and gradient of a loss that is a sum over rows: $\sum_a \nabla_\theta n(B_a)$.
 
@@ -23,16 +28,17 @@ def additive_gradient(
       parameters: What to differentiate by, by name.
       batch: Entries with the global batch as leading dimension.
       accumulation: Number of microbatches.
+      kinds: What the gradient by each parameter is summed in; None means the dtype of the
+        parameter but not below float32.
 
     Returns:
-      The sums of the whole batch, and the gradient in the dtype of the parameter but not below
-      float32.
+      The sums of the whole batch, and the gradient in the types that it is summed in.
     """
-    differentiate = jax.grad(numerator, has_aux=True)
+    differentiate, held = jax.grad(numerator, has_aux=True), _holder(kinds)
     if accumulation == 1:
         gradient, sums = differentiate(parameters, batch)
-        return sums, _wide(gradient)
-    return _summed(lambda part: differentiate(parameters, part), cut(batch, accumulation))
+        return sums, held(gradient)
+    return _summed(lambda part: differentiate(parameters, part), cut(batch, accumulation), held)
 
 
 def counted_gradient(
@@ -41,6 +47,7 @@ def counted_gradient(
     parameters: Arrays,
     batch: Batch,
     accumulation: int,
+    kinds: Kinds = None,
 ) -> tuple[Any, dict[str, jax.Array]]:
     r"""Return sums and gradient of a loss whose rows see each other through counts.
 
@@ -54,6 +61,7 @@ def counted_gradient(
       parameters: What to differentiate by, by name.
       batch: Entries with the global batch as leading dimension.
       accumulation: Number of microbatches.
+      kinds: As for `additive_gradient`.
 
     Returns:
       As `additive_gradient`.
@@ -61,7 +69,7 @@ def counted_gradient(
     parts = cut(batch, accumulation)
     of_all = jax.lax.map(lambda part: statistics(parameters, part), parts)
     differentiate = jax.grad(numerator, has_aux=True)
-    return _summed(lambda part: differentiate(parameters, part, of_all), parts)
+    return _summed(lambda part: differentiate(parameters, part, of_all), parts, _holder(kinds))
 
 
 def coupled_gradient(
@@ -70,6 +78,7 @@ def coupled_gradient(
     parameters: Arrays,
     batch: Batch,
     accumulation: int,
+    kinds: Kinds = None,
 ) -> tuple[Any, dict[str, jax.Array]]:
     r"""Return sums and gradient of a loss whose rows see each other through statistics.
 
@@ -89,6 +98,7 @@ def coupled_gradient(
       parameters: What to differentiate by, by name.
       batch: Entries with the global batch as leading dimension.
       accumulation: Number of microbatches.
+      kinds: As for `additive_gradient`.
 
     Returns:
       As `additive_gradient`.
@@ -98,15 +108,18 @@ def coupled_gradient(
     parts = cut(batch, accumulation)
     of_all = jax.lax.map(lambda part: statistics(parameters, part), parts)
     differentiate = jax.grad(numerator, argnums=(0, 2), has_aux=True)
+    held = _holder(kinds)
     sums, (direct, cotangents) = _summed(
-        lambda part: differentiate(parameters, part, of_all), parts
+        lambda part: differentiate(parameters, part, of_all),
+        parts,
+        lambda pair: (held(pair[0]), _wide(pair[1])),
     )
 
     def pull(total: Any, each: Any) -> tuple[Any, None]:
         part, cotangent = each
         own, pull_back = jax.vjp(lambda p: statistics(p, part), parameters)
         cotangent = jax.tree.map(lambda c, x: c.astype(x.dtype), cotangent, own)
-        return jax.tree.map(jnp.add, total, _wide(pull_back(cotangent)[0])), None
+        return jax.tree.map(jnp.add, total, held(pull_back(cotangent)[0])), None
 
     gradient, _ = jax.lax.scan(pull, direct, (parts, cotangents))
     return sums, gradient
@@ -127,15 +140,24 @@ def cut(batch: Batch, accumulation: int) -> dict[str, jax.Array]:
     return {name: microbatches(array) for name, array in batch.items()}
 
 
-def _summed(gradient_and_sums: Callable[[Batch], Any], parts: Batch) -> tuple[Any, Any]:
+def _summed(
+    gradient_and_sums: Callable[[Batch], Any], parts: Batch, held: Callable[[Any], Any]
+) -> tuple[Any, Any]:
     def add(total: Any, part: Batch) -> tuple[Any, None]:
         gradient, sums = gradient_and_sums(part)
-        return (total[0] + sums, jax.tree.map(jnp.add, total[1], _wide(gradient))), None
+        return (total[0] + sums, jax.tree.map(jnp.add, total[1], held(gradient))), None
 
     one = {name: array[0] for name, array in parts.items()}
     shapes = jax.eval_shape(gradient_and_sums, one)
     gradient, sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return jax.lax.scan(add, (sums, _wide(gradient)), parts)[0]
+    return jax.lax.scan(add, (sums, held(gradient)), parts)[0]
+
+
+def _holder(kinds: Kinds) -> Callable[[Any], Any]:
+    """Return what gives gradients the types that they are summed in."""
+    if kinds is None:
+        return _wide
+    return lambda gradient: {name: x.astype(kinds[name]) for name, x in gradient.items()}
 
 
 def _wide(tree: Any) -> Any:

@@ -13,6 +13,7 @@ from luthier.metrics import Selector
 from luthier.optim import Ema, Guard, Mask, Optimizer
 from luthier.parallel import Parallelism
 from luthier.program.offload import Memory
+from luthier.program.precision import Precision
 from luthier.records import Records
 
 
@@ -47,25 +48,6 @@ class Weights(enum.Enum):
 
     PARAMETERS = "parameters"
     EMA = "ema"
-
-
-class MatmulPrecision(enum.Enum):
-    """Precision of float32 matrix products (`jax.default_matmul_precision`)."""
-
-    DEFAULT = "default"
-    HIGH = "high"
-    HIGHEST = "highest"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Precision:
-    """Numerical precision of the whole program; dtypes are settings of the model.
-
-    Args:
-      matmul: Precision of float32 matrix products on accelerators with lower-precision units.
-    """
-
-    matmul: MatmulPrecision = MatmulPrecision.DEFAULT
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from luthier.parallel import (
     place_derived,
 )
 from luthier.program import hoist as hoisting
+from luthier.program import precision as precisions
 from luthier.program.donation import not_reused
 from luthier.program.offload import on_devices, placed, unsupported
 from luthier.program.step import (
@@ -260,13 +261,15 @@ def make(graph: Any, devices: Sequence[jax.Device], hoist: Sequence[str] = ()) -
       ShardingError: A parameter or the mesh cannot be divided; all problems at once.
       ValidationError: The batch cannot be divided, or the model cannot be built.
     """
-    problems = list(unsupported(graph, devices))
+    problems = [*unsupported(graph, devices), *precisions.unsupported(graph, devices)]
     if problems:
         raise ValidationError(problems)
     experiment = graphs.build(graph)
     mesh = experiment.parallelism.mesh.arrange(devices)
     sizes = dict(mesh.shape)
     shapes, axes = _abstract_state(graph, hoist)
+    if problems := list(precisions.problems(graph, experiment.precision, shapes)):
+        raise ValidationError(problems)
     placements = _place_state(shapes, axes, experiment.parallelism.rules.parameters, sizes)
     training = experiment.training
     batch = _abstract_batch(
@@ -318,7 +321,8 @@ def components_at_fault(what: str, path: str) -> Iterator[None]:
       path: The part of the graph that is at fault.
 
     Raises:
-      ValidationError: A component raised a TypeError, ValueError or AttributeError.
+      ValidationError: A component raised a TypeError, ValueError or AttributeError, or left open
+        how its result is laid out on a mesh with explicit axes.
     """
     try:
         yield
@@ -326,7 +330,11 @@ def components_at_fault(what: str, path: str) -> Iterator[None]:
         raise
     except jax.errors.ConcretizationTypeError:
         raise  # callers that hoist leaves want to know
-    except (TypeError, ValueError, AttributeError) as error:
+    except Exception as error:
+        # What JAX raises where axes are explicit has no public name.
+        known = isinstance(error, TypeError | ValueError | AttributeError)
+        if not known and type(error).__name__ not in ("ShardingTypeError", "DuplicateSpecError"):
+            raise
         line = str(error).strip().partition("\n")[0]
         problem = Problem(f"{what}: {type(error).__name__}: {line}", path)
         raise ValidationError(problem) from error

@@ -10,6 +10,7 @@ import jax
 from flax import nnx
 
 from luthier.checkpoint import Restoration, Target
+from luthier.program.precision import MASTERS
 from luthier.program.program import Leaves, Program, Values
 from luthier.program.state import split
 from luthier.program.step import init_state, rngs_of
@@ -62,7 +63,9 @@ def targets(program: Program) -> dict[str, Target]:
         kind, _, own = name.partition("/")
         if kind in ("parameters", "variables"):
             stacked = next(iter(axes.get(own, ())), None) == "layers"
-            found[own] = Target(tuple(array.shape), array.dtype, array.sharding, stacked)
+            # Of a parameter with a master, what is read becomes the master.
+            kept = program.abstract_state.get(f"{MASTERS}/{own}", array)
+            found[own] = Target(tuple(array.shape), kept.dtype, array.sharding, stacked)
     return found
 
 
@@ -80,7 +83,7 @@ def limits(model: Any) -> dict[str, int]:
 def init_with(program: Program, values: Values, arrays: Mapping[str, jax.Array]) -> Leaves:
     """Return the state before the first step, with given values in the place of some parameters.
 
-    What is given is not initialized; averages and optimizer start from it.
+    What is given is not initialized; masters, averages and optimizer start from it.
 
     Args:
       program: What to make the state of.
@@ -88,7 +91,12 @@ def init_with(program: Program, values: Values, arrays: Mapping[str, jax.Array])
       arrays: Parameters and variables by name, where they belong.
     """
     places = [f"{kind}/{name}" for name in arrays for kind in ("parameters", "variables")]
-    given = {name: arrays[name.partition("/")[2]] for name in places if name in program.placements}
+    known = {name: program.placements[name] for name in places if name in program.placements}
+    given = {
+        name: array
+        for name, placement in known.items()
+        if (array := arrays[name.partition("/")[2]]).dtype == placement.dtype
+    }
     made = [name for name in program.names if name not in given]
 
     def init(values: Values, arrays: Mapping[str, jax.Array]) -> Leaves:

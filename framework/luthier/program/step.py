@@ -16,6 +16,7 @@ from luthier.program.accumulation import (
     counted_gradient,
     coupled_gradient,
 )
+from luthier.program.precision import MASTERS, as_computed, as_stored, widened
 from luthier.program.state import (
     State,
     Structure,
@@ -42,7 +43,8 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
     $$ g = \frac{\sum_a \nabla_\theta n(B_a)}{\sum_a w(B_a)}, \qquad
        \theta' = \theta + u(g), $$
 
-    so the gradient does not depend on how the batch is cut. Parameters that `training.trainable`
+    so the gradient does not depend on how the batch is cut. Where a parameter has a master, that is
+    $\theta$, and the parameter is what it rounds to. Parameters that `training.trainable`
     leaves out have neither gradient nor optimizer state. A step that the guard refuses leaves
     parameters, variables, average and optimizer as they were.
 
@@ -57,17 +59,20 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
     training, optimizer = experiment.training, experiment.optimizer
     step = state["step"]
     total, gradient = gradient_of(experiment, state, batch)
-    parameters = {name: state[f"parameters/{name}"] for name in gradient}
+    masters = below(MASTERS, state)
+    parameters = {name: masters.get(name, state[f"parameters/{name}"]) for name in gradient}
 
     loss = total.loss.value()
     gradient_norm = optax.tree.norm(gradient)
     next_state = state | changed("variables", total.updates, state)
     layouts = layouts_of(experiment)
     empty = jax.eval_shape(lambda p: optimizer.init(p, layouts), parameters)
-    memory = unflatten("optimizer", empty, state)
+    memory = as_computed(unflatten("optimizer", empty, state), empty)
     update, memory = optimizer.update(gradient, memory, parameters, layouts)
     parameters = optax.apply_updates(parameters, update)
-    next_state |= with_prefix("parameters", parameters) | flatten_tree("optimizer", memory)
+    masters = {name: parameters[name] for name in masters}
+    moved = with_prefix("parameters", parameters) | with_prefix(MASTERS, masters)
+    next_state |= as_stored(moved | flatten_tree("optimizer", memory), state)
     if training.ema is not None:
         average = training.ema.update(below("ema", state), parameters, step)
         next_state |= with_prefix("ema", average)
@@ -86,7 +91,7 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
     next_state["step"] = step + 1
     scalars |= {metric.name: ratio.value() for metric, ratio in total.metrics.items()}
     scalars |= {
-        "parameter_norm": optax.tree.norm(below("parameters", next_state)),
+        "parameter_norm": optax.tree.norm(widened(below("parameters", next_state))),
         "learning_rate": optimizer.learning_rate(step - skipped),
     }
     for name, schedule in optimizer.learning_rates.items():
@@ -110,6 +115,9 @@ def gradient_of(experiment: Any, state: State, batch: Batch) -> tuple[Any, dict[
     structure, arrays = structure_of(experiment), model_arrays(state)
     key = jax.random.fold_in(dropout_key(experiment.seed), state["step"])
     trained = chosen(below("parameters", state), training.trainable)
+    kinds = experiment.precision.sums(trained)
+    # Widened first, so that the gradient of a parameter that is used often is summed so, too.
+    trained = {n: x.astype(jnp.promote_types(x.dtype, kinds[n])) for n, x in trained.items()}
 
     def numerator(trained: Mapping[str, jax.Array], part: Batch, *seen: Any) -> Any:
         sums = task.loss(structure.merge({**arrays, **trained}), part, key, *seen)
@@ -121,12 +129,12 @@ def gradient_of(experiment: Any, state: State, batch: Batch) -> tuple[Any, dict[
     accumulation, has_counts = training.accumulation, isinstance(task.reduction, CountCoupled)
     if accumulation > 1 and isinstance(task, CoupledTask):
         gradient_by = counted_gradient if has_counts else coupled_gradient
-        sums, gradient = gradient_by(numerator, statistics, trained, batch, accumulation)
+        sums, gradient = gradient_by(numerator, statistics, trained, batch, accumulation, kinds)
     else:
-        sums, gradient = additive_gradient(numerator, trained, batch, accumulation)
+        sums, gradient = additive_gradient(numerator, trained, batch, accumulation, kinds)
     weight = sums.loss.denominator
     safe = jnp.where(weight > 0, weight, 1)
-    return sums, {name: array / safe for name, array in gradient.items()}
+    return sums, {name: array / safe for name, array in widened(gradient).items()}
 
 
 def evaluate_step(experiment: Any, state: State, prefix: str, batch: Batch) -> dict[Any, Any]:
@@ -148,9 +156,13 @@ def init_state(experiment: Any) -> State:
     model = experiment.model(rngs=rngs_of(experiment.seed))
     _, parameters, variables = split(model)
     trained = chosen(parameters, training.trainable)
+    precision = experiment.precision
+    masters, stored = precision.masters_of(trained), precision.stored(parameters)
+    trained = {name: masters.get(name, stored[name]) for name in trained}
     state: State = {"step": jnp.zeros((), jnp.int32)}
-    state |= with_prefix("parameters", parameters) | with_prefix("variables", variables)
-    state |= flatten_tree("optimizer", experiment.optimizer.init(trained, layouts_of(experiment)))
+    state |= with_prefix("parameters", stored) | with_prefix("variables", variables)
+    memory = flatten_tree("optimizer", experiment.optimizer.init(trained, layouts_of(experiment)))
+    state |= precision.stored_optimizer(memory) | with_prefix(MASTERS, masters)
     if training.ema is not None:
         state |= with_prefix("ema", training.ema.init(trained))
     if training.guard is not None:

@@ -1,30 +1,50 @@
 """Experiments and parts of them, ready made: functions that return graphs, or change them."""
 
-from luthier.recipes import decoders, encoders, forecasting, vision
+from luthier.recipes import decoders, encoders, forecasting, published, vision
 from luthier.recipes.budget import scale_to
 from luthier.recipes.debug import debug
 from luthier.recipes.freeze import freeze, train_only
 from luthier.recipes.lora import has_lora, lora, without_lora
 from luthier.recipes.parallelism import all_to_all, data, expert, fsdp, hsdp, ring, sequence, tensor
+from luthier.recipes.precision import (
+    bf16,
+    bf16_masters,
+    compute_in,
+    fp8,
+    int8,
+    int8_weights,
+    store_optimizer,
+    store_parameters,
+    sum_gradients,
+    without_quantization,
+)
 from luthier.recipes.scale import scale_depth, scale_width
 from luthier.recipes.seed import seed
 from luthier.recipes.stacks import pipeline, remat
 from luthier.recipes.swap_optimizer import swap_optimizer
+from luthier.recipes.twins import shared, tiny
 
 __all__ = [
     "all_to_all",
+    "bf16",
+    "bf16_masters",
+    "compute_in",
     "data",
     "debug",
     "decoders",
     "encoders",
     "expert",
     "forecasting",
+    "fp8",
     "freeze",
     "fsdp",
     "has_lora",
     "hsdp",
+    "int8",
+    "int8_weights",
     "lora",
     "pipeline",
+    "published",
     "remat",
     "ring",
     "scale_depth",
@@ -32,9 +52,15 @@ __all__ = [
     "scale_width",
     "seed",
     "sequence",
+    "shared",
+    "store_optimizer",
+    "store_parameters",
+    "sum_gradients",
     "swap_optimizer",
     "tensor",
+    "tiny",
     "train_only",
     "vision",
     "without_lora",
+    "without_quantization",
 ]

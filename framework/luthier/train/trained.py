@@ -52,6 +52,8 @@ def load_run(
     step: int | str | None = None,
     devices: Sequence[jax.Device] | None = None,
     packages: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    shelves: Sequence[str] = (),
 ) -> Trained:
     """Rebuild a run from its directory alone.
 
@@ -62,12 +64,18 @@ def load_run(
       devices: Where the state goes; None means all devices of the default backend. Where they do
         not make up the run's mesh, the first of them serves alone.
       packages: The user's modules that the recorded graph may name.
+      overrides: Changes of the recorded graph that leave the arrays of the state as they are, such
+        as `fiddler:int8`.
+      shelves: Modules whose fiddlers may be named without their module.
 
     Raises:
-      BadInput: There is no such run or checkpoint, or it is damaged.
+      BadInput: There is no such run or checkpoint, it is damaged, or it does not fit the changes.
     """
     directory = find(root, run)
     graph = graphs.from_json(directory.read_config(), packages=packages)
+    if overrides:
+        graph = graphs.apply(graph, overrides, shelves=shelves, packages=packages)
+        graphs.validate(graph, packages)
     plan = _plan_here(graph, devices)
     checkpoints = plan.program.experiment.checkpoints
     if checkpoints is None:

@@ -17,6 +17,7 @@ from flax import nnx
 from luthier.layers.initializers import FanIn, Initializer, Zeros
 from luthier.layers.linear import Linear
 from luthier.layers.parameters import DType, parameter
+from luthier.layers.products import MatrixProduct, Product
 
 NAMES = ("lora_a", "lora_b")
 """What the parameters of an adapter are called."""
@@ -25,15 +26,16 @@ NAMES = ("lora_a", "lora_b")
 class LoraLinear(Linear):
     r"""A linear map with a low-rank change: `y = x W + b + (alpha / R) (x A) B`.
 
-    W and b are called as in `Linear`, so that its weights can be restored, and kept frozen. B is
-    zero at first, so the map is at first that of W and b.
+    W and b are called as in `Linear`, so that its weights can be restored, and kept frozen. A is
+    drawn by `LORA_A`, as a matrix (I, R); B is zero at first, so the map is at first that of W and
+    b.
 
     Args:
       rank: R.
       alpha: Scale of the change, which is divided by the rank; may be traced.
       kernel: Initializer of W, which it sees as a matrix (I, O).
       bias: Initializer of b; None means no bias.
-      lora_a: Initializer of A, which it sees as a matrix (I, R).
+      product: How x and W are multiplied; the products with A and B are plain.
       inputs: Sizes of the input dimensions, the last ones of x.
       outputs: Sizes of the output dimensions.
       input_axes: Logical axis names of the input dimensions of W.
@@ -47,6 +49,7 @@ class LoraLinear(Linear):
 
     INHERITED: ClassVar[tuple[str, ...]] = Linear.INHERITED
     RANGES: ClassVar[dict[str, str]] = {"rank": "1 <= x"}
+    LORA_A: ClassVar[Initializer] = FanIn()
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class LoraLinear(Linear):
         alpha: float = 16.0,
         kernel: Initializer = FanIn(),
         bias: Initializer | None = None,
-        lora_a: Initializer = FanIn(),
+        product: Product = MatrixProduct(),
         *,
         inputs: Sequence[int],
         outputs: Sequence[int],
@@ -67,6 +70,7 @@ class LoraLinear(Linear):
         super().__init__(
             kernel,
             bias,
+            product,
             inputs=inputs,
             outputs=outputs,
             input_axes=input_axes,
@@ -77,7 +81,9 @@ class LoraLinear(Linear):
         )
         self.num_outputs = len(outputs)
         self.scale = alpha / rank
-        self.lora_a = parameter(lora_a, inputs, (rank,), (*input_axes, None), param_dtype, rngs)
+        self.lora_a = parameter(
+            self.LORA_A, inputs, (rank,), (*input_axes, None), param_dtype, rngs
+        )
         self.lora_b = parameter(Zeros(), (rank,), outputs, (None, *output_axes), param_dtype, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -19,6 +19,7 @@ from luthier.layers.attention.cores import Core, EinsumAttention, FusedAttention
 from luthier.layers.attention.cross import CrossAttention
 from luthier.layers.attention.masks import Causal, Mask, SameDocument, Window
 from luthier.layers.attention.multi_head import Attention, KeyValues
+from luthier.layers.attention.own_bias import OwnBias
 from luthier.layers.attention.query_key import HeadNorms, ProjectionNorms, QueryKey, QueryScale
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "KeyValues",
     "Mask",
     "Order",
+    "OwnBias",
     "PastBuckets",
     "ProjectionNorms",
     "QueryKey",

@@ -17,6 +17,7 @@ from luthier.layers.attention.masks import Causal, Mask
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.parameters import wide
 from luthier.layers.positions import Tokens
+from luthier.parallel import constrain, is_explicit
 
 # Added to the score of a masked key: finite, so that a query that may see nothing makes no NaN.
 _FLOOR = -1e30
@@ -79,6 +80,8 @@ class _Masked(abc.ABC):
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
         """
+        if is_explicit():  # every query looks at keys all along its row
+            key_BSGK, value_BSGK, key = jax.tree.map(_whole_rows, (key_BSGK, value_BSGK, key))
         visible_BLS = self.mask(query, key)
         scale = query_BLHK.shape[-1] ** -0.5 if self.scale is None else self.scale
         bias_BHLS = None if bias is None else bias(query, key)
@@ -184,6 +187,11 @@ def soft_cap(x: jax.Array, cap: Any) -> jax.Array:
       section 2.
     """
     return cap * jnp.tanh(x / cap)
+
+
+def _whole_rows(x: jax.Array) -> jax.Array:
+    axes = ("batch", "length", "kv_heads", "head_dim")[: x.ndim]
+    return constrain(x, axes, {"length": ()})
 
 
 def grouped(x_BHLS: jax.Array, num_kv_heads: int) -> jax.Array:

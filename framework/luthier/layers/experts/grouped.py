@@ -15,6 +15,7 @@ from flax import nnx
 from luthier.errors import BadInput, Problem
 from luthier.layers.linear import Linear
 from luthier.layers.parameters import DType
+from luthier.layers.products import MatrixProduct, Product
 
 
 class GroupedLinear(nnx.Module):
@@ -35,24 +36,29 @@ class GroupedLinear(nnx.Module):
         """Map rows [1, N, *inputs], sorted by expert, to [1, N, *outputs]."""
         linear, sizes_E = self.linear, self.sizes_E[...]
         dtype, num_inputs = linear.dtype, linear.num_inputs
-        y = _product(x_1NI, linear.kernel[...], sizes_E, num_inputs, dtype)
+        y = _product(x_1NI, linear.kernel[...], sizes_E, num_inputs, dtype, linear.product)
         if linear.bias is None:
             return y
         bias = linear.bias[...]
         ones_1N1 = jnp.ones((*y.shape[:2], 1), dtype)
-        return y + _product(ones_1N1, bias[:, None], sizes_E, 1, dtype)
+        return y + _product(ones_1N1, bias[:, None], sizes_E, 1, dtype, MatrixProduct())
 
 
 # Keeps x and the kernel as they are for the backward pass; see `linear`.
-@functools.partial(jax.checkpoint, static_argnums=(3, 4), prevent_cse=False)
+@functools.partial(jax.checkpoint, static_argnums=(3, 4, 5), prevent_cse=False)
 def _product(
-    x: jax.Array, kernel: jax.Array, sizes_E: jax.Array, num_inputs: int, dtype: DType
+    x: jax.Array,
+    kernel: jax.Array,
+    sizes_E: jax.Array,
+    num_inputs: int,
+    dtype: DType,
+    product: Product,
 ) -> jax.Array:
     inputs, outputs = kernel.shape[1 : 1 + num_inputs], kernel.shape[1 + num_inputs :]
     leading = x.shape[: x.ndim - num_inputs]
     x_NI = x.astype(dtype).reshape(-1, math.prod(inputs))
     kernel_EIO = kernel.astype(dtype).reshape(kernel.shape[0], math.prod(inputs), -1)
-    y_NO = jax.lax.ragged_dot(x_NI, kernel_EIO, sizes_E)
+    y_NO = product.grouped(x_NI, kernel_EIO, sizes_E)
     return y_NO.reshape(*leading, *outputs)
 
 

@@ -142,6 +142,7 @@ class Pipelined:
         self, layout: Layout, kinds: list[Any], function: Apply, carry: T, rows: Any
     ) -> tuple[T, Any]:
         """Cut rows into microbatches and layers into blocks, and run them."""
+        layout.need_automatic()
         S, M, R = layout.sizes[ticks.AXIS], self.microbatches, self.schedule.repeats
         graphdefs, states = zip(*(nnx.split(kind) for kind in kinds), strict=True)
 

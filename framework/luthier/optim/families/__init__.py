@@ -1,6 +1,12 @@
 """Optimizers, one family per module: its stages and its recipes."""
 
-from luthier.optim.families.adafactor import AdamDecay, PowerDecay, adafactor
+from luthier.optim.families.adafactor import (
+    AdamDecay,
+    LargestDims,
+    LastDims,
+    PowerDecay,
+    adafactor,
+)
 from luthier.optim.families.capped_adam import capped_adamw
 from luthier.optim.families.lamb import lamb
 from luthier.optim.families.lion import lion
@@ -11,6 +17,8 @@ from luthier.optim.families.soap import soap
 __all__ = [
     "AdamDecay",
     "AdamScale",
+    "LargestDims",
+    "LastDims",
     "NewtonSchulz",
     "PowerDecay",
     "SpectralScale",

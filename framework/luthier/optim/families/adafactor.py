@@ -93,10 +93,67 @@ class FactoredState(NamedTuple):
         """Return the logical axes that the factors keep of their parameter's."""
 
         def lacking(lost: int) -> dict[str, Axes | None]:
-            return {n: _without(layouts[n], _factored_dims(layouts[n], 0)[lost]) for n in self.rows}
+            return {n: _without(layouts[n], self.dims()(layouts[n], 0)[lost]) for n in self.rows}
 
         whole = {n: Axes(a) if (a := layouts[n].axes) else None for n in self.entries}
-        return FactoredState(lacking(1), lacking(0), whole)  # type: ignore[arg-type]
+        return type(self)(lacking(1), lacking(0), whole)  # type: ignore[arg-type]
+
+    @staticmethod
+    def dims() -> FactoredDims:
+        """Return what chose the dimensions."""
+        return LargestDims()
+
+
+class LastFactoredState(FactoredState):
+    """Mean squares by parameter name, of the rows and columns of the last two dimensions."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def dims() -> FactoredDims:
+        """Return what chose the dimensions."""
+        return LastDims()
+
+
+class FactoredDims(Protocol):
+    """Chooses the two dimensions of a parameter whose mean squares are kept apart."""
+
+    state: ClassVar[type[FactoredState]]
+    """What keeps them."""
+
+    def __call__(self, layout: Layout, least: int) -> tuple[int, ...]:
+        """Return the dimensions of the columns and of the rows; none to keep every entry.
+
+        Args:
+          layout: How the parameter is made up.
+          least: The least size of a dimension that is factored.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class LargestDims:
+    """The two largest dimensions of each layer, the smaller one first, as in Optax."""
+
+    state: ClassVar[type[FactoredState]] = FactoredState
+
+    def __call__(self, layout: Layout, least: int) -> tuple[int, ...]:
+        """Return the dimensions; see `FactoredDims`."""
+        by_size = sorted(layout.own_dims, key=lambda d: layout.shape[d])[-2:]
+        return _fitting(layout, tuple(by_size), least)
+
+
+@dataclasses.dataclass(frozen=True)
+class LastDims:
+    """The last two dimensions of each layer, as in Pax: heads and their elements, for a query.
+
+    Source: praxis 1.4.0, `optimizers.ShardedAdafactor`.
+    """
+
+    state: ClassVar[type[FactoredState]] = LastFactoredState
+
+    def __call__(self, layout: Layout, least: int) -> tuple[int, ...]:
+        """Return the dimensions; see `FactoredDims`."""
+        return _fitting(layout, layout.own_dims[-2:], least)
 
 
 def _without(layout: Layout, dim: int) -> Axes | None:
@@ -105,17 +162,18 @@ def _without(layout: Layout, dim: int) -> Axes | None:
     return Axes(tuple(axis for d, axis in enumerate(layout.axes) if d != dim))
 
 
-def _factored_dims(layout: Layout, least: int) -> tuple[int, ...]:
-    """Return the smaller and the larger of a layer's two largest dimensions, or nothing."""
-    by_size = sorted(layout.own_dims, key=lambda d: layout.shape[d])[-2:]
-    fit = len(by_size) == 2 and layout.shape[by_size[0]] >= least
-    return tuple(by_size) if fit else ()
+def _fitting(layout: Layout, dims: tuple[int, ...], least: int) -> tuple[int, ...]:
+    """Return two dimensions, or nothing where there are fewer or one is too small."""
+    fit = len(dims) == 2 and min(layout.shape[d] for d in dims) >= least
+    return dims if fit else ()
 
 
-def scale_by_factored_rms(decay: Decay, eps: float, least_factored_dim: int) -> Stage:
+def scale_by_factored_rms(
+    decay: Decay, eps: float, least_factored_dim: int, dims: FactoredDims = LargestDims()
+) -> Stage:
     r"""Divide by the root of the mean square, kept by row and column where there are matrices.
 
-    With $s_t = 1 - \hat\beta_t$ from `decay`, over the two largest dimensions of each layer:
+    With $s_t = 1 - \hat\beta_t$ from `decay`, over two dimensions of each layer, i and j:
 
     $$ R_t = (1 - s_t) R_{t-1} + s_t\, \mathrm{mean}_j(g^2_{ij} + \epsilon), \quad
        C_t = (1 - s_t) C_{t-1} + s_t\, \mathrm{mean}_i(g^2_{ij} + \epsilon), \quad
@@ -125,17 +183,18 @@ def scale_by_factored_rms(decay: Decay, eps: float, least_factored_dim: int) -> 
       decay: How fast the mean squares forget.
       eps: Added to squares, $\epsilon$.
       least_factored_dim: Parameters with no two dimensions of this size keep every entry.
+      dims: Which dimensions.
 
     Source: Shazeer and Stern, 2018, arXiv:1804.04235, algorithm 4.
     """
 
     def init(parameters: Arrays, layouts: Layouts | None = None) -> FactoredState:
         known, full = complete(parameters, layouts), zeros_like(parameters)
-        dims = {n: _factored_dims(known[n], least_factored_dim) for n in parameters}
-        return FactoredState(
-            {n: jnp.mean(full[n], d[1]) for n, d in dims.items() if d},
-            {n: jnp.mean(full[n], d[0]) for n, d in dims.items() if d},
-            {n: full[n] for n, d in dims.items() if not d},
+        found = {n: dims(known[n], least_factored_dim) for n in parameters}
+        return dims.state(
+            {n: jnp.mean(full[n], d[1]) for n, d in found.items() if d},
+            {n: jnp.mean(full[n], d[0]) for n, d in found.items() if d},
+            {n: full[n] for n, d in found.items() if not d},
         )
 
     def update(
@@ -155,14 +214,14 @@ def scale_by_factored_rms(decay: Decay, eps: float, least_factored_dim: int) -> 
                 entries[n] = state.entries[n] + share * (square - state.entries[n])
                 updates[n] = g * jax.lax.rsqrt(entries[n])
                 continue
-            smaller, larger = _factored_dims(layouts[n], least_factored_dim)
+            smaller, larger = dims(layouts[n], least_factored_dim)
             rows[n] = state.rows[n] + share * (square.mean(larger) - state.rows[n])
             columns[n] = state.columns[n] + share * (square.mean(smaller) - state.columns[n])
             row = jnp.expand_dims(rows[n], larger)
             column = jnp.expand_dims(columns[n], smaller)
             relative = row / row.mean(smaller, keepdims=True)
             updates[n] = g * jax.lax.rsqrt(relative) * jax.lax.rsqrt(column)
-        return updates, FactoredState(rows, columns, entries)
+        return updates, dims.state(rows, columns, entries)
 
     return Stage(init, update)  # type: ignore[arg-type]
 
@@ -228,6 +287,7 @@ def adafactor(
     weight_decay: float = 0.0,
     decay_mask: Mask = DECAYED,
     clip_norm: float | None = None,
+    factored_dims: FactoredDims = LargestDims(),
 ) -> Optimizer:
     r"""Adafactor: adaptive steps with a memory that is small beside the parameters.
 
@@ -250,6 +310,7 @@ def adafactor(
       weight_decay: The decay, $\lambda$.
       decay_mask: The parameters that decay; by default not biases, norms and embeddings.
       clip_norm: Limit of the norm of the whole gradient; None for no limit.
+      factored_dims: Which two dimensions are factored.
 
     Returns:
       The optimizer.
@@ -261,7 +322,7 @@ def adafactor(
     scale = least_parameter_rms
     stages = [
         clipping(clip_norm),
-        scale_by_factored_rms(decay, eps, least_factored_dim),
+        scale_by_factored_rms(decay, eps, least_factored_dim, factored_dims),
         pass_through() if max_update_rms is None else clip_update_rms(max_update_rms),
         pass_through() if scale is None else scale_by_parameter_rms(scale),
         pass_through() if momentum is None else average_updates(momentum),

@@ -17,7 +17,9 @@ from luthier import graph as graphs
 from luthier import layers
 from luthier.graph import signatures
 
-_EVERYWHERE = frozenset({"dtype", "param_dtype", "rngs", "dropout", "stack", "pad_to_multiple"})
+_EVERYWHERE = frozenset(
+    {"dtype", "param_dtype", "product", "rngs", "dropout", "stack", "pad_to_multiple"}
+)
 _INITIALIZERS: Mapping[Any, frozenset[str]] = {
     layers.Linear: frozenset({"kernel"}),
     layers.Embedding: frozenset({"table"}),

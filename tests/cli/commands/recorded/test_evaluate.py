@@ -41,3 +41,19 @@ def test_what_the_run_does_not_have(words, told, capsys):
     assert main.main(["evaluate", "last", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
+
+
+def test_changes_of_what_the_run_recorded(capsys):
+    losses = []
+    for words in ([], ["fiddler:int8_weights"]):
+        assert main.main(["evaluate", "last", *words, "--json"]) == 0
+        losses.append(json.loads(capsys.readouterr().out)["evaluations"]["held_out"]["loss"])
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+def test_changes_that_are_none(capsys):
+    assert main.main(["evaluate", "last", "fiddler:int8_weigths", "modle.dim=8"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "did you mean fiddler:int8_weights" in first
+    assert "did you mean model.dim" in second

@@ -1,6 +1,7 @@
 """Evaluate a run's checkpoint on its named sets: every row, once.
 
-RUN is a run's id or its beginning, NAME/ID, a folder, or `last`.
+RUN is a run's id or its beginning, NAME/ID, a folder, or `last`. OVERRIDEs change what the run
+recorded, as far as its arrays still fit: fiddler:int8, evaluations.held_out.num_batches=None.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 import json
 from typing import Any
 
-from luthier.cli import project
+from luthier.cli import experiments, project
 from luthier.cli.arguments import Problems
 from luthier.cli.commands.recorded.runs import add_directory
 from luthier.cli.commands.train import add_devices
@@ -20,6 +21,7 @@ from luthier.errors import EXIT_DONE, Problem
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     add_checkpoint(parser)
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as fiddler:int8")
     parser.add_argument(
         "--evaluation", action="append", metavar="NAME", help="only this set (may be repeated)"
     )
@@ -51,6 +53,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         arguments.run,
         evaluations=arguments.evaluation or (),
         weights=Weights.EMA if arguments.ema else None,
+        overrides=arguments.overrides,
+        shelves=(*experiments.SHELVES, *project.find().fiddlers),
         **where,
     )
     found = {

@@ -1,0 +1,209 @@
+"""Numerical precision of a program: what its arrays are stored, summed and multiplied in."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from luthier import graph as graphs
+from luthier.errors import Problem
+from luthier.layers import QuantizedProduct
+from luthier.optim import StoredAs
+
+DType = Any
+
+MASTERS = "optimizer/masters"
+"""Where the masters of parameters stand in the state."""
+
+_PATH = "precision"
+_FLOAT8_SINCE = 8.9
+
+
+class MatmulPrecision(enum.Enum):
+    """Precision of float32 matrix products (`jax.default_matmul_precision`)."""
+
+    DEFAULT = "default"
+    HIGH = "high"
+    HIGHEST = "highest"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Numerical precision of the whole program.
+
+    What layers compute in is a setting of the model (`dtype`), and so is how they multiply
+    (`product`). Of rules, the first that matches decides; names are those of `luthier show
+    --params`. Optimizers compute in float32, whatever their state is stored in.
+
+    Args:
+      matmul: Precision of float32 matrix products on accelerators with lower-precision units.
+      parameters: What parameters are stored in; the others as the model declares (`param_dtype`).
+      masters: Parameters that the optimizer has a wider copy of, and its type. It changes the copy,
+        from which the parameter is rounded after every step: no update is too small to count.
+      optimizer: What the arrays of the optimizer's state are stored in, by their names
+        (`stages/1/second_moment/blocks.mlp.up.kernel`); the others as the optimizer declares.
+      accumulation: What gradients are summed in, over microbatches and over all uses of a
+        parameter; the others in float32, or wider where the parameter is.
+
+    Source: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1 (masters).
+    """
+
+    matmul: MatmulPrecision = MatmulPrecision.DEFAULT
+    parameters: Sequence[StoredAs] = ()
+    masters: Sequence[StoredAs] = ()
+    optimizer: Sequence[StoredAs] = ()
+    accumulation: Sequence[StoredAs] = ()
+
+    def stored(self, parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Return parameters as they are stored."""
+        return {n: x.astype(_of(self.parameters, n, x.dtype)) for n, x in parameters.items()}
+
+    def masters_of(self, parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Return the masters of parameters, for those that have one.
+
+        Args:
+          parameters: Parameters as the model made them, before they are stored, by name.
+        """
+        found = {}
+        for name, array in parameters.items():
+            kind = _of(self.masters, name, None)
+            if kind is not None and _is_wider(kind, _of(self.parameters, name, array.dtype)):
+                found[name] = array.astype(kind)
+        return found
+
+    def stored_optimizer(self, state: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Return the arrays of an optimizer's state as they are stored.
+
+        Args:
+          state: Arrays by their names in the state, below `optimizer/`.
+        """
+
+        def stored(name: str, array: jax.Array) -> jax.Array:
+            if not jnp.issubdtype(array.dtype, jnp.floating):
+                return array
+            own = name.removeprefix("optimizer/")
+            return array.astype(_of(self.optimizer, own, array.dtype))
+
+        return {name: stored(name, array) for name, array in state.items()}
+
+    def sums(self, parameters: Mapping[str, jax.Array]) -> dict[str, DType]:
+        """Return what the gradient by each parameter is summed in.
+
+        Args:
+          parameters: Parameters as they are stored, by name.
+        """
+        return {
+            name: _of(self.accumulation, name, jnp.promote_types(array.dtype, jnp.float32))
+            for name, array in parameters.items()
+        }
+
+
+def as_stored(arrays: Mapping[str, jax.Array], state: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """Return arrays in the types that the entries of the state have.
+
+    Args:
+      arrays: New values by their names in the state.
+      state: The state.
+    """
+    return {name: _cast(array, state[name].dtype) for name, array in arrays.items()}
+
+
+def as_computed(tree: Any, like: Any) -> Any:
+    """Return the arrays of a tree in the types of another of the same structure."""
+    return jax.tree.map(lambda x, y: _cast(x, y.dtype), tree, like)
+
+
+def widened(arrays: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Return arrays in float32, or wider where they are."""
+    return {n: x.astype(jnp.promote_types(x.dtype, jnp.float32)) for n, x in arrays.items()}
+
+
+def problems(graph: Any, precision: Precision, state: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the rules that are for no array of the state, with the names that are nearest.
+
+    Args:
+      graph: The experiment graph; tells where rules were set.
+      precision: The rules.
+      state: Shape and dtype of every array of the state, by name.
+    """
+    parameters, optimizer = _floating(state, "parameters/"), _floating(state, "optimizer/")
+    masters = [name.removeprefix("masters/") for name in optimizer if name.startswith("masters/")]
+    known = {
+        "parameters": parameters,
+        "masters": parameters,
+        "optimizer": [name for name in optimizer if not name.startswith("masters/")],
+        "accumulation": parameters,
+    }
+    for field, names in known.items():
+        for index, rule in enumerate(getattr(precision, field)):
+            path = f"{_PATH}.{field}[{index}]"
+            origin = graphs.origin_of(graph, path)
+            if not any(map(rule, names)):
+                parts = {part for name in names for part in re.split(r"[./]", name)}
+                near = graphs.nearest(rule.pattern, sorted(parts | set(names)))
+                remedy = "" if near else f"there are {', '.join(names[:4])}, ..."
+                what = f"{rule.pattern!r} matches no name"
+                yield Problem(what, f"{path}.pattern", origin, remedy, near)
+            elif field == "masters" and not any(map(rule, masters)):
+                what = f"no trained parameter that it is for is narrower than {_name(rule.dtype)}"
+                yield Problem(what, path, origin, f"set {_PATH}.parameters, or remove the masters")
+
+
+def unsupported(graph: Any, devices: Sequence[jax.Device]) -> Iterator[Problem]:
+    """Yield the products of float8 factors that devices have no units for.
+
+    CPUs compute them by wider ones, to the same result.
+
+    Args:
+      graph: The experiment graph.
+      devices: What it is to run on.
+    """
+    since = getattr(devices[0], "compute_capability", None)
+    try:
+        lacks = since is not None and float(since) < _FLOAT8_SINCE
+    except ValueError:
+        return  # no number: a GPU of another make
+    if not lacks:
+        return
+    told: set[int] = set()
+    for place in graphs.walk(graph, defaults=False, once=True):
+        is_product = getattr(place.value, "__fn_or_cls__", None) is QuantizedProduct
+        if not is_product or id(place.value) in told:
+            continue
+        told.add(id(place.value))
+        if any(name.startswith("float8") for name in graphs.build(place.value).types):
+            what = f"{devices[0].device_kind} has no products of float8 numbers"
+            remedy = "use int8 or bf16; NVIDIA GPUs have them from compute capability 8.9"
+            yield Problem(what, place.path, graphs.origin_of(graph, place.path), remedy)
+
+
+def _cast(array: jax.Array, kind: DType) -> jax.Array:
+    return array if array.dtype == kind else array.astype(kind)
+
+
+def _of(rules: Sequence[StoredAs], name: str, otherwise: DType) -> DType:
+    """Return the type of the first rule that is for a name."""
+    return next((rule.dtype for rule in rules if rule(name)), otherwise)
+
+
+def _floating(state: Mapping[str, Any], prefix: str) -> list[str]:
+    """Return the names below a prefix of arrays of floating point numbers."""
+    return [
+        name.removeprefix(prefix)
+        for name, array in state.items()
+        if name.startswith(prefix) and jnp.issubdtype(array.dtype, jnp.floating)
+    ]
+
+
+def _is_wider(kind: DType, than: DType) -> bool:
+    return jnp.finfo(kind).bits > jnp.finfo(than).bits
+
+
+def _name(kind: DType) -> str:
+    return jnp.dtype(kind).name

@@ -1,0 +1,25 @@
+import jax.numpy as jnp
+import pytest
+
+from luthier.errors import BadInput
+from luthier.optim import StoredAs
+
+
+def test_a_rule_is_for_names_with_a_match_anywhere():
+    rule = StoredAs(r"mlp\.(up|down)", jnp.bfloat16)
+    assert rule("blocks.mlp.up.kernel")
+    assert not rule("blocks.attention.query.kernel")
+    assert StoredAs("", jnp.float32)("anything")
+
+
+def test_what_is_wrong_is_told_all_at_once():
+    with pytest.raises(BadInput) as raised:
+        StoredAs("(", jnp.float8_e4m3fn)
+    pattern, kind = str(raised.value).splitlines()
+    assert pattern.startswith("pattern: '(' is no regular expression: ")
+    assert kind == (
+        "dtype: nothing can be stored as float8_e4m3fn, which has too small a range; "
+        "use bfloat16, float16, float32 or float64"
+    )
+    with pytest.raises(BadInput, match="nothing can be stored as int32"):
+        StoredAs("", jnp.int32)
