@@ -25,6 +25,7 @@ from luthier.data.examples import (
     SeriesSource,
     Shift,
     Standardize,
+    Synthetic,
     Transform,
 )
 from luthier.data.filters import Deduplicate, Filter, Filtered, Length, Predicate, fold
@@ -71,6 +72,13 @@ from luthier.data.sources import (
     Tfds,
     TFExample,
     TFRecord,
+)
+from luthier.data.splitting import (
+    Pretokenized,
+    ShiftLeft,
+    ShiftRight,
+    SplitTokens,
+    TrimTokens,
 )
 from luthier.data.tokenizers import (
     Bpe,
@@ -141,6 +149,7 @@ __all__ = [
     "PreferenceSource",
     "Preferences",
     "Prepared",
+    "Pretokenized",
     "RecordExamples",
     "Records",
     "Scale",
@@ -150,12 +159,16 @@ __all__ = [
     "SeriesSource",
     "Shakespeare",
     "Shift",
+    "ShiftLeft",
+    "ShiftRight",
     "Shuffled",
     "Skip",
     "Source",
+    "SplitTokens",
     "Stage",
     "Standardize",
     "Survey",
+    "Synthetic",
     "TFExample",
     "TFRecord",
     "TextFiles",
@@ -166,6 +179,7 @@ __all__ = [
     "TrainedBpe",
     "Transform",
     "Translation",
+    "TrimTokens",
     "Ucr",
     "Unpacked",
     "Visit",

@@ -51,6 +51,11 @@ class TokenNode(DataNode):
         """The bytes that the first token of a document counts too many."""
         return 0
 
+    @property
+    def fingerprint(self) -> str:
+        """A fingerprint of the tokens, where it is known without reading them, else empty."""
+        return ""
+
     @abc.abstractmethod
     def entropies(self) -> tuple[float, float]:
         """Return the unigram and the bigram entropy of the corpus, in nats per byte."""
@@ -61,8 +66,8 @@ class TokenNode(DataNode):
         if self.length < 1:
             raise DataError(Problem(f"rows of {self.length} tokens", remedy="set length >= 1"))
         stream = self.stream
-        plan = self.packing.plan(stream.num_targets, self.length)
-        return PackedRows(stream, plan, self.byte_lengths, self.length, self.prefix_bytes)
+        settings = (self.byte_lengths, self.prefix_bytes, self.fingerprint)
+        return self.packing.rows(stream, self.length, *settings)
 
     @property
     def tokens_per_row(self) -> int:
@@ -77,13 +82,13 @@ class TokenNode(DataNode):
         """Return the size of the corpus and what it costs without a model.
 
         Returns:
-          `documents`, `bytes`, `targets` (with one end token a document), `rows`, `length`,
+          `documents`, `bytes`, `targets` (with the end tokens that are), `rows`, `length`,
           `vocab_size`, `bytes_per_token` (end tokens left out), `fill` (the part of the rows that
-          is not padding), and `unigram_entropy` and `bigram_entropy` of this corpus's bytes, in
+          is targets), and `unigram_entropy` and `bigram_entropy` of this corpus's bytes, in
           nats per byte.
         """
-        stream = self.rows.stream
-        documents, targets = len(stream.num_targets), int(stream.num_targets.sum())
+        stream, targets = self.rows.stream, self.rows.num_targets
+        documents, own = len(stream.num_targets), int(stream.num_targets.sum())
         unigram, bigram = self.entropies()
         return {
             "documents": documents,
@@ -92,7 +97,7 @@ class TokenNode(DataNode):
             "rows": self.num_rows,
             "length": self.length,
             "vocab_size": len(self.byte_lengths),
-            "bytes_per_token": stream.num_bytes / max(targets - documents, 1),
+            "bytes_per_token": stream.num_bytes / max(own - documents, 1),
             "fill": targets / (self.num_rows * self.length),
             "unigram_entropy": unigram,
             "bigram_entropy": bigram,

@@ -12,6 +12,9 @@ import heapq
 
 import numpy as np
 
+from luthier.data.rows import PackedRows
+from luthier.data.stream import Stream
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
@@ -49,6 +52,26 @@ class Packing(abc.ABC):
             stream a document takes one place more (the start token in front).
           length: The targets for which a row has room.
         """
+
+    def rows(
+        self,
+        stream: Stream,
+        length: int,
+        byte_lengths: np.ndarray,
+        prefix_bytes: int = 0,
+        corpus: str = "",
+    ) -> PackedRows:
+        """Return the rows of a corpus; what lays tokens out in another way overrides it.
+
+        Args:
+          stream: The tokens.
+          length: The targets for which a row has room.
+          byte_lengths: The bytes that each token stands for, int32 [V].
+          prefix_bytes: The bytes that the first token of a document counts too many.
+          corpus: A fingerprint of the tokens, where it is known.
+        """
+        plan = self.plan(stream.num_targets, length)
+        return PackedRows(stream, plan, byte_lengths, length, prefix_bytes, corpus)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,14 +8,39 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from luthier.data.order import Visit
-from luthier.data.packing import Plan
 from luthier.data.stream import Stream
 
+if TYPE_CHECKING:
+    from luthier.data.packing import Plan
+
 INT_ENTRIES = ("inputs", "targets", "segments", "positions", "documents", "target_bytes")
+
+
+class Places(NamedTuple):
+    """Where the chunks of some rows stand in a batch.
+
+    Args:
+      chunk_E: The chunk.
+      row_E: Its row in the batch.
+      segment_E: Its number in the row, from 0.
+      length_E: Its targets.
+      before_E: The targets of all chunks before it.
+      index_N: 0..N - 1.
+      place_N: Where each target stands in the flat batch; a slice where they fill it.
+    """
+
+    chunk_E: np.ndarray
+    row_E: np.ndarray
+    segment_E: np.ndarray
+    length_E: np.ndarray
+    before_E: np.ndarray
+    index_N: np.ndarray
+    place_N: np.ndarray | slice
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,6 +54,7 @@ class PackedRows:
       length: L.
       prefix_bytes: The bytes that the first token of a document counts too many
         (`Tokenizer.prefix_bytes`).
+      corpus: A fingerprint of the tokens, where it is known; without it all of them are read.
     """
 
     stream: Stream
@@ -36,6 +62,7 @@ class PackedRows:
     byte_lengths: np.ndarray
     length: int
     prefix_bytes: int = 0
+    corpus: str = ""
 
     @property
     def num_rows(self) -> int:
@@ -47,13 +74,20 @@ class PackedRows:
         """The largest number among `documents`: the chunks."""
         return len(self.plan.ids)
 
+    @property
+    def num_targets(self) -> int:
+        """The targets of all rows."""
+        return int(self.plan.lengths.sum())
+
     @functools.cached_property
     def digest(self) -> str:
         """A fingerprint of all rows: equal digests, equal rows."""
-        hasher = hashlib.blake2b(f"{self.length}".encode(), digest_size=16)
+        hasher = hashlib.blake2b(f"{self.corpus}{self.length}".encode(), digest_size=16)
         plan = self.plan
-        for part in (self.stream.tokens, plan.row_starts, plan.starts, plan.lengths, plan.ids):
-            hasher.update(f"{part.dtype.str}{part.shape}".encode())
+        parts = (plan.row_starts, plan.starts, plan.lengths, plan.ids)
+        for part in parts if self.corpus else (self.stream.tokens, *parts):
+            if not self.corpus:
+                hasher.update(f"{part.dtype.str}{part.shape}".encode())
             hasher.update(np.ascontiguousarray(part).data)
         return hasher.hexdigest()
 
@@ -74,6 +108,33 @@ class PackedRows:
           inputs, targets, segments, positions, documents, target_bytes, all int32 [B, L], and
           weights, float32 [B, L]; padding is 0 in all of them.
         """
+        plan, at = self.plan, self._places(rows)
+        first_E = plan.starts[at.chunk_E] - at.before_E
+        position_N = at.index_N - np.repeat(at.before_E, at.length_E)
+        input_N = at.index_N + np.repeat(first_E, at.length_E)
+
+        target_N = self.stream.tokens[input_N + 1]
+        bytes_N = self.byte_lengths[target_N]
+        if self.prefix_bytes:
+            first = at.before_E[self._opens[at.chunk_E]]
+            bytes_N[first] = np.maximum(bytes_N[first] - self.prefix_bytes, 0)
+        shape = (len(rows), self.length)
+        batch = {name: np.zeros(shape, np.int32) for name in INT_ENTRIES}
+        batch["weights"] = np.zeros(shape, np.float32)
+        for name, values_N in (
+            ("inputs", self.stream.tokens[input_N]),
+            ("targets", target_N),
+            ("weights", np.float32(1)),
+            ("segments", np.repeat((at.segment_E + 1).astype(np.int32), at.length_E)),
+            ("positions", position_N),
+            ("documents", np.repeat(plan.ids[at.chunk_E], at.length_E)),
+            ("target_bytes", bytes_N),
+        ):
+            batch[name].reshape(-1)[at.place_N] = values_N
+        return batch
+
+    def _places(self, rows: np.ndarray) -> Places:
+        """Return where the chunks of rows stand in the batch of these rows."""
         plan, length = self.plan, self.length
         first = plan.row_starts[rows]
         counts = np.where(rows >= 0, plan.row_starts[rows + 1] - first, 0)
@@ -84,33 +145,11 @@ class PackedRows:
         before_E = np.cumsum(length_E) - length_E
         row_before = np.append(before_E, 0)[np.cumsum(counts) - counts]
         place_E = row_E * length + before_E - row_before[row_E]
-
         index_N = np.arange(int(length_E.sum()))
-        position_N = index_N - np.repeat(before_E, length_E)
-        input_N = index_N + np.repeat(plan.starts[chunk_E] - before_E, length_E)
         place_N: np.ndarray | slice = slice(None)
         if len(index_N) < len(rows) * length:
             place_N = index_N + np.repeat(place_E - before_E, length_E)
-
-        target_N = self.stream.tokens[input_N + 1]
-        bytes_N = self.byte_lengths[target_N]
-        if self.prefix_bytes:
-            first = before_E[self._opens[chunk_E]]
-            bytes_N[first] = np.maximum(bytes_N[first] - self.prefix_bytes, 0)
-        shape = (len(rows), length)
-        batch = {name: np.zeros(shape, np.int32) for name in INT_ENTRIES}
-        batch["weights"] = np.zeros(shape, np.float32)
-        for name, values_N in (
-            ("inputs", self.stream.tokens[input_N]),
-            ("targets", target_N),
-            ("weights", np.float32(1)),
-            ("segments", np.repeat((segment_E + 1).astype(np.int32), length_E)),
-            ("positions", position_N),
-            ("documents", np.repeat(plan.ids[chunk_E], length_E)),
-            ("target_bytes", bytes_N),
-        ):
-            batch[name].reshape(-1)[place_N] = values_N
-        return batch
+        return Places(chunk_E, row_E, segment_E, length_E, before_E, index_N, place_N)
 
 
 def batch_spec(global_batch_size: int, length: int) -> dict[str, tuple[tuple[int, int], np.dtype]]:

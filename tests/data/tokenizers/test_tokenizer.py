@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from luthier.data import Tokenizer
-from luthier.data.tokenizers.tokenizer import to_bytes
+from luthier.data.tokenizers.tokenizer import spelled, to_bytes
 
 
 class Words(Tokenizer):
@@ -42,3 +42,7 @@ def test_a_missing_method_is_named():
 )
 def test_to_bytes(text, expected):
     assert to_bytes(text) == expected
+
+
+def test_tokens_beyond_the_vocabulary_have_no_text():
+    assert spelled([b"a", b"bb"], np.array([1, 2, 0, 7])) == b"bba"

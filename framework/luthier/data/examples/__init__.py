@@ -1,4 +1,4 @@
-"""Data nodes of single examples: classification and forecasting."""
+"""Data nodes of single examples: classification, forecasting, and synthetic rows of tokens."""
 
 from luthier.data.examples.augmentations import (
     Augmentation,
@@ -13,6 +13,7 @@ from luthier.data.examples.augmentations import (
 from luthier.data.examples.classification import Classification
 from luthier.data.examples.forecasting import Forecasting
 from luthier.data.examples.series import CsvSeries, PackagedSeries, Seasons, SeriesSource
+from luthier.data.examples.synthetic import Synthetic
 
 __all__ = [
     "Augmentation",
@@ -28,5 +29,6 @@ __all__ = [
     "SeriesSource",
     "Shift",
     "Standardize",
+    "Synthetic",
     "Transform",
 ]

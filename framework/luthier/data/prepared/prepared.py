@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import os
 from typing import Any, cast
 
@@ -15,30 +14,9 @@ from luthier.data.packing import Packing
 from luthier.data.prepared.layout import tokenizer_facts
 from luthier.data.prepared.shards import LENGTHS, load, read_manifest
 from luthier.data.prepared.tokens import ShardedTokens
-from luthier.data.rows import PackedRows
 from luthier.data.stream import Stream
 from luthier.data.tokenizers.tokenizer import Tokenizer
 from luthier.errors import DataError, Problem
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PreparedRows(PackedRows):
-    """Rows over shards, whose fingerprint is taken from the manifest and not from all tokens.
-
-    Args:
-      corpus: The digest of the manifest.
-    """
-
-    corpus: str = ""
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """A fingerprint of all rows: equal digests, equal rows."""
-        hasher = hashlib.blake2b(f"{self.corpus}{self.length}".encode(), digest_size=16)
-        plan = self.plan
-        for part in (plan.row_starts, plan.starts, plan.lengths, plan.ids):
-            hasher.update(np.ascontiguousarray(part).data)
-        return hasher.hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,18 +84,10 @@ class Prepared(TokenNode):
         """The bytes that the first token of a document counts too many."""
         return self.manifest["tokenizer"]["prefix_bytes"]
 
-    @functools.cached_property
-    def rows(self) -> PackedRows:
-        """The rows of an epoch, by number."""
-        rows = super().rows
-        return PreparedRows(
-            rows.stream,
-            rows.plan,
-            rows.byte_lengths,
-            rows.length,
-            rows.prefix_bytes,
-            self.manifest["digest"],
-        )
+    @property
+    def fingerprint(self) -> str:
+        """The digest of the manifest."""
+        return self.manifest["digest"]
 
     def entropies(self) -> tuple[float, float]:
         """Return the unigram and the bigram entropy of the corpus, in nats per byte."""

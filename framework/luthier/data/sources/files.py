@@ -6,6 +6,7 @@ import difflib
 import glob
 import os
 
+from luthier.data.sources.remote import is_remote, local_copy, matching_objects
 from luthier.errors import DataError, Problem
 
 
@@ -14,13 +15,19 @@ def matching_files(pattern: str) -> tuple[str, ...]:
 
     Args:
       pattern: A path, or a pattern with `*`, `?`, `[a-z]` and `**` (any depth); `~` is the home.
+        With `gs://` or `s3://` in front it is one of an object store.
 
     Returns:
       The paths, sorted by code point, directories left out.
 
     Raises:
-      DataError: when nothing matches.
+      DataError: when nothing matches, or an object store cannot be reached.
     """
+    if is_remote(pattern):
+        if objects := matching_objects(pattern):
+            return objects
+        remedy = "check the pattern, and whether you may list the bucket"
+        raise DataError(Problem(f"no object matches {pattern!r}", remedy=remedy))
     expanded = os.path.expanduser(pattern)
     found = [expanded] if os.path.exists(expanded) else glob.glob(expanded, recursive=True)
     files = tuple(sorted(path for path in found if not os.path.isdir(path)))
@@ -58,7 +65,7 @@ def read_file(path: str) -> bytes:
       DataError: when the file is unreadable or empty.
     """
     try:
-        with open(path, "rb") as file:
+        with open(local_copy(path), "rb") as file:
             content = file.read()
     except OSError as error:
         raise DataError(unreadable(path, error)) from None

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from luthier.data.sources.files import empty, matching_files, unreadable
 from luthier.data.sources.records import Records
+from luthier.data.sources.remote import local_copy
 from luthier.data.sources.source import Source
 from luthier.errors import DataError, Problem
 
@@ -58,7 +59,7 @@ class JsonLines(Source):
         for number, path in enumerate(self.files):
             before = len(index.file)
             try:
-                with open(path, "rb") as file:
+                with open(local_copy(path), "rb") as file:
                     _scan(file, number, index)
             except OSError as error:
                 problems.append(unreadable(path, error))
@@ -96,7 +97,8 @@ class JsonLines(Source):
                 path = self.files[index.file[record]]
                 try:
                     if index.file[record] != opened:
-                        file, opened = stack.enter_context(open(path, "rb")), index.file[record]
+                        file = stack.enter_context(open(local_copy(path), "rb"))
+                        opened = index.file[record]
                     assert file is not None
                     file.seek(index.offset[record])
                     line = file.readline()

@@ -15,7 +15,13 @@ import numpy as np
 
 from luthier.data.sources.files import read_file
 from luthier.data.sources.source import Source, blocks
-from luthier.data.tokenizers.tokenizer import Tokenizer, encode_parts, text_parts, to_bytes
+from luthier.data.tokenizers.tokenizer import (
+    Tokenizer,
+    encode_parts,
+    spelled,
+    text_parts,
+    to_bytes,
+)
 from luthier.errors import DataError, Problem
 
 if TYPE_CHECKING:
@@ -112,8 +118,7 @@ class ByteLevelBpe(Tokenizer):
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
         """Return the bytes exactly; special tokens stand for nothing."""
-        pieces = self._pieces
-        return b"".join(pieces[int(token)] for token in tokens)
+        return spelled(self._pieces, tokens)
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
         """Return the tokens of many documents, int32, encoded on all cores."""

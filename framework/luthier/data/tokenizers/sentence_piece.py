@@ -19,6 +19,7 @@ from luthier.data.tokenizers.tokenizer import (
     Tokenizer,
     encode_parts,
     parts_without_markers,
+    spelled,
     to_bytes,
 )
 from luthier.errors import DataError, Problem
@@ -140,7 +141,7 @@ class SentencePiece(Tokenizer):
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
         """Return the bytes exactly, without the space that the model puts in front."""
-        text = b"".join(self._pieces[int(token)] for token in tokens)
+        text = spelled(self._pieces, tokens)
         return text.removeprefix(b" ") if self.prefix_bytes else text
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from luthier.data.requirements import require
 from luthier.data.sources.files import read_file
-from luthier.data.tokenizers.tokenizer import Tokenizer, encode_parts, to_bytes
+from luthier.data.tokenizers.tokenizer import Tokenizer, encode_parts, spelled, to_bytes
 from luthier.errors import DataError, Problem
 
 
@@ -134,7 +134,7 @@ class Tiktoken(Tokenizer):
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
         """Return the bytes exactly; special tokens stand for nothing."""
-        return b"".join(self._pieces[int(token)] for token in tokens)
+        return spelled(self._pieces, tokens)
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
         """Return the tokens of many documents, int32, encoded on all cores."""

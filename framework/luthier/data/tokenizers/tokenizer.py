@@ -61,7 +61,7 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text of tokens; special tokens stand for nothing."""
+        """Return the text of tokens; special ones and those beyond the vocabulary have none."""
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
         """Return the tokens of many documents, each an integer array."""
@@ -76,6 +76,16 @@ def to_bytes(text: str | bytes) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
+
+
+def spelled(pieces: Sequence[bytes], tokens: Iterable[int]) -> bytes:
+    """Return the bytes of tokens; one beyond the vocabulary, as a larger model draws, has none.
+
+    Args:
+      pieces: The bytes of each token of the vocabulary.
+      tokens: The tokens.
+    """
+    return b"".join(pieces[token] for token in map(int, tokens) if token < len(pieces))
 
 
 def text_parts(document: bytes) -> Iterator[str | bytes]:

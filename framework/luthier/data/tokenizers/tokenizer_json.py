@@ -17,6 +17,7 @@ from luthier.data.tokenizers.tokenizer import (
     Tokenizer,
     encode_parts,
     parts_without_markers,
+    spelled,
     text_parts,
     to_bytes,
 )
@@ -88,8 +89,8 @@ class TokenizerJson(Tokenizer):
     def keeps_bytes(self) -> bool:  # type: ignore[override]
         """Whether the tokens of a text stand for exactly its bytes."""
         tokens = self.encode_many([PROBE.encode("utf-8")])[0]
-        spelled = b"".join(self._pieces[token] for token in tokens)
-        return spelled == b" " * self.prefix_bytes + PROBE.encode("utf-8")
+        text = b"".join(self._pieces[token] for token in tokens)
+        return text == b" " * self.prefix_bytes + PROBE.encode("utf-8")
 
     @property
     def vocab_size(self) -> int:
@@ -160,7 +161,7 @@ class TokenizerJson(Tokenizer):
         tokens = [int(token) for token in tokens]
         if not self.keeps_bytes:
             return self._loaded[0].decode(tokens)
-        text = b"".join(self._pieces[token] for token in tokens)
+        text = spelled(self._pieces, tokens)
         return text.removeprefix(b" " * self.prefix_bytes).decode("utf-8", "replace")
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from luthier.data.sources.files import empty, matching_files
+from luthier.data.sources.remote import local_copy
 from luthier.data.sources.source import Source
 from luthier.errors import DataError, Problem
 
@@ -51,7 +52,7 @@ class Container(Source):
         problems: list[Problem] = []
         for path in self.files:
             try:
-                reader, count = self.open(path)
+                reader, count = self.open(local_copy(path))
             except DataError as error:
                 problems.extend(error.problems)
             else:

@@ -14,6 +14,7 @@ import numpy as np
 from luthier.data.requirements import require
 from luthier.data.sources.files import empty, matching_files
 from luthier.data.sources.records import Records
+from luthier.data.sources.remote import local_copy
 from luthier.errors import DataError, Problem
 
 
@@ -76,8 +77,9 @@ class Parquet(Records):
         parquet = require("pyarrow.parquet", "parquet", "reading Parquet")
         arrow = require("pyarrow", "parquet", "reading Parquet")
         path = self.files[file]
+        copy = local_copy(path)
         try:
-            opened = parquet.ParquetFile(path, page_checksum_verification=True, memory_map=True)
+            opened = parquet.ParquetFile(copy, page_checksum_verification=True, memory_map=True)
         except (arrow.ArrowException, OSError) as error:
             raise _unreadable(path, "", error) from None
         missing = sorted(set(self.columns or ()) - set(opened.schema_arrow.names))

@@ -16,6 +16,7 @@ import numpy as np
 from luthier.data.requirements import require
 from luthier.data.sources.containers import ArrayRecord, Container, TFRecord
 from luthier.data.sources.records import Records
+from luthier.data.sources.remote import local_copy
 from luthier.data.sources.tables.tf_example import features as example_features
 from luthier.errors import DataError, Problem
 
@@ -160,7 +161,7 @@ def _image(encoded: bytes) -> np.ndarray:
 
 def _read_json(path: str) -> dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(local_copy(path), encoding="utf-8") as file:
             return json.load(file)
     except OSError as error:
         what = f"{path}: cannot be read: {error.strerror or error}"

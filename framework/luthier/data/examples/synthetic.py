@@ -1,0 +1,119 @@
+"""Rows of random tokens, to measure speed and memory where what is learned does not matter.
+
+Shapes: B rows, L length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from typing import ClassVar
+
+import numpy as np
+
+from luthier.data.node import DataNode, Spec
+from luthier.data.order import Visit
+from luthier.data.randomness import Draws
+from luthier.data.rows import INT_ENTRIES, batch_spec
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomRows:
+    """Rows whose tokens are drawn when they are asked for: nothing is kept.
+
+    Args:
+      vocab_size: Tokens are below it.
+      length: L.
+      num_rows: The number of rows.
+      seed: Of the tokens.
+    """
+
+    vocab_size: int
+    length: int
+    num_rows: int
+    seed: int
+
+    @property
+    def num_examples(self) -> int:
+        """The largest number among `documents`: a row is a document."""
+        return self.num_rows
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A fingerprint of all rows: equal digests, equal rows."""
+        return hashlib.blake2b(repr(self).encode(), digest_size=16).hexdigest()
+
+    def gather(self, rows: np.ndarray, visit: Visit | None = None) -> dict[str, np.ndarray]:
+        """Draw rows.
+
+        Args:
+          rows: The rows wanted, int64 [B]; -1 is a row of padding.
+          visit: Not looked at: a row is the same in every epoch, whatever the seed of the run.
+
+        Returns:
+          Entries [B, L] as those of `TokenNode`.
+        """
+        draws = Draws(rows, Visit(np.zeros_like(rows), self.seed))
+        tokens = (draws.uniform(self.length + 1) * self.vocab_size).astype(np.int32)
+        real = np.broadcast_to(rows[:, None] >= 0, (len(rows), self.length))
+        entries = {
+            "inputs": tokens[:, :-1],
+            "targets": tokens[:, 1:],
+            "segments": real,
+            "positions": np.arange(self.length)[None, :],
+            "documents": rows[:, None] + 1,
+            "target_bytes": real,
+        }
+        batch = {name: (entries[name] * real).astype(np.int32) for name in INT_ENTRIES}
+        return {**batch, "weights": real.astype(np.float32)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Synthetic(DataNode):
+    """Random tokens, each row a document of its own: batches as those of `Packed`, of no text.
+
+    Tokens are drawn evenly from the vocabulary, so that no model does better than its logarithm in
+    nats per token. A token counts as one byte.
+
+    Args:
+      vocab_size: Tokens are below it.
+      length: L, the targets of a row.
+      num_rows: The rows of an epoch.
+      seed: Of the tokens; the order of the rows is that of the run.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {
+        **DataNode.RANGES,
+        "vocab_size": "1 <= x",
+        "length": "1 <= x",
+        "num_rows": "1 <= x",
+        "seed": "0 <= x",
+    }
+    STREAM: ClassVar[tuple[str, ...]] = ("seed", "vocab_size", "length")
+
+    vocab_size: int
+    length: int
+    num_rows: int = 1 << 20
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.num_rows} synthetic rows of {self.length} tokens"
+
+    @functools.cached_property
+    def rows(self) -> RandomRows:
+        """The rows by number."""
+        return RandomRows(self.vocab_size, self.length, self.num_rows, self.seed)
+
+    @property
+    def tokens_per_row(self) -> int:
+        """The targets of a row: all of them."""
+        return self.length
+
+    def batch_spec(self, global_batch_size: int) -> Spec:
+        """Return shape and dtype of every entry of the global batch; nothing is drawn."""
+        return batch_spec(global_batch_size, self.length)  # type: ignore[return-value]
+
+    def describe(self) -> dict[str, int]:
+        """Return `rows`, `length` and `vocab_size`."""
+        return {"rows": self.num_rows, "length": self.length, "vocab_size": self.vocab_size}

@@ -1,0 +1,185 @@
+"""Files in object stores (`gs://`, `s3://`): listed, and copied to a folder of this machine.
+
+Readers need random access, and the native ones read local files only. A shard is therefore copied
+whole at its first use and kept; a corpus needs as much disk as its shards. Credentials are those of
+Google's and Amazon's own tools; without any, buckets are read as the public sees them. Stores like
+S3 are those of `AWS_ENDPOINT_URL`.
+
+TensorStore, which checkpoints need too, is imported at the first remote path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import functools
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from luthier.errors import DataError, Problem
+
+SCHEMES = ("gs://", "s3://")
+_WAIT_SECONDS = 12.0
+_COPY_SECONDS = 1800.0
+_WILD = re.compile(r"[*?\[]")
+_LOG = re.compile(rb"[EIW]\d{4} ")
+_FEW = {"max_retries": 2, "initial_delay": "0.5s", "max_delay": "1s"}
+_REMEDY = "check the network and your credentials, or name a copy on this machine"
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path or a pattern is one of an object store."""
+    return path.startswith(SCHEMES)
+
+
+def matching_objects(pattern: str) -> tuple[str, ...]:
+    """Return the objects that a pattern matches, sorted.
+
+    Args:
+      pattern: A URL, or a pattern with `*`, `?`, `[a-z]` and `**` (any depth) behind the bucket.
+
+    Returns:
+      Their URLs, sorted by code point; none where nothing matches.
+
+    Raises:
+      DataError: when the store cannot be reached, or refuses.
+    """
+    root, key = _split(pattern)
+    wild = _WILD.search(key)
+    prefix = key[: wild.start()] if wild else key
+    keys = [name.decode("utf-8") for name in _list(root, prefix, pattern)]
+    parts = key.split("/")
+    return tuple(sorted(f"{root}{name}" for name in keys if _matches(name.split("/"), parts)))
+
+
+def local_copy(path: str) -> str:
+    """Return a path on this machine: of a local file as it is, of an object a copy.
+
+    The copy is made once for each version of the object, in `luthier/remote` of the user's cache
+    folder (`XDG_CACHE_HOME`).
+
+    Args:
+      path: A local path, or a URL.
+
+    Raises:
+      DataError: when the object does not exist or cannot be read, or the copy cannot be written.
+    """
+    return _copied(path) if is_remote(path) else path
+
+
+@functools.cache
+def _copied(path: str) -> str:
+    root, key = _split(path)
+    found = _reached(path, lambda: _store(root, True).read(key, byte_range=slice(0, 1)))
+    if found.state == "missing":
+        raise DataError(Problem(f"{path}: there is no such object", remedy="check its name"))
+    version = hashlib.blake2b(found.stamp.generation, digest_size=6).hexdigest()
+    copy = os.path.join(_cache(), path.replace("://", "/") + f"@{version}")
+    if not os.path.exists(copy):
+        try:
+            _download(root, key, path, copy)
+        except OSError as error:
+            what = f"{path}: cannot be copied to {copy}: {error.strerror or error}"
+            remedy = "make room, or set XDG_CACHE_HOME to a larger disk"
+            raise DataError(Problem(what, remedy=remedy)) from None
+    return copy
+
+
+def _split(path: str) -> tuple[str, str]:
+    scheme, _, rest = path.partition("://")
+    bucket, _, key = rest.partition("/")
+    return f"{scheme}://{bucket}/", key
+
+
+def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Return whether the parts of a path match those of a pattern, as `glob` has it."""
+    if not patterns:
+        return not names
+    if patterns[0] == "**":
+        return any(_matches(names[skip:], patterns[1:]) for skip in range(len(names) + 1))
+    return (
+        bool(names)
+        and fnmatch.fnmatchcase(names[0], patterns[0])
+        and _matches(names[1:], patterns[1:])
+    )
+
+
+def _list(root: str, prefix: str, pattern: str) -> list[bytes]:
+    import tensorstore
+
+    keys = tensorstore.KvStore.KeyRange(prefix, _after(prefix))
+    return _reached(pattern, lambda: _store(root, True).list(keys))
+
+
+def _after(prefix: str) -> bytes:
+    """Return the first key that does not begin with a prefix; empty is the end of all keys."""
+    encoded = prefix.encode("utf-8")
+    return encoded[:-1] + bytes([encoded[-1] + 1]) if encoded else b""
+
+
+@functools.cache
+def _store(root: str, hurried: bool) -> Any:
+    """Return a bucket; one that is asked for the first time must answer soon."""
+    import tensorstore
+
+    retries = {"gcs_request_retries": _FEW, "s3_request_retries": _FEW} if hurried else {}
+    spec: Any = root
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    if root.startswith("s3://") and endpoint:
+        region = os.environ.get("AWS_REGION", "us-east-1")
+        spec = {"driver": "s3", "bucket": root[5:-1], "endpoint": endpoint, "aws_region": region}
+    return tensorstore.KvStore.open(spec, context=tensorstore.Context(retries)).result()
+
+
+def _reached(path: str, ask: Any, seconds: float = _WAIT_SECONDS) -> Any:
+    """Return the answer of a store, or say in one line why there is none."""
+    try:
+        with _without_native_logs():
+            return ask().result(timeout=seconds)
+    except TimeoutError:
+        why = f"no answer in {seconds:.0f} s"
+    except (ValueError, OSError, KeyError) as error:
+        why = _reason(str(error))
+    raise DataError(Problem(f"{path}: cannot be read: {why}", remedy=_REMEDY)) from None
+
+
+def _reason(message: str) -> str:
+    """Return what TensorStore says, without its own places in its source."""
+    plain = re.sub(r"\s*\[[a-z_ ]+=.*", "", " ".join(message.split()))
+    return re.sub(r"^[A-Z_]+: (All \d+ retry attempts failed: )?", "", plain).rstrip(":") or message
+
+
+@contextlib.contextmanager
+def _without_native_logs() -> Iterator[None]:
+    """Drop what native code logs of credentials that it looked for; the rest comes afterwards."""
+    with tempfile.TemporaryFile() as file:
+        saved = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            file.seek(0)
+            os.write(saved, b"".join(line for line in file if not _LOG.match(line)))
+            os.close(saved)
+
+
+def _download(root: str, key: str, path: str, copy: str) -> None:
+    value = _reached(path, lambda: _store(root, False).read(key), _COPY_SECONDS).value
+    os.makedirs(os.path.dirname(copy), exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=os.path.dirname(copy), delete=False) as file:
+        try:
+            file.write(value)
+            os.replace(file.name, copy)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def _cache() -> str:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(home, "luthier", "remote")

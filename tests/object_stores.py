@@ -1,0 +1,82 @@
+"""A server on this machine that answers as Google's and Amazon's object stores do."""
+
+import contextlib
+import http.server
+import json
+import threading
+import urllib.parse
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.requests.append(self.path)
+        url = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        if url.path.startswith("/storage/v1/b/"):
+            bucket, _, key = url.path.removeprefix("/storage/v1/b/").partition("/o")
+            listing, key = key == "", urllib.parse.unquote(key[1:])
+        else:
+            bucket, _, key = url.path[1:].partition("/")
+            listing, key = "list-type" in query, urllib.parse.unquote(key)
+        objects = self.server.buckets.get(bucket)
+        if objects is None:
+            self._answer(403, b'{"error": {"code": 403, "message": "no access for you"}}')
+        elif listing and "list-type" in query:
+            keys = "".join(f"<Contents><Key>{k}</Key></Contents>" for k in sorted(objects))
+            body = f"<ListBucketResult><KeyCount>{len(objects)}</KeyCount>{keys}</ListBucketResult>"
+            self._answer(200, f'<?xml version="1.0"?>{body}'.encode())
+        elif listing:
+            start, stop = query.get("startOffset", ""), query.get("endOffset", "\uffff")
+            items = [{"name": key} for key in sorted(objects) if start <= key < stop]
+            self._answer(200, json.dumps({"items": items}).encode())
+        elif key not in objects:
+            self._answer(404, b"{}")
+        else:
+            self._content(objects[key])
+
+    def _content(self, content):
+        wanted = self.headers.get("Range")
+        if not wanted:
+            return self._answer(200, content)
+        first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+        part = content[first : last + 1]
+        span = f"bytes {first}-{first + len(part) - 1}/{len(content)}"
+        return self._answer(206, part, {"Content-Range": span})
+
+    def _answer(self, code, body, more=()):
+        self.send_response(code)
+        headers = {"Content-Length": str(len(body)), "ETag": '"7"', "x-goog-generation": "7"}
+        for name, value in (headers | dict(more)).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def serving(buckets):
+    """Serve objects, by bucket and key; yield the address, and the list of what is asked for."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.buckets, server.requests = buckets, []
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", server.requests
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def environment(address):
+    """Return the variables that lead both kinds of paths to a server, without credentials."""
+    return {
+        "TENSORSTORE_GCS_HTTP_URL": address,
+        "GCE_METADATA_ROOT": "127.0.0.1:9",
+        "AWS_ENDPOINT_URL": address,
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "nothing",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
