@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
-from luthier.plan.claims import FACTOR, claimed, contradiction
+from luthier.plan.claims import FACTOR, TWINS, claimed, contradiction
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,12 @@ def test_names_claim_sizes(name, size):
 )
 def test_names_without_a_size(name):
     assert claimed(name) is None
+
+
+def test_a_twin_has_the_name_of_the_whole_and_not_its_size():
+    modules = ("luthier.recipes.debug", "luthier.recipes.twins.tiny")
+    assert tuple(importlib.import_module(name).SUFFIX for name in modules) == TWINS
+    assert [claimed(f"llama_7b{suffix}") for suffix in TWINS] == [None, None]
 
 
 def test_a_count_far_from_the_claim_is_told():

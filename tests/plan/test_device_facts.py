@@ -2,7 +2,7 @@ import dataclasses
 
 import jax
 
-from luthier.plan.device_facts import PEAK_FLOPS, device_facts
+from luthier.plan.device_facts import PEAK_FLOPS, cpu_chip, device_facts
 
 
 @dataclasses.dataclass
@@ -30,3 +30,10 @@ def test_virtual_cpu_devices_share_the_measured_peak():
 
 def test_the_table_is_in_flops_per_second():
     assert all(1e13 < peak < 1e16 for peak in PEAK_FLOPS.values())
+
+
+def test_a_virtual_device_of_the_cpu_is_a_chip():
+    chip = cpu_chip(8)
+    assert chip.peak("float32") == device_facts(jax.devices()[0], 8).peak_flops
+    assert chip.platform == "cpu"
+    assert 2**20 < chip.limit_bytes < 2**45

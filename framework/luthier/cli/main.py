@@ -21,6 +21,7 @@ COMMANDS = {
     "init": "make a folder for a project of your own",
     "list": "list the experiments below configs/",
     "show": "show an experiment: its values, sharding, parameters",
+    "plan": "tell what an experiment would cost on devices that are not here",
     "train": "train an experiment, or continue its run",
     "sweep": "drive trials of a study, over slices of this machine",
     "evaluate": "evaluate a run's checkpoint",
@@ -52,7 +53,9 @@ _MACHINE_ERRORS = {
 _EPILOG = """\
 OVERRIDEs in a file: --overrides FILE. A function that changes the graph: --fiddler NAME. The
 flags of Fiddle and Pax work too: --fdl.PATH=VALUE, --fdl_set, --fdl_tag.NAME=VALUE, --fdl_config,
---fdl_config_file, --fdl_help, --exp, --job_log_dir. `luthier help overrides` has all forms.
+--fdl_config_file, --fdl_help, --exp, --job_log_dir. Gin: --gin_file, --gin_bindings,
+--gin.NAME.ARGUMENT=VALUE, --gin_search_paths, --gin_root, --gin_skip_unknown. ConfigDict:
+--config_dict FILE.py[:ARG], --config_dict_rename. `luthier help overrides` has all forms.
 """
 
 

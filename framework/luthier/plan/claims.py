@@ -7,6 +7,9 @@ import re
 FACTOR = 2.0
 """How far a count may be from the size in a name: 1.9 billion may be called 1b, rounded down."""
 
+TWINS = ("-debug", "-tiny")
+"""How the names of small twins end: before it stands the name of the whole."""
+
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:[.p]\d+)?)([mMbB])(?![A-Za-z0-9])")
 _SEPARATED = re.compile(r"_(\d)_(\d+[mMbB])(?![A-Za-z0-9])")
 
@@ -14,11 +17,14 @@ _SEPARATED = re.compile(r"_(\d)_(\d+[mMbB])(?![A-Za-z0-9])")
 def claimed(name: str) -> tuple[str, float] | None:
     """Return the size that a name claims, as it is written and as a number; None without one.
 
-    `llama_7b`, `gpt2-125M` and `lm_1_3b` claim one; `mnist5k`, `7bit` and `100mb` do not.
+    `llama_7b`, `gpt2-125M` and `lm_1_3b` claim one; `mnist5k`, `7bit` and `100mb` do not, nor do
+    names of twins, `llama_7b-tiny`.
 
     Args:
       name: The name of an experiment or of a recipe.
     """
+    if name.endswith(TWINS):
+        return None
     found = list(_SIZE.finditer(_SEPARATED.sub(r"_\1.\2", name).replace("_", " ")))
     if len(found) != 1:
         return None  # none, or names of several models, such as a teacher's

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import time
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+
+from luthier.plan.targets import CHIPS, Chip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,25 +31,20 @@ class DeviceFacts:
     source: str
 
 
-PEAK_FLOPS = {
-    "NVIDIA A100-SXM4-40GB": 312e12,
-    "NVIDIA A100-SXM4-80GB": 312e12,
+# Devices that JAX calls otherwise than the table of chips does, and some that are in none.
+_OTHERS = {
     "NVIDIA A100 80GB PCIe": 312e12,
-    "NVIDIA H100 80GB HBM3": 989.4e12,
     "NVIDIA H100 PCIe": 756e12,
     "NVIDIA H100 NVL": 835e12,
-    "NVIDIA H200": 989.4e12,
-    "NVIDIA B200": 2250e12,
-    "TPU v2": 22.5e12,
-    "TPU v3": 61.5e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
     "TPU v5e": 197e12,
-    "TPU v5": 459e12,
     "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
     "TPU v6e": 918e12,
 }
+PEAK_FLOPS: Mapping[str, float] = {
+    **{chip.device_kind: chip.peak_flops["bfloat16"] for chip in CHIPS.values()},
+    **_OTHERS,
+}
+"""Peaks of products of bfloat16, by what JAX calls the device."""
 
 
 def device_facts(device: jax.Device, num_devices: int) -> DeviceFacts:
@@ -59,6 +58,27 @@ def device_facts(device: jax.Device, num_devices: int) -> DeviceFacts:
         return DeviceFacts(_measured_cpu_peak() / num_devices, "measured")
     peak = PEAK_FLOPS.get(device.device_kind)
     return DeviceFacts(peak, "data sheet" if peak else "unknown")
+
+
+def cpu_chip(num_devices: int) -> Chip:
+    """Return what is known of a virtual device of the CPU at hand.
+
+    Args:
+      num_devices: How many of them share the machine.
+    """
+    peak = _measured_cpu_peak() / num_devices
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Chip(
+        name="cpu",
+        device_kind="cpu",
+        platform="cpu",
+        memory_bytes=memory // num_devices,
+        memory_bandwidth=0.0,
+        peak_flops={"float32": peak, "bfloat16": peak},
+        link_bandwidth=0.0,
+        network_bandwidth=0.0,
+        source="measured",
+    )
 
 
 @functools.cache

@@ -146,7 +146,7 @@ def make(
     optimized = trained(program)
     per_device["gradients"] = sum(p.bytes_per_device for p in optimized)
     per_device["batch"] = sum(_shard_bytes(entry) for entry in program.batch.values())
-    tokens = _tokens_per_step(program)
+    tokens = tokens_per_step(program)
     total = sum(parameters.values())
     hardware_flops = count(program.traced_step.jaxpr).total
     return Plan(
@@ -170,7 +170,12 @@ def _shard_bytes(entry: jax.ShapeDtypeStruct) -> int:
     return math.prod(shape) * entry.dtype.itemsize
 
 
-def _tokens_per_step(program: programs.Program) -> int:
+def tokens_per_step(program: programs.Program) -> int:
+    """Return the positions in a global batch that can be predicted.
+
+    Args:
+      program: The experiment's program.
+    """
     task = program.experiment.task
     row = {n: np.ones((1, *entry.shape[1:]), entry.dtype) for n, entry in program.batch.items()}
     return int(task.count_tokens(row)) * program.experiment.training.global_batch_size

@@ -1,0 +1,287 @@
+"""Plans for slices: shapes in this process, the compiled step in a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from luthier import graph as graphs
+from luthier import program as programs
+from luthier.errors import ValidationError
+from luthier.plan.checks import check, unsaved_residuals
+from luthier.plan.compiled import cache
+from luthier.plan.compiled.collectives import Collective, collectives
+from luthier.plan.compiled.hlo import parse
+from luthier.plan.compiled.memory import Memory, memory_of, refusal
+from luthier.plan.compiled.progress import Estimates, Tell, silent, timed
+from luthier.plan.compiled.traffic import memory_traffic
+from luthier.plan.device_facts import cpu_chip
+from luthier.plan.flops import trace_forward
+from luthier.plan.pipelines import indivisible
+from luthier.plan.plan import tokens_per_step
+from luthier.plan.report import building
+from luthier.plan.report.products import flops_by_dtype
+from luthier.plan.report.report import Report
+from luthier.plan.report.roofline import roofline
+from luthier.plan.search import model, tracing
+from luthier.plan.search import search as searching
+from luthier.plan.search.activity import Activity
+from luthier.plan.targets import Chip, CpuSlice, Slice, devices, missing_compiler, stand_ins
+from luthier.tasks.flops import count
+
+SHAPES, COMPILE = "shapes", "compile"
+NUM_PROPOSED, NUM_TRIED = 3, 6
+READING = "1"
+"""Changes where compiled programs are read otherwise, so that what is kept is read anew."""
+
+
+def plan_here(
+    graph: Any,
+    slice: Slice,
+    *,
+    level: str,
+    packages: Sequence[str] = (),
+    search: bool = False,
+    tell: Tell = silent,
+) -> Report:
+    """Plan an experiment for a slice, in this process.
+
+    It needs as many virtual CPU devices as the slice has; to compile, a process of its own, whose
+    environment is `luthier.plan.targets.environment`.
+
+    Args:
+      graph: An experiment graph.
+      slice: What is planned for.
+      level: `shapes` or `compile`.
+      packages: The user's modules that a graph may name.
+      search: Whether other layouts are searched for where this one fits, too.
+      tell: Takes messages about the progress.
+
+    Raises:
+      BadInput: The experiment cannot run on the slice; all problems at once.
+    """
+    job = _Job(slice, level, packages, tell)
+    return job.report(graph, search)
+
+
+class _Job:
+    """One plan: what is asked, and what is known so far.
+
+    Args:
+      slice: What is planned for.
+      level: `shapes` or `compile`.
+      packages: The user's modules that a graph may name.
+      tell: Takes messages about the progress.
+    """
+
+    def __init__(self, slice: Slice, level: str, packages: Sequence[str], tell: Tell):
+        self._slice, self._packages, self._tell = slice, packages, tell
+        self._notes: list[str] = []
+        self._timings: dict[str, float] = {}
+        missing = missing_compiler(slice) if level == COMPILE else ""
+        if missing:
+            self._notes.append(f"planned by shapes alone: {missing}")
+        self._level = SHAPES if missing else level
+
+    def report(self, graph: Any, search: bool) -> Report:
+        """Return the report of an experiment."""
+        is_compiled = self._level == COMPILE
+        with self._timed("shapes"):
+            graphs.validate(graph, self._packages)
+            self._devices = devices(self._slice) if is_compiled else stand_ins(self._slice)
+            self._chip = self._slice.chip or cpu_chip(self._slice.num_devices)
+            program = checked_program(graph, self._devices)
+            fields = building.outline(graph, program, self._slice, self._chip)
+        with self._timed("trace the loss"):
+            forward = trace_forward(program)
+            problems = unsaved_residuals(graph, forward)
+            if problems:
+                raise ValidationError(problems)
+            self._tokens = tokens_per_step(program)
+            self._flops = building.flops_of(forward, fields["parameters"], self._tokens)
+            self._types = flops_by_dtype(forward)
+        traced = None
+        if is_compiled or search:
+            with self._timed("estimate"):
+                traced = tracing.trace(program)
+                fields |= _estimate(program, traced.activity, fields, self._chip)
+        fields |= self._stepped(program, fields)
+        fields |= {"tokens_per_step": self._tokens, "notes": self._notes}
+        report = Report.of_fields({"level": SHAPES, **fields, "timings": self._timings})
+        if search or report.fits is False:
+            report = self._with_proposals(graph, program, report, traced, search)
+        return report
+
+    def _stepped(self, program: programs.Program, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is known of a step, compiled if it is to be, as fields of a report."""
+        parts: dict[str, Any] = {"flops": dict(self._flops)}
+        terms: dict[str, Any] = {}
+        by_type = {dtype: 3 * n for dtype, n in self._types.items()}
+        if self._level == COMPILE:
+            with self._timed("trace the step"):
+                jaxpr = program.traced_step.jaxpr
+                parts["flops"]["hardware"] = count(jaxpr).total
+                by_type = flops_by_dtype(jaxpr)
+            compiled, terms = _compiled(program, self._slice, fields, self._timings, self._tell)
+            parts |= compiled
+        elif "estimated_bytes" in fields:
+            parts["needed_bytes"] = fields["estimated_bytes"]
+        else:
+            parts["needed_bytes"] = sum(fields["bytes_per_device"].values())
+            told = "without activations and temporaries: --level compile knows them"
+            self._notes.append(told)
+        precision = program.experiment.precision.matmul.value
+        most = max(self._types, key=lambda dtype: self._types[dtype])
+        number = self._slice.num_devices
+        bubbles = [p["bubble_fraction"] for p in fields["pipelines"].values()]
+        bubble = max(bubbles, default=0.0)
+        found = roofline(
+            self._chip, number, by_type, precision=precision, bubble_fraction=bubble, **terms
+        )
+        peak = self._chip.peak(most, precision) * number
+        steps = program.experiment.training.steps
+        parts["step"] = building.step_of(found, parts["flops"], self._tokens, steps, peak)
+        return parts
+
+    def _with_proposals(
+        self,
+        graph: Any,
+        program: programs.Program,
+        report: Report,
+        traced: tracing.Traced | None,
+        search: bool,
+    ) -> Report:
+        """Return the report with layouts that fit; where they are searched for, compiled."""
+        limit, is_proved = report.memory.limit_bytes, search and self._level == COMPILE
+        with self._timed("search"):
+            number = self._slice.num_devices
+            found = searching.estimates(graph, program, self._chip, number, self._program, traced)
+            rows = searching.proposals(found, limit, NUM_TRIED if is_proved else NUM_PROPOSED)
+        if not rows:
+            self._notes.append("no layout fits: use more devices, or devices of more memory")
+        if is_proved:
+            rows = self._proved_rows(graph, rows, limit)
+        return dataclasses.replace(report, proposals=rows, notes=self._notes)
+
+    def _proved_rows(
+        self, graph: Any, rows: Sequence[dict[str, Any]], limit: int | None
+    ) -> list[dict[str, Any]]:
+        """Return the first proposals that the compiler finds to fit, the fastest first."""
+        kept: list[dict[str, Any]] = []
+        for row in rows:
+            proved = self._proved(graph, row)
+            if limit is None or proved["needed_bytes"] <= limit:
+                kept.append(proved)
+            if len(kept) == NUM_PROPOSED:
+                break
+        return sorted(kept, key=lambda row: row["step_seconds"])
+
+    def _proved(self, graph: Any, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a proposal as the compiler sees it."""
+        changed = graphs.apply(graph, row["overrides"])
+        program = self._program(changed)
+        fields = building.outline(changed, program, self._slice, self._chip)
+        parts = self._stepped(program, fields)
+        needed = parts.get("needed_bytes", row["needed_bytes"])
+        seconds = parts["step"]["step_seconds"]
+        return row | {"needed_bytes": needed, "step_seconds": seconds, "is_compiled": True}
+
+    def _program(self, graph: Any) -> programs.Program:
+        return checked_program(graph, self._devices)
+
+    def _timed(self, phase: str) -> Any:
+        return timed(self._timings, phase, self._tell)
+
+
+def _estimate(
+    program: programs.Program, activity: Activity, fields: Mapping[str, Any], chip: Chip
+) -> dict[str, Any]:
+    """Return the analytic model's bytes on one device, and what layers keep by name."""
+    layout = model.layout_of(program)
+    held = sum(n for kind, n in fields["bytes_per_device"].items() if kind != "gradients")
+    within = model.temporary_bytes(activity, layout, chip.platform)
+    return {
+        "residuals": model.residual_bytes(activity, layout),
+        "estimated_bytes": held + within,
+    }
+
+
+def checked_program(graph: Any, found: Sequence[Any]) -> programs.Program:
+    """Return the program of an experiment on devices, checked as a whole.
+
+    Args:
+      graph: A validated experiment graph.
+      found: The devices.
+
+    Raises:
+      BadInput: Something cannot be divided, or does not go together; all problems at once.
+    """
+    problems = indivisible(graph, len(found))
+    if problems:
+        raise ValidationError(problems)
+    program = programs.make(graph, found)
+    problems = check(graph, program)
+    if problems:
+        raise ValidationError(problems)
+    return program
+
+
+def _compiled(
+    program: programs.Program,
+    slice: Slice,
+    fields: Mapping[str, Any],
+    timings: dict[str, float],
+    tell: Tell,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what compiling tells as fields of a report, and terms of the roofline."""
+    with timed(timings, "lower", tell):
+        lowered = program.traced_step.lower()
+        text = lowered.as_text()
+    target = f"{slice!r} {program.mesh.devices.shape}"
+    key = cache.key_of(text, target, _versions())
+    kept = cache.read(key)
+    if kept is None:
+        estimates = Estimates(slice)
+        with timed(timings, "compile", tell, estimates.seconds(text)):
+            kept = _compile(program, lowered, slice, fields)
+        estimates.keep(text, timings["compile"])
+        cache.write(key, kept)
+    return kept["parts"], kept["terms"]
+
+
+def _compile(
+    program: programs.Program, lowered: Any, slice: Slice, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        told = refusal(error)
+        if told is None:
+            raise
+        parts: dict[str, Any] = {"level": COMPILE, "refusal": told.line}
+        parts |= {"needed_bytes": told.needed} if told.needed else {}
+        parts |= {"limit_bytes": told.limit} if told.limit else {}
+        return {"parts": parts, "terms": {}}
+    module = parse(compiled.as_text())
+    memory: Memory | None = memory_of(compiled)
+    of = building.slices_of(slice, list(program.mesh.devices.flat))
+    found: list[Collective] = collectives(module, dict(program.sizes), of)
+    parts = building.compiled_parts(module, memory, found, fields["bytes_per_device"])
+    terms: dict[str, Any] = {"traffic": memory_traffic(module)}
+    if not isinstance(slice, CpuSlice):
+        terms |= building.wire_bytes(found)
+    return {"parts": parts, "terms": terms}
+
+
+def _versions() -> dict[str, str]:
+    found = {"reading": READING}
+    for package in ("luthier", "jax", "jaxlib", "libtpu", "jax-cuda13-plugin"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

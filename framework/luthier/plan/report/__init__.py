@@ -1,0 +1,1 @@
+"""Reports of plans: their parts, and how they are built."""

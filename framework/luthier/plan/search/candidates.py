@@ -1,0 +1,203 @@
+"""Layouts of an experiment on a slice: meshes, remat policies and microbatches, as overrides."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from luthier import graph as graphs
+from luthier import layers
+from luthier.errors import BadInput, ShardingError
+from luthier.parallel import ArrayInfo, axis_product, place
+from luthier.parallel.slices import AXES
+
+SEARCHED = ("data", "fsdp", "tensor")
+"""Mesh axes that are searched over; experts are, too, where there are any."""
+
+_POLICIES = (layers.NoRemat, layers.SaveProjections, layers.FullRemat)
+_MESH, _ACCUMULATION = "parallelism.mesh", "training.accumulation"
+_STACKS = (layers.Scanned, layers.Unrolled, layers.Pipelined)
+
+
+@dataclasses.dataclass(frozen=True)
+class Remat:
+    """A remat policy for every stack of layers.
+
+    Args:
+      name: What it is called; empty for what the experiment has.
+      overrides: What sets it.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A layout.
+
+    Args:
+      sizes: Mesh axis to number of devices in all.
+      remat: The policy.
+      accumulation: Microbatches of a step.
+      overrides: What makes the experiment have this layout; none where it has it.
+    """
+
+    sizes: Mapping[str, int]
+    remat: Remat
+    accumulation: int
+    overrides: tuple[str, ...]
+
+
+def remats(graph: Any) -> list[Remat]:
+    """Return the remat policies to choose from, that of the experiment first.
+
+    Args:
+      graph: The experiment graph.
+    """
+    paths = [place.path for place in graphs.walk(graph, once=True) if _is_stack(place.value)]
+    own = {_policy(graph, path) for path in paths}
+    found = [Remat("", ())]
+    for policy in _POLICIES:
+        if not paths or own == {policy}:
+            continue
+        overrides = tuple(_override(graph, path, policy) for path in paths)
+        found.append(Remat(policy.__name__, overrides))
+    return found
+
+
+def _is_stack(value: Any) -> bool:
+    return getattr(value, "__fn_or_cls__", type(value)) in _STACKS
+
+
+def _policy(graph: Any, path: str) -> Any:
+    value = graphs.get(graph, f"{path}.remat")
+    return getattr(value, "__fn_or_cls__", type(value))
+
+
+def _override(graph: Any, path: str, policy: type) -> str:
+    written = f"luthier.layers.{policy.__name__}()"
+    stack = graphs.get(graph, path)
+    if hasattr(stack, "__fn_or_cls__"):
+        return f"{path}.remat={written}"
+    return f"{path}=luthier.layers.{type(stack).__name__}(remat={written})"
+
+
+def candidates(
+    graph: Any, program: Any, num_devices: int, policies: Sequence[Remat]
+) -> Iterator[Candidate]:
+    """Yield the layouts that can be divided.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program; what it is laid out on does not matter.
+      num_devices: Devices of the slice, or of all slices.
+      policies: Remat policies.
+    """
+    experiment = program.experiment
+    batch = experiment.training.global_batch_size
+    table = experiment.parallelism.rules.activations
+    own = (dict(program.sizes), experiment.training.accumulation)
+    for sizes in _meshes(graph, program, num_devices):
+        shards = axis_product(table.get("batch", ()), sizes)
+        if batch % shards or not _divides(program, sizes):
+            continue
+        for accumulation in _divisors(batch // shards):
+            if (sizes, accumulation) == own:
+                changes: tuple[str, ...] = ()
+            else:
+                changes = _changes(graph, program, sizes, accumulation)
+            for policy in policies:
+                yield Candidate(sizes, policy, accumulation, (*changes, *policy.overrides))
+
+
+def _meshes(graph: Any, program: Any, num_devices: int) -> Iterator[dict[str, int]]:
+    across = program.experiment.parallelism.mesh.across_slices.sizes()
+    has_experts = any("experts" in (p.axes or ()) for p in program.placements.values())
+    axes = [*SEARCHED, *(["expert"] if has_experts else [])]
+    fixed = {a: size for a, size in program.sizes.items() if a not in axes}
+    within = {a: size // across[a] for a, size in fixed.items()}
+    left, rest = divmod(num_devices // math.prod(across.values()), math.prod(within.values()))
+    if rest:
+        return
+    for split in itertools.product(_divisors(left), repeat=len(axes) - 1):
+        last, rest = divmod(left, math.prod(split))
+        if rest:
+            continue
+        inner = within | dict(zip(axes, (*split, last), strict=True))
+        yield {axis: inner[axis] * across[axis] for axis in AXES}
+
+
+def _divides(program: Any, sizes: Mapping[str, int]) -> bool:
+    """Return whether all parameters can be divided over a mesh."""
+    rules = program.experiment.parallelism.rules.parameters
+    infos = {
+        name: ArrayInfo(p.shape, p.dtype, p.axes)
+        for name, p in program.placements.items()
+        if name.startswith("parameters/")
+    }
+    try:
+        place(infos, rules, sizes)
+    except ShardingError:
+        return False
+    return True
+
+
+def _changes(
+    graph: Any, program: Any, sizes: Mapping[str, int], accumulation: int
+) -> tuple[str, ...]:
+    """Return the overrides that make the mesh and the accumulation so, and no others."""
+    across = program.experiment.parallelism.mesh.across_slices.sizes()
+    found = []
+    for axis in AXES:
+        size, path = sizes[axis] // across[axis], f"{_MESH}.{axis}"
+        if graphs.evaluate(graphs.get(graph, path)) == -1:
+            own = program.sizes[axis] // across[axis]
+            found += [f"{path}={size}"] if size != own or _moves(program, sizes) else []
+        elif graphs.evaluate(graphs.get(graph, path)) != size:
+            found.append(f"{path}={size}")
+    if accumulation != program.experiment.training.accumulation:
+        found.append(f"{_ACCUMULATION}={accumulation}")
+    return tuple(found)
+
+
+def _moves(program: Any, sizes: Mapping[str, int]) -> bool:
+    """Return whether any axis is of another size than now."""
+    return dict(program.sizes) != dict(sizes)
+
+
+def changed(graph: Any, candidate: Candidate) -> Any:
+    """Return the experiment with a layout.
+
+    Args:
+      graph: The experiment graph.
+      candidate: The layout.
+
+    Raises:
+      BadInput: A setting cannot be overridden.
+    """
+    return graphs.apply(graph, list(candidate.overrides))
+
+
+def can_change(graph: Any, policy: Remat) -> bool:
+    """Return whether the policy's overrides can be applied.
+
+    Args:
+      graph: The experiment graph.
+      policy: A remat policy.
+    """
+    try:
+        graphs.apply(graph, list(policy.overrides))
+    except BadInput:
+        return False
+    return True
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors that are powers of two, or the number itself."""
+    found = {number}
+    found |= {2**k for k in range(number.bit_length()) if number % 2**k == 0}
+    return sorted(found)

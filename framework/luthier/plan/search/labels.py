@@ -1,0 +1,148 @@
+"""Logical axes of everything that a program computes, followed from its arguments.
+
+A dimension keeps the logical axis of the parameter or of the batch that it comes from, so that one
+trace, made as for one device, tells the bytes on each device for every mesh.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+Labels = tuple[str | None, ...]
+
+
+def out_labels(equation: Any, given: Sequence[Labels]) -> list[Labels]:
+    """Return the logical axes of what an equation gives.
+
+    Args:
+      equation: An equation without an inner program.
+      given: The logical axes of its operands.
+    """
+    name, params = equation.primitive.name, equation.params
+    out = equation.outvars[0].aval
+    if name == "dot_general":
+        return [_of_product(params["dimension_numbers"], *given[:2])]
+    if name == "broadcast_in_dim":
+        found: list[str | None] = [None] * len(out.shape)
+        for source, place in enumerate(params["broadcast_dimensions"]):
+            if equation.invars[0].aval.shape[source] == out.shape[place]:
+                found[place] = given[0][source]
+        return [tuple(found)]
+    if name == "reshape":
+        return [reshaped(equation.invars[0].aval.shape, out.shape, given[0])]
+    if name == "transpose":
+        return [tuple(given[0][i] for i in params["permutation"])]
+    if name == "squeeze":
+        dropped = set(params["dimensions"])
+        return [tuple(a for i, a in enumerate(given[0]) if i not in dropped)]
+    if "axes" in params and name.startswith(("reduce_", "arg")):
+        dropped = set(params["axes"])
+        kept = tuple(a for i, a in enumerate(given[0]) if i not in dropped)
+        return [kept for _ in equation.outvars]
+    if name == "gather":
+        return [_of_gather(equation, given)]
+    if name.startswith("scatter"):
+        return [_of_scatter(equation, given)]
+    return [_merged(v.aval.shape, equation.invars, given) for v in equation.outvars]
+
+
+def reshaped(before: Sequence[int], after: Sequence[int], labels: Labels) -> Labels:
+    """Return the logical axes of a reshaped array: those that lead a group of dimensions stay.
+
+    Args:
+      before: The old shape.
+      after: The new shape.
+      labels: The old axes.
+    """
+    found: list[str | None] = [None] * len(after)
+    i = j = 0
+    while i < len(before) and j < len(after):
+        first, target = i, j
+        left, right = before[i], after[j]
+        i, j = i + 1, j + 1
+        while left != right and (i < len(before) or j < len(after)):
+            if left < right and i < len(before):
+                left, i = left * before[i], i + 1
+            elif j < len(after):
+                right, j = right * after[j], j + 1
+            else:
+                break
+        group = [k for k in range(first, i) if before[k] != 1]
+        places = [k for k in range(target, j) if after[k] != 1]
+        if group and places:
+            found[places[0]] = next((labels[k] for k in group if labels[k]), None)
+        if len(group) == len(places):
+            for k, place in zip(group, places, strict=True):
+                if before[k] == after[place]:
+                    found[place] = labels[k]
+    return tuple(found)
+
+
+def _of_product(numbers: Any, left: Labels, right: Labels) -> Labels:
+    (left_sum, right_sum), (left_batch, right_batch) = numbers
+    shared = tuple(left[i] or right[j] for i, j in zip(left_batch, right_batch, strict=True))
+    dropped = {*left_sum, *left_batch}, {*right_sum, *right_batch}
+    free = tuple(a for i, a in enumerate(left) if i not in dropped[0])
+    return (*shared, *free, *(a for i, a in enumerate(right) if i not in dropped[1]))
+
+
+def contracted(equation: Any, given: Sequence[Labels]) -> tuple[str, ...]:
+    """Return the logical axes that a product sums over.
+
+    Args:
+      equation: A `dot_general`.
+      given: The logical axes of its operands.
+    """
+    (left_sum, right_sum), _ = equation.params["dimension_numbers"]
+    pairs = zip(left_sum, right_sum, strict=True)
+    found = (given[0][i] or given[1][j] for i, j in pairs)
+    return tuple(dict.fromkeys(a for a in found if a))
+
+
+def _of_gather(equation: Any, given: Sequence[Labels]) -> Labels:
+    numbers, out = equation.params["dimension_numbers"], equation.outvars[0].aval.shape
+    operand, sizes = equation.invars[0].aval.shape, equation.params["slice_sizes"]
+    hidden = {*numbers.collapsed_slice_dims, *getattr(numbers, "operand_batching_dims", ())}
+    kept = [i for i in range(len(operand)) if i not in hidden]
+    found: list[str | None] = [None] * len(out)
+    for place, i in zip(numbers.offset_dims, kept, strict=False):
+        found[place] = given[0][i] if sizes[i] == operand[i] else None
+    rest = [place for place in range(len(out)) if place not in numbers.offset_dims]
+    for place, label in zip(rest, given[1], strict=False):
+        found[place] = label
+    return tuple(found)
+
+
+def _of_scatter(equation: Any, given: Sequence[Labels]) -> Labels:
+    numbers, found = equation.params["dimension_numbers"], list(given[0])
+    operand = equation.invars[0].aval.shape
+    batching = zip(
+        numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True
+    )
+    for place, i in batching:
+        found[place] = found[place] or given[1][i]
+    hidden = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    kept = [i for i in range(len(operand)) if i not in hidden]
+    updates = equation.invars[2].aval.shape
+    for place, i in zip(kept, numbers.update_window_dims, strict=True):
+        if operand[place] == updates[i]:
+            found[place] = found[place] or given[2][i]
+    return tuple(found)
+
+
+def _merged(shape: Sequence[int], operands: Sequence[Any], given: Sequence[Labels]) -> Labels:
+    """Return the axes of a result of the shape of its operands: those that any of them has."""
+    found: list[str | None] = [None] * len(shape)
+    for operand, labels in zip(operands, given, strict=True):
+        if len(operand.aval.shape) != len(shape):
+            continue
+        for i, label in enumerate(labels):
+            found[i] = found[i] or label
+    return tuple(found)
+
+
+def num_elements(aval: Any) -> int:
+    """Return how many elements an abstract array has."""
+    return math.prod(getattr(aval, "shape", ()))

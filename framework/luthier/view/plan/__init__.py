@@ -1,0 +1,1 @@
+"""Views of plans: on the terminal, and as a page."""

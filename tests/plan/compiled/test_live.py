@@ -1,0 +1,46 @@
+import jax
+import jax.numpy as jnp
+
+from luthier.plan.compiled.hlo import parse
+from luthier.plan.compiled.live import at_peak
+from luthier.plan.compiled.memory import memory_of
+
+TEXT = """\
+HloModule m, is_scheduled=true
+
+ENTRY %main (a: f32[256]) -> f32[1024] {
+  %a = f32[256]{0} parameter(0)
+  %big = f32[4096]{0} custom-call(%a), custom_call_target="x", metadata={op_name="jit(step)/first"}
+  %small = f32[256]{0} custom-call(%big), custom_call_target="x"
+  %other = f32[2048]{0} custom-call(%small), custom_call_target="x"
+  %seen = f32[2048]{0} bitcast(%other)
+  %host = f32[9999]{0:S(5)} custom-call(%a), custom_call_target="x"
+  ROOT %r = f32[1024]{0} custom-call(%seen, %host), custom_call_target="x"
+}
+"""
+
+
+def test_the_peak_is_where_most_is_alive():
+    found = at_peak(parse(TEXT))
+    assert [(str(t.array), t.scope) for t in found] == [
+        ("f32[4096]", "jit(step)/first"),
+        ("f32[256]", ""),
+    ]
+    assert [t.num_bytes for t in found] == [16_384, 1024]
+
+
+def test_it_is_near_the_compilers_own_sum():
+    def loss(ws, x):
+        def layer(x, w):
+            return jnp.tanh(x @ w), None
+
+        return jnp.sum(jax.lax.scan(layer, x, ws)[0] ** 2)
+
+    ws = jax.ShapeDtypeStruct((16, 256, 256), jnp.float32)
+    x = jax.ShapeDtypeStruct((512, 256), jnp.float32)
+    compiled = jax.jit(jax.grad(loss)).lower(ws, x).compile()
+    found = at_peak(parse(compiled.as_text()))
+    stacked = [t for t in found if t.array.shape == (16, 512, 256)]
+    assert stacked  # what every layer keeps for the backward pass
+    told = memory_of(compiled).temporaries
+    assert 0.7 * told < sum(t.num_bytes for t in found) < 1.3 * told

@@ -1,0 +1,67 @@
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from luthier.plan.search.activity import BATCH, follow
+from luthier.plan.search.model import Layout, peak, residual_bytes
+
+B, D, F, L = 16, 8, 32, 3
+ONE = Layout({}, {}, {})
+
+
+def gradient(remat):
+    """Return the activity of the gradient of a small stack of layers."""
+
+    def layer(x, w):
+        up, down = w
+        h = checkpoint_name(x @ up, "mlp_up")
+        return x + jnp.tanh(h) @ down, None
+
+    def loss(ws, x):
+        return jnp.sum(jax.lax.scan(remat(layer), x, ws)[0] ** 2)
+
+    ws = (jax.ShapeDtypeStruct((L, D, F), "float32"), jax.ShapeDtypeStruct((L, F, D), "float32"))
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(ws, jax.ShapeDtypeStruct((B, D), "float32"))
+    labels = [("layers", "embed", "mlp"), ("layers", "mlp", "embed"), (BATCH, "embed")]
+    return follow(jaxpr, labels, [True, True, False])
+
+
+def test_what_layers_keep_is_told_by_name():
+    policy = jax.checkpoint_policies.save_only_these_names("mlp_up")
+    named = residual_bytes(gradient(lambda f: jax.checkpoint(f, policy=policy)), ONE)
+    entering = {"name": "what enters a layer", "bytes_per_device": L * B * D * 4}
+    assert named == [{"name": "mlp_up", "bytes_per_device": L * B * F * 4}, entering]
+    assert residual_bytes(gradient(jax.checkpoint), ONE) == [entering]
+
+
+def test_recomputation_lowers_the_peak():
+    assert peak(gradient(jax.checkpoint), ONE) < peak(gradient(lambda f: f), ONE)
+
+
+def test_layouts_divide_what_they_share_out():
+    activity = gradient(jax.checkpoint)
+    rules = {BATCH: ("data", "fsdp"), "mlp": ("tensor",)}
+    parameters = {"embed": ("fsdp",), "mlp": ("tensor",)}
+    one = Layout({"data": 1, "fsdp": 1, "tensor": 1}, parameters, rules)
+    wide = Layout({"data": 4, "fsdp": 1, "tensor": 1}, parameters, rules)
+    kept = lambda layout: residual_bytes(activity, layout)[0]["bytes_per_device"]
+    assert kept(one) == 4 * kept(wide)
+    assert peak(activity, wide) < peak(activity, one)
+
+
+def test_parameters_are_gathered_and_gradients_summed():
+    exchanges = gradient(jax.checkpoint).exchanges
+    gathered = [e for e in exchanges if not e.over]
+    assert {e.value.size for e in gathered} == {D * F * 4}
+    assert {e.times for e in exchanges} == {L}
+    assert [e for e in exchanges if e.over == (BATCH,)]
+    assert [e for e in exchanges if e.over == ("mlp",)]
+
+
+def test_what_nothing_reads_has_no_memory():
+    def wasteful(x):
+        jnp.sum(jnp.ones((10_000, 100)) @ jnp.ones((100, 10_000)))
+        return x @ x
+
+    jaxpr = jax.make_jaxpr(wasteful)(jax.ShapeDtypeStruct((B, B), "float32"))
+    assert peak(follow(jaxpr, [(None, None)], [False]), ONE) == B * B * 4

@@ -1,0 +1,52 @@
+import jax
+import pytest
+
+from luthier import graph as graphs
+from luthier.plan.planning import checked_program
+from luthier.plan.search.candidates import Remat, can_change, candidates, changed, remats
+
+WIDE = ["training.global_batch_size=16", "parallelism.mesh.fsdp=2"]
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return graphs.apply(graphs.resolve("configs.lm.quickstart"), WIDE)
+
+
+@pytest.fixture(scope="module")
+def program(graph):
+    return checked_program(graph, jax.devices()[:8])
+
+
+def test_policies_are_those_the_experiment_does_not_have(graph):
+    names = [policy.name for policy in remats(graph)]
+    assert names == ["", "SaveProjections", "FullRemat"]
+    full = graphs.apply(
+        graph, ["model.stack=luthier.layers.Scanned(remat=luthier.layers.FullRemat())"]
+    )
+    found = remats(full)
+    assert [policy.name for policy in found] == ["", "NoRemat", "SaveProjections"]
+    assert found[1].overrides == ("model.stack.remat=luthier.layers.NoRemat()",)
+    assert all(can_change(full, policy) for policy in found)
+    assert not can_change(graph, Remat("x", ("model.no_such_path=1",)))
+
+
+def test_every_candidate_is_what_its_overrides_make(graph, program):
+    found = list(candidates(graph, program, 8, remats(graph)[:1]))
+    assert len({(tuple(c.sizes.items()), c.accumulation) for c in found}) == len(found)
+    for candidate in found:
+        made = checked_program(changed(graph, candidate), jax.devices()[:8])
+        assert dict(made.sizes) == dict(candidate.sizes)
+        assert made.experiment.training.accumulation == candidate.accumulation
+
+
+def test_the_layout_that_there_is_needs_no_override(graph, program):
+    own = [c for c in candidates(graph, program, 8, remats(graph)) if not c.overrides]
+    assert [(c.sizes["data"], c.sizes["fsdp"], c.accumulation) for c in own] == [(4, 2, 1)]
+
+
+def test_what_cannot_be_divided_is_no_candidate(graph, program):
+    found = list(candidates(graph, program, 8, remats(graph)[:1]))
+    assert {c.sizes["tensor"] for c in found} == {1, 2}  # two heads for keys and values
+    shards = {c.sizes["data"] * c.sizes["fsdp"] * c.accumulation for c in found}
+    assert all(16 % number == 0 for number in shards)

@@ -1,0 +1,64 @@
+import jax
+import pytest
+
+from luthier import graph as graphs
+from luthier.plan import plan_here, targets
+from luthier.plan.planning import checked_program
+from luthier.plan.targets import read, topologies
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return graphs.resolve("configs.lm.quickstart")
+
+
+def test_shapes_tell_what_needs_no_compiler(graph):
+    report = plan_here(graph, read("v5e-8"), level="shapes")
+    assert (report.subject.level, report.subject.slice, report.subject.mesh) == (
+        "shapes",
+        "v5e-8",
+        {"data": 8},
+    )
+    assert report.memory.needed_bytes == sum(report.memory.bytes_per_device.values())
+    assert report.fits is True
+    assert set(report.flops) == {"full", "causal", "six_n"}
+    assert report.step["binding"] == "compute"
+    assert report.notes == ["without activations and temporaries: --level compile knows them"]
+
+
+def test_without_the_compiler_shapes_are_told_and_why(graph, monkeypatch):
+    monkeypatch.setattr(topologies, "_is_installed", lambda module: False)
+    report = plan_here(graph, read("h100:8"), level="compile")
+    assert report.subject.level == "shapes"
+    start = "planned by shapes alone: the GPU compiler is not installed (pip install 'luthier["
+    assert report.notes[0].startswith(start)
+
+
+def test_a_search_needs_no_compiler_either(graph):
+    report = plan_here(graph, read("v5e-8"), level="shapes", search=True)
+    assert (
+        report.memory.needed_bytes
+        == report.memory.estimated_bytes
+        > sum(report.memory.bytes_per_device.values())
+    )
+    assert report.memory.residuals
+    assert len(report.proposals) == 3
+    for proposal in report.proposals:
+        checked_program(graphs.apply(graph, list(proposal["overrides"])), jax.devices()[:8])
+
+
+def test_what_does_not_fit_is_told_with_changes_that_would(graph, monkeypatch):
+    tiny = targets.TpuSlice(
+        targets.TpuChip(
+            name="tiny", device_kind="TPU tiny", memory_bytes=6 * 2**20, memory_bandwidth=1e12,
+            peak_flops={"bfloat16": 1e14, "float32": 1e13}, link_bandwidth=1e11,
+            network_bandwidth=1e10, source="a test", topology="tiny", dimensions=2,
+        ),
+        (2, 4),
+    )  # fmt: skip
+    report = plan_here(graph, tiny, level="shapes", search=True)
+    assert report.fits is False
+    assert report.proposals
+    for proposal in report.proposals:
+        changed = graphs.apply(graph, list(proposal["overrides"]))
+        assert plan_here(changed, tiny, level="shapes", search=True).fits

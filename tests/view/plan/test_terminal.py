@@ -1,0 +1,44 @@
+import pytest
+
+from luthier.view.plan.terminal import duration, lines_of
+from tests.view.plan.reports import report
+
+
+def test_every_part_is_a_line():
+    text = "\n".join(lines_of(report(), sharding=True))
+    for line in (
+        "x on v5e-16: 16 x TPU v5 lite",
+        "mesh fsdp=16; 1,000 parameters, 500 active",
+        "16 rows and 128 tokens a step, 1 rows on a device at a time",
+        "  temporaries   2.0 GiB",
+        "    kept for the backward pass: mlp_up  1.0 GiB",
+        "DOES NOT FIT: needs 17.0 GiB (estimated before: 16.0 GiB) of 15.8 GiB",
+        "the compiler says: Used 17G of 15.75G hbm",
+        "  full      6.4e+05 a step  5000 a token  3 x forward, attention over all pairs",
+        "  all-gather  fsdp (across slices)        26  4.0 KiB              3.8 KiB",
+        "pipeline model.stack: 4 stages, 8 microbatches, bubble fraction 27.3%",
+        "a step takes at least 500 ms, bound by links",
+        "  MFU at most 40.0% (full)",
+        "  2.2e+07 tokens a day; 900 steps take 7.5 min",
+        "  1.0 GiB  f32[4,8]  backward / dot_general",
+        "  embedding.table  8x4    -, fsdp  128 B         embed -> fsdp",
+        "  1. 12.0 GiB, 600 ms a step (estimated)",
+        "     parallelism.mesh.fsdp=8 training.accumulation=2",
+        "note: said once",
+    ):
+        assert line in text.splitlines(), (line, text)
+    assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0123, "12.3 ms"),
+        (3.456, "3.46 s"),
+        (600, "10 min"),
+        (36_000, "10 h"),
+        (864_000, "10 days"),
+    ],
+)
+def test_times_are_told_in_their_unit(seconds, text):
+    assert duration(seconds) == text
