@@ -61,7 +61,7 @@ BAD_INPUTS = [
     (["train", TINY, "--fdl_tag.Rate=1"], ["argument 1: tag:Rate=1"]),
     (["train", "--fdl_config_file", "gone.json"], ["gone.json"]),
     (["train", TINY, "model=run:gone.model"], ["gone"]),
-    (["evaluate", "nothing", "--fdl.seed=1"], ["--fdl.seed", "nothing"]),
+    (["evaluate", "nothing", "--fdl.seed=1"], ["nothing"]),
     # what shells make of words
     (["train", TINY, "seed="], ["put the whole word in single quotes"]),
     (["train", TINY, "training.steps=.dim*4"], ["put the whole word in single quotes"]),

@@ -74,6 +74,39 @@ def test_names_of_experiments(experiments, name, reference):
     assert spellings.find_experiment(name) == reference
 
 
+@pytest.fixture
+def named(experiments):
+    (experiments / "configs" / "lm" / "small.py").write_text(
+        "def experiment():\n"
+        "    '''Small.\n\n    Pax: Small4Replicas\n    Pax: SmallLimitSteps(steps=300)\n    '''\n"
+    )
+    return experiments
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("Small4Replicas", "configs.lm.small"),
+        ("c4.Small4Replicas", "configs.lm.small"),
+        ("tasks.lm.params.c4.Small4Replicas", "configs.lm.small"),
+        ("SmallLimitSteps", "configs.lm.small(steps=300)"),
+        ("Small4Replicas(slices=2)", "configs.lm.small(slices=2)"),
+        ("SmallLimitSteps(slices=2)", "configs.lm.small(steps=300, slices=2)"),
+    ],
+)
+def test_names_that_pax_has(named, name, reference):
+    assert spellings.find_experiment(name) == reference
+
+
+def test_the_nearest_names_that_pax_has(named):
+    with pytest.raises(UnknownReference) as caught:
+        spellings.find_experiment("tasks.lm.params.c4.Small8Replicas")
+    assert str(caught.value) == (
+        "there is no experiment 'tasks.lm.params.c4.Small8Replicas', as it stands or below "
+        "configs/; did you mean Small4Replicas?; `luthier list` shows them"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

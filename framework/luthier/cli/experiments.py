@@ -11,6 +11,11 @@ from luthier.cli import project, quoting, references
 from luthier.cli.arguments import Problems
 from luthier.errors import BadInput
 
+GIN = ("gin_file:", "gin_bindings:", "gin_search_paths:", "gin_skip_unknown:")
+GIN_ROOT = "gin_root:"
+TARGETS = ("hydra:", "konfig:")
+CONFIG_DICT = ("config_dict:", "config_dict_rename:")
+
 SHELVES = ("luthier.recipes",)
 """Modules whose fiddlers may be named without their module, beside those of the project."""
 
@@ -26,8 +31,9 @@ def load(
     """Return the graph that a command line describes.
 
     Args:
-      reference: `configs.lm.quickstart`, `package.module:function(a=1)`, a run, or a JSON file of a
-        graph.
+      reference: `configs.lm.quickstart`, `package.module:function(a=1)`, a run, a JSON, YAML or gin
+        file of a graph, or `gin_root:NAME` for a node of a class that gin files configure;
+        `hydra:FILE.yaml:KEY` or `konfig:FILE.json` for dicts that name what they build.
       overrides: Words of the override grammar, applied in order.
       problems: What is wrong with the command line so far; raised together with what is found.
       command: The command, for the message when there is no reference.
@@ -43,7 +49,7 @@ def load(
     with problems.collected():
         found = project.find()
     packages = found.packages
-    graph = _resolve(reference, problems, command, packages)
+    graph = _resolve(reference, problems, command, packages, overrides)
     problems_before = len(problems)
     if graph is not None:
         from luthier import graph as graphs
@@ -79,7 +85,13 @@ def _recorded(packages: Sequence[str]) -> Callable[[str], Any]:
     return load_run
 
 
-def _resolve(reference: str | None, problems: Problems, command: str, packages: Sequence[str]):
+def _resolve(
+    reference: str | None,
+    problems: Problems,
+    command: str,
+    packages: Sequence[str],
+    overrides: Sequence[str],
+):
     """Return the graph of a reference, or None with a problem added."""
     if reference == "" and len(problems):
         return None  # a flag named it, wrongly
@@ -96,13 +108,36 @@ def _resolve(reference: str | None, problems: Problems, command: str, packages: 
         )
         return None
     with problems.collected():
-        if reference.endswith((".json", ".yaml", ".yml")) and Path(reference).is_file():
+        if reference.startswith(GIN_ROOT):
+            from luthier.graph.formats import gin
+
+            return gin.make_root(reference.removeprefix(GIN_ROOT), overrides, packages)
+        if reference.startswith(TARGETS):
+            return _from_targets(reference, packages)
+        if reference.endswith((".json", ".yaml", ".yml", ".gin")) and Path(reference).is_file():
             from luthier import graph as graphs
 
-            read = graphs.from_json if reference.endswith(".json") else graphs.from_yaml
+            forms = {".json": graphs.from_json, ".gin": graphs.from_gin}
+            read = forms.get(Path(reference).suffix, graphs.from_yaml)
             return read(Path(reference).read_text(encoding="utf-8"), packages, reference)
         return references.load_reference(reference, packages)
     return None
+
+
+def _from_targets(reference: str, packages: Sequence[str]) -> Any:
+    """Return the graph of `hydra:FILE`, `hydra:FILE:KEY` or `konfig:FILE`."""
+    from luthier import graph as graphs
+
+    kind, _, rest = reference.partition(":")
+    file, _, key = rest.partition(":") if kind == "hydra" else (rest, "", "")
+    try:
+        text = Path(file).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise BadInput(f"cannot read the file {file!r}: {reason}") from None
+    if kind == "konfig":
+        return graphs.from_konfig(text, packages, file)
+    return graphs.from_hydra(text, packages, file, key)
 
 
 def is_override(word: str) -> bool:
@@ -111,5 +146,5 @@ def is_override(word: str) -> bool:
     Args:
       word: A word of the command line.
     """
-    is_word = word.startswith(("reset:", "fiddler:", "file:", "~"))
+    is_word = word.startswith(("reset:", "fiddler:", "file:", "~", *GIN, *CONFIG_DICT))
     return is_word or word.endswith("~") or "=" in word.split("(")[0]

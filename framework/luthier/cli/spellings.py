@@ -1,12 +1,19 @@
-"""Flags of Fiddle and Pax on the command line, as words of the grammar at the same place.
+"""Flags of Fiddle, Pax, gin and ConfigDict, as words of the grammar at the same place.
 
 --fdl.PATH=VALUE, --fdl_set PATH=VALUE         PATH=VALUE
 --fdl_tag.NAME=VALUE, --fdl_tags_set ...       tag:NAME=VALUE
 --fiddler NAME                                 fiddler:NAME
 --overrides FILE                               file:FILE
 --job_log_dir DIR                              records.directory=DIR
+--config_dict FILE.py[:ARGUMENT]               config_dict:FILE.py[:ARGUMENT]
+--config_dict_rename FILE.toml                 config_dict_rename:FILE.toml
+--gin_file FILE, --gin_bindings BINDING        gin_file:FILE, gin_bindings:BINDING
+--gin_search_paths, --gin_skip_unknown         gin_search_paths:DIR,DIR, gin_skip_unknown:true
+--gin.SCOPE/NAME.ARGUMENT=VALUE, --gin.M=VALUE gin_bindings:SCOPE/NAME.ARGUMENT = VALUE
+--gin_root NAME                                the experiment: what gin files configure
 --fdl_config REF, --fdl_config_file FILE.json  the experiment
 --exp MODULE.NAME                              the experiment, also below configs/
+--exp NAME                                     what Pax calls NAME, as `luthier list pax` shows it
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ from luthier.errors import BadInput, Problem, UnknownReference
 
 HELP = "--fdl_help"
 
+_GIN, _SKIP = "--gin.", "--gin_skip_unknown"
 _PREFIXES = {"--fdl.": "", "--fdl_tag.": "tag:"}
 _WORDS = {
     "--fdl_set": "",
@@ -27,6 +35,11 @@ _WORDS = {
     "--fiddler": "fiddler:",
     "--overrides": "file:",
     "--job_log_dir": "records.directory=",
+    "--config_dict": "config_dict:",
+    "--config_dict_rename": "config_dict_rename:",
+    "--gin_file": "gin_file:",
+    "--gin_bindings": "gin_bindings:",
+    "--gin_search_paths": "gin_search_paths:",
 }
 
 
@@ -42,7 +55,7 @@ def flags(names_experiment: bool = True) -> tuple[str, ...]:
 def translate(
     words: Sequence[str], names_experiment: bool = True
 ) -> tuple[list[str], list[Problem]]:
-    """Return `words` with the flags of Fiddle and Pax as words of the grammar.
+    """Return `words` with the flags of Fiddle, Pax and gin as words of the grammar.
 
     Args:
       words: The words after the command.
@@ -61,6 +74,12 @@ def translate(
         word = words[index]
         prefix = next((p for p in _PREFIXES if word.startswith(p)), "")
         name, equals, value = word.partition("=")
+        if word.startswith(_GIN) and equals:
+            made.append(f"gin_bindings:{name.removeprefix(_GIN)} = {value}")
+            continue
+        if word in (_SKIP, f"{_SKIP}=true"):  # as absl takes a flag that is on or off
+            made.append("gin_skip_unknown:true")
+            continue
         if prefix:
             made.append(_PREFIXES[prefix] + word.removeprefix(prefix))
             continue
@@ -86,11 +105,11 @@ def translate(
 
 
 def find_experiment(name: str) -> str:
-    """Return the reference of an experiment by its name of Pax, as `pax_c4.C4Spmd1B`.
+    """Return the reference of an experiment by its name, as `pax_c4:decoder_2b`.
 
     Args:
       name: Module and function, with a dot or a colon between them: as they stand, or the end of
-        an experiment's name below configs/.
+        an experiment's name below configs/; or its name in Pax, with or without Pax's modules.
 
     Raises:
       UnknownReference: There is none, or several; the problem holds the nearest.
@@ -98,11 +117,15 @@ def find_experiment(name: str) -> str:
     target, bracket, given = name.partition("(")
     wanted = target.replace(":", ".")
     folder = Path.cwd() / "configs"
-    found = listing.find(folder) if folder.is_dir() else ()
+    found = list(listing.find(folder)) if folder.is_dir() else []
     known = {listed.reference.replace(":", "."): listed.reference for listed in found}
     fitting = [known[dotted] for dotted in known if f".{dotted}".endswith(f".{wanted}")]
+    aliases = {alias.name: alias.reference for listed in found for alias in listed.aliases}
+    own = wanted.rpartition(".")[2]
     if wanted in known or len(fitting) == 1:
         return known.get(wanted, fitting[0]) + bracket + given
+    if own in aliases and not fitting:
+        return _called(aliases[own], given)
     if fitting:
         remedy = "write more of the name"
         raise UnknownReference(Problem(f"{name!r} may mean {' and '.join(fitting)}", remedy=remedy))
@@ -114,9 +137,16 @@ def find_experiment(name: str) -> str:
 
     count = wanted.count(".") + 1
     ends = {".".join(dotted.split(".")[-count:]): known[dotted] for dotted in known}
-    near = [ends[end] for end in nearest(wanted, ends)]
+    near = [ends[end] for end in nearest(wanted, ends)] + nearest(own, aliases)
     what = f"there is no experiment {name!r}, as it stands or below configs/"
     raise UnknownReference(Problem(what, nearest=near, remedy="`luthier list` shows them"))
+
+
+def _called(reference: str, given: str) -> str:
+    """Return a reference with further arguments, as they stand on the command line: `steps=2)`."""
+    if not given:
+        return reference
+    return f"{reference[:-1]}, {given}" if reference.endswith(")") else f"{reference}({given}"
 
 
 def _exists(module: str) -> bool:
@@ -136,4 +166,5 @@ _EXPERIMENTS: dict[str, Callable[[str], str]] = {
     "--fdl_config": str,
     "--fdl_config_file": _recorded,
     "--exp": find_experiment,
+    "--gin_root": "gin_root:{}".format,
 }

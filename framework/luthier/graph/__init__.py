@@ -17,6 +17,13 @@ from luthier.graph.edits.origins import origin_of
 from luthier.graph.edits.setting import set_value
 from luthier.graph.export import from_yaml, to_python, to_svg, to_yaml
 from luthier.graph.fingerprint import fingerprint
+from luthier.graph.formats.config_dict import (
+    apply_config_dict,
+    load_config_dict,
+    to_config_dict,
+)
+from luthier.graph.formats.gin import from_gin, to_gin
+from luthier.graph.formats.targets import from_hydra, from_konfig
 from luthier.graph.load import equal, from_json
 from luthier.graph.overrides import apply
 from luthier.graph.paths import get, nearest, nearest_paths, paths, walk
@@ -45,6 +52,7 @@ __all__ = [
     "Change",
     "add",
     "apply",
+    "apply_config_dict",
     "build",
     "copy_graph",
     "diff",
@@ -54,13 +62,17 @@ __all__ = [
     "expression",
     "fingerprint",
     "floor_divide",
+    "from_gin",
+    "from_hydra",
     "from_json",
+    "from_konfig",
     "from_yaml",
     "get",
     "history",
     "history_record",
     "is_value_node",
     "last_causes",
+    "load_config_dict",
     "modulo",
     "multiply",
     "nearest",
@@ -74,7 +86,9 @@ __all__ = [
     "restore_history",
     "set_value",
     "subtract",
+    "to_config_dict",
     "to_dict",
+    "to_gin",
     "to_json",
     "to_python",
     "to_svg",

@@ -13,12 +13,14 @@ annotation admits it. A new key of a dict needs `:=`, so that a misspelt key is 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, OverrideError, Problem
 from luthier.graph import signatures, values
 from luthier.graph.edits import copies, fiddlers, files, origins, scalars, setting, sharing, taking
+from luthier.graph.formats import gin
 from luthier.graph.grammar import (
     arithmetic,
     expressions,
@@ -27,7 +29,12 @@ from luthier.graph.grammar import (
     selection,
     types,
 )
-from luthier.graph.grammar.statements import Statement, parse_statement
+from luthier.graph.grammar.statements import (
+    WORDS_OF_CONFIG_DICT,
+    WORDS_OF_GIN,
+    Statement,
+    parse_statement,
+)
 from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.paths import (
     Path,
@@ -79,13 +86,20 @@ def apply(
     statements = list(_read_all(overrides, origin, problems))
     around = expressions.Surroundings(packages=tuple(packages))
     editor = _Editor(copies.copy_graph(graph), around, shelves, recorded)
-    for statement, where in statements:
-        try:
-            editor.apply(statement, where)
-        except Unreadable as error:
-            problems.append(dataclasses.replace(error.problem, origin=where))
-        except BadInput as error:
-            problems += [dataclasses.replace(problem, origin=where) for problem in error.problems]
+    for is_gin, group in itertools.groupby(statements, key=lambda pair: _is_of_gin(pair[0])):
+        if is_gin:
+            _apply_gin(editor, list(group), statements, packages, problems)
+            continue
+        for statement, where in group:
+            if statement.selector == WORDS_OF_CONFIG_DICT:
+                _apply_config_dict(editor, statement, statements, packages, problems)
+                continue
+            try:
+                editor.apply(statement, where)
+            except Unreadable as error:
+                problems.append(dataclasses.replace(error.problem, origin=where))
+            except BadInput as error:
+                problems += [dataclasses.replace(p, origin=where) for p in error.problems]
     if problems:
         raise OverrideError(problems)
     return editor.graph
@@ -116,6 +130,43 @@ def _read_all(
                 yield parse_statement(word), f"{place}: {word}"
             except Unreadable as error:
                 problems.append(dataclasses.replace(error.problem, origin=f"{place}: {word}"))
+
+
+def _is_of_gin(statement: Statement) -> bool:
+    return statement.selector == WORDS_OF_GIN
+
+
+def _apply_gin(
+    editor: _Editor,
+    group: Sequence[tuple[Statement, str]],
+    statements: Sequence[tuple[Statement, str]],
+    packages: Sequence[str],
+    problems: list[Problem],
+) -> None:
+    """Apply the words of gin that stand together: they are meant as one, whatever their order."""
+    words = [(statement.target, where) for statement, where in group]
+    every = [statement.target for statement, _ in statements if _is_of_gin(statement)]
+    try:
+        editor.change(lambda graph: gin.apply_words(graph, words, every, packages))
+    except BadInput as error:
+        problems += error.problems
+
+
+def _apply_config_dict(
+    editor: _Editor,
+    statement: Statement,
+    statements: Sequence[tuple[Statement, str]],
+    packages: Sequence[str],
+    problems: list[Problem],
+) -> None:
+    """Lay a ConfigDict over the graph, with the renames that stand anywhere."""
+    from luthier.graph.formats.config_dict import words  # here, because it needs this module
+
+    every = [other.target for other, _ in statements if other.selector == WORDS_OF_CONFIG_DICT]
+    try:
+        editor.change(lambda graph: words.apply_word(graph, statement.target, every, packages))
+    except BadInput as error:
+        problems += error.problems
 
 
 def _numbered(origin: str, index: int) -> str:
@@ -163,6 +214,11 @@ class _Editor:
                 if not problem.path:
                     problem = dataclasses.replace(problem, path=place.path)
                 raise Unreadable(problem) from error
+
+    def change(self, function: Callable[[Any], Any]) -> None:
+        """Replace the graph by what a function returns of it."""
+        self.graph = function(self.graph)
+        self._places = None
 
     def _every_place(self) -> list[Place]:
         if self._places is None:

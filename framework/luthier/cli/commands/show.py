@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "reference",
         nargs="?",
         metavar="REF",
-        help="configs.lm.quickstart, run:ID, or a .json or .yaml file that was written before",
+        help="configs.lm.quickstart, run:ID, or a .json, .yaml or .gin file written before",
     )
     parser.add_argument(
         "words",
@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to", choices=forms.FORMS, metavar="FORM", help=f"{', '.join(forms.FORMS)}; default: tree"
     )
     parser.add_argument(
-        "--output", metavar="FILE", help="write to a file; .py, .yaml, .json and .svg say the form"
+        "--output",
+        metavar="FILE",
+        help="write to a file; .py, .yaml, .json, .gin and .svg say the form",
     )
     parser.add_argument(
         "--defaults", action="store_true", help="show arguments left at their default too"

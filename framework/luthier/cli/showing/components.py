@@ -27,7 +27,7 @@ NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
     "losses": ("ContrastiveLosses", "TokenLosses"),
     "metrics": ("Metric", "Ratio", "Totals"),
     "optim": (
-        *("AdamDecay", "AdamScale", "Axes", "GuardState", "Hyperparameter", "Layout", "Optimizer"),
+        *("AdamScale", "Axes", "GuardState", "Hyperparameter", "Layout", "Optimizer"),
         *("OptimizerState", "Stage"),
     ),
     "data": ("ByteCounts", "Draws", "Layout", "Plan", "Survey", "Visit"),

@@ -9,7 +9,14 @@ from typing import Any
 from luthier.cli.tables import table
 from luthier.errors import BadInput, Problem
 
-SUFFIXES = {".py": "py", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".svg": "svg"}
+SUFFIXES = {
+    ".py": "py",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".json": "json",
+    ".svg": "svg",
+    ".gin": "gin",
+}
 """What the suffix of a file says of its form."""
 _WIDEST = 72
 
@@ -69,6 +76,12 @@ def _yaml(graph: Any) -> str:
     return graphs.to_yaml(graph)
 
 
+def _gin(graph: Any) -> str:
+    from luthier import graph as graphs
+
+    return graphs.to_gin(graph)
+
+
 def _svg(graph: Any) -> str:
     from luthier import graph as graphs
 
@@ -81,6 +94,7 @@ WHOLE: Mapping[str, Callable[[Any], str]] = {
     "json": _json,
     "py": _python,
     "yaml": _yaml,
+    "gin": _gin,
     "svg": _svg,
 }
 """Forms of which a file holds one, and that hold what is set."""

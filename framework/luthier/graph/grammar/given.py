@@ -9,7 +9,7 @@ from typing import Any
 
 from luthier.errors import Problem
 from luthier.graph import signatures
-from luthier.graph.grammar import calls, expressions, literals
+from luthier.graph.grammar import calls, expressions, literals, types
 from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.paths import Part
 
@@ -41,6 +41,9 @@ def read_arguments(
             source = ast.get_source_segment(f"f{text}", item) or ast.unparse(item)
             named = known.positional_only[part] if isinstance(part, int) else part
             default = known.defaults.get(named, signatures.UNSET)
+            if _wants_config_dict(hints.get(named)) and isinstance(item, ast.Constant):
+                given[part] = _config_dict(item.value)
+                continue
             try:
                 given[part] = literals.read(source, hints.get(named, Any), default, around)
             except Unreadable as error:
@@ -52,6 +55,22 @@ def read_arguments(
         remedy = f"write {name}({', '.join(f'{part}=...' for part in missing)})"
         raise Unreadable(Problem(f"{name} needs {', '.join(missing)}", remedy=remedy))
     return given
+
+
+def _wants_config_dict(annotation: Any) -> bool:
+    """Return whether an argument is annotated as a ConfigDict, without importing ml_collections."""
+    return any(
+        getattr(member, "__name__", "") == "ConfigDict"
+        and member.__module__.startswith("ml_collections.")
+        for member in types.members(annotation)
+    )
+
+
+def _config_dict(written: Any) -> Any:
+    """Return the ConfigDict that a text names, `FILE.py` or `FILE.py:ARGUMENT`; None stays None."""
+    from luthier.graph.formats.config_dict.loading import load_config_dict
+
+    return written if written is None else load_config_dict(str(written))
 
 
 def _parse(text: str, name: str) -> ast.Call:

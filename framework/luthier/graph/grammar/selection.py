@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import fiddle as fdl
@@ -27,7 +27,14 @@ def select(graph: Any, statement: Statement, places: Callable[[], Sequence[Place
     Raises:
       Unreadable: A pattern matches nothing.
     """
-    match = {"any": _by_pattern, "glob": _by_pattern, "class": _by_class, "tag": _by_tag}
+    match = {
+        "any": _by_pattern,
+        "glob": _by_pattern,
+        "class": _by_class,
+        "tag": _by_tag,
+        "gin": _by_constant,
+        "config_dict": _by_key,
+    }
     found = match[statement.selector](graph, statement, places())
     if not found:
         raise Unreadable(f"{statement.target!r} matches nothing")
@@ -159,6 +166,49 @@ def _titles(target: Any) -> set[str]:
             # `optax.adamw` is defined in `optax._src.alias`.
             titles.add(f"{parts[0]}.{name}")
     return titles - {""}
+
+
+def _by_constant(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:
+    """Return where the constant is that is called so: one place, for its value is one."""
+    named: dict[str, list[Place]] = {}
+    for place in [*places, *_operands(places)]:
+        if values.is_constant(place.value) and place.value.__arguments__.get("name"):
+            named.setdefault(place.value.__arguments__["name"], []).append(place)
+    found = {id(place.value): place for place in reversed(named.get(statement.target, ()))}
+    if len(found) > 1:
+        at = " and ".join(sorted(place.path for place in found.values()))
+        what = f"{statement.target!r} is the name of {len(found)} constants, at {at}"
+        raise Unreadable(Problem(what, remedy="write a path instead"))
+    if not found:
+        known = list(named)
+        near = [f"gin:{name}" for name in nearest(statement.target, known)]
+        remedy = "" if near else _list(known) if known else "the graph has no named constants"
+        what = f"no constant is called {statement.target!r}"
+        raise Unreadable(Problem(what, nearest=near, remedy=remedy))
+    return list(found.values())
+
+
+def _operands(places: Iterable[Place]) -> Iterator[Place]:
+    """Yield the operands of arithmetic, at any depth."""
+    pending = [place for place in places if values.is_operation(place.value)]
+    seen: set[int] = set()
+    while pending:
+        place = pending.pop()
+        if id(place.value) in seen:
+            continue
+        seen.add(id(place.value))
+        for part, child in place.value.__arguments__.items():
+            inside = Place(place.path, child, place.value, part, False)
+            yield inside
+            if values.is_operation(child):
+                pending.append(inside)
+
+
+def _by_key(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:
+    """Return what a key of a ConfigDict set, which the history tells."""
+    from luthier.graph.formats.config_dict import keys  # here, because most graphs have none
+
+    return _unique(keys.places_of(graph, statement.target, [*places, *_operands(places)]))
 
 
 def _by_tag(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:

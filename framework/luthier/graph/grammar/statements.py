@@ -2,15 +2,20 @@
 
     PATH=VALUE   PATH:=VALUE   PATH+=VALUE   PATH-=VALUE   PATH*=VALUE   reset:PATH (PATH~)
     fiddler:NAME   fiddler:NAME(ARGUMENTS)
+    config_dict:FILE.py[:ARGUMENT]   config_dict_rename:FILE.toml
+    gin_file:FILE   gin_bindings:BINDING   gin_search_paths:DIR,DIR   gin_skip_unknown:true
 
 PATH may be `any:SUFFIX` (`**.SUFFIX`), hold `*` for one part and `**` for any number of them, or be
-`class:NAME.FIELD` (`@NAME.FIELD`) or `tag:NAME` (`#NAME`). `--fdl.PATH=VALUE` is accepted too.
+`class:NAME.FIELD` (`@NAME.FIELD`), `tag:NAME` (`#NAME`), or `gin:NAME` for the constant that is
+called so, or `config_dict:KEY` for what that key of a ConfigDict set. `--fdl.PATH=VALUE` is
+accepted too. The words of gin and ConfigDict are read by `luthier.graph.formats`.
 `file:FILE`, which stands for the words in a file, is read by `luthier.graph.edits.files`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 from luthier.errors import Problem
@@ -18,8 +23,23 @@ from luthier.graph.grammar.unreadable import Unreadable
 
 EXPECTED = "expected PATH=VALUE (or :=, +=, -=, *=, reset:PATH, fiddler:NAME)"
 FIDDLER = "fiddler:"
+WORDS_OF_GIN = "words of gin"
+GIN = ("gin_file:", "gin_bindings:", "gin_search_paths:", "gin_skip_unknown:")
 
-_WORDS = {"any:": "any", "class:": "class", "tag:": "tag", "**.": "any", "@": "class", "#": "tag"}
+WORDS_OF_CONFIG_DICT = "words of config_dict"
+CONFIG_DICT = ("config_dict:", "config_dict_rename:")
+_FILE_OF_CONFIG_DICT = re.compile(r"config_dict:[^=]*?\.py(?:$|:(?!=))|config_dict_rename:")
+
+_WORDS = {
+    "any:": "any",
+    "class:": "class",
+    "tag:": "tag",
+    "gin:": "gin",
+    "config_dict:": "config_dict",
+    "**.": "any",
+    "@": "class",
+    "#": "tag",
+}
 _OPERATORS = (":=", "+=", "-=", "*=", "=")
 
 
@@ -28,7 +48,8 @@ class Statement:
     """One override.
 
     Args:
-      selector: How `target` is meant: `path`, `any`, `glob`, `class`, `tag` or `fiddler`.
+      selector: How `target` is meant: `path`, `any`, `glob`, `class`, `tag`, `gin`, `config_dict`,
+        `fiddler`, `words of gin` or `words of config_dict`.
       target: The path, suffix, pattern, class and field, tag, or call of a fiddler.
       operator: `=`, `:=`, `+=`, `-=`, `*=` or `~`; empty for a fiddler.
       text: The value as it was written.
@@ -59,6 +80,14 @@ def parse_statement(text: str) -> Statement:
         if not call:
             raise Unreadable(Problem(f"{EXPECTED}, got {text!r}", remedy="the name is missing"))
         return Statement("fiddler", call, "")
+    if left.startswith(GIN):
+        if not left.partition(":")[2].strip():
+            raise Unreadable(Problem(f"{text!r} says nothing after the colon"))
+        return Statement(WORDS_OF_GIN, left, "")
+    if _FILE_OF_CONFIG_DICT.match(left):
+        if not left.partition(":")[2].strip():
+            raise Unreadable(Problem(f"{text!r} says nothing after the colon"))
+        return Statement(WORDS_OF_CONFIG_DICT, left, "")
     if left.startswith("reset:"):
         return _statement(text, left.removeprefix("reset:"), "~", "")
     position, operator = _find_operator(left)
@@ -107,4 +136,7 @@ def _statement(text: str, target: str, operator: str, value: str) -> Statement:
         remedy = f"write reset:{written} to reset it, {written}=None for nothing, {written}='' for "
         remedy += "no text"
         raise Unreadable(Problem(f"{text!r} has no value", remedy=remedy))
+    if selector == "gin" and operator in (":=", "~"):
+        what = f"{text!r}: a constant can be neither replaced nor reset by its name"
+        raise Unreadable(Problem(what, remedy=f"write gin:{target}=VALUE"))
     return Statement(selector, target, operator, value)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from luthier.cli import main
-from luthier.cli.commands.project.list import Listed, find
+from luthier.cli.commands.project.list import Alias, Listed, find
 
 EXPERIMENTS = '''"""A small model of English."""
 import module_that_does_not_exist
@@ -75,3 +75,56 @@ def test_a_folder_without_configs_is_bad_input(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main.main(["list"]) == 2
     assert "luthier init NAME" in capsys.readouterr().err
+
+
+NAMED = '''
+def experiment() -> "fdl.Config[Experiment]":
+    """A small model.
+
+    Pax: Small4Replicas
+    Pax: Small4ReplicasLimitSteps(steps=15_000)
+    """
+
+def wide(size: int) -> "fdl.Config[Experiment]":
+    """A model that Pax: does not have."""
+'''
+
+
+@pytest.fixture
+def named(folder):
+    (folder / "configs" / "broken.py").unlink()
+    (folder / "configs" / "lm" / "small.py").write_text(NAMED)
+    return folder
+
+
+def test_names_of_pax_are_read(named):
+    small, wide = find(named / "configs")
+    assert small.aliases == (
+        Alias("Small4Replicas", "configs.lm.small"),
+        Alias("Small4ReplicasLimitSteps", "configs.lm.small(steps=15_000)"),
+    )
+    assert wide.aliases == ()
+
+
+def test_who_looks_for_something_sees_the_names_of_pax(named, capsys):
+    assert main.main(["list", "pax", "small"]) == 0
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["configs.lm.small", "A small model."],
+        ["configs.lm.small", "--exp=Small4Replicas"],
+        ["configs.lm.small(steps=15_000)", "--exp=Small4ReplicasLimitSteps"],
+        ["configs.lm.small:wide(size=...)", "A model that Pax: does not have."],
+    ]
+    assert main.main(["list", "LIMIT"]) == 0
+    assert "Small4ReplicasLimitSteps" in capsys.readouterr().out
+    assert main.main(["list"]) == 0
+    assert "--exp" not in capsys.readouterr().out
+
+
+def test_json_has_the_names_of_pax(named, capsys):
+    assert main.main(["list", "--json", "limitsteps"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert entry["aliases"][1] == {
+        "name": "Small4ReplicasLimitSteps",
+        "reference": "configs.lm.small(steps=15_000)",
+    }

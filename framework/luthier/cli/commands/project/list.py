@@ -1,6 +1,8 @@
 """List the experiments below configs/, with the first line of their docstrings.
 
-Files are read, not imported: this takes no time, and works where an import would fail.
+Files are read, not imported: this takes no time, and works where an import would fail. A line
+`Pax: C4Spmd1BAdam4Replicas` of an experiment's docstring tells what Pax calls it, and with
+arguments, `Pax: C4Spmd1BAdam4ReplicasLimitSteps(steps=15_000)`, what Pax calls a variant of it.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import argparse
 import ast
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +19,20 @@ from luthier.cli.arguments import Problems
 from luthier.errors import EXIT_DONE, Problem
 
 DEFAULT_FUNCTION = "experiment"
+_PAX = re.compile(r"^Pax: (\w+)(?:\((.*)\))?$", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Alias:
+    """A name that Pax has for an experiment.
+
+    Args:
+      name: The name, as `--exp` takes it.
+      reference: What it stands for, with arguments: `configs.lm.c4(steps=300)`.
+    """
+
+    name: str
+    reference: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,11 +43,19 @@ class Listed:
       reference: What `luthier train` takes: `configs.lm.quickstart` or `configs.lm.c4:wide`.
       description: The first line of its docstring; the reason where its file cannot be read.
       arguments: The names of the arguments that it must be given, as `size`.
+      aliases: What Pax calls it.
     """
 
     reference: str
     description: str
     arguments: tuple[str, ...] = ()
+    aliases: tuple[Alias, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All that words are looked for in."""
+        names = (f"Pax: {alias.name}" for alias in self.aliases)
+        return " ".join([self.reference, self.description, *names]).lower()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,16 +84,18 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     found = [
         listed
         for listed in find(folder)
-        if all(
-            w.lower() in f"{listed.reference} {listed.description}".lower() for w in arguments.words
-        )
+        if all(word.lower() in listed.text for word in arguments.words)
     ]
     if arguments.json:
         print(json.dumps([dataclasses.asdict(listed) for listed in found], indent=1))
         return EXIT_DONE
-    shown = {_reference(listed): listed.description for listed in found}
-    width = max(map(len, shown), default=0)
-    for reference, description in shown.items():
+    shown = []
+    for listed in found:
+        shown.append((_reference(listed), listed.description))
+        if arguments.words:  # who looks for something also sees what Pax calls it
+            shown += [(alias.reference, f"--exp={alias.name}") for alias in listed.aliases]
+    width = max((len(reference) for reference, _ in shown), default=0)
+    for reference, description in shown:
         print(f"{reference:<{width}}  {description}".rstrip())
     if not found:
         print(
@@ -111,7 +138,11 @@ def find_in(folder: Path, path: Path) -> Iterator[Listed]:
             reference = module if is_default else f"{module}:{function.name}"
             text = ast.get_docstring(function) or (ast.get_docstring(tree) if is_default else "")
             first = (text or "").split("\n\n")[0]
-            yield Listed(reference, " ".join(first.split()), _required(function))
+            aliases = tuple(
+                Alias(name, f"{reference}({given})" if given else reference)
+                for name, given in _PAX.findall(text or "")
+            )
+            yield Listed(reference, " ".join(first.split()), _required(function), aliases)
 
 
 def _is_experiment(function: ast.FunctionDef) -> bool:

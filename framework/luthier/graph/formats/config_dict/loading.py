@@ -1,0 +1,145 @@
+"""Files with `get_config()`: run as ml_collections' flags run them, `FILE.py` or `FILE.py:ARG`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from luthier.errors import BadInput, OverrideError, Problem
+from luthier.graph.edits.origins import short_file
+from luthier.graph.formats.config_dict.lines import find_lines
+from luthier.graph.grammar.names import failure_line
+from luthier.graph.paths import nearest
+
+FUNCTION, TABLE = "get_config", "RENAMES"
+SOURCE = "config_dict"
+"""What a ConfigDict that comes from no file is called."""
+_WRITTEN = re.compile(r"(?P<file>.+?\.py)(?::(?P<argument>.*))?", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """What a file with `get_config()` holds.
+
+    Args:
+      config: The ConfigDict that it returned.
+      source: The file, as it is told.
+      lines: Returns the line of the file that sets a key; 0 where that cannot be said.
+      renames: Its `RENAMES`.
+    """
+
+    config: Any
+    source: str
+    lines: Callable[[tuple[str, ...]], int] = lambda key: 0
+    renames: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def load_config_dict(written: str) -> Any:
+    """Return the ConfigDict that the `get_config` of a file makes.
+
+    Args:
+      written: `FILE.py`, or `FILE.py:ARGUMENT` where `get_config` takes one string.
+
+    Raises:
+      OverrideError: The file cannot be read or fails (told by file and line), or makes none.
+    """
+    return load(written).config
+
+
+def load(written: str) -> Loaded:
+    """Return what a file with `get_config()` holds; see `load_config_dict`."""
+    match = _WRITTEN.fullmatch(written)
+    if match is None:
+        remedy = "write it like FILE.py or FILE.py:ARGUMENT"
+        raise OverrideError(Problem(f"{written!r} is no file with a ConfigDict", remedy=remedy))
+    file, argument = match["file"], match["argument"]
+    text = _read(file)
+    source = short_file(file)
+    module = types.ModuleType(f"config_dict_of_{re.sub(r'[^a-zA-Z0-9]', '_', file)}")
+    module.__file__ = file
+    sys.modules[module.__name__] = module  # dataclasses look for the module that they are in
+    try:
+        _guarded(lambda: exec(compile(text, file, "exec"), vars(module)), source)
+        function = _function(module, source)
+        given = () if argument is None else (argument,)
+        _check_call(function, given, source)
+        made = _guarded(lambda: function(*given), source)
+    finally:
+        sys.modules.pop(module.__name__, None)
+    renames = getattr(module, TABLE, {})
+    if not isinstance(renames, Mapping):
+        remedy = 'write it like {"optimizer.lr": "optimizer.learning_rate"}'
+        raise OverrideError(Problem(f"{TABLE} of {source} is no dict", remedy=remedy))
+    return Loaded(
+        as_config_dict(made, f"what {FUNCTION} of {source} returned"),
+        source,
+        find_lines(text),
+        renames,
+    )
+
+
+def as_config_dict(made: Any, source: str) -> Any:
+    """Return a ConfigDict, or a dict as one.
+
+    Args:
+      made: A ConfigDict or dict.
+      source: What made it, for the error.
+
+    Raises:
+      OverrideError: It is neither.
+    """
+    import ml_collections
+
+    if isinstance(made, ml_collections.ConfigDict):
+        is_frozen = isinstance(made, ml_collections.FrozenConfigDict)
+        return ml_collections.ConfigDict(made) if is_frozen else made
+    if isinstance(made, Mapping):
+        return ml_collections.ConfigDict(dict(made), allow_dotted_keys=True)
+    remedy = "return a ConfigDict" if made is not None else "its return may be missing"
+    what = f"{source} is {type(made).__name__}, no ConfigDict"
+    raise OverrideError(Problem(what, remedy=remedy))
+
+
+def _read(file: str) -> str:
+    try:
+        with open(file, encoding="utf-8-sig") as opened:
+            return opened.read()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no file can have this name"
+        if isinstance(error, UnicodeDecodeError):
+            reason = "it is not text in UTF-8"
+        raise OverrideError(Problem(f"cannot read the file {file!r}: {reason}")) from error
+
+
+def _guarded(run: Callable[[], Any], source: str) -> Any:
+    try:
+        return run()
+    except BadInput:
+        raise
+    except Exception as error:  # whatever somebody else's code raises
+        raise OverrideError(Problem(f"{source} failed: {failure_line(error)}")) from error
+
+
+def _function(module: types.ModuleType, source: str) -> Callable[..., Any]:
+    function = getattr(module, FUNCTION, None)
+    if callable(function):
+        return function
+    own = [name for name, found in vars(module).items() if inspect.isfunction(found)]
+    what = f"there is no function {FUNCTION!r} in {source}"
+    raise OverrideError(Problem(what, nearest=nearest(FUNCTION, own)))
+
+
+def _check_call(function: Callable[..., Any], given: tuple[str, ...], source: str) -> None:
+    try:
+        inspect.signature(function).bind(*given)
+    except TypeError:
+        what = f"{FUNCTION} of {source} takes no argument"
+        remedy = f"write {source} alone"
+        if not given:
+            what, remedy = f"{FUNCTION} of {source} needs an argument", f"write {source}:ARGUMENT"
+        raise OverrideError(Problem(what, remedy=remedy)) from None

@@ -1,0 +1,370 @@
+"""A ConfigDict laid over a graph: every key sets the path of its name, or that of its new name.
+
+What several keys refer to becomes one live value, and a required placeholder a required field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fiddle import history
+
+from luthier.errors import BadInput, OverrideError, Problem
+from luthier.graph import signatures, values
+from luthier.graph.compare.structures import leaf_key
+from luthier.graph.edits import copies, origins, scalars, setting
+from luthier.graph.formats.config_dict.loading import SOURCE, TABLE, Loaded, as_config_dict, load
+from luthier.graph.formats.config_dict.references import (
+    References,
+    is_reference,
+    target_of,
+)
+from luthier.graph.formats.config_dict.renames import Key, Renames, read_renames
+from luthier.graph.grammar import expressions, fitting, literals, types
+from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.overrides import annotation_at
+from luthier.graph.paths import (
+    Path,
+    Place,
+    format_path,
+    is_dataclass_instance,
+    is_node,
+    locate,
+    parse_path,
+    unknown_path,
+)
+from luthier.graph.public_names import display_name
+from luthier.graph.record.plain import CLASS
+from luthier.graph.signatures import UNSET
+
+_DEEPEST = 100
+
+
+def apply_config_dict(
+    graph: Any,
+    config: Any,
+    renames: Mapping[str, Any] | str | None = None,
+    packages: Sequence[str] = (),
+) -> Any:
+    """Return a copy of a graph with the values of a ConfigDict.
+
+    References that several keys share, and arithmetic on them, become value nodes: change one, and
+    all follow. A required placeholder that is not set becomes a required field.
+
+    Args:
+      graph: A node; it is not changed.
+      config: A ConfigDict or dict; or a file with `get_config()`, as `FILE.py` or `FILE.py:ARG`.
+      renames: From keys to paths, `{"optimizer.lr": "optimizer.learning_rate"}`, with all that is
+        below them; to a list of paths; or to False for what is left out. A text names a TOML file.
+        They go before the `RENAMES` of the file with the ConfigDict.
+      packages: Modules that texts may name where the graph wants no text.
+
+    Raises:
+      OverrideError: Keys have no place in the graph or do not fit there; all of it is told at once.
+    """
+    if isinstance(config, str):
+        loaded = load(config)
+    else:
+        loaded = Loaded(as_config_dict(config, SOURCE), SOURCE)
+    given = read_renames(renames) if isinstance(renames, str) else renames or {}
+    said = renames if isinstance(renames, str) else "renames"
+    table = Renames([(loaded.renames, f"{TABLE} of {loaded.source}"), (given, said)])
+    around = expressions.Surroundings(packages=tuple(packages))
+    overlay = _Overlay(copies.copy_graph(graph), loaded, table, around)
+    overlay.apply()
+    if overlay.problems:
+        raise OverrideError(overlay.problems)
+    return overlay.graph
+
+
+class _Entry(NamedTuple):
+    """A key of a ConfigDict with what it holds: a value, a reference, or another ConfigDict."""
+
+    key: Key
+    value: Any
+    inside: Any
+
+
+class _Overlay:
+    """Sets what one ConfigDict holds in a graph, in place; collects what is wrong."""
+
+    def __init__(
+        self, graph: Any, loaded: Loaded, renames: Renames, around: expressions.Surroundings
+    ):
+        self.graph = graph
+        self.problems: list[Problem] = []
+        self._loaded, self._renames, self._around = loaded, renames, around
+        self._several: dict[Key, Any] = {}
+        self._told: dict[int, tuple[str, Any]] = {}
+        self._references = References((), self._origin)
+
+    def apply(self) -> None:
+        """Set every key; leave the problems where some cannot be set."""
+        entries: list[_Entry] = []
+        try:
+            root = Place("", self.graph, None, "", False)
+            self._check_class(self._loaded.config, root)
+            entries += _entries(self._loaded.config, (), ())
+        except Unreadable as error:
+            problem = dataclasses.replace(error.problem, origin=self._loaded.source)
+            self.problems.append(problem)
+            return
+        self.problems += self._renames.unused(entry.key for entry in entries)
+        # The key that the file sets first gives a shared reference its name.
+        ordered = sorted(entries, key=lambda entry: self._line(entry.key) or sys.maxsize)
+        held = [(format_path(e.key), r) for e in ordered for r in _references_in(e)]
+        self._references = References(held, self._origin)
+        below: Key = ()
+        for entry in entries:
+            if below and entry.key[: len(below)] == below:
+                continue
+            below = () if self._set_entry(entry) else entry.key
+
+    def _set_entry(self, entry: _Entry) -> bool:
+        """Set one key where it belongs; return whether what is below it is set key by key."""
+        goes_on = True
+        for target in self._renames.targets(entry.key):
+            try:
+                goes_on = self._set_at(entry, target) and goes_on
+            except Unreadable as error:
+                self._add(error.problem, entry, target)
+                goes_on = False
+            except BadInput as error:
+                for problem in error.problems:
+                    self._add(problem, entry, target)
+                goes_on = False
+        return goes_on
+
+    def _add(self, problem: Problem, entry: _Entry, target: Path) -> None:
+        where = self._origin(format_path(entry.key), entry.value)
+        path = problem.path or format_path(target)
+        self.problems.append(dataclasses.replace(problem, path=path, origin=where))
+
+    def _set_at(self, entry: _Entry, target: Path) -> bool:
+        if entry.inside is not None and self._renames.has_below(entry.key):
+            return True
+        place, depth = locate(self.graph, target)
+        if depth < len(target):
+            if (
+                target[-1] == CLASS
+                and depth == len(target) - 1
+                and not isinstance(place.value, dict)
+            ):
+                return False  # it was checked where the ConfigDict that holds it was met
+            is_leaf = entry.inside is None
+            raise Unreadable(unknown_path(self.graph, target, depth, place.value, leaves=is_leaf))
+        if isinstance(entry.inside, list | tuple):
+            if _holds_structures(place.value):
+                _check_length(entry.inside, place.value)
+                return True
+        elif entry.inside is not None and _has_fields(place.value):
+            self._check_class(entry.inside, place)
+            return True
+        self._set(entry, place)
+        return False
+
+    def _check_class(self, inside: Any, place: Place) -> None:
+        """Refuse the ConfigDict of a node of another class, as `to_config_dict` writes it."""
+        said = inside.get(CLASS)
+        if not isinstance(said, str) or isinstance(place.value, dict):
+            return
+        is_real = is_node(place.value)
+        here = display_name(place.value.__fn_or_cls__ if is_real else type(place.value))
+        if said != here:
+            what = f"is a node of {here}, not of {said}"
+            raise Unreadable(Problem(what, remedy=f"first replace it: {place.path}={said}()"))
+
+    def _set(self, entry: _Entry, place: Place) -> None:
+        annotation = annotation_at(self.graph, place)
+        value = self._value_of(entry)
+        where, start = self._origin(format_path(entry.key), entry.value), origins.now()
+        if self._is_required(value, place):
+            place.owner.__arguments__.pop(place.part, None)
+            origins.stamp(place.owner, place.part, history.DELETED, where)
+            return
+        if values.is_constant(value):
+            if "value" in value.__arguments__:
+                value.__arguments__["value"] = self._read(value.value, annotation, place)
+        elif not values.is_value_node(value):
+            value = self._read(value, annotation, place)
+        if _is_known(value):
+            written = f"={fitting.shown(value)}"
+            scalars.refuse_on_node(place, value, annotation, written, self._admits(value))
+            fitting.check(value, fitting.expected(annotation, place.value))
+        origins.stamp_since(start, value, where)
+        if values.is_constant(place.value):
+            self._refuse_two(entry, place, value)
+            setting.replace(place.value, "value", value, where)
+        else:
+            setting.replace_at(self.graph, place, value, where)
+
+    def _value_of(self, entry: _Entry) -> Any:
+        """Return what a key sets: where it has several places, one value node for all of them."""
+        is_one = len(self._renames.targets(entry.key)) == 1
+        if is_one or entry.key not in self._several:
+            value = self._converted(entry.value)
+            if is_one:
+                return value
+            if not values.is_value_node(value) and entry.inside is None:
+                start, name = origins.now(), format_path(entry.key)
+                value = values.value(value, name)
+                origins.stamp_since(start, value, self._origin(name, entry.value))
+            self._several[entry.key] = value
+        return self._several[entry.key]
+
+    def _is_required(self, value: Any, place: Place) -> bool:
+        """Return whether an argument is to be unset: its placeholder is not set, nor shared."""
+        held = [made for made in self._several.values() if made is value]
+        is_shared = bool(held) or self._references.is_shared(value)
+        is_alone = values.is_constant(value) and not is_shared
+        if not is_alone or "value" in value.__arguments__ or not is_node(place.owner):
+            return False
+        return place.part in signatures.arguments(place.owner.__fn_or_cls__).required
+
+    def _admits(self, value: Any) -> Callable[[Place], bool]:
+        """Return whether a field of the graph could have a value."""
+
+        def admits(field: Place) -> bool:
+            annotation = fitting.expected(annotation_at(self.graph, field), field.value)
+            return types.fits(fitting.coerce(value, annotation), annotation)
+
+        return admits
+
+    def _refuse_two(self, entry: _Entry, place: Place, value: Any) -> None:
+        """Refuse two values for one constant of the graph."""
+        key = format_path(entry.key)
+        other, said = self._told.setdefault(id(place.value), (key, value))
+        if other == key or said is value or _are_equal(said, value):
+            return
+        what = f"is one value with what {other} sets, and {other} sets another"
+        raise Unreadable(Problem(what, remedy="leave one of them out: False in RENAMES"))
+
+    def _converted(self, value: Any) -> Any:
+        """Return a value of a ConfigDict as a graph holds it: references as value nodes."""
+        if is_reference(value):
+            inside = _inside(value)
+            if inside is not None:
+                return self._converted(inside)
+            try:
+                return self._references.convert(value)
+            except Exception as error:  # of its arithmetic, which may be anybody's
+                raise Unreadable(f"cannot be computed: {type(error).__name__}: {error}") from None
+        if isinstance(value, list | tuple) and type(value) in (list, tuple):
+            return type(value)(self._converted(item) for item in value)
+        if _inside(value) is None:
+            return value
+        return {key: self._converted(child) for key, child in _items(value)}
+
+    def _read(self, value: Any, annotation: Any, place: Place) -> Any:
+        """Return a plain value as the place wants it: a text as the dtype or member it names."""
+        annotation = fitting.expected(annotation, place.value)
+        if isinstance(value, str) and not types.fits(value, annotation):
+            near = [node.__fn_or_cls__ for node in (place.value, place.owner) if is_node(node)]
+            near += [place.value] if callable(place.value) and not is_node(place.value) else []
+            around = dataclasses.replace(self._around, near=near)
+            return literals.interpret(value, annotation, place.value, around)
+        return fitting.coerce(value, annotation)
+
+    def _origin(self, key: str, value: Any = UNSET) -> str:
+        """Return who sets a key: `configs/vit.py:12: optimizer.lr=0.001`."""
+        line = self._line(parse_path(key)) if key else 0
+        at = f"{self._loaded.source}:{line}" if line else self._loaded.source
+        if not key:
+            return at
+        if is_reference(value) and self._references.is_frozen(value):
+            return f"{at}: {key} (computed once)"
+        is_short = value is not UNSET and not is_reference(value) and _inside(value) is None
+        return f"{at}: {key}={fitting.shown(value)}" if is_short else f"{at}: {key}"
+
+    def _line(self, key: Key) -> int:
+        return self._loaded.lines(tuple(str(part) for part in key))
+
+
+def _entries(config: Any, above: Key, around: tuple[int, ...]) -> Iterator[_Entry]:
+    """Yield every key of a ConfigDict and of those inside of it, parents first.
+
+    Raises:
+      Unreadable: It is nested too deeply, or holds itself.
+    """
+    if len(around) >= _DEEPEST or id(config) in around:
+        how = "holds itself" if id(config) in around else "is nested too deeply"
+        raise Unreadable(f"the ConfigDict {how} at {format_path(above[:4])}")
+    try:
+        items = list(_items(config))
+    except TypeError:  # ml_collections sorts them
+        at = format_path(above[:4]) or "the root"
+        raise Unreadable(f"the ConfigDict has keys of several types at {at}") from None
+    for name, value in items:
+        key: Key = (*above, name if isinstance(config, list | tuple) else str(name))
+        inside = _inside(value)
+        yield _Entry(key, value, inside)
+        if inside is not None:
+            yield from _entries(inside, key, (*around, id(config)))
+
+
+def _items(config: Any) -> Iterable[tuple[Any, Any]]:
+    """Return what a ConfigDict, dict or list holds, references as such."""
+    if isinstance(config, list | tuple):
+        return enumerate(config)
+    if isinstance(config, dict):
+        return config.items()
+    return config.items(preserve_field_references=True)
+
+
+def _inside(value: Any) -> Any:
+    """Return the ConfigDict, or list with ConfigDicts, that a value is or refers to; else None."""
+    from ml_collections import config_dict
+
+    if is_reference(value):
+        target = target_of(value)
+        value = None if target._ops else target._value
+    if type(value) in (list, tuple):
+        is_deep = any(isinstance(item, dict | config_dict.ConfigDict) for item in value)
+        return value if is_deep else None
+    return value if isinstance(value, dict | config_dict.ConfigDict) else None
+
+
+def _references_in(entry: _Entry) -> Iterator[Any]:
+    """Yield the references of one key, and of a list that it holds."""
+    if entry.inside is not None:
+        return
+    pending = [entry.value]
+    while pending:
+        found = pending.pop()
+        if is_reference(found):
+            yield found
+        elif type(found) in (list, tuple):
+            pending += found
+
+
+def _has_fields(value: Any) -> bool:
+    """Return whether keys below go on at a place: it is a node, an instance or a dict with keys."""
+    is_structure = scalars.is_real_node(value) or is_dataclass_instance(value)
+    return is_structure or (isinstance(value, dict) and bool(value))
+
+
+def _holds_structures(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(_has_fields(item) for item in value)
+
+
+def _check_length(given: Sequence[Any], here: Sequence[Any]) -> None:
+    if len(given) != len(here):
+        raise Unreadable(f"holds {len(here)} elements, and {len(given)} are given")
+
+
+def _is_known(value: Any) -> bool:
+    """Return whether a value node can be computed already: no placeholder in it is unset."""
+    if not values.is_value_node(value):
+        return True
+    if values.is_constant(value):
+        return "value" in value.__arguments__
+    return all(_is_known(operand) for operand in values.operands(value))
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    if not (_is_known(a) and _is_known(b)):
+        return False
+    return leaf_key(values.evaluate(a)) == leaf_key(values.evaluate(b))

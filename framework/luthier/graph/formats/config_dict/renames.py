@@ -1,0 +1,115 @@
+"""Rename tables: the paths of a graph that the keys of a ConfigDict mean.
+
+"optimizer.lr" = "optimizer.learning_rate"     # a key, and all that is below it
+image_size = ["data.size", "model.image_size"] # several places, which stay one value
+wandb = false                                  # left out
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from luthier.errors import BadInput, OverrideError, Problem
+from luthier.graph.paths import Path, format_path, nearest, parse_path
+
+Key = Path
+
+
+class Renames:
+    """What keys of a ConfigDict mean; one that is not renamed is a path as it stands.
+
+    Args:
+      tables: Tables, each with where it stands; later ones win. They map keys to a path, to several
+        paths, or to None or False for what is left out.
+
+    Raises:
+      OverrideError: Keys or paths cannot be read; all of them are told at once.
+    """
+
+    def __init__(self, tables: Sequence[tuple[Mapping[str, Any], str]]):
+        self._table: dict[Key, tuple[Path, ...]] = {}
+        self._sources: dict[Key, str] = {}
+        problems: list[Problem] = []
+        for table, source in tables:
+            for key, meant in _flat(table, ()):
+                self._sources[key] = source
+                try:
+                    self._table[key] = _paths(meant)
+                except BadInput as error:
+                    problems += [Problem(p.what, origin=self._told(key)) for p in error.problems]
+        if problems:
+            raise OverrideError(problems)
+
+    def targets(self, key: Key) -> list[Path]:
+        """Return the paths that a key means; none where it is left out."""
+        for end in range(len(key), 0, -1):
+            if key[:end] in self._table:
+                return [(*path, *key[end:]) for path in self._table[key[:end]]]
+        return [key]
+
+    def has_below(self, key: Key) -> bool:
+        """Return whether something below a key is renamed."""
+        return any(len(other) > len(key) and other[: len(key)] == key for other in self._table)
+
+    def unused(self, keys: Iterable[Key]) -> Iterator[Problem]:
+        """Yield the problems of renamed keys that a ConfigDict does not have.
+
+        Args:
+          keys: The keys that it has.
+        """
+        known = set(keys)
+        for key in self._table:
+            if key not in known:
+                near = nearest(format_path(key), [format_path(other) for other in known])
+                what = f"{format_path(key)} is renamed, but the ConfigDict has no such key"
+                yield Problem(what, origin=self._told(key), nearest=near)
+
+    def _told(self, key: Key) -> str:
+        return f"{self._sources[key]}: {format_path(key)}"
+
+
+def read_renames(file: str) -> dict[str, Any]:
+    """Return the table in a TOML file.
+
+    Args:
+      file: The file; nested tables stand for nested keys.
+
+    Raises:
+      OverrideError: It cannot be read.
+    """
+    try:
+        with open(file, "rb") as opened:
+            return tomllib.load(opened)
+    except tomllib.TOMLDecodeError as error:
+        what = f"cannot read the renames in {file!r}: {error}"
+        remedy = 'write lines like "optimizer.lr" = "optimizer.learning_rate"'
+        raise OverrideError(Problem(what, remedy=remedy)) from None
+    except UnicodeDecodeError:
+        raise OverrideError(Problem(f"the renames in {file!r} are not text in UTF-8")) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no file can have this name"
+        raise OverrideError(Problem(f"cannot read the file {file!r}: {reason}")) from None
+
+
+def _flat(table: Mapping[Any, Any], above: Key) -> Iterator[tuple[Key, Any]]:
+    for name, meant in table.items():
+        try:
+            key = (*above, *parse_path(str(name)))
+        except BadInput:
+            key = (*above, str(name))
+        if isinstance(meant, Mapping):
+            yield from _flat(meant, key)
+        else:
+            yield key, meant
+
+
+def _paths(meant: Any) -> tuple[Path, ...]:
+    if meant is None or meant is False:
+        return ()
+    listed = meant if isinstance(meant, list | tuple) else [meant]
+    if not listed or not all(isinstance(path, str) and path for path in listed):
+        what = f"{meant!r} is no path of the graph, no list of paths, and not false"
+        raise OverrideError(Problem(what))
+    return tuple(parse_path(path) for path in listed)

@@ -1,0 +1,210 @@
+"""What a name in a gin file means: imports, the graph's own classes, `@gin.configurable`s, rooms.
+
+As in gin, a name may be the end of a dotted name (`Decoder`, `models.Decoder`) as long as it means
+one thing only.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from luthier.errors import BadInput, Problem
+from luthier.graph import public_names
+from luthier.graph.formats.gin.statements import Import
+from luthier.graph.grammar import names
+from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.paths import nearest
+
+_OWN = "gin."
+_DYNAMIC = "__gin__"
+
+
+def key(target: Any) -> int:
+    """Return what two ways to one class or function have in common: gin wraps what it registers.
+
+    Args:
+      target: A class or function.
+    """
+    return id(target if isinstance(target, type) else inspect.unwrap(target))
+
+
+class Lookup:
+    """Finds classes, functions and constants by their names.
+
+    Args:
+      packages: The user's own packages, which may be imported.
+      is_export: Whether every name is written in full, as records write it.
+    """
+
+    def __init__(self, packages: Sequence[str] = (), is_export: bool = False):
+        self._packages = tuple(packages)
+        self._is_export = is_export
+        self._bound: dict[str, Any] = {}
+        self._known: dict[str, Any] = {}
+        self._near: dict[int, Any] = {}
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages that may be imported beside those that every record may name."""
+        return self._packages
+
+    def add(self, targets: Iterable[Any]) -> None:
+        """Let classes and functions of a graph be found by the ends of their names."""
+        for target in targets:
+            if id(target) in self._near:
+                continue
+            self._near[id(target)] = target
+            self._known[public_names.display_name(target)] = target
+            self._known[f"{public_names.home(target)}.{_qualified(target)}"] = target
+            package = public_names.home(target).split(".")[0]
+            if package not in sys.stdlib_module_names and package not in self._packages:
+                self._packages = (*self._packages, package)
+
+    def import_all(self, imports: Iterable[Import], skip: bool) -> list[Problem]:
+        """Import what files import; what registers itself with gin there can be found afterwards.
+
+        Args:
+          imports: The statements.
+          skip: Whether modules that do not exist or may not be imported are left out.
+
+        Returns:
+          What is wrong with them.
+        """
+        problems = []
+        for statement in imports:
+            if statement.module.split(".")[0] in (_DYNAMIC, "gin"):
+                continue
+            try:
+                self._import(statement)
+            except (Unreadable, BadInput) as error:
+                problem = error.problem if isinstance(error, Unreadable) else error.problems[0]
+                told = Problem(problem.what, "", statement.where, problem.remedy, problem.nearest)
+                problems += [] if skip else [told]
+        self._known |= registered()
+        return problems
+
+    def _import(self, statement: Import) -> None:
+        module = statement.module
+        if not public_names.is_allowed(module, self._packages):
+            package = module.split(".")[0]
+            what = f"{module!r} may not be imported: {package!r} is not on the list"
+            remedy = "if it is yours, add it to packages under [tool.luthier] in pyproject.toml"
+            raise Unreadable(Problem(what, remedy=remedy))
+        package, _, last = module.rpartition(".")
+        if statement.is_from and hasattr(names.import_module(package), last):
+            found: Any = getattr(names.import_module(package), last)
+        else:
+            found = names.import_module(module)
+        head = module.split(".")[0]
+        if statement.alias or statement.is_from:
+            self._bound[statement.alias or last] = found
+        else:
+            self._bound[head] = sys.modules[head]
+
+    def configurable(self, name: str) -> Callable[..., Any]:
+        """Return the class or function that a name means.
+
+        Args:
+          name: A dotted name, or the end of one.
+
+        Raises:
+          Unreadable: There is none, or several.
+        """
+        found = self._find(name)
+        if not callable(found) or isinstance(found, types.ModuleType):
+            raise Unreadable(f"{name!r} is neither a class nor a function")
+        return found
+
+    def constant(self, name: str) -> Any:
+        """Return what `%name` means where there is no macro of this name.
+
+        Args:
+          name: The name of a constant that is registered with gin, or a dotted name.
+
+        Raises:
+          Unreadable: There is none.
+        """
+        ends = _ending(name, constants())
+        if len(ends) == 1:
+            return ends[0]
+        if "." not in name:
+            raise Unreadable(f"there is no macro or constant {name!r}")
+        return self._find(name)
+
+    def _find(self, name: str) -> Any:
+        if self._is_export:
+            try:
+                return public_names.load_object(name, self._packages)
+            except BadInput as error:
+                raise Unreadable(error.problems[0]) from None
+        head, *rest = name.split(".")
+        if head in self._bound and rest:
+            found = functools.reduce(
+                lambda place, part: getattr(place, part, None), rest, self._bound[head]
+            )
+            if found is not None:
+                return found
+        elif head in self._bound:
+            return self._bound[head]
+        ends = {key(found): found for found in _ending(name, self._known) if callable(found)}
+        if len(ends) == 1:
+            return next(iter(ends.values()))
+        if ends:
+            full = sorted(_full_name(found) for found in ends.values())
+            remedy = "write more of the name"
+            raise Unreadable(Problem(f"{name!r} may mean {' and '.join(full)}", remedy=remedy))
+        try:
+            return names.find_object(name, Any, (), self._packages)
+        except Unreadable as error:
+            problem = error.problem
+            count = name.count(".") + 1
+            close = nearest(name, {".".join(full.split(".")[-count:]) for full in self._known})
+            remedy = "" if close or problem.nearest else "give its full name, or import its module"
+            raise Unreadable(
+                Problem(problem.what, "", "", remedy, close or problem.nearest)
+            ) from None
+
+
+def registered() -> dict[str, Any]:
+    """Return what is registered with gin in this process, by full names."""
+    from gin import config
+
+    found = {}
+    for selector, entry in config._REGISTRY.items():
+        if not selector.startswith(_OWN):
+            found[selector] = _public(entry)
+    return found
+
+
+def constants() -> dict[str, Any]:
+    """Return the constants that are registered with gin in this process, by full names."""
+    from gin import config
+
+    return {name: value for name, value in config._CONSTANTS.items() if not name.startswith(_OWN)}
+
+
+def _public(entry: Any) -> Any:
+    """Return what stands in the module of something registered: the wrapper, or what it wraps."""
+    module = sys.modules.get(getattr(entry.wrapped, "__module__", ""), None)
+    own = getattr(module, getattr(entry.wrapped, "__name__", ""), None)
+    return own if own is entry.wrapped else entry.wrapper
+
+
+def _ending(name: str, known: dict[str, Any]) -> list[Any]:
+    """Return what has this name; else everything whose name ends in it."""
+    if name in known:
+        return [known[name]]
+    return [found for full, found in known.items() if full.endswith(f".{name}")]
+
+
+def _qualified(target: Any) -> str:
+    return getattr(target, "__qualname__", type(target).__name__)
+
+
+def _full_name(target: Any) -> str:
+    return f"{public_names.home(target)}.{_qualified(target)}"

@@ -1,0 +1,361 @@
+"""Bindings on a graph, whatever their order: one pass from the root down.
+
+A node gets what is bound to its class before anything below it is looked at, so a binding may stand
+before the node that it configures is made, and what is replaced need not be bound.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import fiddle as fdl
+from fiddle import history
+
+from luthier.errors import BadInput, Problem
+from luthier.graph import signatures, values
+from luthier.graph.edits import copies, origins
+from luthier.graph.formats.gin import constants, directives, fitted
+from luthier.graph.formats.gin.lookup import Lookup, key
+from luthier.graph.formats.gin.made import Maker, Target
+from luthier.graph.formats.gin.statements import Binding, MacroUse, Reference, Unit
+from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.paths import format_path, is_container, nearest, parse_path, walk
+from luthier.graph.record.structure import entries
+from luthier.graph.signatures import UNSET
+
+REQUIRED = ("gin.REQUIRED", "REQUIRED")
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """A binding of a class or function that was found.
+
+    Args:
+      target: The class or function.
+      binding: The statement.
+      order: How many bindings stand before it.
+    """
+
+    target: Any
+    binding: Binding
+    order: int
+
+    @property
+    def precedence(self) -> tuple[int, int]:
+        """How narrow its scope is, then how late it stands: the highest wins, as in gin."""
+        scope = self.binding.scope
+        return (scope.count("/") + 1 if scope else 0, self.order)
+
+
+class Overlay:
+    """Applies one unit of statements, and collects what is wrong with it.
+
+    Args:
+      unit: The statements.
+      packages: The user's own packages.
+      skip_unknown: Whether names that mean nothing, and bindings of nothing, are left out.
+    """
+
+    def __init__(self, unit: Unit, packages: Sequence[str] = (), skip_unknown: bool = False):
+        self.problems = list(unit.problems)
+        self.said = directives.gather(unit.directives, self.problems)
+        self.skip_unknown = skip_unknown
+        self.lookup = Lookup(packages, self.said.is_export)
+        self.unit = unit
+        self._bound: dict[int, list[Bound]] = {}
+        self._tags: dict[int, list[tuple[str, str, Any]]] = {}
+        self._used: set[int] = set()
+        self._visited: dict[int, Any] = {}
+        self._words: dict[int, list[tuple[str, ...]]] = {}
+        self._is_whole = True
+        self._constants: constants.Constants
+        self._maker: Maker
+
+    def apply(self, graph: Any) -> Any:
+        """Bind everything in a graph, in place, and return it.
+
+        Args:
+          graph: A node.
+
+        Raises:
+          BadInput: All that is wrong.
+        """
+        if self._prepare(graph):
+            self._visit(graph)
+            self._finish(graph)
+        self._raise_any()
+        return graph
+
+    def make(self, root: Reference, where: str) -> Any:
+        """Return the graph that a reference describes.
+
+        Args:
+          root: The reference.
+          where: Where it stands.
+
+        Raises:
+          BadInput: All that is wrong.
+        """
+        graph = None
+        if self._prepare(None):
+            try:
+                graph = self._maker.value(root, "", where)
+            except Unreadable as error:
+                self._add(error, where)
+                self._is_whole = False
+            self._finish(graph)
+        self._raise_any()
+        return graph
+
+    def _raise_any(self) -> None:
+        if self.problems:
+            raise BadInput(dict.fromkeys(_hashable(problem) for problem in self.problems))
+
+    def _prepare(self, graph: Any) -> bool:
+        """Look up all names; return whether enough is known to go on."""
+        if self.problems:
+            return False  # what could not be read would be missed everywhere
+        nodes = [] if graph is None else list(copies.nodes_of(graph))
+        self.lookup.add(node.__fn_or_cls__ for node in nodes if not values.is_value_node(node))
+        self.problems += self.lookup.import_all(self.unit.imports, self.skip_unknown)
+        if self.problems:
+            return False
+        self._learn_names()
+        macros = [found for found in self.unit.bindings if not found.argument]
+        self._constants = constants.Constants(macros, nodes, self.said, self.lookup)
+        self._maker = Maker(self._constants, self.lookup, self.said, self)
+        for order, binding in enumerate(self.unit.bindings):
+            if binding.argument:
+                self._resolve(binding, order)
+        self._resolve_tags()
+        if graph is not None and any(found.scope for found in self.unit.bindings):
+            self._note_paths(graph)
+        return True
+
+    def _learn_names(self) -> None:
+        """Let what is named in full anywhere be named by the end of its name everywhere."""
+        for binding in self.unit.bindings:
+            referred = [found.name.rpartition("/")[2] for found in references(binding.value)]
+            for name in (*referred, binding.selector if binding.argument else ""):
+                if "." in name and not name.startswith("gin."):
+                    with contextlib.suppress(Unreadable):  # it is told where it is used
+                        self.lookup.add([self.lookup.configurable(name)])
+
+    def _resolve(self, binding: Binding, order: int) -> None:
+        if binding.selector in ("singleton", "gin.singleton"):
+            self._constants.singletons[binding.scope] = binding
+            return
+        try:
+            target = self.lookup.configurable(binding.selector)
+            check_argument(target, binding.argument)
+        except Unreadable as error:
+            is_known = "has no argument" in error.problem.what
+            if is_known or not self.skip_unknown:
+                self._add(error, binding.where)
+                self._lose(binding)
+            return
+        self._bound.setdefault(key(target), []).append(Bound(target, binding, order))
+
+    def _resolve_tags(self) -> None:
+        for name, argument, tag, where in self.said.tags:
+            scope, _, selector = name.rpartition("/")
+            try:
+                target, found = self.lookup.configurable(selector), self.lookup.configurable(tag)
+                check_argument(target, argument)
+            except Unreadable as error:
+                self._add(error, where)
+                continue
+            self._tags.setdefault(key(target), []).append((scope, argument, found))
+
+    def _note_paths(self, graph: Any) -> None:
+        """Note the words on every way to every node: a scope is looked for among them."""
+        self._words[id(graph)] = [()]
+        for place in walk(graph, defaults=False):
+            if isinstance(place.value, fdl.Buildable) and not values.is_value_node(place.value):
+                self._words.setdefault(id(place.value), []).append(_path_words(place.path))
+
+    def bound_to(self, target: Any, scope: str) -> list[Bound]:
+        """Return what is bound to a class or function in a scope, each argument once.
+
+        Args:
+          target: The class or function.
+          scope: The scopes of the reference that makes it, with slashes.
+        """
+        return self._winners(
+            found
+            for found in self._bound.get(key(target), ())
+            if _begins(scope, found.binding.scope)
+        )
+
+    def _winners(self, matching: Iterable[Bound]) -> list[Bound]:
+        best: dict[str, Bound] = {}
+        for found in matching:
+            self._used.add(found.order)
+            argument = found.binding.argument
+            if argument not in best or found.precedence > best[argument].precedence:
+                best[argument] = found
+        return sorted(best.values(), key=lambda found: found.order)
+
+    def _lose(self, binding: Binding) -> None:
+        """Note that nodes may be missing, because a binding could not be applied."""
+        self._is_whole = self._is_whole and not any(references(binding.value))
+
+    def _visit(self, value: Any) -> None:
+        """Bind the nodes in a value; those that were made here are bound already."""
+        pending = [value]
+        while pending:
+            found = pending.pop()
+            if id(found) in self._visited or values.is_value_node(found):
+                continue
+            if is_container(found):
+                self._visited[id(found)] = found
+            if isinstance(found, fdl.Buildable):
+                words = self._words.get(id(found), [()])
+                self._bind(
+                    found,
+                    "",
+                    self._winners(
+                        bound
+                        for bound in self._bound.get(key(found.__fn_or_cls__), ())
+                        if _lies_on(words, bound.binding.scope)
+                    ),
+                )
+            pending += [child for _, child in entries(found) or ()]
+
+    def bind_new(self, node: Any, scope: str) -> None:
+        """Set what is bound to the class of a node that was made in a scope.
+
+        Args:
+          node: The node.
+          scope: Its scopes.
+        """
+        self._visited[id(node)] = node
+        self._bind(node, scope, self.bound_to(node.__fn_or_cls__, scope))
+        for tagged, argument, tag in self._tags.get(key(node.__fn_or_cls__), ()):
+            if _begins(scope, tagged):
+                node.__argument_tags__[argument].add(tag)
+
+    def _bind(self, node: Any, scope: str, bound: Sequence[Bound]) -> None:
+        for found in bound:
+            try:
+                self._set(node, scope, found)
+            except Unreadable as error:
+                self._add(error, found.binding.where)
+                self._lose(found.binding)
+            except BadInput as error:
+                told = [dataclasses.replace(p, origin=found.binding.where) for p in error.problems]
+                self.problems += told
+                self._lose(found.binding)
+
+    def _set(self, node: Any, scope: str, found: Bound) -> None:
+        binding, argument = found.binding, found.binding.argument
+        if isinstance(binding.value, MacroUse) and binding.value.name in REQUIRED:
+            if argument in node.__arguments__:
+                del node.__arguments__[argument]
+                origins.stamp(node, argument, history.DELETED, binding.where)
+            return
+        target = Target(node.__fn_or_cls__, argument)
+        known = signatures.arguments(node.__fn_or_cls__)
+        current = node.__arguments__.get(argument, known.defaults.get(argument, UNSET))
+        value = self._maker.value(binding.value, scope, binding.where)
+        if not self.said.is_export:
+            value = fitted.fit(value, target.annotation, current, self.lookup)
+        is_plain = not (is_container(value) or values.is_value_node(value))
+        if values.is_constant(current) and is_plain:
+            self._constants.assign(current, value, binding.where)
+            return
+        with history.suspend_tracking():
+            setattr(node, argument, value)
+        origins.stamp(node, argument, value, binding.where)
+
+    def _finish(self, graph: Any) -> None:
+        """Tell what was bound to nothing, and settle the constants."""
+        if not self._is_whole:
+            return
+        unused = [
+            found
+            for of_target in self._bound.values()
+            for found in of_target
+            if found.order not in self._used
+        ]
+        if not self.skip_unknown:
+            for found in sorted(unused, key=lambda found: found.order):
+                self._add(Unreadable(_nothing_there(found)), found.binding.where)
+        self.problems += self._constants.settle(graph, checked=not self.said.is_export)
+
+    def _add(self, error: Unreadable, where: str) -> None:
+        origin = error.problem.origin or where
+        self.problems.append(dataclasses.replace(error.problem, origin=origin))
+
+
+def references(value: Any) -> Iterator[Reference | MacroUse]:
+    """Yield the references, and the macros, that a value holds."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from references(item)
+    elif isinstance(value, Reference | MacroUse):
+        yield value
+
+
+def check_argument(target: Any, argument: str) -> None:
+    """Raise where a class or function does not take an argument.
+
+    Args:
+      target: The class or function.
+      argument: The argument.
+
+    Raises:
+      Unreadable: It takes no such argument.
+    """
+    known = signatures.arguments(target)
+    if argument in known.names or known.has_kwargs:
+        return
+    near = nearest(argument, known.names)
+    name = getattr(target, "__name__", str(target))
+    remedy = "" if near else f"it takes {', '.join(known.names[:12]) or 'none'}"
+    raise Unreadable(Problem(f"{name} has no argument {argument!r}", "", "", remedy, near))
+
+
+def _nothing_there(found: Bound) -> Problem:
+    name = getattr(found.target, "__name__", str(found.target))
+    inside = f" in the scope {found.binding.scope!r}" if found.binding.scope else ""
+    remedy = "leave it out, or allow such bindings with --gin_skip_unknown"
+    return Problem(f"the graph has no node of {name}{inside}", remedy=remedy)
+
+
+def _begins(scope: str, own: str) -> bool:
+    """Say whether what has a scope of its own is for a node that was made in a scope."""
+    return not own or scope == own or scope.startswith(f"{own}/")
+
+
+def _lies_on(ways: Sequence[tuple[str, ...]], scope: str) -> bool:
+    """Say whether the parts of a scope stand on one of the ways to a node, in their order."""
+    if not scope:
+        return True
+    for words in ways:
+        left = iter(words)
+        if all(part in left for part in scope.split("/")):
+            return True
+    return False
+
+
+def _path_words(path: str) -> tuple[str, ...]:
+    """Return the parts of a path as scopes can name them: `layers_0`, `held_out`."""
+    words: collections.deque[str] = collections.deque()
+    for part in parse_path(path):
+        if isinstance(part, int) and words:
+            words.append(f"{words.pop()}_{part}")
+        else:
+            words.append(re.sub(r"\W+", "_", format_path((part,))).strip("_"))
+    return tuple(words)
+
+
+def _hashable(problem: Problem) -> Problem:
+    return dataclasses.replace(problem, nearest=tuple(problem.nearest))

@@ -1,0 +1,312 @@
+"""Statements of gin files and bindings, with includes in their place, and where each stands.
+
+The parser is gin's own, which keeps no state. Comments that begin with `# luthier:` say what gin
+has no words for; `luthier.graph.formats.gin.directives` has them all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import re
+import tokenize
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from luthier.errors import Problem
+
+_DIRECTIVE = re.compile(r"#\s*luthier:\s*(\S+)\s*(.*)")
+_MOST_ERRORS = 10
+_TOKEN = re.compile(r"Failed to parse token '(.*)'", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """`@scope/Name` or `@scope/Name()`."""
+
+    name: str
+    is_called: bool
+
+    def __str__(self) -> str:
+        return f"@{self.name}{'()' if self.is_called else ''}"
+
+
+@dataclasses.dataclass(frozen=True)
+class MacroUse:
+    """`%NAME`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"%{self.name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Binding:
+    """`scope/selector.argument = value`; a macro's definition has no argument.
+
+    Args:
+      scope: The scopes before the name, with slashes between them.
+      selector: The end of a configurable's dotted name, or a macro's name.
+      argument: The argument; empty for a macro.
+      value: Literals, lists, tuples and dicts of them, references and macros.
+      where: Where it stands, with its text.
+      is_word: Whether it stands on the command line.
+    """
+
+    scope: str
+    selector: str
+    argument: str
+    value: Any
+    where: str
+    is_word: bool = False
+
+    @property
+    def target(self) -> str:
+        """What is bound, as it was written."""
+        return f"{self.scope}/{self.selector}" if self.scope else self.selector
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """`import a.b`, `import a.b as c`, `from a import b`."""
+
+    module: str
+    is_from: bool
+    alias: str
+    where: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Directive:
+    """A comment for this reader: `# luthier: KIND TEXT`."""
+
+    kind: str
+    text: str
+    where: str
+
+
+@dataclasses.dataclass
+class Unit:
+    """Statements that are meant together, whatever their order.
+
+    Args:
+      bindings: Macros and bindings, in the order in which they stand.
+      imports: The imports.
+      directives: The comments for this reader.
+      problems: What could not be read.
+    """
+
+    bindings: list[Binding] = dataclasses.field(default_factory=list)
+    imports: list[Import] = dataclasses.field(default_factory=list)
+    directives: list[Directive] = dataclasses.field(default_factory=list)
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+
+
+class _Delegate:
+    """What gin's parser asks what references and macros are to be."""
+
+    configurable_reference = staticmethod(Reference)
+    macro = staticmethod(MacroUse)
+
+
+def read_file(unit: Unit, name: str, search_paths: Sequence[str], origin: str) -> None:
+    """Add the statements of a file to a unit.
+
+    Args:
+      unit: Where they are added, and what is wrong with them.
+      name: The file, as it was given.
+      search_paths: Folders in which files are looked for, after the working directory.
+      origin: Who named the file.
+    """
+    _read_file(unit, name, search_paths, origin, ())
+
+
+def read_text(
+    unit: Unit,
+    text: str,
+    source: str,
+    search_paths: Sequence[str] = (),
+    *,
+    is_word: bool = False,
+) -> None:
+    """Add the statements of a text to a unit.
+
+    Args:
+      unit: Where they are added, and what is wrong with them.
+      text: Statements of gin.
+      source: What they were read from; `FILE:LINE` is their origin.
+      search_paths: Folders in which included files are looked for.
+      is_word: Whether they stand on the command line; then `source` alone is their origin.
+    """
+    _read_text(unit, text, source, search_paths, is_word, ())
+
+
+def read_value(text: str) -> Any:
+    """Return one value of gin: `@Experiment()`, say.
+
+    Args:
+      text: The value.
+
+    Raises:
+      ValueError: It is none.
+    """
+    from gin import config_parser
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            parser = config_parser.ConfigParser(text, _Delegate)
+            value = parser.parse_value()
+            rest = parser.current_token.string.strip()
+    except (SyntaxError, tokenize.TokenError, TypeError, StopIteration, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    if rest:
+        raise ValueError(f"{rest!r} is left over")
+    return value
+
+
+def _read_file(
+    unit: Unit, name: str, search_paths: Sequence[str], origin: str, above: tuple[str, ...]
+) -> None:
+    beside = [os.path.dirname(above[-1])] if above else []
+    candidates = [os.path.join(place, name) for place in ("", *search_paths, *beside)]
+    path = next((found for found in candidates if os.path.isfile(found)), "")
+    if not path:
+        places = ", ".join(dict.fromkeys(place or "." for place in ("", *search_paths, *beside)))
+        remedy = "" if above or search_paths else "--gin_search_paths names folders to look in"
+        what = f"there is no gin file {name!r} in {places}"
+        unit.problems.append(Problem(what, origin=origin, remedy=remedy))
+        return
+    identity = os.path.realpath(path)
+    if identity in above:
+        unit.problems.append(Problem(f"the gin file {path} includes itself", origin=origin))
+        return
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        unit.problems.append(Problem(f"cannot read {path}: {reason}", origin=origin))
+        return
+    _read_text(unit, text, path, search_paths, False, (*above, identity))
+
+
+def _read_text(
+    unit: Unit,
+    text: str,
+    source: str,
+    search_paths: Sequence[str],
+    is_word: bool,
+    above: tuple[str, ...],
+) -> None:
+    """Add the statements of a text; those of included files stand in their place."""
+    from gin import config_parser
+
+    lines = text.splitlines()
+
+    def place(number: int) -> str:
+        said = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        return source if is_word else f"{source}:{number}: {said}".removesuffix(": ")
+
+    for number, directive in _directives(text):
+        unit.directives.append(dataclasses.replace(directive, where=place(number)))
+    for found in _statements(text):
+        if isinstance(found, _Failure):
+            unit.problems.append(Problem(found.what, origin=place(found.line), remedy=found.remedy))
+            continue
+        where = place(found.location.line_num)
+        if isinstance(found, config_parser.BindingStatement) and not is_word:
+            where = _with_target(where, found)
+        if isinstance(found, config_parser.IncludeStatement):
+            _read_file(unit, found.filename, search_paths, where, above)
+        elif isinstance(found, config_parser.ImportStatement):
+            unit.imports.append(Import(found.module, found.is_from, found.alias or "", where))
+        elif isinstance(found, config_parser.BindingStatement):
+            unit.bindings.append(_binding(found, where, is_word))
+
+
+def _with_target(where: str, found: Any) -> str:
+    """Return where a binding stands, without its comment; in a block, with what it is about."""
+    head, said = re.fullmatch(r"(.*?:\d+: )?(.*)", where, re.DOTALL).groups("")  # type: ignore
+    said = re.sub(r"\s+#[^'\"]*$", "", said)
+    target = f"{found.scope}/{found.selector}" if found.scope else found.selector
+    return f"{head}{said if said.startswith(target) else f'{target}.{said}'}"
+
+
+def _binding(found: Any, where: str, is_word: bool) -> Binding:
+    """Return a binding; `NAME/macro.value = 3` is a macro too."""
+    if found.selector in ("macro", "gin.macro") and found.arg_name == "value" and found.scope:
+        scope, _, name = found.scope.rpartition("/")
+        return Binding(scope, name, "", found.value, where, is_word)
+    return Binding(found.scope, found.selector, found.arg_name, found.value, where, is_word)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Failure:
+    """What the parser could not read."""
+
+    what: str
+    line: int
+    remedy: str = ""
+
+
+def _statements(text: str) -> Iterator[Any]:
+    """Yield the statements of a text; after one that cannot be read, go on behind its line."""
+    from gin import config_parser
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes in strings: the text is the user's
+        try:
+            parser = config_parser.ConfigParser(text, _Delegate)
+        except (SyntaxError, tokenize.TokenError, ValueError) as error:
+            yield _failure(error)
+            return
+        for _ in range(_MOST_ERRORS):
+            try:
+                while (statement := parser.parse_statement()) is not None:
+                    yield statement
+                return
+            except (SyntaxError, ValueError, TypeError, RecursionError) as error:
+                yield _failure(error, parser.current_token.start[0])
+            except tokenize.TokenError as error:
+                yield _failure(error)
+                return
+            except StopIteration:
+                yield _Failure("the text ends inside of a statement", text.count("\n") + 1)
+                return
+            try:
+                parser.advance_one_line()
+            except (StopIteration, SyntaxError, tokenize.TokenError):
+                return
+
+
+def _failure(error: Exception, line: int = 1) -> _Failure:
+    if isinstance(error, tokenize.TokenError):
+        said, (line, _) = error.args
+        return _Failure(f"cannot read this as gin: {said}", line)
+    if isinstance(error, RecursionError):
+        return _Failure("the value is nested too deeply", line)
+    said = str(getattr(error, "msg", None) or error)
+    token = _TOKEN.search(said)
+    if token:
+        what = f"cannot read {token[1]!r} as a value of gin"
+        return _Failure(what, getattr(error, "lineno", None) or line, "text needs quotes")
+    said = " ".join(said.split())[:200].rstrip(".")
+    what = f"cannot read this as gin: {said[:1].lower()}{said[1:]}"
+    return _Failure(what, getattr(error, "lineno", None) or line)
+
+
+def _directives(text: str) -> Iterator[tuple[int, Directive]]:
+    """Yield the comments that are meant for this reader, with their lines."""
+    if "luthier:" not in text:
+        return
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            match = _DIRECTIVE.match(token.string) if token.type == tokenize.COMMENT else None
+            if match:
+                yield token.start[0], Directive(match[1], match[2].strip(), "")
+    except (SyntaxError, tokenize.TokenError):
+        return  # the parser says so

@@ -1,0 +1,293 @@
+"""A graph as a gin file, which gin itself accepts and `from_gin` reads back to an equal graph.
+
+    dim = 256
+
+    luthier.models.Decoder:
+        dim = %dim
+        norm = @luthier.layers.RMSNorm
+
+A class that occurs more than once gets a scope for each node. Constants are macros, arithmetic on
+them are functions of gin. What gin has no words for (tags, sharing, dtypes) stands in comments that
+begin with `# luthier:`; the head of the file counts them.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from luthier.errors import Problem, RecordError
+from luthier.graph import values
+from luthier.graph.export.imports import find, split
+from luthier.graph.export.names import Names
+from luthier.graph.export.python import wished_name
+from luthier.graph.formats.gin.directives import VERSION
+from luthier.graph.paths import Path, format_path
+from luthier.graph.record.encode import encode
+
+_WIDTH = 100
+_NODES = ("config", "partial", "factory", "instance", "namedtuple")
+_CONSTANT = f"{values.__name__}.constant"
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+
+def to_gin(graph: Any) -> str:
+    """Return a graph as a gin file.
+
+    Args:
+      graph: A node.
+
+    Returns:
+      Text that `gin.parse_config` accepts, and that `from_gin` reads to an equal graph.
+
+    Raises:
+      RecordError: Something in the graph cannot be named or written; all of it is told at once.
+    """
+    data = encode(graph)
+    if not isinstance(data, dict) or not any(kind in data for kind in _NODES[:3]):
+        raise RecordError(Problem("only a node can be written as gin", remedy="show what holds it"))
+    writer = _Writer(data)
+    root = writer.node(data, ())
+    if writer.problems:
+        raise RecordError(writer.problems)
+    return "\n".join(_lines(writer, root))
+
+
+def _lines(writer: _Writer, root: str) -> Iterator[str]:
+    """Yield the lines of the file."""
+    yield "# Written by luthier: gin.parse_config accepts it, luthier reads it to an equal graph."
+    counts = collections.Counter(kind for kind, _ in writer.directives)
+    if counts:
+        said = ", ".join(f"{kind} ({count})" for kind, count in sorted(counts.items()))
+        yield f"# Gin has no words for what these comments tell luthier: {said}."
+    yield f"# luthier: format {VERSION}"
+    yield f"# luthier: root {root}"
+    yield "from __gin__ import dynamic_registration"
+    yield ""
+    yield from (f"import {module}" for module in sorted(writer.modules))
+    yield ""
+    yield from (f"# luthier: {kind} {text}" for kind, text in writer.directives)
+    yield from writer.macros
+    for head, bindings in writer.blocks:
+        yield ""
+        yield f"{head}:"
+        for argument, value in bindings:
+            yield from _bound(f"    {argument} = ", value)
+    yield ""
+
+
+def _bound(head: str, value: Any) -> Iterator[str]:
+    """Yield the lines of one binding; a long list, tuple or dict has a line for each entry."""
+    text = str(value)
+    if len(head) + len(text) <= _WIDTH or not isinstance(value, _Group) or not value.items:
+        yield head + text
+        return
+    pad = " " * (len(head) - len(head.lstrip()) + 4)
+    yield head + value.opening
+    for name, item in value.items:
+        *lines, last = _bound(f"{pad}{name}", item)
+        yield from lines
+        yield f"{last},"
+    yield f"{pad[4:]}{value.closing}"
+
+
+class _Group:
+    """A list, tuple or dict: (`'key': ` or nothing, entry)."""
+
+    def __init__(self, opening: str, items: list[tuple[str, Any]], closing: str):
+        self.opening, self.items, self.closing = opening, items, closing
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{name}{item}" for name, item in self.items)
+        is_single = self.opening == "(" and len(self.items) == 1
+        return f"{self.opening}{inside}{',' if is_single else ''}{self.closing}"
+
+
+class _Writer:
+    """Turns the objects of a record into blocks, macros and comments."""
+
+    def __init__(self, data: Any):
+        self.modules: set[str] = set()
+        self.directives: list[tuple[str, str]] = []
+        self.macros: list[str] = []
+        self.blocks: list[tuple[str, list[tuple[str, Any]]]] = []
+        self.problems: list[Problem] = []
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._count(data)
+        self._names = Names(("gin", "macro"))
+        self._shared: dict[int, str] = {}
+        self._values: dict[str, str] = {}
+
+    def _count(self, data: Any) -> None:
+        """Count how often classes and functions occur."""
+        if isinstance(data, list):
+            for item in data:
+                self._count(item)
+        if not isinstance(data, dict):
+            return
+        kind = next((kind for kind in _NODES if kind in data), "name")
+        if kind in data:
+            self._counts[data[kind]] += 1
+        for inside in ("arguments", "fields", "dict"):
+            if isinstance(data.get(inside), dict):
+                self._count(list(data[inside].values()))
+        for inside in ("list", "tuple", "dict"):
+            self._count(data.get(inside) if isinstance(data.get(inside), list) else None)
+
+    def text(self, data: Any, path: Path) -> Any:
+        """Return the value of gin for what stands at a path."""
+        if isinstance(data, list):
+            return _Group("[", self._items(data, path), "]")
+        if not isinstance(data, dict):
+            return _scalar(data)
+        if "ref" in data:
+            return f"%{self._shared[data['ref']]}"
+        if _is_simple_constant(data):
+            return self._constant(data, path)
+        if "id" in data:
+            return self._share(data, path)
+        return self._made(data, path)
+
+    def _made(self, data: dict[str, Any], path: Path) -> Any:
+        if any(kind in data for kind in _NODES):
+            return self.node(data, path)
+        if "list" in data:
+            return self.text(data["list"], path)
+        if "tuple" in data:
+            return _Group("(", self._items(data["tuple"], path), ")")
+        if "dict" in data:
+            return self._dict(data["dict"], path)
+        if "name" in data:
+            return self._named(data["name"])
+        if "enum" in data and _IDENTIFIER.fullmatch(str(data.get("member", ""))):
+            return f"%{self._noted(data['enum'])}.{data['member']}"
+        if data.keys() == {"float"} and "inf" in data["float"]:
+            return data["float"].replace("inf", "1e999")
+        return self._value(data, path)
+
+    def _items(self, data: list[Any], path: Path) -> list[tuple[str, Any]]:
+        return [("", self.text(item, (*path, index))) for index, item in enumerate(data)]
+
+    def _dict(self, inside: Any, path: Path) -> _Group:
+        pairs = inside.items() if isinstance(inside, dict) else inside
+        items = []
+        for key, child in pairs:
+            part = key if isinstance(key, str | int) else "key"
+            items.append((f"{self.text(key, path)}: ", self.text(child, (*path, part))))
+        return _Group("{", items, "}")
+
+    def node(self, data: dict[str, Any], path: Path) -> str:
+        """Return the reference to a node, the block of which is written."""
+        kind = next(kind for kind in _NODES if kind in data)
+        is_instance = kind in ("instance", "namedtuple")
+        target = self._noted(data[kind])
+        is_alone = self._counts[data[kind]] == 1 and not is_instance
+        scoped = target if is_alone else f"{self._names.give(path)}/{target}"
+        place = len(self.blocks)
+        bindings = []
+        for argument, child in data["fields" if is_instance else "arguments"].items():
+            if not _IDENTIFIER.fullmatch(argument):
+                at = format_path((*path, argument))
+                self.problems.append(Problem(f"gin has no argument called {argument!r}", at))
+            bindings.append((argument, self.text(child, (*path, argument))))
+        if bindings:
+            self.blocks.insert(place, (scoped, bindings))
+        if is_instance:
+            self.directives.append(("instance", scoped))
+        elif kind == "factory" or (kind == "partial" and not bindings and _is_function(target)):
+            self.directives.append((kind, scoped))
+        for argument, tags in data.get("tags", {}).items():
+            self.directives += [("tag", f"{scoped}.{argument} {self._noted(t)}") for t in tags]
+        return f"@{scoped}{'' if kind in ('partial', 'factory') else '()'}"
+
+    def _constant(self, data: dict[str, Any], path: Path) -> str:
+        """Return the macro of a constant."""
+        given = data["arguments"]
+        name = self._names.give(path, given.get("name", ""))
+        if "id" in data:
+            self._shared[data["id"]] = name
+        inside = self.text(given["value"], path)
+        self.macros += _bound(f"{name} = ", inside)
+        if given.get("name") != name:
+            self.directives.append(("called", f"{name} {json.dumps(given.get('name'))}"))
+        return f"%{name}"
+
+    def _share(self, data: dict[str, Any], path: Path) -> str:
+        """Return the macro of what stands in several places."""
+        made = {key: value for key, value in data.items() if key != "id"}
+        name = self._shared[data["id"]] = self._names.give(path, wished_name(data))
+        text = self._made(made, path)
+        if isinstance(text, str) and text.startswith("%") and "(" not in text:
+            self._shared[data["id"]] = text[1:]  # it has a name already
+            return text
+        self.macros += _bound(f"{name} = ", text)
+        self.directives.append(("shared", name))
+        return f"%{name}"
+
+    def _named(self, name: str) -> str:
+        target = self._noted(name)
+        if not _is_function(target):
+            return f"%{target}"
+        if self._counts[name] == 1:
+            return f"@{target}"
+        return f"@{self._plain_scope()}/{target}"
+
+    def _plain_scope(self) -> str:
+        """Return a scope in which nothing is bound."""
+        if "" not in self._values:
+            self._values[""] = self._names.give((), "plain")
+        return self._values[""]
+
+    def _noted(self, name: str) -> str:
+        module, _ = split(name)
+        if module != "builtins":
+            self.modules.add(module)
+        return name
+
+    def _value(self, data: dict[str, Any], path: Path) -> str:
+        """Return the macro of a value that gin cannot spell."""
+        text = json.dumps(data)
+        if '"ref"' in text:
+            what = "is shared inside of something that gin cannot spell"
+            self.problems.append(Problem(what, format_path(path)))
+        if text not in self._values:
+            self._values[text] = self._names.give(path)
+            self.directives.append(("value", f"{self._values[text]} {text}"))
+        return f"%{self._values[text]}"
+
+
+def _is_simple_constant(data: dict[str, Any]) -> bool:
+    """Say whether a node is what `graph.value` makes of a plain value."""
+    if data.get("config") != _CONSTANT or "tags" in data:
+        return False
+    given = data["arguments"]
+    return (
+        given.keys() <= {"value", "name"}
+        and "value" in given
+        and isinstance(given.get("name", ""), str)
+        and given.get("name") != ""
+        and _is_literal(given["value"])
+    )
+
+
+def _is_literal(data: Any) -> bool:
+    """Say whether a value is one that a macro can hold and share."""
+    if isinstance(data, list):
+        return all(map(_is_literal, data))
+    if not isinstance(data, dict):
+        return True
+    if "tuple" in data and "id" not in data:
+        return all(map(_is_literal, data["tuple"]))
+    return data.keys() == {"float"} and "inf" in data["float"]
+
+
+def _is_function(name: str) -> bool:
+    found = find(name)
+    return callable(found) and not isinstance(found, type)
+
+
+def _scalar(data: Any) -> str:
+    return repr(data)

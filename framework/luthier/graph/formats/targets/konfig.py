@@ -1,0 +1,111 @@
+"""ConfigDicts as konfig (of Kauldron) writes them, read as a graph.
+
+{"__qualname__": "optax:adam", "learning_rate": {"__qualname__": "optax:constant_schedule", "0": 1}}
+
+Arguments by position have their numbers for keys, or stand in `__args__`; `{"__const__": NAME}` is
+the object of that name. Lists become tuples, as konfig makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from luthier.errors import BadInput, Problem, RecordError
+from luthier.graph.formats.targets.trees import by_name, read_tree
+from luthier.graph.load import decode
+from luthier.graph.paths import Path, format_path
+from luthier.graph.record.leaves import encode_leaf
+
+QUALNAME, CONST, ARGS = "__qualname__", "__const__", "__args__"
+
+
+def from_konfig(config: Any, packages: Sequence[str] = (), source: str = "config.json") -> Any:
+    """Return the graph that a ConfigDict of konfig describes.
+
+    Args:
+      config: Its text in JSON, or the ConfigDict or dict itself.
+      packages: The user's own packages that it may name (`[tool.luthier] packages`).
+      source: What it was read from; with the line, it becomes the origin of every value.
+
+    Raises:
+      RecordError: It cannot be read, names what may not be imported, or gives an argument that is
+        not taken; all of it is told at once.
+    """
+    tree = read_tree(config, source)
+    if not (isinstance(tree.root, Mapping) and QUALNAME in tree.root):
+        raise RecordError(Problem(f"{source} has no {QUALNAME} at its root"))
+    problems: list[Problem] = []
+
+    def wrong(problem: Problem, key: Path) -> None:
+        told = Problem(problem.what, origin=tree.origin(key), remedy=problem.remedy)
+        problems.append(told)
+
+    try:
+        data = _record(tree.root, (), packages, wrong)
+    except RecursionError:
+        raise RecordError(Problem(f"{source} is nested too deeply")) from None
+    if problems:
+        raise RecordError(problems)
+    lines = {format_path(key): line for key, line in tree.lines.items() if _is_written(key)}
+    return decode(data, packages, source, lines)
+
+
+def _is_written(key: Path) -> bool:
+    return all(isinstance(part, str | int) for part in key)
+
+
+def _record(data: Any, key: Path, packages: Sequence[str], wrong: Any) -> Any:
+    """Return the record of what stands at a key."""
+
+    def below(child: Any, name: Any) -> Any:
+        return _record(child, (*key, name), packages, wrong)
+
+    if isinstance(data, list | tuple):
+        return {"tuple": [below(child, index) for index, child in enumerate(data)]}
+    if not isinstance(data, Mapping):
+        try:
+            return encode_leaf(data)
+        except RecordError as error:
+            return wrong(error.problems[0], key)
+    if CONST in data:
+        if len(data) > 1:
+            return wrong(Problem(f"{CONST} stands with other keys"), key)
+        return {"name": _dotted(data[CONST])}
+    if QUALNAME not in data:
+        return {"dict": [[name, below(child, name)] for name, child in data.items()]}
+    target = _dotted(data[QUALNAME])
+    positional = [(name, data[name]) for name in _positions(data)]
+    listed = data.get(ARGS, ())
+    if not isinstance(listed, list | tuple):
+        return wrong(Problem(f"{ARGS} is not a list"), key)
+    positional += [(ARGS, child) for child in listed]
+    taken = {QUALNAME, ARGS, *_positions(data)}
+    kind = "config"
+    if target == "builtins.tuple":
+        (_, inside), *_ = positional or [("0", ())]
+        return below(inside, "0")
+    if target == "functools.partial" and positional:
+        kind, (_, wrapped), positional = "partial", positional[0], positional[1:]
+        target = _dotted(wrapped.get(CONST)) if isinstance(wrapped, Mapping) else None
+    if not isinstance(target, str):
+        return wrong(Problem(f"{QUALNAME} is no name"), key)
+    try:
+        named = by_name(target, positional, packages)
+    except BadInput as error:
+        return wrong(error.problems[0], key)
+    arguments = {name: below(child, at) for name, (at, child) in named.items()}
+    arguments |= {str(n): below(child, n) for n, child in data.items() if n not in taken}
+    return {kind: target, "arguments": arguments}
+
+
+def _dotted(name: Any) -> Any:
+    return name.replace(":", ".") if isinstance(name, str) else name
+
+
+def _positions(data: Mapping[Any, Any]) -> list[str]:
+    """Return the keys that are numbers: 0, 1 and so on, as far as they go."""
+    count = 0
+    while str(count) in data:
+        count += 1
+    return [str(index) for index in range(count)]

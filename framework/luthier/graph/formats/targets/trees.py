@@ -1,0 +1,121 @@
+"""What a file or dict of another framework holds: plain values, and the line of every key."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from luthier.errors import Problem, RecordError
+from luthier.graph import signatures
+from luthier.graph.export import yaml_events
+from luthier.graph.paths import Part, Path, format_path, nearest
+from luthier.graph.public_names import load_object
+
+_MOST = 100_000
+
+
+@dataclasses.dataclass
+class Tree:
+    """Plain values: dicts, lists and leaves.
+
+    Args:
+      root: The outermost value.
+      source: What it was read from.
+      lines: The line of each key, where there are lines.
+    """
+
+    root: Any
+    source: str
+    lines: dict[Path, int] = dataclasses.field(default_factory=dict)
+
+    def at(self, key: Path) -> Any:
+        """Return what stands at a key.
+
+        Raises:
+          KeyError: There is no such key.
+        """
+        value = self.root
+        for part in key:
+            if not isinstance(value, Mapping | list | tuple):
+                raise KeyError(part)
+            try:
+                value = value[part]  # type: ignore[index]
+            except (IndexError, TypeError):
+                raise KeyError(part) from None
+        return value
+
+    def origin(self, key: Path) -> str:
+        """Return where a key stands, for an error."""
+        line = self.lines.get(key, 0)
+        at = f"{self.source}:{line}" if line else self.source
+        return f"{at}: {format_path(key)}" if key else at
+
+
+def read_tree(config: Any, source: str) -> Tree:
+    """Return what a text of YAML or JSON, or a dict, holds.
+
+    Args:
+      config: The text, or a dict or ConfigDict.
+      source: What it was read from.
+
+    Raises:
+      RecordError: The text cannot be read.
+    """
+    if not isinstance(config, str):
+        return Tree(config.to_dict() if hasattr(config, "to_dict") else config, source)
+    tree = Tree(None, source)
+    try:
+        read = yaml_events.read(config)
+        tree.root = _Plain(tree.lines).convert(read, ()) if read is not None else None
+    except yaml_events.Unreadable as error:
+        raise RecordError(Problem(f"{source}, line {error.line}: {error}")) from None
+    return tree
+
+
+class _Plain:
+    """Turns the events of YAML into plain values; aliases stand for what they refer to."""
+
+    def __init__(self, lines: dict[Path, int]):
+        self.lines, self.count = lines, 0
+
+    def convert(self, data: Any, key: Path) -> Any:
+        """Return the plain value of what stands at a key."""
+        self.count += 1
+        if self.count > _MOST:
+            raise yaml_events.Unreadable("its aliases stand for too much", data.line)
+        self.lines[key] = data.line
+        if isinstance(data, yaml_events.Reference):
+            data = data.target
+        if isinstance(data, yaml_events.Scalar):
+            return data.value
+        if isinstance(data, yaml_events.Items):
+            return [self.convert(child, (*key, index)) for index, child in enumerate(data.items)]
+        return {name: self.convert(child, (*key, name)) for name, child in data.items.items()}
+
+
+def by_name(target: str, given: list[Any], packages: Any) -> dict[Part, Any]:
+    """Return arguments that are given by position with their names.
+
+    Args:
+      target: The name of the class or function.
+      given: The arguments.
+      packages: The user's own packages that it may be in.
+
+    Raises:
+      RecordError: It may not be imported, or takes less.
+    """
+    if not given:
+        return {}
+    known = signatures.arguments(load_object(target, packages))
+    if len(given) > len(known.names) or known.positional_only:
+        what = f"{target} takes {len(known.names)} arguments, not {len(given)}, without a name"
+        if known.positional_only or known.has_args:
+            what = f"{target} takes arguments without names, which a graph cannot record"
+        raise RecordError(Problem(what, remedy="wrap it in a function that names them"))
+    return dict(zip(known.names, given, strict=False))
+
+
+def unknown_key(key: str, known: tuple[str, ...]) -> Problem:
+    """Return the problem of a telling key that is none of those known."""
+    return Problem(f"{key} means nothing here", nearest=nearest(key, known))

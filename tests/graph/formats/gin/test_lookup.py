@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+from graph_toys import parts
+
+from luthier.graph.formats.gin.lookup import Lookup, constants, key, registered
+from luthier.graph.formats.gin.statements import Import
+from luthier.graph.grammar.unreadable import Unreadable
+
+
+@pytest.fixture
+def lookup():
+    found = Lookup(["graph_toys"])
+    statement = Import("graph_toys.gin_parts", False, "toys", "here")
+    assert found.import_all([statement, Import("__gin__.x", True, "", "")], skip=False) == []
+    return found
+
+
+def test_what_is_registered_with_gin_is_found(lookup):
+    from graph_toys import gin_parts
+
+    assert lookup.configurable("inverse_root") is gin_parts.inverse_root
+    assert lookup.configurable("gin_parts.Trainer") is gin_parts.Trainer
+    assert lookup.configurable("renamed_layer") is gin_parts.Registered
+    assert lookup.configurable("toys.Trainer") is gin_parts.Trainer
+    assert lookup.constant("GOLDEN") == 1.618
+    assert not [name for name in (*registered(), *constants()) if name.startswith("gin.")]
+
+
+def test_a_function_and_what_gin_wraps_are_one(lookup):
+    from graph_toys import gin_parts
+
+    assert key(gin_parts.inverse_root) == key(gin_parts.inverse_root.__wrapped__)
+
+
+def test_classes_of_the_graph_by_the_ends_of_their_names(lookup):
+    lookup.add([parts.Mlp, parts.Model])
+    assert lookup.configurable("Mlp") is lookup.configurable("parts.Mlp") is parts.Mlp
+    assert lookup.configurable("graph_toys.parts.GatedMlp") is parts.GatedMlp
+    assert lookup.constant("graph_toys.parts.Kind.FAST") is parts.Kind.FAST
+
+
+def test_a_name_that_means_two_things(lookup):
+    from graph_toys import modules
+
+    twin = type("Mlp", (), {"__module__": modules.__name__})
+    lookup.add([parts.Mlp, twin])
+    with pytest.raises(Unreadable) as caught:
+        lookup.configurable("Mlp")
+    assert str(caught.value.problem) == (
+        "'Mlp' may mean graph_toys.modules.Mlp and graph_toys.parts.Mlp; write more of the name"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("inverse_rot", "there is nothing called 'inverse_rot'; did you mean inverse_root?"),
+        ("zzzzqq", "there is nothing called 'zzzzqq'; give its full name, or import its module"),
+        (
+            "graph_toys.parts.Kind.FAST",
+            "'graph_toys.parts.Kind.FAST' is neither a class nor a function",
+        ),
+    ],
+)
+def test_names_that_mean_nothing(lookup, name, said):
+    with pytest.raises(Unreadable) as caught:
+        lookup.configurable(name)
+    assert str(caught.value.problem) == said
+
+
+def test_imports_that_fail_are_told_or_left_out():
+    statements = [
+        Import("os.path", False, "", "a.gin:1"),
+        Import("graph_toys.broken_import", False, "", "a.gin:2"),
+        Import("graph_toys.nowhere", True, "", "a.gin:3"),
+    ]
+    said = [str(problem) for problem in Lookup(["graph_toys"]).import_all(statements, skip=False)]
+    assert said[0] == (
+        "'os.path' may not be imported: 'os' is not on the list [set by a.gin:1]; if it is yours, "
+        "add it to packages under [tool.luthier] in pyproject.toml"
+    )
+    assert [line.split(" failed")[0] for line in said[1:]] == [
+        "importing graph_toys.broken_import",
+        "importing graph_toys.nowhere",
+    ]
+    assert Lookup(["graph_toys"]).import_all(statements, skip=True) == []

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import random
+import re
+
+import fiddle as fdl
+import pytest
+from graph_toys import parts
+from graph_toys.gin_overlaid import overlay, problems
+
+from luthier import graph as graphs
+from luthier.errors import BadInput
+from luthier.graph import values
+
+
+def test_bindings_reach_every_node_of_a_class():
+    graph = overlay("Mlp.hidden = 7\nSource.length = 9")
+    assert graph.model.layers[0].hidden == 7
+    assert graph.model.layers[2] is graph.model.layers[0]
+    assert {graph.data.length, graph.evaluations["long text"].data.length} == {9}
+
+
+def test_a_subclass_is_another_configurable():
+    assert "hidden" not in overlay("Mlp.hidden = 7").model.layers[1].__arguments__
+
+
+def test_a_scope_is_looked_for_on_the_way_to_a_node():
+    graph = overlay("evaluations/Source.length = 2")
+    assert [e.data.length for e in graph.evaluations.values()] == [2, 2]
+    graph = overlay("held_out/Source.length = 1\nSource.length = 3\nlong_text/Source.length = 2")
+    lengths = [graph.data.length, *[e.data.length for e in graph.evaluations.values()]]
+    assert lengths == [3, 1, 2]
+    assert overlay("layers_0/Mlp.hidden = 5").model.layers[0].hidden == 5
+    assert (
+        overlay("evaluations/held_out/Source.length = 4").evaluations["held_out"].data.length == 4
+    )
+
+
+def test_the_later_of_two_bindings_wins_and_the_narrower_of_two_scopes():
+    assert overlay("Mlp.hidden = 1\nMlp.hidden = 2").model.layers[0].hidden == 2
+    assert overlay("model/Mlp.hidden = 1\nMlp.hidden = 2").model.layers[0].hidden == 1
+
+
+def test_references_make_nodes_that_are_bound_whatever_the_order():
+    lines = ["Cosine.peak = 0.5", "new/Cosine.warmup_steps = 3"]
+    graph = overlay(f"{lines[0]}\nOptimizer.learning_rate = @Cosine()")
+    assert graph.optimizer.learning_rate.__arguments__ == {"peak": 0.5}
+    graph = overlay("\n".join([*lines, "Optimizer.learning_rate = @new/Cosine()"]))
+    assert graph.optimizer.learning_rate.__arguments__ == {"peak": 0.5, "warmup_steps": 3}
+
+
+def test_a_reference_inherits_the_scope_of_what_it_is_for():
+    graph = overlay(
+        "Experiment.extra = @a/Evaluation()\nEvaluation.data = @Source()\na/Source.length = 5"
+    )
+    assert graph.extra.data.length == 5
+    assert graph.evaluations["held_out"].data.__arguments__ == {}
+
+
+def test_what_is_replaced_need_not_be_bound():
+    said = problems("Model.layers = []\nMlp.hidden = 3")
+    assert said == [
+        "the graph has no node of Mlp [set by given]; leave it out, or allow such bindings with "
+        "--gin_skip_unknown"
+    ]
+
+
+def test_a_binding_moves_a_constant_that_is_there():
+    size = values.value(16, name="size")
+    graph = parts.experiment()
+    graph.model.dim = size
+    graph.model.num_heads = values.floor_divide(size, 4)
+    made = overlay("Model.dim = 64", graph)
+    assert graphs.evaluate(made.model.num_heads) == 16
+    made = overlay("size = 32", graph)
+    assert (graphs.evaluate(made.model.dim), graphs.evaluate(made.model.num_heads)) == (32, 8)
+    assert made.model.dim.__arguments__["name"] == "size"
+
+
+def test_two_bindings_cannot_move_one_constant_to_two_places():
+    size = values.value(16, name="size")
+    graph = parts.experiment()
+    graph.model.dim = graph.model.layers[0].hidden = size
+    said = "the constant size would be 8 here and 4 by given [set by given]; set size itself"
+    with pytest.raises(BadInput, match=re.escape(said)):
+        overlay("Model.dim = 4\nMlp.hidden = 8", graph)
+
+
+def test_required_takes_a_value_away():
+    assert "dim" not in overlay("Model.dim = %gin.REQUIRED").model.__arguments__
+
+
+def test_values_are_read_as_the_annotation_wants_them():
+    graph = overlay("Experiment.kind = 'exact'\nMlp.dtype = 'bf16'\nRules.sizes = [2, 3]", _ruled())
+    assert graph.kind is parts.Kind.EXACT
+    assert str(graph.model.layers[0].dtype) in ("bfloat16", "<class 'jax.numpy.bfloat16'>")
+    assert graph.rules.sizes == (2, 3)
+    assert overlay("Experiment.steps = 1e3").steps == 1000
+
+
+def _ruled():
+    graph = parts.experiment()
+    graph.rules = fdl.Config(parts.Rules)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Modle.dim = 3", "there is nothing called 'Modle' [set by given]; did you mean Model?"),
+        ("Model.dimm = 3", "Model has no argument 'dimm' [set by given]; did you mean dim?"),
+        ("Model.dim = 'x'", "'x' is not an int [set by given]"),
+        ("Model.dim = @Cosine()", "Cosine(...) is not an int [set by given]"),
+        (
+            "x/Mlp.hidden = 3",
+            "the graph has no node of Mlp in the scope 'x' [set by given]; leave it out, or allow "
+            "such bindings with --gin_skip_unknown",
+        ),
+        ("Model.dim = %DIMM\nDIM = 3", None),
+        ("DIM = 3", "nothing uses the macro 'DIM' [set by given]"),
+        ("Experiment.extra = @Evaluation()\nEvaluation.data = @Evaluation()", None),
+    ],
+)
+def test_what_is_wrong(text, said):
+    found = problems(text)
+    assert found
+    assert said is None or found == [said]
+
+
+def test_all_that_is_wrong_is_told_at_once():
+    said = problems("Modle.dim = 3\nModel.dim = 'x'\nx/Mlp.hidden = 2\nMODEL = 3")
+    assert len(said) == 4
+
+
+def test_unknown_names_are_left_out_on_request():
+    words = ["gin_skip_unknown:true"]
+    assert problems("Modle.dim = 3\nx/Mlp.hidden = 3\nimport nowhere.at_all", *words) == []
+    assert len(problems("Model.dimm = 3", *words)) == 1
+
+
+STATEMENTS = [
+    "import graph_toys.gin_parts as toys",
+    "DIM = 64",
+    "HIDDEN = %DIM",
+    "RATE = @graph_toys.parts.Cosine()",
+    "Model.dim = %DIM",
+    "Mlp.hidden = %HIDDEN",
+    "graph_toys.parts.Cosine.peak = 0.25",
+    "slow/Cosine.warmup_steps = 7",
+    "Optimizer.learning_rate = @slow/Cosine()",
+    "Experiment.extra = [%RATE, @toys.inverse_root, {'a': (@slow/toys.renamed_layer(), %DIM)}]",
+    "renamed_layer.activation = @graph_toys.parts.gelu",
+    "slow/renamed_layer.dim = %DIM",
+    "inverse_root.base = %toys.GOLDEN",
+    "held_out/Source:\n  length = 3\n  fields = ('a', 'b')",
+    "once/gin.singleton.constructor = @GatedMlp",
+    "Model.layers = [@once/gin.singleton(), @once/gin.singleton(), @Mlp()]",
+]
+
+
+def test_the_order_of_statements_says_nothing(tmp_path):
+    """Macros, scopes, includes, references and bindings before their nodes, 200 times shuffled."""
+    chooser = random.Random(0)
+    first = None
+    for number in range(200):
+        statements = list(STATEMENTS)
+        if number:
+            chooser.shuffle(statements)
+        cut = chooser.randrange(len(statements))
+        (tmp_path / "inside.gin").write_text("\n".join(statements[cut:]) + "\n")
+        outer = [*statements[:cut], "include 'inside.gin'"]
+        chooser.shuffle(outer)
+        (tmp_path / "outer.gin").write_text("\n".join(outer) + "\n")
+        graph = graphs.apply(
+            parts.experiment(), [f"gin_file:{tmp_path / 'outer.gin'}"], packages=["graph_toys"]
+        )
+        first = first or graph
+        assert graphs.equal(graph, first), outer
+    assert graphs.evaluate(first.model.layers[2].hidden) == 64
+    assert first.model.layers[0] is first.model.layers[1]
+    assert first.extra[0].peak == 0.25
+    assert first.extra[2]["a"][0].dim is first.model.dim
+    assert isinstance(first.extra[1], fdl.Partial)
+    assert first.optimizer.learning_rate.warmup_steps == 7

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+
+from luthier.graph.formats.gin.statements import (
+    MacroUse,
+    Reference,
+    Unit,
+    read_file,
+    read_text,
+    read_value,
+)
+
+
+def read(text, **options):
+    unit = Unit()
+    read_text(unit, text, "a.gin", **options)
+    return unit
+
+
+def said(unit):
+    return [str(problem) for problem in unit.problems]
+
+
+def test_bindings_macros_blocks_and_imports():
+    unit = read(
+        "import a.b as c\nfrom d import e\nM = 1\ns/N/macro.value = %M\n\n"
+        "x/y.Z.w = @p/q()  # said\nZ:\n  # comment\n  v = [\n   'a']\n"
+    )
+    assert [(b.target, b.argument, b.value) for b in unit.bindings] == [
+        ("M", "", 1),
+        ("s/N", "", MacroUse("M")),
+        ("x/y.Z", "w", Reference("p/q", True)),
+        ("Z", "v", ["a"]),
+    ]
+    assert [b.where for b in unit.bindings[2:]] == ["a.gin:6: x/y.Z.w = @p/q()", "a.gin:9: Z.v = ["]
+    assert [(i.module, i.is_from, i.alias) for i in unit.imports] == [
+        ("a.b", False, "c"),
+        ("d.e", True, ""),
+    ]
+    assert not unit.problems
+
+
+def test_comments_for_this_reader_are_not_looked_for_in_text():
+    unit = read("# luthier: shared M\nM = '''\n# luthier: shared N\n'''\n")
+    assert [(d.kind, d.text, d.where) for d in unit.directives] == [
+        ("shared", "M", "a.gin:1: # luthier: shared M")
+    ]
+
+
+def test_words_of_the_command_line_are_their_own_origin():
+    unit = read("A.b = 1\nA.c = x", is_word=True)
+    assert unit.bindings[0].where == "a.gin"
+    assert unit.bindings[0].is_word
+
+
+def test_every_statement_that_cannot_be_read_is_told():
+    assert said(read("A.b = abc\nA.c = 1\nA.d 3\nA.e = [1\n")) == [
+        "cannot read 'abc' as a value of gin [set by a.gin:1: A.b = abc]; text needs quotes",
+        "cannot read this as gin: couldn't parse statement, expected ':' or '=' "
+        "[set by a.gin:3: A.d 3]",
+        "cannot read this as gin: EOF in multi-line statement [set by a.gin:5]",
+    ]
+
+
+@pytest.mark.parametrize("text", ["A.b = " + "[" * 3000, "{[]: 1}", "A.b = {[]: 1}", "\x00", "'"])
+def test_what_the_parser_stumbles_over(text):
+    assert read(text).problems
+
+
+def test_included_files_stand_in_their_place(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "a.gin").write_text("M = 1\ninclude 'in/b.gin'\nM = 3\n")
+    (tmp_path / "in" / "b.gin").write_text("M = 2\ninclude 'c.gin'\n")
+    (tmp_path / "in" / "c.gin").write_text("N = 2\n")
+    unit = Unit()
+    read_file(unit, "a.gin", [str(tmp_path)], "here")
+    assert [(b.selector, b.value) for b in unit.bindings] == [
+        ("M", 1),
+        ("M", 2),
+        ("N", 2),
+        ("M", 3),
+    ]
+    assert not unit.problems
+
+
+def test_a_circle_a_missing_file_and_one_that_is_not_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.gin").write_text("include 'b.gin'\ninclude 'no.gin'\ninclude 'bytes.gin'\n")
+    (tmp_path / "b.gin").write_text("include 'a.gin'\n")
+    (tmp_path / "bytes.gin").write_bytes(b"\xff\xfe\xff")
+    unit = Unit()
+    read_file(unit, "a.gin", [], "here")
+    assert said(unit) == [
+        "the gin file a.gin includes itself [set by b.gin:1: include 'a.gin']",
+        f"there is no gin file 'no.gin' in ., {tmp_path} [set by a.gin:2: include 'no.gin']",
+        "cannot read bytes.gin: it is not text in UTF-8 [set by a.gin:3: include 'bytes.gin']",
+    ]
+
+
+def test_one_value():
+    assert read_value("@a/b()") == Reference("a/b", True)
+    assert str(read_value("[%M]")[0]) == "%M"
+    for text in ("@a b", "", "@", "x"):
+        with pytest.raises(ValueError):
+            read_value(text)

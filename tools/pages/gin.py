@@ -1,0 +1,76 @@
+"""The page about gin files: commands over a small file of gin, and their answers."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = """\
+# small.gin
+DIM = 64
+LEARNING_RATE = 0.01
+
+Decoder.dim = %DIM
+GatedMlp.hidden_dim = %DIM
+held_out/Packed.length = 32
+WarmupCosine.peak = %LEARNING_RATE
+Training.steps = 100
+"""
+COMMANDS = (
+    "show configs.lm.quickstart --gin_file small.gin --gin.LEARNING_RATE=0.02 "
+    "--why optimizer.learning_rate.peak",
+    "show configs.lm.quickstart --gin_file small.gin gin:DIM=32 model.dim",
+    "show configs.lm.quickstart --gin_file small.gin --gin.Decoder.dims=3",
+    "show configs.lm.quickstart optimizer --to gin",
+)
+
+START = f"""\
+# Gin files
+
+A gin file is laid over an experiment, at its place among the OVERRIDEs:
+
+```text
+{FILE}```
+
+`Name.argument = value` sets every node of that class or function; a scope before it
+(`held_out/Packed.length`) keeps to the nodes below that name. `@Name()` makes a node, `@Name` a
+template, `%NAME` is a macro: one constant for all its places, which `gin:NAME=VALUE` changes and
+`--space 'gin:NAME=log(1e-4,1e-2)'` sweeps. The order of statements says nothing. Flags:
+`--gin_file` (also several), `--gin_search_paths`, `--gin_bindings 'Name.argument = value'`,
+`--gin.Name.argument=value`, `--gin_skip_unknown`, and `--gin_root Name` where there is no
+experiment. Modules that a file imports must belong to your packages; what they register with
+`@gin.configurable` is found.
+
+`--to gin` writes a file that `gin.parse_config` accepts and `luthier show FILE.gin` reads to an
+equal graph. What gin has no words for stands in comments that begin with `# luthier:`.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    return "\n".join([START, *(_answered(command) for command in COMMANDS)])
+
+
+def _answered(command: str) -> str:
+    """Return a command and what it prints."""
+    from luthier.cli import main
+
+    told, before = io.StringIO(), os.getcwd()
+    sys.path.insert(0, str(ROOT))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            Path("small.gin").write_text(FILE, encoding="utf-8")
+            with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+                main.main(shlex.split(command))
+    finally:
+        os.chdir(before)
+        sys.path.remove(str(ROOT))
+    lines = [line.rstrip() for line in told.getvalue().splitlines()]
+    return "\n".join(["```text", f"$ luthier {command}", *lines, "```", ""])
