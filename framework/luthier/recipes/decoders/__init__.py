@@ -16,6 +16,7 @@ from luthier.recipes.decoders.gemma import (
     gemma_2b,
     gemma_7b,
 )
+from luthier.recipes.decoders.glam import glam, glam_64b_64e, gshard_experts, gshard_linear
 from luthier.recipes.decoders.gpt2 import (
     gpt2,
     gpt2_large,
@@ -23,6 +24,7 @@ from luthier.recipes.decoders.gpt2 import (
     gpt2_small,
     gpt2_xl,
 )
+from luthier.recipes.decoders.grok import grok, grok_1
 from luthier.recipes.decoders.llama import (
     llama,
     llama2_7b,
@@ -49,6 +51,7 @@ from luthier.recipes.decoders.mixtral import (
     mixtral_8x7b,
     mixtral_8x22b,
 )
+from luthier.recipes.decoders.nvidia import nvidia, nvidia_experts, nvidia_llama
 from luthier.recipes.decoders.olmo2 import (
     olmo2,
     olmo2_1b,
@@ -95,11 +98,17 @@ __all__ = [
     "gemma3_270m",
     "gemma_2b",
     "gemma_7b",
+    "glam",
+    "glam_64b_64e",
     "gpt2",
     "gpt2_large",
     "gpt2_medium",
     "gpt2_small",
     "gpt2_xl",
+    "grok",
+    "grok_1",
+    "gshard_experts",
+    "gshard_linear",
     "llama",
     "llama2_7b",
     "llama2_13b",
@@ -120,6 +129,9 @@ __all__ = [
     "mixtral",
     "mixtral_8x7b",
     "mixtral_8x22b",
+    "nvidia",
+    "nvidia_experts",
+    "nvidia_llama",
     "olmo2",
     "olmo2_1b",
     "olmo2_7b",

@@ -8,6 +8,7 @@ from luthier.recipes.encoders.albert import (
     albert_xxlarge,
 )
 from luthier.recipes.encoders.bert import bert, bert_base, bert_large
+from luthier.recipes.encoders.pax_bert import pax_bert
 from luthier.recipes.encoders.t5 import (
     t5,
     t5_1_1_base,
@@ -41,6 +42,7 @@ __all__ = [
     "bert",
     "bert_base",
     "bert_large",
+    "pax_bert",
     "t5",
     "t5_1_1_base",
     "t5_1_1_large",
