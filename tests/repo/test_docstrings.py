@@ -24,6 +24,7 @@ WITHOUT_FORMULA = {
     "optim/optimizer.py": "what a recipe returns",
     "optim/partition.py": "which optimizer for which parameter",
     "optim/scalars.py": "scalars that may be traced",
+    "optim/storage.py": "what arrays are stored in",
 }
 
 
