@@ -2,6 +2,7 @@ import jax
 import pytest
 
 from luthier import graph as graphs
+from luthier.errors import DataError
 from luthier.plan import plan_here, targets
 from luthier.plan.planning import checked_program
 from luthier.plan.targets import read, topologies
@@ -24,6 +25,18 @@ def test_shapes_tell_what_needs_no_compiler(graph):
     assert set(report.flops) == {"full", "causal", "six_n"}
     assert report.step["binding"] == "compute"
     assert report.notes == ["without activations and temporaries: --level compile knows them"]
+
+
+def test_a_plan_needs_no_data(graph, tmp_path):
+    """What trains needs its vocabulary; what is planned tells that it was not looked at."""
+    absent = tmp_path / "absent.model"
+    words = [f"class:Packed.tokenizer=luthier.data.SentencePiece('{absent}')"]
+    changed = graphs.apply(graph, words)
+    with pytest.raises(DataError, match=r"absent\.model"):
+        checked_program(changed, jax.devices()[:8])
+    report = plan_here(changed, read("v5e-8"), level="shapes")
+    assert report.notes[0].startswith("the vocabulary was not compared with the model's: ")
+    assert str(absent) in report.notes[0]
 
 
 def test_without_the_compiler_shapes_are_told_and_why(graph, monkeypatch):

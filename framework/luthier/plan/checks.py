@@ -21,12 +21,17 @@ from luthier.program.step import rngs_of
 from luthier.tasks import BatchCoupled, CoupledTask
 
 
-def check(graph: Any, program: programs.Program) -> list[Problem]:
+def check(graph: Any, program: programs.Program, unread: list[str] | None = None) -> list[Problem]:
     """Return what is wrong with an experiment as a whole, on its devices.
 
     Args:
       graph: The experiment graph.
       program: Its program.
+      unread: Takes what cannot be looked at because the data is not here; None means that the
+        experiment is to be run, and needs its data.
+
+    Raises:
+      DataError: The data is not here, and is needed.
     """
     experiment = program.experiment
     task, training = experiment.task, experiment.training
@@ -53,7 +58,11 @@ def check(graph: Any, program: programs.Program) -> list[Problem]:
         for problem in selector.check(known):
             below = f"{path}.{problem.path}" if problem.path else path
             problems.append(dataclasses.replace(problem, path=below, origin=origin))
-    problems += [*_vocabulary(experiment), *_classes(graph, experiment), *_masks(graph, program)]
+    problems += [
+        *_vocabulary(experiment, unread),
+        *_classes(graph, experiment),
+        *_masks(graph, program),
+    ]
     problems += [*_watched(graph, training, experiment.evaluations), *_size(graph, program)]
     if training.accumulation > 1:
         problems += _couplings(experiment)
@@ -93,12 +102,18 @@ def _masks(graph: Any, program: programs.Program) -> list[Problem]:
     return found
 
 
-def _vocabulary(experiment: Any) -> list[Problem]:
+def _vocabulary(experiment: Any, unread: list[str] | None) -> list[Problem]:
     tokenizer = getattr(experiment.data, "tokenizer", None)
     size = getattr(experiment.model, "keywords", {}).get("vocab_size")
     if tokenizer is None or not isinstance(size, int):
         return []
-    needed = tokenizer.vocab_size
+    try:
+        needed = tokenizer.vocab_size
+    except DataError as error:
+        if unread is None:
+            raise
+        unread.append(f"the vocabulary was not compared with the model's: {error.problems[0].what}")
+        return []
     if size >= needed:
         return []
     what = f"{size} is smaller than the tokenizer's {needed} tokens"

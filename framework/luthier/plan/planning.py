@@ -94,7 +94,7 @@ class _Job:
             graphs.validate(graph, self._packages)
             self._devices = devices(self._slice) if is_compiled else stand_ins(self._slice)
             self._chip = self._slice.chip or cpu_chip(self._slice.num_devices)
-            program = checked_program(graph, self._devices)
+            program = checked_program(graph, self._devices, self._notes)
             fields = building.outline(graph, program, self._slice, self._chip)
         with self._timed("trace the loss"):
             forward = trace_forward(program)
@@ -191,7 +191,7 @@ class _Job:
         return row | {"needed_bytes": needed, "step_seconds": seconds, "is_compiled": True}
 
     def _program(self, graph: Any) -> programs.Program:
-        return checked_program(graph, self._devices)
+        return checked_program(graph, self._devices, [])
 
     def _timed(self, phase: str) -> Any:
         return timed(self._timings, phase, self._tell)
@@ -210,12 +210,16 @@ def _estimate(
     }
 
 
-def checked_program(graph: Any, found: Sequence[Any]) -> programs.Program:
+def checked_program(
+    graph: Any, found: Sequence[Any], unread: list[str] | None = None
+) -> programs.Program:
     """Return the program of an experiment on devices, checked as a whole.
 
     Args:
       graph: A validated experiment graph.
       found: The devices.
+      unread: Takes what could not be looked at because the data is not here, which a plan does
+        not need; None means that it is needed.
 
     Raises:
       BadInput: Something cannot be divided, or does not go together; all problems at once.
@@ -224,7 +228,7 @@ def checked_program(graph: Any, found: Sequence[Any]) -> programs.Program:
     if problems:
         raise ValidationError(problems)
     program = programs.make(graph, found)
-    problems = check(graph, program)
+    problems = check(graph, program, unread)
     if problems:
         raise ValidationError(problems)
     return program
