@@ -5,6 +5,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import layers, optim
+from luthier.recipes.twins import tiny
 from tests.configs.pax_twins import (
     assert_takes_two_steps,
     mesh_sizes,
@@ -134,3 +135,15 @@ def test_decoders_of_optimal_scaling_are_those_of_pax(reference):
 def test_every_twin_takes_two_steps_on_its_axes(reference):
     within, across = mesh_sizes(assert_takes_two_steps(twin(reference)))
     assert (within.keys(), across) == (BERTS[reference][-1].keys(), {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "reference", [name for name in SCALINGS if "(" not in name or "replica" in name]
+)
+def test_every_twin_of_optimal_scaling_takes_two_steps_on_its_axes(reference):
+    graph = tiny(graphs.resolve(reference))
+    graphs.set_value(graph, "parallelism.mesh.data", 1)  # no copies that fill the machine
+    graphs.validate(graph)
+    within, across = mesh_sizes(assert_takes_two_steps(graph))
+    assert (within.keys(), across) == (SCALINGS[reference][-1].keys(), {})
