@@ -64,6 +64,7 @@ def _experiment(accumulation=1, guard=None, trainable=None, ema=None):
         model=Model,
         task=Task(),
         optimizer=optim.sgd(0.1, momentum=0.9),
+        precision=programs.Precision(),
         training=training,
     )
 

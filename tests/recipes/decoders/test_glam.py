@@ -5,7 +5,7 @@ from flax import nnx
 
 from luthier import graph as graphs
 from luthier.layers.experts import ACTIVE_SHARE
-from luthier.recipes.decoders import glam, glam_64b_64e
+from luthier.recipes.decoders import glam, glam_1162b
 
 SIZES = {"vocab_size": 61, "dim": 16, "num_layers": 4, "num_heads": 4, "head_dim": 8}
 EXPERTS = {"hidden_dim": 24, "num_experts": 4, "capacity": 2.0}  # places for all
@@ -17,9 +17,9 @@ def test_sizes_are_those_of_the_paper(num_parameters, abstract):
     attention = 4 * D * N * K + 32 * N
     expert, gated = 2 * D * F, 3 * D * F
     whole = pairs * (2 * (attention + 2 * D) + E * expert + D * E + gated) + V * D + D
-    assert num_parameters(glam_64b_64e()) == whole
+    assert num_parameters(glam_1162b()) == whole
     assert whole == pytest.approx(1.2e12, rel=0.05)
-    state = nnx.to_flat_state(nnx.state(abstract(glam_64b_64e()), nnx.Param))
+    state = nnx.to_flat_state(nnx.state(abstract(glam_1162b()), nnx.Param))
     active = sum(
         int(np.prod(v.get_value().shape)) * v.get_metadata().get(ACTIVE_SHARE, 1) for _, v in state
     )

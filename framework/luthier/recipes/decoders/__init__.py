@@ -16,7 +16,7 @@ from luthier.recipes.decoders.gemma import (
     gemma_2b,
     gemma_7b,
 )
-from luthier.recipes.decoders.glam import glam, glam_64b_64e, gshard_experts, gshard_linear
+from luthier.recipes.decoders.glam import glam, glam_1162b, gshard_experts, gshard_linear
 from luthier.recipes.decoders.gpt2 import (
     gpt2,
     gpt2_large,
@@ -99,7 +99,7 @@ __all__ = [
     "gemma_2b",
     "gemma_7b",
     "glam",
-    "glam_64b_64e",
+    "glam_1162b",
     "gpt2",
     "gpt2_large",
     "gpt2_medium",

@@ -152,7 +152,7 @@ def _attention(
     )
 
 
-def glam_64b_64e() -> fdl.Partial[models.Decoder]:
+def glam_1162b() -> fdl.Partial[models.Decoder]:
     """Return GLaM 64B/64E: 1.2 trillion parameters, 96.6 billion of them active."""
     sizes = {"dim": 8192, "num_layers": 64, "num_heads": 128, "hidden_dim": 32_768}
     return glam(vocab_size=256_000, num_experts=64, **sizes)

@@ -152,6 +152,8 @@ class Lookup:
         elif head in self._bound:
             return self._bound[head]
         ends = {key(found): found for found in _ending(name, self._known) if callable(found)}
+        # What the graph has goes before what gin knows of, which depends on what was imported.
+        ends = {key(found): found for found in ends.values() if id(found) in self._near} or ends
         if len(ends) == 1:
             return next(iter(ends.values()))
         if ends:

@@ -1,0 +1,87 @@
+"""Budgets: what a step may cost, and what is told where it costs more."""
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+
+import jax
+import pytest
+
+from luthier import graph as graphs
+from luthier.layers import mlp
+from luthier.layers.attention import multi_head
+from luthier.parallel import constrain
+from luthier.plan import plan_here
+from luthier.plan.budget import Budget
+from luthier.plan.targets import read
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ("model.dim=64", "model.num_layers=2", "data.length=32")
+TENSOR = ("fiddler:luthier.recipes.fsdp(4)", "fiddler:luthier.recipes.tensor(2)")
+SEQUENCE = ("fiddler:luthier.recipes.sequence(8)",)
+
+
+def _tool():
+    source = ROOT / "tools" / "check_budgets.py"
+    spec = importlib.util.spec_from_file_location("check_budgets", source)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+check_budgets = _tool()
+
+
+def planned(*words):
+    """Return what a small model costs, as its layers are now."""
+    graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL, *words])
+    return Budget.of(plan_here(graph, read("cpu:8"), level="compile"))
+
+
+@pytest.fixture(scope="module")
+def budget():
+    return planned(*TENSOR)
+
+
+@pytest.mark.slow
+def test_what_costs_no_more_is_within_the_budget(budget):
+    assert Budget.from_dict(budget.to_dict()) == budget
+    assert budget.exceeded(planned(*TENSOR)) == []
+
+
+def test_an_extra_all_gather_is_told_with_its_axis_and_bytes(budget, monkeypatch):
+    monkeypatch.setattr(mlp, "constrain", lambda x, axes: constrain(x, axes, {"mlp": ()}))
+    told = budget.exceeded(planned(*TENSOR))
+    (line,) = [line for line in told if line.startswith("all-gather along tensor: ")]
+    before = budget.collectives.get("all-gather along tensor", {"count": 0})["count"]
+    now, _, _, _, _, _, was = line.removeprefix("all-gather along tensor: ").split()[:7]
+    assert int(now) > int(was) == before
+
+
+@pytest.mark.slow
+def test_a_missing_constraint_is_told_with_its_axis_and_bytes(monkeypatch):
+    budget = planned(*SEQUENCE)
+    monkeypatch.setattr(multi_head, "constrain", lambda x, axes: x)
+    told = budget.exceeded(planned(*SEQUENCE))
+    assert any(line.startswith("all-to-all along sequence: ") for line in told), told
+    assert all(" a step, 0 of 0 B before" in line for line in told if "all-to-all" in line)
+
+
+def test_growth_is_told_by_kind(budget):
+    kinds = dict(budget.bytes_per_device)
+    less = dataclasses.replace(budget, bytes_per_device=kinds | {"optimizer": 1000})
+    (line,) = less.exceeded(dataclasses.replace(budget, bytes_per_device={"optimizer": 1500}))
+    assert line == "bytes of optimizer: 1.5 KiB on each device, 1000 B before (+50.0%)"
+    assert less.exceeded(dataclasses.replace(budget, bytes_per_device={"optimizer": 1019})) == []
+    fewer = dataclasses.replace(budget, flops={"full": 100})
+    lines = fewer.exceeded(dataclasses.replace(budget, flops={"full": 150}))
+    assert lines == ["FLOPs (full): 150 a step, 100 before (+50.0%)"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", check_budgets.PLANNED)
+def test_every_budget_is_kept(name):
+    kept = (check_budgets.BUDGETS / f"{name}.json").read_text()
+    if jax.__version__ not in kept:
+        pytest.skip("the budget is of another version of JAX")
+    assert check_budgets.difference(name) == []
