@@ -203,6 +203,26 @@ class Program:
 
         return self.once("step", compiled)
 
+    def traced_evaluation(
+        self, batch: Mapping[str, jax.ShapeDtypeStruct], weights: str
+    ) -> jax.stages.Traced:
+        """Return the evaluation of one batch as a jaxpr, with shardings, ready to lower.
+
+        Args:
+          batch: Shape, dtype and sharding of every entry.
+          weights: `parameters` or `ema`.
+        """
+
+        def evaluate(values: Values, leaves: Leaves, batch: Mapping[str, jax.Array]) -> Any:
+            with self.tracing(values) as experiment:
+                return evaluate_step(experiment, self.named(leaves), weights, batch)
+
+        def traced() -> Any:
+            evaluate_jit = jax.jit(evaluate, out_shardings=self.replicated)
+            return evaluate_jit.trace(self.values(), self.abstract_leaves, dict(batch))
+
+        return self.once(("traced evaluation", weights, tuple(batch.items())), traced)
+
     def compile_evaluation(
         self, batch: Mapping[str, jax.ShapeDtypeStruct], weights: str
     ) -> Callable[[Values, Leaves, Mapping[str, jax.Array]], Any]:
@@ -216,13 +236,8 @@ class Program:
           A function from (values, leaves, batch) to the task's sums by metric.
         """
 
-        def evaluate(values: Values, leaves: Leaves, batch: Mapping[str, jax.Array]) -> Any:
-            with self.tracing(values) as experiment:
-                return evaluate_step(experiment, self.named(leaves), weights, batch)
-
         def compiled() -> Any:
-            evaluate_jit = jax.jit(evaluate, out_shardings=self.replicated)
-            return evaluate_jit.lower(self.values(), self.abstract_leaves, dict(batch)).compile()
+            return self.traced_evaluation(batch, weights).lower().compile()
 
         return self.once(("evaluation", weights, tuple(batch.items())), compiled)
 

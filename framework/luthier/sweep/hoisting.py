@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -70,12 +70,28 @@ class Discoveries:
     def __init__(self) -> None:
         self._known: dict[str, Hoisting] = {}
 
-    def discover(self, graph: Any, candidates: Sequence[str]) -> Hoisting:
-        """Find which leaves can be hoisted; see `discover`."""
-        there = [path for path in candidates if _never(graph, path) is None]
+    def discover(
+        self,
+        graph: Any,
+        candidates: Sequence[str],
+        attempt: Callable[[tuple[str, ...]], bool] = lambda paths: False,
+    ) -> Hoisting:
+        """Find which leaves can be hoisted; see `discover`.
+
+        Args:
+          graph: A valid experiment graph.
+          candidates: Paths of leaves.
+          attempt: Called with the leaves that only a trace can tell of, where they were not yet
+            traced: whether the caller did so, with all of them hoisted. Then nothing is traced
+            here.
+        """
+        static = {path: _never(graph, path) for path in dict.fromkeys(candidates)}
+        there = tuple(path for path, problem in static.items() if problem is None)
         key = json.dumps([program_key(graph, there), list(candidates)])
         if key not in self._known:
-            self._known[key] = discover(graph, candidates)
+            refused = {path: problem for path, problem in static.items() if problem is not None}
+            done = attempt(there)
+            self._known[key] = Hoisting(there, refused) if done else discover(graph, candidates)
         return self._known[key]
 
 

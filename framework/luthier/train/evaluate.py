@@ -21,15 +21,27 @@ class Evaluator:
       program: What the state belongs to.
       evaluation: The set, and which weights to look at.
       path: Where it stands in the graph, for messages.
+      beat: Is called at every batch.
     """
 
-    def __init__(self, program: Program, evaluation: Evaluation, path: str):
+    def __init__(
+        self,
+        program: Program,
+        evaluation: Evaluation,
+        path: str,
+        beat: Callable[[], None] = lambda: None,
+    ):
         self._program = program
         self._evaluation = evaluation
+        self._beat = beat
         self._batch = program.abstract_batch(
             evaluation.data, evaluation.global_batch_size, f"{path}.global_batch_size"
         )
         self._compiled: Callable[..., Any] | None = None
+
+    def trace(self) -> None:
+        """Trace the evaluation of a batch, as its first use does; nothing is compiled."""
+        self._program.traced_evaluation(self._batch, self._evaluation.weights.value)
 
     def __call__(
         self, values: Values, leaves: Leaves, num_batches: int | None = None
@@ -56,4 +68,5 @@ class Evaluator:
                 for name, entry in self._batch.items()
             }
             totals.add(self._compiled(values, leaves, arrays))
+            self._beat()
         return totals.values()

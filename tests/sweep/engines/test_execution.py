@@ -1,5 +1,7 @@
 import jax
 
+from luthier.program import program as programs
+from luthier.sweep import hoisting
 from luthier.sweep.engines import execution
 from luthier.sweep.engines.execution import Execution, Plans
 from luthier.sweep.engines.inbox import Task
@@ -51,3 +53,27 @@ def test_few_programs_are_kept(tiny, monkeypatch):
     for graph in graphs[1:]:
         plans.plan(graph, ())
     assert plans.plan(graphs[0], ()).program.compiled is not first.program.compiled
+
+
+def test_a_program_whose_leaves_can_all_be_hoisted_is_traced_for_its_plan_only(tiny, monkeypatch):
+    def never(*given):
+        raise AssertionError("traced a second time")
+
+    monkeypatch.setattr(hoisting, "_trace_problem", never)
+    plans = Plans(jax.devices()[:1])
+    plan = plans.plan(tiny(), ("seed", PEAK))
+    assert plan.program.hoist == ("seed", PEAK)
+    assert plans.plan(tiny(f"{PEAK}=0.5"), ("seed", PEAK)).program.compiled is plan.program.compiled
+
+
+def test_a_leaf_that_only_an_evaluation_needs_as_a_constant_is_not_hoisted(tiny, monkeypatch):
+    evaluate = programs.evaluate_step
+
+    def evaluate_step(experiment, *rest):
+        float(experiment.task.z_loss)
+        return evaluate(experiment, *rest)
+
+    for module in (programs, hoisting):
+        monkeypatch.setattr(module, "evaluate_step", evaluate_step)
+    plan = Plans(jax.devices()[:1]).plan(tiny(), (PEAK, "task.z_loss"))
+    assert plan.program.hoist == (PEAK,)

@@ -11,11 +11,13 @@ import jax
 
 from luthier import graph as graphs
 from luthier import plan as plans
+from luthier.program import Program
 from luthier.records.files import read_json
 from luthier.sweep.engines.trial import RUN, TrialWatcher, ended, failed
 from luthier.sweep.gate import memory_problem, step_bytes
 from luthier.sweep.hoisting import Discoveries, program_key
 from luthier.sweep.protocol import Ended, TrialWork, Work
+from luthier.train.evaluate import Evaluator
 from luthier.train.feed import Fed
 from luthier.train.loop import OwnSlot, Slot
 from luthier.train.opening import Request
@@ -38,9 +40,32 @@ class Plans:
         self._discoveries = Discoveries()
         self._plans: collections.OrderedDict[str, plans.Plan] = collections.OrderedDict()
 
-    def key(self, graph: Any, candidates: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-        """Return what is equal for all graphs of one program, and the leaves that are hoisted."""
-        hoist = self._discoveries.discover(graph, candidates).paths if candidates else ()
+    def key(
+        self, graph: Any, candidates: Sequence[str], num_devices: int = 0
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return what is equal for all graphs of one program, and the leaves that are hoisted.
+
+        Of a program that is new, this makes the plan, with all leaves hoisted that may be: where
+        it can be traced, as it mostly can, nothing is traced twice.
+
+        Args:
+          graph: A valid experiment graph.
+          candidates: Leaves that may be hoisted; those that cannot be stay constants.
+          num_devices: For the first of the devices only; 0 means all.
+        """
+
+        def attempt(hoist: tuple[str, ...]) -> bool:
+            try:
+                plan = plans.make(graph, self.devices[: num_devices or None], hoist)
+                trace_evaluations(plan.program)
+            except Exception:  # which leaf is at fault, or that it is none of them, is found next
+                return False
+            self._keep(self._name(program_key(graph, hoist), num_devices), plan)
+            return True
+
+        hoist = ()
+        if candidates:
+            hoist = self._discoveries.discover(graph, candidates, attempt).paths
         return program_key(graph, hoist), hoist
 
     def plan(self, graph: Any, candidates: Sequence[str], num_devices: int = 0) -> plans.Plan:
@@ -54,16 +79,22 @@ class Plans:
         Raises:
           BadInput: The graph cannot be run on the devices.
         """
-        key, hoist = self.key(graph, candidates)
-        key = f"{key} on {num_devices}"
-        if key in self._plans:
-            self._plans.move_to_end(key)
-            return self._plans[key].of(graph)
+        key, hoist = self.key(graph, candidates, num_devices)
+        name = self._name(key, num_devices)
+        if name in self._plans:
+            self._plans.move_to_end(name)
+            return self._plans[name].of(graph)
         plan = plans.make(graph, self.devices[: num_devices or None], hoist)
-        self._plans[key] = plan
+        self._keep(name, plan)
+        return plan
+
+    def _name(self, key: str, num_devices: int) -> str:
+        return f"{key} on {num_devices or len(self.devices)}"
+
+    def _keep(self, name: str, plan: plans.Plan) -> None:
+        self._plans[name] = plan
         while len(self._plans) > NUM_PLANS:
             self._plans.popitem(last=False)
-        return plan
 
 
 class Execution:
@@ -151,3 +182,13 @@ class Execution:
             self.tell(ended(self.slice, trial, plan, mode, result, step_bytes(plan)))
         except Exception as error:
             self.tell(failed(self.slice, trial, mode, error))
+
+
+def trace_evaluations(program: Program) -> None:
+    """Trace every evaluation of a program, as its first use does.
+
+    Args:
+      program: What they are evaluations of.
+    """
+    for name, evaluation in program.experiment.evaluations.items():
+        Evaluator(program, evaluation, f"evaluations.{name}").trace()
