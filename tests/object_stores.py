@@ -26,22 +26,65 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             body = f"<ListBucketResult><KeyCount>{len(objects)}</KeyCount>{keys}</ListBucketResult>"
             self._answer(200, f'<?xml version="1.0"?>{body}'.encode())
         elif listing:
-            start, stop = query.get("startOffset", ""), query.get("endOffset", "\uffff")
+            start, stop = query.get("startOffset", ""), query.get("endOffset") or "\uffff"
             items = [{"name": key} for key in sorted(objects) if start <= key < stop]
             self._answer(200, json.dumps({"items": items}).encode())
         elif key not in objects:
             self._answer(404, b"{}")
         else:
-            self._content(objects[key])
+            self._content(objects[key], self.server.versions.get((bucket, key), 7))
 
-    def _content(self, content):
+    def do_POST(self):
+        """Write an object of a store like Google's."""
+        url = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        bucket = url.path.removeprefix("/upload/storage/v1/b/").partition("/")[0]
+        self._write(bucket, query["name"], query.get("ifGenerationMatch"))
+
+    def do_PUT(self):
+        """Write an object of a store like Amazon's."""
+        bucket, _, key = urllib.parse.urlsplit(self.path).path[1:].partition("/")
+        wanted = self.headers.get("If-Match", "").strip('"')
+        self._write(
+            bucket,
+            urllib.parse.unquote(key),
+            "0" if self.headers.get("If-None-Match") else wanted or None,
+        )
+
+    def do_DELETE(self):
+        self.server.requests.append(self.path)
+        path = urllib.parse.urlsplit(self.path).path
+        if path.startswith("/storage/v1/b/"):
+            bucket, _, key = path.removeprefix("/storage/v1/b/").partition("/o/")
+        else:
+            bucket, _, key = path[1:].partition("/")
+        self.server.buckets[bucket].pop(urllib.parse.unquote(key), None)
+        self._answer(204, b"")
+
+    do_HEAD = do_GET
+
+    def _write(self, bucket, key, version):
+        """Write an object where it still is of a version; "0" stands for no object."""
+        self.server.requests.append(self.path)
+        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        objects, place = self.server.buckets[bucket], (bucket, key)
+        now = str(self.server.versions.get(place, 7)) if key in objects else "0"
+        if version not in (None, now):
+            return self._answer(412, b"{}")
+        objects[key] = content
+        number = self.server.versions[place] = self.server.versions.get(place, 7) + 1
+        body = json.dumps({"name": key, "generation": str(number)}).encode()
+        self._answer(200, body, {"ETag": f'"{number}"', "x-goog-generation": str(number)})
+
+    def _content(self, content, version):
+        known = {"ETag": f'"{version}"', "x-goog-generation": str(version)}
         wanted = self.headers.get("Range")
         if not wanted:
-            return self._answer(200, content)
+            return self._answer(200, content, known)
         first, last = map(int, wanted.removeprefix("bytes=").split("-"))
         part = content[first : last + 1]
         span = f"bytes {first}-{first + len(part) - 1}/{len(content)}"
-        return self._answer(206, part, {"Content-Range": span})
+        return self._answer(206, part, {"Content-Range": span, **known})
 
     def _answer(self, code, body, more=()):
         self.send_response(code)
@@ -49,7 +92,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for name, value in (headers | dict(more)).items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, *_):
         pass
@@ -59,7 +103,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def serving(buckets):
     """Serve objects, by bucket and key; yield the address, and the list of what is asked for."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.buckets, server.requests = buckets, []
+    server.buckets, server.requests, server.versions = buckets, [], {}
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

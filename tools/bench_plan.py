@@ -2,6 +2,8 @@
 
 python tools/bench_plan.py                     # all that the installed compilers can do: an hour
 python tools/bench_plan.py llama2_7b-h100:8    # one of them
+python tools/bench_plan.py calibration         # small models: six to calibrate by, six held out
+python tools/bench_plan.py --named             # five plans, with what each phase takes
 
 Prints a table: what a step needs on each device by the compiler and by the model, how far they are
 apart, the least time of a step, and processor seconds. What was compiled before is not compiled
@@ -11,9 +13,12 @@ again. Exit code 1 where the model is off by more than its limit.
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import resource
 import sys
+import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -48,6 +53,88 @@ CASES: dict[str, tuple[str, int, int, str, list[str]]] = {
 }  # fmt: skip
 
 
+# What each of them takes is told on the page of `luthier help plan`.
+NAMED = (
+    "llama2_7b-h100:8",
+    "pax_1b-v4-8",
+    "pax_1b-2xv4-8",
+    "pax_gpt3_175b-v5p-1024",
+    "pax_16b-v4-64",
+)
+TWO_SLICES = {
+    "pax_1b-2xv4-8": (
+        "pax_1b", 256, 1024, "2xv4-8", [FULL, BF16, "parallelism.mesh.across_slices.data=2"],
+    ),
+}  # fmt: skip
+
+
+MESH = "parallelism.mesh."
+SMALL = {"dim": 1024, "num_layers": 8, "num_heads": 16, "hidden_dim": 2816}
+LARGE = {"dim": 2048, "num_layers": 12, "num_heads": 16, "hidden_dim": 5632}
+CIRCULAR = "fiddler:luthier.recipes.pipeline(4, 8, luthier.layers.Circular(repeats=3))"
+RING = "fiddler:luthier.recipes.ring(4)"
+
+# Model, experts, rows of a step, tokens of a row, slice, and what is changed.
+CALIBRATION: dict[str, tuple[dict[str, int] | None, int, int, int, str, list[str]]] = {
+    "dense-h100": (LARGE, 0, 32, 2048, "h100:8", [FULL, BF16, f"{MESH}fsdp=8"]),
+    "dense-v5e-accumulation": (
+        LARGE, 0, 128, 2048, "v5e-16",
+        [FULL, BF16, f"{MESH}fsdp=16", "training.accumulation=4"],
+    ),
+    "dense-cpu-tensor": (
+        None, 0, 16, 512, "cpu:8",
+        ["model.embedding.pad_to_multiple=128", f"{MESH}fsdp=4", f"{MESH}tensor=2"],
+    ),
+    "experts-h100": (SMALL, 8, 32, 2048, "h100:8", [FULL, BF16, f"{MESH}expert=8"]),
+    "pipeline-v4": (
+        LARGE, 0, 64, 2048, "v4-16",
+        [FULL, BF16, f"{MESH}fsdp=2", "fiddler:luthier.recipes.pipeline(4, 8)"],
+    ),
+    "ring-h100": (LARGE, 0, 8, 8192, "h100:8", [FULL, BF16, f"{MESH}fsdp=2", RING]),
+}  # fmt: skip
+
+HELD_OUT: dict[str, tuple[dict[str, int] | None, int, int, int, str, list[str]]] = {
+    "dense-2xv5e": (
+        LARGE, 0, 128, 1024, "2xv5e-16",
+        [DOTS, BF16, f"{MESH}fsdp=16", f"{MESH}across_slices.data=2", "training.accumulation=2"],
+    ),
+    "dense-h100-tensor": (
+        LARGE, 0, 16, 2048, "h100:8", [BF16, f"{MESH}fsdp=2", f"{MESH}tensor=4"],
+    ),
+    "experts-v4": (
+        SMALL, 8, 64, 2048, "v4-16", [FULL, BF16, f"{MESH}fsdp=2", f"{MESH}expert=4"],
+    ),
+    "pipeline-h100": (LARGE, 0, 32, 2048, "h100:8", [FULL, BF16, f"{MESH}fsdp=2", CIRCULAR]),
+    "ring-v5e": (LARGE, 0, 8, 8192, "v5e-16", [FULL, BF16, f"{MESH}fsdp=4", RING]),
+    "dense-cpu-accumulation": (
+        {"dim": 512, "num_layers": 6, "num_heads": 8, "hidden_dim": 1536, "vocab_size": 8192},
+        0, 32, 512, "cpu:8", [FULL, f"{MESH}fsdp=8", "training.accumulation=2"],
+    ),
+}  # fmt: skip
+
+
+def configuration(name: str) -> tuple[Any, str]:
+    """Return the experiment of a named configuration, and its slice."""
+    import fiddle as fdl
+
+    from luthier import graph, layers
+    from luthier.recipes import decoders
+
+    settings, experts, rows, tokens, slice, words = (CALIBRATION | HELD_OUT)[name]
+    made = graph.resolve("configs.lm.quickstart")
+    model = decoders.gpt2_small()
+    if settings:
+        model = decoders.llama(**{"vocab_size": 32_000, **settings})
+    if experts:
+        capacity = fdl.Config(layers.Capacity)
+        model = decoders.with_experts(model, num_experts=experts, k=2, dispatch=capacity)
+    made.name, made.model, made.data.length = name, model, tokens
+    made.training.global_batch_size = rows
+    for evaluation in made.evaluations.values():
+        evaluation.global_batch_size = rows
+    return graph.apply(made, [f"{MESH}data=1", *words]), slice
+
+
 def experiment(recipe: str, rows: int, tokens: int, overrides: list[str]) -> Any:
     """Return an experiment with a model of a recipe, on the quickstart's data."""
     from luthier import graph
@@ -61,11 +148,69 @@ def experiment(recipe: str, rows: int, tokens: int, overrides: list[str]) -> Any
     return graph.apply(made, ["parallelism.mesh.fsdp=-1", "parallelism.mesh.data=1", *overrides])
 
 
+def used() -> float:
+    """Return the processor seconds of the processes that were started and have ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def named(names: Sequence[str]) -> int:
+    """Print what planning takes, phase by phase, and what the plans say; compile all anew."""
+    from luthier.parallel import format_bytes
+    from luthier.plan import plan_apart
+
+    print("| plan | slice | devices | trace | compile | CPU | needs | of | a step | bound by |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for name in names:
+        recipe, rows, tokens, target, overrides = {**CASES, **TWO_SLICES}[name]
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["XDG_CACHE_HOME"] = folder
+            before = used()
+            report = plan_apart(experiment(recipe, rows, tokens, overrides), target)
+            seconds = used() - before
+        compiling = report.timings["compile"]
+        memory, step = report.memory, report.step
+        told = [name, target, str(report.subject.devices["count"])]
+        told += [f"{sum(report.timings.values()) - compiling:.0f} s", f"{compiling:.0f} s"]
+        told += [f"{seconds:.0f} s", format_bytes(memory.needed_bytes or 0)]
+        told += [format_bytes(memory.limit_bytes or 0), f"{step['step_seconds']:.3g} s"]
+        print(f"| {' | '.join([*told, step['binding']])} |", flush=True)
+    return 0
+
+
+def calibration(names: list[str]) -> int:
+    """Print how far the model is from compilers; exit code 1 where a held-out one is too far."""
+    sys.path.insert(0, str(ROOT))
+    from luthier.parallel import format_bytes
+    from luthier.plan import plan_apart, targets
+
+    is_far = False
+    print("| configuration | slice | used to | compiler | model | off by |")
+    print("|---|---|---|---|---|---|")
+    for name in names:
+        made, slice = configuration(name)
+        missing = targets.missing_compiler(targets.read(slice))
+        if missing:
+            print(f"{name}: {missing}", file=sys.stderr)
+            continue
+        memory = plan_apart(made, slice).memory
+        off = memory.estimated_bytes / memory.needed_bytes - 1
+        is_far |= name in HELD_OUT and abs(off) > LIMIT
+        told = ["calibrate" if name in CALIBRATION else "check", format_bytes(memory.needed_bytes)]
+        told += [format_bytes(memory.estimated_bytes), f"{off:+.1%}"]
+        print(f"| {name} | {slice} | {' | '.join(told)} |", flush=True)
+    return int(is_far)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
-    names = parser.parse_args().cases or list(CASES)
+    parser.add_argument("--named", action="store_true", help="tell what planning takes")
+    options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
+    if options.named:
+        return named(options.cases or NAMED)
+    names = options.cases or list(CASES)
     from luthier.parallel import format_bytes
     from luthier.plan import plan_apart, targets
 

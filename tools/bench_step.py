@@ -31,6 +31,7 @@ from flax import nnx
 from luthier import graph as graphs
 from luthier import plan as plans
 from luthier.program import train_step
+from luthier.records import Goodput
 from luthier.records.json_lines import JsonLines
 from luthier.train.feed import Fed
 from luthier.train.interrupt import StopSignals
@@ -119,6 +120,7 @@ class Case:
             save=lambda *_: None,
             rates=rates,
             profiler=Profiler(None, Path("unused")),
+            goodput=Goodput(),
         )
 
         steps = loop.steps(StopSignals())

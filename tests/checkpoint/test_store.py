@@ -221,6 +221,29 @@ def test_a_full_disk_is_one_line_and_keeps_the_former(store, monkeypatch):
     assert store.steps() == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (27, r"File too large; raise the limit on file sizes \(`ulimit -f`\) and rerun"),
+        (28, "the disk is full; free some space and rerun"),
+        (30, "Read-only file system; make it writable and rerun"),
+        (5, "Input/output error; see to the directory and rerun"),
+    ],
+)
+def test_what_the_system_refuses_tensorstore_is_one_line(store, monkeypatch, number, message):
+    saved(store, 1)
+
+    def refuse(*_):
+        text = f"Failed writing: \"d/1\": Failed to write 9 bytes [os_error_code='{number}']"
+        raise ExceptionGroup("save", [ValueError(text)]) from ValueError(text)
+
+    monkeypatch.setattr("luthier.checkpoint.commit.write", refuse)
+    store.save(2, state(2))
+    with pytest.raises(CheckpointError, match=f"step 2 was not saved: {message} the command: it"):
+        store.wait()
+    assert store.steps() == [1]
+
+
 def test_our_own_bugs_are_not_blamed_on_the_disk(store, monkeypatch):
     monkeypatch.setattr("luthier.checkpoint.commit.write", lambda *_: 1 / 0)
     store.save(1, state(1))

@@ -11,7 +11,7 @@ from graph_toys import modules, parts
 from graph_toys.names import case_name
 
 from luthier.durations import Seconds, Steps
-from luthier.errors import EXIT_BAD_INPUT, OverrideError
+from luthier.errors import EXIT_BAD_INPUT, BadInput, OverrideError
 from luthier.graph import (
     apply,
     evaluate,
@@ -22,7 +22,7 @@ from luthier.graph import (
     validate,
     value,
 )
-from luthier.graph.overrides import annotation_at
+from luthier.graph.overrides import annotation_at, matching
 from luthier.graph.paths import find
 
 
@@ -140,6 +140,16 @@ def test_python_values_can_be_given(graph):
         "set one of its fields (optimizer.learning_rate.peak, "
         "optimizer.learning_rate.warmup_steps, optimizer.learning_rate.total_steps)",
     ]
+
+
+def test_pairs_and_what_they_are_about(graph):
+    changed = apply(graph, [("class:Cosine.peak", 0.25)])
+    (place,) = matching(changed, "class:Cosine.peak")
+    assert (place.path, place.value) == ("optimizer.learning_rate.peak", 0.25)
+    assert [found.path for found in matching(graph, "optimizer")] == ["optimizer"]
+    for absent in ("optimiser", "gin:RATE"):
+        with pytest.raises(BadInput):
+            matching(graph, absent)
 
 
 def test_a_set_on_a_constant_moves_all_its_users(graph):

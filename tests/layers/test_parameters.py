@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from luthier.layers import FanIn, LayerNorm, Linear, RMSNorm, Zeros, create, parameter, vector
-from luthier.layers.parameters import wide
+from luthier.layers.parameters import outlined, wide
 
 
 def test_create_offers_what_is_inherited():
@@ -74,3 +74,17 @@ def test_templates_make_abstract_modules():
     )
     module = nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0)))
     assert isinstance(module.kernel.get_raw_value(), jax.ShapeDtypeStruct)
+
+
+def test_an_outline_has_shapes_and_names_but_no_initial_values():
+    def kernel():
+        sizes = {"inputs": (3,), "outputs": (2, 5), "rngs": nnx.Rngs(0)}
+        return parameter(FanIn(), axes=("embed", "heads", "head_dim"), dtype=jnp.float32, **sizes)
+
+    whole = kernel()
+    with outlined():
+        outline = kernel()
+    assert outline.shape == whole.shape
+    assert outline.get_metadata() == whole.get_metadata()
+    assert not outline[...].any()
+    assert kernel()[...].any()

@@ -3,6 +3,8 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.errors import DataError
+from luthier.layers import EinsumAttention
+from luthier.layers.declared import kernel
 from luthier.plan import plan_here, targets
 from luthier.plan.planning import checked_program
 from luthier.plan.targets import read, topologies
@@ -75,3 +77,23 @@ def test_what_does_not_fit_is_told_with_changes_that_would(graph, monkeypatch):
     for proposal in report.proposals:
         changed = graphs.apply(graph, list(proposal["overrides"]))
         assert plan_here(changed, tiny, level="shapes", search=True).fits
+
+
+def test_kernels_of_absent_devices_stand_by_their_abstract_forms(graph, monkeypatch):
+    whole = plan_here(graph, read("v5e-8"), level="shapes")
+    attend = EinsumAttention._attend
+
+    def absent(*arrays):
+        raise RuntimeError("the device is not here")
+
+    def through_kernel(self, query, key, value, terms):
+        def same(*arrays):
+            return attend(self, *arrays, terms)
+
+        return kernel(absent, same, flops=0)(query, key, value)
+
+    monkeypatch.setattr(EinsumAttention, "_attend", through_kernel)
+    found = plan_here(graph, read("v5e-8"), level="shapes")
+    assert found.flops == whole.flops
+    with pytest.raises(RuntimeError, match="the device is not here"):
+        checked_program(graph, jax.devices()[:8]).traced_step  # noqa: B018

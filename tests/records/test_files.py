@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.files import read_json, run_error, write_atomically, write_json
+from luthier.records.files import read_json, run_error, write_atomically, write_json, write_together
 
 
 def test_a_text_is_written_and_replaced(tmp_path):
@@ -29,6 +30,23 @@ def test_a_failed_write_leaves_the_old_text_and_no_other_file(tmp_path, monkeypa
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_files_written_together_wait_for_the_disk_once_each_and_once_for_their_names(
+    tmp_path, monkeypatch
+):
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr("os.fsync", lambda given: synced.append(given) or fsync(given))
+    write_together(tmp_path, {"a.txt": "eins ✓", "b.txt": "zwei"})
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "eins ✓"
+    assert (tmp_path / "b.txt").read_text(encoding="utf-8") == "zwei"
+    assert len(synced) == 3
+
+
+def test_of_files_written_together_the_one_that_fails_is_named(tmp_path):
+    (tmp_path / "b.txt").mkdir()
+    with pytest.raises(RunError, match=r"cannot write .*b\.txt: Is a directory"):
+        write_together(tmp_path, {"a.txt": "eins", "b.txt": "zwei"})
 
 
 @pytest.mark.parametrize(

@@ -106,12 +106,12 @@ def test_reports_from_threads_become_notices_at_the_next_opportunity():
 def test_the_stopwatch_is_part_of_the_summary():
     sink = Memory()
     with Recorder([sink]) as recorder:
-        recorder.goodput.add("train", 3.0)
+        recorder.goodput.add("step", 3.0)
         recorder.goodput.add("save", 1.0)
         recorder.emit(Ended("finished", 1, {"loss": 2.0}))
     assert sink.events[0].summary == {
         "loss": 2.0,
-        "goodput/train_seconds": 3.0,
+        "goodput/step_seconds": 3.0,
         "goodput/save_seconds": 1.0,
         "goodput/fraction": 0.75,
     }

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import time
 
@@ -8,7 +7,6 @@ import pytest
 
 from luthier.errors import RunError
 from luthier.records.events import Ended, Evaluation, Header, Saved, Step
-from luthier.records.goodput import Goodput
 from luthier.records.status import Status, StatusFile, read_status, write_status
 
 
@@ -84,16 +82,6 @@ def test_steps_are_written_now_and_then(tmp_path):
     sink.emit(Step(3, {"loss": 1.0}))
     assert wait_for(path, lambda status: status.step == 3).metrics == {"loss": 1.0}
     sink.close()
-
-
-def test_goodput_adds_up_over_restarts(tmp_path):
-    for _ in range(2):
-        goodput = Goodput()
-        goodput.add("train", 2.0)
-        sink = StatusFile(tmp_path / "status.json", goodput=goodput)
-        sink.emit(Header("demo"))
-        sink.close()
-    assert json.loads((tmp_path / "goodput.json").read_text()) == {"train": 4.0}
 
 
 def test_a_file_that_cannot_be_written_is_told_once(tmp_path):

@@ -10,7 +10,7 @@ import tomllib
 
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "lib", "tools"}
 FOLDERS = {"framework", "configs", "sweeps", "tests", "tools"}
-BESIDE_THE_ROOMS = {"repo", "end_to_end", "configs", "tools"}
+BESIDE_THE_ROOMS = {"repo", "end_to_end", "drills", "configs", "tools"}
 
 
 def _mirror(module, root):

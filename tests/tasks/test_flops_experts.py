@@ -40,15 +40,15 @@ ACTIVE = EXPERTS * K * B * L + ROUTER
 )
 def test_what_nobody_chose_is_idle(dispatch, idle):
     found = _flops(dispatch)
-    assert (found.weights, found.idle) == (ACTIVE, idle)
-    # The weighted sums of the results are no products with weights.
-    assert found.batched <= 2 * B * L * E * (D + K)
-    assert found.total == found.active + idle
+    # Weights of the choices, one-hot, and weighted sums of the results.
+    sums = E * K + E * D if isinstance(dispatch, AllExperts) else K * D
+    assert found == Flops(weights=ACTIVE, idle=idle + 2 * B * L * sums)
+    assert found.active == ACTIVE
 
 
 def test_places_that_are_too_few_are_all_active():
     assert _flops(Capacity(0.5)).weights == EXPERTS * E * 3 * B + ROUTER
-    assert _flops(Capacity(0.5)).idle == 0
+    assert _flops(Capacity(0.5)).idle == 2 * B * L * K * D  # the weighted sums
 
 
 def test_the_gradient_of_grouped_products_costs_twice_the_products():

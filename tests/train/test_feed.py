@@ -7,7 +7,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from luthier.parallel import Mesh, distributed, make_mesh
 from luthier.train.feed import Feed
-from luthier.train.processes import Agreed, Agreeing
+from luthier.train.processes import Agreed, Agreeing, Times
 
 ROWS = 8
 
@@ -95,19 +95,20 @@ def test_no_thread_is_left():
     assert not [t for t in threading.enumerate() if t.name == "luthier-feed"]
 
 
-def test_every_batch_brings_what_all_processes_agreed_on(monkeypatch):
+def test_every_batch_brings_what_all_processes_agreed_on(monkeypatch, tmp_path):
     def exchange(self, mine, decide, give_up):
-        return decide([mine, (3, "preempted")])
+        return decide([mine, (3, "preempted", None)])
 
+    agreeing = Agreeing(lambda: None, Times(tmp_path / "hosts.jsonl"))
     monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
-    feed = _feed(Counting(), agreeing=Agreeing(lambda: None))
+    feed = _feed(Counting(), agreeing=agreeing)
     fed = feed.next()
     assert fed.agreed == Agreed((ROWS - 1) * 2 + 3, 0.0, "preempted")
     assert fed.tokens == fed.agreed.tokens
     feed.close()
 
 
-def test_closing_does_not_wait_for_processes_that_are_closing_too(monkeypatch):
+def test_closing_does_not_wait_for_processes_that_are_closing_too(monkeypatch, tmp_path):
     waiting = threading.Event()
 
     def exchange(self, mine, decide, give_up):
@@ -119,8 +120,9 @@ def test_closing_does_not_wait_for_processes_that_are_closing_too(monkeypatch):
             pass
         raise distributed.GaveUp
 
+    agreeing = Agreeing(lambda: None, Times(tmp_path / "hosts.jsonl"))
     monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
-    feed = _feed(Counting(), agreeing=Agreeing(lambda: None))
+    feed = _feed(Counting(), agreeing=agreeing)
     assert _number(feed.next()) == 1
     assert waiting.wait(10)
     feed.close()

@@ -3,13 +3,14 @@ import math
 from luthier import train
 from luthier.durations import Progress
 from luthier.train.early_stopping import Patience
+from luthier.train.guarding import Rise
 from luthier.train.loop import Position
 
 
 def test_a_position_survives_a_checkpoint():
     for position in (
         Position(),
-        Position(Progress(3, 4, 0.5, 6.0), Patience(1.0, 2, 3), "no improvement", True),
+        Position(Progress(3, 4, 0.5, 6.0), Patience(1.0, 2, 3), Rise(2.0, 1.0, 3, 4), "over", True),
     ):
         again = Position.from_dict(position.to_dict())
         assert again.to_dict() == position.to_dict()

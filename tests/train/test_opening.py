@@ -3,8 +3,8 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import plan as plans
-from luthier.errors import BadInput
-from luthier.train.opening import Request, configuration, open_run, run_id
+from luthier.errors import BadInput, RunError
+from luthier.train.opening import OPERATIVE_GIN, Request, configuration, open_run, run_id
 
 
 @pytest.fixture
@@ -30,6 +30,30 @@ def test_a_new_run_gets_a_directory_and_the_same_graph_finds_it(opened):
         assert not second.is_new
         assert second.directory == first.directory
         assert not second.is_over
+
+
+def test_the_graph_as_gin_where_it_was_asked_for(opened):
+    graph, plan = opened
+    with open_run(graph, plan, Request()) as first:
+        assert not (first.directory.path / OPERATIVE_GIN).exists()
+    with open_run(graph, plan, Request(gin=graphs.to_gin(graph))) as second:
+        text = (second.directory.path / OPERATIVE_GIN).read_text()
+    assert graphs.equal(graphs.from_gin(text), graph)
+
+
+def test_a_run_whose_graph_is_torn_is_refused_with_its_place(opened):
+    graph, plan = opened
+    with open_run(graph, plan, Request()) as first:
+        path = first.directory.path
+    (path / "config.json").write_text('{"half')
+    with pytest.raises(RunError) as error, open_run(graph, plan, Request()):
+        pass
+    first, second = map(str, error.value.problems)
+    assert first == (
+        f"{path} cannot be continued: its config.json cannot be loaded; restore that file, or "
+        "begin a run of its own with --new"
+    )
+    assert second.startswith("config.json is not readable as JSON: ")
 
 
 def test_a_second_writer_is_refused_in_one_line(opened):

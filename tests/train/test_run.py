@@ -39,6 +39,22 @@ def test_a_finished_run_has_its_whole_record(finished):
     assert RunDirectory(finished.directory).read_status().status == "finished"
 
 
+def test_what_was_predicted_is_recorded_beside_what_was_measured(finished):
+    plan = RunDirectory(finished.directory).read_plan()
+    predicted, measured = plan["predicted"], plan["measured"]
+    kinds = plan["bytes_per_device"]
+    assert predicted["held_bytes"] == sum(kinds.values()) - kinds["gradients"]
+    assert measured["num_steps"] == 12 - 2
+    assert measured["step_seconds"] >= predicted["step_seconds"] > 0
+    assert measured["memory_bytes"] > measured["compiled_bytes_per_device"] > 0
+    (header,) = _lines(finished, "header")
+    assert "held on each device" in header["notes"]["plan"]
+    (line,) = [n["text"] for n in _lines(finished, "notice") if n["text"].startswith("plan: ")]
+    assert line.startswith("plan: a step took ")
+    assert "(median of 10), predicted at least" in line
+    assert "predicted by the compiler" in line
+
+
 def test_the_executed_graph_is_the_recorded_graph(finished, tiny):
     recorded = graphs.from_json((finished.directory / "config.json").read_text())
     assert graphs.equal(recorded, tiny(finished.directory.parents[1]))

@@ -48,7 +48,21 @@ experiment. Modules that a file imports must belong to your packages; what they 
 `@gin.configurable` is found.
 
 `--to gin` writes a file that `gin.parse_config` accepts and `luthier show FILE.gin` reads to an
-equal graph. What gin has no words for stands in comments that begin with `# luthier:`.
+equal graph. What gin has no words for stands in comments that begin with `# luthier:`. `luthier
+train ... --operative-gin` keeps such a file with the run, as `operative_config.gin`: all that is
+used, and nothing else.
+
+To sweep a macro, name it; trials share one compiled program where the macro can be hoisted, and
+`luthier sweep best` prints words that `luthier train` takes with the same file:
+
+    luthier sweep configs.lm.quickstart --gin_file small.gin \\
+        --space 'gin:LEARNING_RATE=log(1e-4,1e-2)' --trials 8
+    luthier sweep best quickstart
+    luthier train configs.lm.quickstart --gin_file small.gin gin:LEARNING_RATE=0.0021
+
+Files of T5X bind classes of T5X, which have no node here: keep the values, as macros, and bind
+them to the classes that `luthier show EXPERIMENT` lists; `--gin_skip_unknown` passes over the rest.
+The sizes of its models: `luthier help checkpoints`, which also tells how its weights come in.
 """
 
 

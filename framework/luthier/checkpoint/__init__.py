@@ -5,8 +5,12 @@ Warm starts are here too, from other runs and from the weights of others.
 
 from luthier.checkpoint.policy import Checkpoints, Saved
 from luthier.checkpoint.restore import (
+    T5X,
+    BigVision,
     FromRun,
     Init,
+    MaxText,
+    Pax,
     Provenance,
     Restoration,
     Restore,
@@ -18,20 +22,33 @@ from luthier.checkpoint.restore import (
 )
 from luthier.checkpoint.space import require_space
 from luthier.checkpoint.store import Store
+from luthier.checkpoint.tiers import DeviceCopy, FastTier, HostCopy, Storage
+from luthier.checkpoint.tiers.tiers import Saves, Tiers, open_checkpoints
 
 __all__ = [
+    "T5X",
+    "BigVision",
     "Checkpoints",
+    "DeviceCopy",
+    "FastTier",
     "FromRun",
+    "HostCopy",
     "Init",
+    "MaxText",
+    "Pax",
     "Provenance",
     "Restoration",
     "Restore",
     "Rule",
     "Safetensors",
     "Saved",
+    "Saves",
     "Skip",
+    "Storage",
     "Store",
     "Take",
     "Target",
+    "Tiers",
+    "open_checkpoints",
     "require_space",
 ]

@@ -69,7 +69,9 @@ def save(path: pathlib.Path, arrays: Mapping[str, jax.Array], iterator: Any = No
     return ocp.save_checkpointables_async(path, items)
 
 
-def load(path: pathlib.Path, abstract: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+def load(
+    path: pathlib.Path, abstract: Mapping[str, jax.ShapeDtypeStruct], context: Any = None
+) -> dict[str, jax.Array]:
     """Read the named arrays straight into their shardings; the others are not read."""
     import jax
     import jax.numpy as jnp
@@ -80,7 +82,7 @@ def load(path: pathlib.Path, abstract: Mapping[str, jax.ShapeDtypeStruct]) -> di
         sharding = array.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
         placed[name] = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
     stored = {name: array for name, array in placed.items() if math.prod(array.shape)}
-    context = ocp.Context()
+    context = ocp.Context() if context is None else context
     context.pytree.loading.partial_load = True
     with context:
         arrays = ocp.load_checkpointables(path, {_ARRAYS: stored})[_ARRAYS] if stored else {}

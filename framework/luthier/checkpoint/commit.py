@@ -87,10 +87,29 @@ def read(directory: pathlib.Path) -> Commit:
         content["arrays"] = {
             key: (tuple(shape), dtype) for key, (shape, dtype) in content["arrays"].items()
         }
-        return Commit(**content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        commit = Commit(**content)
+        if not _is_sound(commit):
+            raise ValueError("a field of it is not what it should be")
+        return commit
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         problem = Problem(f"{directory} is damaged: {FILE} cannot be read ({error})")
         raise CheckpointError(problem) from error
+
+
+def _is_sound(commit: Commit) -> bool:
+    """Return whether every field is of its kind, and every file lies in the checkpoint."""
+    kinds = {"step": int, "extra": dict, "metrics": dict, "versions": dict, "has_iterator": bool}
+    shapes = (shape for shape, _ in commit.arrays.values())
+    paths = (pathlib.PurePosixPath(path) for path in commit.files)
+    return (
+        all(isinstance(getattr(commit, name), kind) for name, kind in kinds.items())
+        and all(isinstance(size, int) for shape in shapes for size in shape)
+        and all(isinstance(dtype, str) for _, dtype in commit.arrays.values())
+        and all(isinstance(value, int | float) for value in commit.metrics.values())
+        and all(isinstance(version, str) for version in commit.versions.values())
+        and all(list(map(type, sums)) == [int, int] for sums in commit.files.values())
+        and not any(path.is_absolute() or ".." in path.parts for path in paths)
+    )
 
 
 def check(directory: pathlib.Path, commit: Commit) -> list[str]:

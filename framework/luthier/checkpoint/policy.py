@@ -7,6 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
+from luthier.checkpoint.tiers.copying import Copying, HostCopy
+from luthier.checkpoint.tiers.fast import FastTier
+from luthier.checkpoint.tiers.storage import Storage
 from luthier.durations import Duration
 
 
@@ -46,6 +49,9 @@ class Checkpoints:
       keep_every: Also keep the first one saved at or after each multiple of so many steps, for
         good; None keeps none for good.
       keep_best: Also keep the one with the best value of this metric, of those saved with one.
+      fast: Further checkpoints on a fast disk, made more often; None makes none.
+      copying: How arrays are kept for a save from the steps that follow.
+      storage: How arrays are written and read.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"keep_latest": "1 <= x", "keep_every": "1 <= x"}
@@ -54,6 +60,9 @@ class Checkpoints:
     keep_latest: int = 2
     keep_every: int | None = None
     keep_best: Choice | None = None
+    fast: FastTier | None = None
+    copying: Copying = HostCopy()
+    storage: Storage = Storage()
 
     def best(self, saved: Sequence[Saved]) -> int | None:
         """Return the step with the best metric; the earliest among equals, None without any."""

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     import jax
 
 _DISK_FULL = re.compile(r"no space left|disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)
+_CODE = re.compile(r"os_error_code='(\d+)'")
+_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit on file sizes (`ulimit -f`)",
+    errno.EROFS: "make it writable",
+}
 
 
 class Store:
@@ -167,7 +174,8 @@ class Store:
                 self._directory.make_room(step)
             self._is_clean = True
             self._barrier("may begin")
-            pending = arrays_lib.save(path, arrays, iterator)
+            with self._policy.storage.saving():
+                pending = arrays_lib.save(path, arrays, iterator)
         except OSError as error:
             _blame_disk(self, step, error)
             raise
@@ -209,6 +217,9 @@ class Store:
         finally:
             self._thread.shutdown()
 
+    def discard_fast(self) -> None:
+        """Do nothing: there is one tier."""
+
     # Restoring.
 
     def restore(
@@ -242,7 +253,7 @@ class Store:
             raise CheckpointError(problems)
         if iterator is not None:
             arrays_lib.load_iterator(path, iterator)
-        return arrays_lib.load(path, abstract)
+        return arrays_lib.load(path, abstract, self._policy.storage.loading(abstract))
 
     def load(self, step: int, abstract: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
         """Read some arrays without checking anything: for whoever called `check` before.
@@ -252,6 +263,10 @@ class Store:
           abstract: Shape, dtype and sharding by name.
         """
         return arrays_lib.load(self._directory.committed()[step], abstract)
+
+    def delete(self, step: int) -> None:
+        """Delete a checkpoint; none of that step is fine."""
+        self._directory.delete(step)
 
     def cut_back(self, step: int) -> None:
         """Delete every later checkpoint, and what killed saves left: training goes on from here."""
@@ -289,15 +304,27 @@ class Store:
 def _blame_disk(store: Store, step: int, error: BaseException) -> None:
     """Raise the one-line error for a full or unwritable disk; return when it is our own bug."""
     cause: BaseException | None = error
-    while not (cause is None or isinstance(cause, OSError) or _DISK_FULL.search(str(cause))):
+    while cause is not None and (code := _refusal(cause)) is None:
         cause = cause.__cause__ or cause.__context__
     if cause is None:
         return
-    full = getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-    full = full or bool(_DISK_FULL.search(str(cause)))
-    what = f"{store.directory}: step {step} was not saved: {'the disk is full' if full else cause}"
-    remedy = "free some space" if full else "see to the directory"
+    why = os.strerror(code) if code else str(cause)
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        why = "the disk is full"
+    what = f"{store.directory}: step {step} was not saved: {why}"
+    remedy = _REMEDIES.get(code or 0, "see to the directory")
     latest = store.latest()
     after = "starts again" if latest is None else f"continues from step {latest}"
     remedy = f"{remedy} and rerun the command: it {after}"
     raise CheckpointError(Problem(what, remedy=remedy)) from error
+
+
+def _refusal(error: BaseException) -> int | None:
+    """Return the number by which the system says no; 0 where there is none, None for no refusal."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    if match := _CODE.search(str(error)):  # TensorStore, in errors of several kinds
+        return int(match[1])
+    if _DISK_FULL.search(str(error)):
+        return errno.ENOSPC
+    return 0 if isinstance(error, OSError) else None

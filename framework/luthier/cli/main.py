@@ -27,9 +27,12 @@ COMMANDS = {
     "evaluate": "evaluate a run's checkpoint",
     "generate": "sample text from a run's checkpoint",
     "export": "write a run's weights for others, as safetensors",
+    "import": "turn an experiment of another framework into one of ours",
     "diff": "show what differs between experiments, runs, revisions",
     "runs": "list runs, look at one, sync one to W&B",
+    "launch": "run on SLURM and other clusters, list their jobs",
     "data": "prepare a corpus, look at data, train a tokenizer",
+    "doctor": "measure what hosts can do: devices, network, disk, clocks",
     "completion": "print the completion script of a shell",
     "help": "read a page of the manual, or about one component",
 }
@@ -39,6 +42,9 @@ _ROOMS = {
     "project": ("init", "list", "completion", "help"),
     "recorded": ("evaluate", "generate", "export", "runs"),
 }
+
+# A command whose name no module can have.
+_MODULES = {"import": "importing"}
 
 # Failures of the machine, not of the program: one line and no traceback.
 _MACHINE_ERRORS = {
@@ -127,7 +133,8 @@ def _run(argv: Sequence[str]) -> int:
 def _module(command: str) -> Any:
     """Return the module of a command, imported only now."""
     rooms = [room for room, names in _ROOMS.items() if command in names]
-    return importlib.import_module(".".join(["luthier.cli.commands", *rooms, command]))
+    name = _MODULES.get(command, command)
+    return importlib.import_module(".".join(["luthier.cli.commands", *rooms, name]))
 
 
 def _parse(command: str, words: list[str]) -> tuple[argparse.Namespace, list[errors.Problem]]:
@@ -174,7 +181,9 @@ def _working_directory_importable() -> Iterator[None]:
 
 
 def _tell(message: str) -> None:
-    for line in message.splitlines() or [""]:
+    from luthier.records.redaction import redact
+
+    for line in redact(message).splitlines() or [""]:
         print(f"luthier: {line}", file=sys.stderr)
 
 

@@ -28,7 +28,7 @@ from luthier.data.examples import (
     Synthetic,
     Transform,
 )
-from luthier.data.filters import Deduplicate, Filter, Filtered, Length, Predicate, fold
+from luthier.data.filters import Deduplicate, Filter, Filtered, Length, Predicate, fold, left_out
 from luthier.data.mixtures import Mixture, Stage
 from luthier.data.node import DataNode
 from luthier.data.order import Order, Shuffled, Visit, host_positions, shuffled_rows
@@ -187,6 +187,7 @@ __all__ = [
     "bigram_entropy",
     "fold",
     "host_positions",
+    "left_out",
     "plan_layout",
     "prepare",
     "shuffled_rows",

@@ -33,6 +33,7 @@ from luthier.graph.grammar.statements import (
     WORDS_OF_CONFIG_DICT,
     WORDS_OF_GIN,
     Statement,
+    pair,
     parse_statement,
 )
 from luthier.graph.grammar.unreadable import Unreadable
@@ -40,6 +41,7 @@ from luthier.graph.paths import (
     Path,
     Place,
     child_of,
+    find,
     format_path,
     is_container,
     is_dataclass_instance,
@@ -105,6 +107,25 @@ def apply(
     return editor.graph
 
 
+def matching(graph: Any, target: str) -> list[Place]:
+    """Return the places of a graph that a path, or a pattern of the override grammar, is about.
+
+    Args:
+      graph: A node.
+      target: `optimizer.b2`, `any:dropout`, `tag:LearningRate`, `gin:LEARNING_RATE`, say.
+
+    Raises:
+      BadInput: It is about nothing; the problem holds the nearest.
+    """
+    try:
+        statement = pair(target, None)
+        if statement.selector == "path":
+            return [find(graph, target)]
+        return selection.select(graph, statement, lambda: selection.every_place(graph))
+    except Unreadable as error:
+        raise OverrideError(error.problem) from None
+
+
 def _read_all(
     overrides: Sequence[Override], origin: str, problems: list[Problem]
 ) -> Iterator[tuple[Statement, str]]:
@@ -112,7 +133,10 @@ def _read_all(
     for index, override in enumerate(overrides, 1):
         if not isinstance(override, str):
             where = f"{_numbered(origin, index)}: {override[0]}={override[1]!r}"
-            yield Statement("path", override[0], "=", "", override[1], has_value=True), where
+            try:
+                yield pair(*override), where
+            except Unreadable as error:
+                problems.append(dataclasses.replace(error.problem, origin=where))
             continue
         text, at = override.strip(), _numbered(origin, index)
         words = [(text, at)]

@@ -31,6 +31,14 @@ REFUSED_NAMES = (
     *("jax.tools", "jax.ffi", "jax.extend", "jax.lib", "flax.io", "optuna.cli"),
     *("luthier.cli", "luthier.launch"),
 )
+# What a study may name of launching: the slices of a sweep, and the engines they are started on.
+ENGINES = (
+    *("luthier.launch.gang.slices.Slices", "luthier.launch.Slices"),
+    *("luthier.launch.slurm.engine.Slurm", "luthier.launch.Slurm"),
+    *("luthier.launch.gang.here.Here", "luthier.launch.Here"),
+    *("luthier.launch.ray.engine.Ray", "luthier.launch.Ray"),
+    *("luthier.launch.kubernetes.engine.Kubernetes", "luthier.launch.Kubernetes"),
+)
 # The graph's own functions load and write things; only those of value nodes belong into a record.
 GRAPH, GRAPH_VALUES = "luthier.graph", "luthier.graph.values"
 # Public modules that hold objects defined elsewhere; looked through in this order.
@@ -226,13 +234,18 @@ def load_object(name: str, packages: Sequence[str] = ()) -> Any:
         return _load_builtin(name, parts)
     if not is_allowed(name, packages):
         _refuse(f"{name!r} may not be imported: {parts[0]!r} is not on the list", _remedy(parts[0]))
-    if _within(name, REFUSED_NAMES):
+    if _reaches_outside(name):
         _refuse(f"{name!r} may not be imported: it reaches outside of the graph", "leave it out")
     found = _walk(name, parts, packages)
     _check_home(name, found, packages)
     if isinstance(found, types.ModuleType):
         _refuse(f"{name!r} is a module", "name what you need of it")
     return found
+
+
+def _reaches_outside(name: str) -> bool:
+    on_the_way = any(engine == name or engine.startswith(f"{name}.") for engine in ENGINES)
+    return _within(name, REFUSED_NAMES) and not on_the_way
 
 
 def _remedy(package: str) -> str:
@@ -294,7 +307,8 @@ def _check_home(name: str, found: Any, packages: Sequence[str]) -> None:
     defined = home(found)
     if not is_allowed(defined, packages):
         _refuse(f"{name!r} may not be imported: it is defined in {defined!r}", "leave it out")
-    refused = _within(f"{defined}.{_own_name(found)}", REFUSED_NAMES) or (
+    own = defined if isinstance(found, types.ModuleType) else f"{defined}.{_own_name(found)}"
+    refused = _reaches_outside(own) or (
         not isinstance(found, types.ModuleType)
         and _within(defined, (GRAPH,))
         and not _within(defined, (GRAPH_VALUES,))

@@ -157,6 +157,8 @@ def _evaluate(node: Any, above: tuple[int, ...]) -> Any:
     names = ("value",) if node.__fn_or_cls__ is constant else ("left", "right")
     missing = [name for name in names if name not in given]
     if missing:
+        if missing[0] == "value":
+            raise ValueError(f"{given.get('name') or 'it'} is not set")
         raise ValueError(f"a value node has no {missing[0]!r}")
     return node.__fn_or_cls__(*[_evaluate(given[name], (*above, id(node))) for name in names])
 

@@ -158,12 +158,13 @@ class TiedUnembedding(nnx.Module):
 
 
 class Unembedding(nnx.Module):
-    """Logits by a kernel of their own, `cap tanh(x W / cap)`.
+    """Logits by a kernel of their own, `cap tanh((x W + b) / cap)`.
 
     Args:
       kernel: Initializer of the kernel, a matrix (D, V).
       pad_to_multiple: Columns of the kernel are a multiple of this, so that meshes divide it.
       cap: What logits stay below; None means no cap: the tanh is left out.
+      bias: Initializer of b; None means no bias.
       vocab_size: V.
       dim: D.
       dtype: Type of the factors of the product.
@@ -179,6 +180,7 @@ class Unembedding(nnx.Module):
         kernel: Initializer = FanIn(),
         pad_to_multiple: int = 1,
         cap: float | None = None,
+        bias: Initializer | None = None,
         *,
         vocab_size: int,
         dim: int,
@@ -193,6 +195,9 @@ class Unembedding(nnx.Module):
         real = parameter(kernel, (dim,), (vocab_size,), axes, param_dtype, rngs)
         padded = _pad(real[...], vocab_size, pad_to_multiple)
         self.kernel = nnx.Param(padded, logical_axes=axes, initializer=describe(kernel))
+        # Not shared out: the vocabulary itself need not divide.
+        made = None if bias is None else vector(bias, (vocab_size,), (None,), param_dtype, rngs)
+        self.bias = made
 
     def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:
         """Score every token of the vocabulary.
@@ -206,6 +211,8 @@ class Unembedding(nnx.Module):
         """
         kernel_DV = value_of(self.kernel, self.dtype)
         logits_BLV = _logits(hidden_BLD, kernel_DV, self.vocab_size)
+        if self.bias is not None:
+            logits_BLV = logits_BLV + value_of(self.bias, logits_BLV.dtype)
         return logits_BLV if self.cap is None else soft_cap(logits_BLV, self.cap)
 
 

@@ -16,6 +16,7 @@ from luthier.plan.device_facts import DeviceFacts, device_facts
 from luthier.plan.flops import ModelFlops, model_flops
 from luthier.plan.plan import Plan, make
 from luthier.plan.planning import plan_here
+from luthier.plan.prediction import Measured, Prediction, comparison, predict, require_fit, sharing
 from luthier.plan.report.report import Report
 from luthier.plan.targets import Chip, CpuSlice, GpuChip, GpuSlice, TpuChip, TpuSlice
 from luthier.tasks.flops import Flops, count
@@ -27,17 +28,23 @@ __all__ = [
     "Flops",
     "GpuChip",
     "GpuSlice",
+    "Measured",
     "ModelFlops",
     "Plan",
+    "Prediction",
     "Report",
     "TpuChip",
     "TpuSlice",
+    "comparison",
     "count",
     "device_facts",
     "make",
     "model_flops",
     "plan_apart",
     "plan_here",
+    "predict",
+    "require_fit",
+    "sharing",
     "targets",
 ]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from luthier.layers.declared import abstract_forms
 from luthier.parallel import activation_rules, make_mesh
 from luthier.tasks.flops import count
 
@@ -21,7 +22,9 @@ class ModelFlops:
     Args:
       full: Three times the products of the forward pass, attention over all pairs
         (Source: Chowdhery et al. 2022, arXiv:2204.02311, appendix B, without embedding look-ups).
-      causal: The same with the batched products halved, as a causal kernel may skip them.
+      causal: The same without the pairs that masks hide for their order: half of those of causal
+        attention, all but `w S - w^2 / 2` of those of windows of w tokens in rows of S
+        (Source: Dao 2023, arXiv:2307.08691, section 4.1, "divide by 2").
       six_n: Six times active parameters times tokens
         (Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1).
     """
@@ -42,7 +45,7 @@ def model_flops(forward: Any, parameters: int, tokens: int) -> ModelFlops:
     once = count(forward)
     return ModelFlops(
         full=3 * once.active,
-        causal=3 * (once.weights + once.batched // 2),
+        causal=3 * (once.active - once.hidden),
         six_n=6 * parameters * tokens,
     )
 
@@ -51,7 +54,8 @@ def trace_forward(program: Any) -> Any:
     """Return the jaxpr of the loss over a whole global batch, forward pass only.
 
     It is traced as for one device, because a model owes nothing to the way that it is shared out:
-    a pipeline, for example, computes in its bubbles too.
+    a pipeline, for example, computes in its bubbles too. Kernels stand by their abstract forms, so
+    that none of them needs its device.
 
     Args:
       program: A `luthier.program.Program`.
@@ -63,7 +67,11 @@ def trace_forward(program: Any) -> Any:
     single = make_mesh(sizes, [program.mesh.devices.flat[0]])
 
     def forward(values: Any, leaves: Any, batch: Any) -> Any:
-        with program.tracing(values) as experiment, activation_rules(single, rules):
+        with (
+            program.tracing(values) as experiment,
+            activation_rules(single, rules),
+            abstract_forms(),
+        ):
             state = program.named(leaves)
             model = structure_of(experiment).merge(model_arrays(state))
             sums = experiment.task.loss(model, batch, dropout_key(experiment.seed))

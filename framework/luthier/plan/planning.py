@@ -12,6 +12,8 @@ import jax
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.errors import ValidationError
+from luthier.layers.declared import abstract_forms
+from luthier.layers.parameters import outlined
 from luthier.plan.checks import check, unsaved_residuals
 from luthier.plan.compiled import cache
 from luthier.plan.compiled.collectives import Collective, collectives
@@ -65,7 +67,8 @@ def plan_here(
       BadInput: The experiment cannot run on the slice; all problems at once.
     """
     job = _Job(slice, level, packages, tell)
-    return job.report(graph, search)
+    with abstract_forms():  # kernels cannot be traced where their device is absent
+        return job.report(graph, search)
 
 
 class _Job:
@@ -121,7 +124,11 @@ class _Job:
         parts: dict[str, Any] = {"flops": dict(self._flops)}
         terms: dict[str, Any] = {}
         by_type = {dtype: 3 * n for dtype, n in self._types.items()}
-        if self._level == COMPILE:
+        beyond = searching.HOPELESS * (fields["limit_bytes"] or float("inf"))
+        is_hopeless = fields.get("estimated_bytes", 0) > beyond
+        if is_hopeless and self._level == COMPILE:
+            self._notes.append("not compiled: by the analytic model it is far from fitting")
+        if self._level == COMPILE and not is_hopeless:
             with self._timed("trace the step"):
                 jaxpr = program.traced_step.jaxpr
                 parts["flops"]["hardware"] = count(jaxpr).total
@@ -158,13 +165,16 @@ class _Job:
         """Return the report with layouts that fit; where they are searched for, compiled."""
         limit, is_proved = report.memory.limit_bytes, search and self._level == COMPILE
         with self._timed("search"):
-            number = self._slice.num_devices
-            found = searching.estimates(graph, program, self._chip, number, self._program, traced)
-            rows = searching.proposals(found, limit, NUM_TRIED if is_proved else NUM_PROPOSED)
-        if not rows:
-            self._notes.append("no layout fits: use more devices, or devices of more memory")
+            number, count = self._slice.num_devices, NUM_TRIED if is_proved else NUM_PROPOSED
+            traced, make = traced or tracing.trace(program), self._program
+            known = (graph, program, self._chip, number, make, traced, limit, count, is_proved)
+            rows, told = searching.find(*known)
+            self._notes += told
         if is_proved:
             rows = self._proved_rows(graph, rows, limit)
+            # First what is no worse than the layout there is, in both.
+            own = report.memory.needed_bytes or 0, report.step["step_seconds"]
+            rows.sort(key=lambda r: r["needed_bytes"] > own[0] or r["step_seconds"] > own[1])
         return dataclasses.replace(report, proposals=rows, notes=self._notes)
 
     def _proved_rows(
@@ -213,7 +223,7 @@ def _estimate(
 def checked_program(
     graph: Any, found: Sequence[Any], unread: list[str] | None = None
 ) -> programs.Program:
-    """Return the program of an experiment on devices, checked as a whole.
+    """Return the program of an experiment on devices, checked as a whole; it makes no parameters.
 
     Args:
       graph: A validated experiment graph.
@@ -227,7 +237,8 @@ def checked_program(
     problems = indivisible(graph, len(found))
     if problems:
         raise ValidationError(problems)
-    program = programs.make(graph, found)
+    with outlined():  # of parameters that are never made, shapes are enough
+        program = programs.make(graph, found)
     problems = check(graph, program, unread)
     if problems:
         raise ValidationError(problems)

@@ -3,6 +3,7 @@
 from luthier.program.donation import not_reused
 from luthier.program.experiment import (
     Data,
+    Divergence,
     EarlyStopping,
     Evaluation,
     Experiment,
@@ -13,7 +14,7 @@ from luthier.program.export import Exported, export
 from luthier.program.hoist import HOISTABLE_FIELDS, Scalar
 from luthier.program.materialize import materialize
 from luthier.program.offload import Memory
-from luthier.program.precision import MatmulPrecision, Precision
+from luthier.program.precision import MatmulPrecision, Precision, Repeatability
 from luthier.program.program import Program, make
 from luthier.program.restoring import WarmStart
 from luthier.program.step import evaluate_step, gradient_of, init_state, train_step
@@ -21,6 +22,7 @@ from luthier.program.step import evaluate_step, gradient_of, init_state, train_s
 __all__ = [
     "HOISTABLE_FIELDS",
     "Data",
+    "Divergence",
     "EarlyStopping",
     "Evaluation",
     "Experiment",
@@ -29,6 +31,7 @@ __all__ = [
     "Memory",
     "Precision",
     "Program",
+    "Repeatability",
     "Scalar",
     "Training",
     "WarmStart",

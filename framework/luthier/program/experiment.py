@@ -74,6 +74,24 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """Stops training when the loss has risen and does not come back.
+
+    The loss is smoothed by a moving average over about `patience_steps` steps. What is not finite
+    is left to the guard.
+
+    Args:
+      rise: How far above its best the smoothed loss may be, in the unit of the loss.
+      patience_steps: Steps in a row that it may be further above.
+    """
+
+    rise: float
+    patience_steps: int = 100
+
+    RANGES: ClassVar[dict[str, str]] = {"rise": "0 < x", "patience_steps": "1 <= x"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
     """Stops training when a metric has not improved for a while.
 
@@ -102,6 +120,7 @@ class Training:
       guard: Skips steps with non-finite or spiking gradients; None lets them through.
       ema: Moving average of the parameters; None keeps none.
       early_stopping: Ends training when a metric stops improving; None never does.
+      divergence: Ends training when the loss rises for good; None never does.
       optimizer_memory: Where the optimizer's state waits from one step to the next.
       trainable: The parameters that are trained; None means all. The others are frozen: they have
         no gradient, no optimizer state and no average, and stay as they are to the last bit.
@@ -114,6 +133,7 @@ class Training:
     guard: Guard | None = None
     ema: Ema | None = None
     early_stopping: EarlyStopping | None = None
+    divergence: Divergence | None = None
     trainable: Mask | None = None
     optimizer_memory: Memory = Memory.DEVICE
 

@@ -33,6 +33,13 @@ class MatmulPrecision(enum.Enum):
     HIGHEST = "highest"
 
 
+class Repeatability(enum.Enum):
+    """Whether the same program on the same inputs gives the same bits on every GPU of a kind."""
+
+    FAST = "fast"
+    EXACT = "exact"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Precision:
     """Numerical precision of the whole program.
@@ -50,6 +57,9 @@ class Precision:
         (`stages/1/second_moment/blocks.mlp.up.kernel`); the others as the optimizer declares.
       accumulation: What gradients are summed in, over microbatches and over all uses of a
         parameter; the others in float32, or wider where the parameter is.
+      repeatability: `exact` keeps XLA from operations whose order is up to chance and from choosing
+        kernels by timing them, so that a GPU repeats itself to the last bit; CPUs and TPUs do
+        anyway. It costs speed.
 
     Source: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1 (masters).
     """
@@ -59,6 +69,12 @@ class Precision:
     masters: Sequence[StoredAs] = ()
     optimizer: Sequence[StoredAs] = ()
     accumulation: Sequence[StoredAs] = ()
+    repeatability: Repeatability = Repeatability.FAST
+
+    def compiler_options(self) -> dict[str, bool]:
+        """Return XLA's options for the program, beside the defaults."""
+        is_exact = self.repeatability is Repeatability.EXACT
+        return {"xla_gpu_deterministic_ops": True} if is_exact else {}
 
     def stored(self, parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """Return parameters as they are stored."""

@@ -139,7 +139,9 @@ class Program:
             return tuple(state[name] for name in self.names)
 
         shardings = tuple(leaf.sharding for leaf in self.abstract_leaves)
-        return self.once("init", lambda: jax.jit(init, out_shardings=shardings))(values)
+        options = self.experiment.precision.compiler_options()
+        made = lambda: jax.jit(init, out_shardings=shardings, compiler_options=options)  # noqa: E731
+        return self.once("init", made)(values)
 
     @property
     def traced_step(self) -> Any:
@@ -185,6 +187,14 @@ class Program:
             traced = jitted.trace(self.values(), self.abstract_leaves, dict(self.batch))
         return traced, tuple(names)
 
+    def lower_and_compile(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
+        """Compile a function anew, with the options that the experiment asks for.
+
+        Args:
+          traced: The function, as `traced_step` or `traced_evaluation`.
+        """
+        return traced.lower().compile(self.experiment.precision.compiler_options())
+
     def compile_step(self) -> Callable[[Values, Leaves, Mapping[str, jax.Array]], Any]:
         """Compile the training step.
 
@@ -195,7 +205,7 @@ class Program:
         """
 
         def compiled() -> Any:
-            step = self.traced_step.lower().compile()
+            step = self.lower_and_compile(self.traced_step)
             for name, size in not_reused(step, self.abstract_state).items():
                 told = f"the step does not reuse the memory of {name} ({format_bytes(size)})"
                 warnings.warn(told, stacklevel=2)
@@ -237,7 +247,7 @@ class Program:
         """
 
         def compiled() -> Any:
-            return self.traced_evaluation(batch, weights).lower().compile()
+            return self.lower_and_compile(self.traced_evaluation(batch, weights))
 
         return self.once(("evaluation", weights, tuple(batch.items())), compiled)
 

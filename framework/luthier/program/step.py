@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from luthier.layers.parameters import outlined
 from luthier.optim import Layout, state_axes
 from luthier.program.accumulation import (
     additive_gradient,
@@ -172,7 +173,8 @@ def init_state(experiment: Any) -> State:
 
 def structure_of(experiment: Any) -> Structure:
     """Return the model without its arrays, for use inside the current trace."""
-    return split(experiment.model(rngs=rngs_of(experiment.seed)))[0]
+    with outlined():
+        return split(experiment.model(rngs=rngs_of(experiment.seed)))[0]
 
 
 def layouts_of(experiment: Any) -> dict[str, Layout]:
@@ -202,7 +204,8 @@ def optimizer_axes(experiment: Any) -> dict[str, tuple[str | None, ...]]:
     told: State = {}
 
     def init() -> None:
-        structure, parameters, _ = split(experiment.model(rngs=rngs_of(experiment.seed)))
+        with outlined():
+            structure, parameters, _ = split(experiment.model(rngs=rngs_of(experiment.seed)))
         trained, layouts = chosen(parameters, experiment.training.trainable), structure.layouts()
         state = experiment.optimizer.init(trained, layouts)
         told.update(flatten_tree("optimizer", state_axes(state, layouts)))

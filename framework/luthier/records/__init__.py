@@ -15,16 +15,18 @@ from luthier.records.events import (
     Saved,
     Step,
 )
-from luthier.records.goodput import Goodput
+from luthier.records.goodput import Account, Goodput, account_of, read_spans
 from luthier.records.lock import Holder, Lock
 from luthier.records.media import Histograms, Images, Samples
 from luthier.records.metrics_file import CutBack, Recorded, cut_back, read_events, read_metrics
 from luthier.records.recorder import Recorder, Records, Sink
-from luthier.records.source import Source, read_source
+from luthier.records.source import Source, read_facts, read_source
 from luthier.records.status import Status
+from luthier.records.watchdog import Watchdog
 from luthier.records.weights_and_biases import Mirrored, Summary, Wandb, mirror_summary, rebuild
 
 __all__ = [
+    "Account",
     "Configuration",
     "Console",
     "CutBack",
@@ -55,14 +57,18 @@ __all__ = [
     "Step",
     "Summary",
     "Wandb",
+    "Watchdog",
+    "account_of",
     "cut_back",
     "find",
     "list_runs",
     "mirror_summary",
     "new_id",
     "read_events",
+    "read_facts",
     "read_metrics",
     "read_source",
+    "read_spans",
     "rebuild",
     "summarize",
 ]

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TextIO
 
 from luthier.records import events
 from luthier.records.events import LEARNING_RATE, LOSS, MFU, TOKENS_PER_SECOND
+from luthier.records.redaction import redact
 
 _LEAST_BAR = 6
 _ENTROPIES = (("unigram", "unigram_entropy"), ("bigram", "bigram_entropy"))
@@ -325,6 +326,7 @@ class ConsoleSink:
             self._print(event.message)
 
     def _print(self, text: str, style: str = "") -> None:
+        text = redact(text)
         if self._live is None:
             # Plain text is for programs too: it is neither wrapped nor cut.
             self._console.file.write(text + "\n")

@@ -7,7 +7,7 @@ config.values.json   its values as nested plain data, for other programs
 plan.json            what it was expected to cost
 source.json          which source ran (and source-*.patch: how it differs from its commit)
 status.json          how the run stands
-goodput.json         where its time went, in seconds by kind of work
+goodput.jsonl        where its time went, over all its processes
 metrics.jsonl        every step, evaluation, sample and notice
 media/               the images, as <name>/<step>.png
 lock                 who writes here
@@ -19,6 +19,7 @@ wandb.json, wandb/   the mirror for Weights & Biases
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -30,11 +31,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from luthier.errors import Problem, RunError
-from luthier.records import events
-from luthier.records.files import read_json, run_error, sync_directory, write_atomically, write_json
+from luthier.records import events, goodput
+from luthier.records.files import (
+    json_text,
+    read_json,
+    run_error,
+    sync_directory,
+    write_atomically,
+    write_json,
+    write_together,
+)
 from luthier.records.lock import Holder, Lock, holder
 from luthier.records.media import MediaFiles
 from luthier.records.metrics_file import CutBack, cut_back
+from luthier.records.redaction import redact, require_none
 from luthier.records.source import Source
 from luthier.records.status import CREATED, Status, read_status, write_status
 
@@ -63,7 +73,11 @@ class Configuration:
     values: Mapping[str, Any] | None = None
 
     def files(self) -> dict[str, str]:
-        """Return the text of every file, by name."""
+        """Return the text of every file, by name.
+
+        Raises:
+          RecordError: The graph holds a secret; it is recorded as it is, or not at all.
+        """
         files = {
             "config.json": self.graph if self.graph.endswith("\n") else self.graph + "\n",
             "config.history.json": json.dumps(self.history, indent=1, default=str) + "\n",
@@ -71,7 +85,8 @@ class Configuration:
         }
         if self.values is not None:
             files["config.values.json"] = json.dumps(self.values, indent=1, default=str) + "\n"
-        return files
+            require_none(self.values, "the record of the run")
+        return {n: text if n == "config.json" else redact(text) for n, text in files.items()}
 
 
 class RunDirectory:
@@ -102,6 +117,7 @@ class RunDirectory:
         *,
         configuration: Configuration,
         source: Source | None = None,
+        plan: Mapping[str, Any] | None = None,
     ) -> RunDirectory:
         """Make a run's directory; it appears whole, or not at all.
 
@@ -111,6 +127,7 @@ class RunDirectory:
           id: The run's id; a new one when it is None.
           configuration: The graph that will be executed.
           source: What source will run.
+          plan: What the run is expected to cost.
 
         Raises:
           RunError: The run exists, a name cannot name a directory, or the disk refuses.
@@ -124,11 +141,12 @@ class RunDirectory:
         files = configuration.files()
         if source is not None:
             files |= source.files()
+        if plan is not None:
+            files["plan.json"] = json_text(plan)
+        files["status.json"] = json_text(dataclasses.asdict(Status()))
         try:
             building.mkdir(parents=True)
-            for file_name, text in files.items():
-                write_atomically(building / file_name, text)
-            write_status(building / "status.json", Status())
+            write_together(building, files)
             os.rename(building, path)
             sync_directory(path.parent)
         except OSError as error:
@@ -187,6 +205,11 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def goodput_path(self) -> pathlib.Path:
+        """Where its time went, a line for each stretch."""
+        return self.path / goodput.FILE
+
+    @property
     def status_path(self) -> pathlib.Path:
         """How the run stands."""
         return self.path / "status.json"
@@ -221,6 +244,8 @@ class RunDirectory:
             return self.config_path.read_text(encoding="utf-8")
         except OSError as error:
             raise run_error("read", self.config_path, error) from error
+        except UnicodeDecodeError as error:
+            raise RunError(Problem(f"{self.config_path} is damaged: {error}")) from None
 
     def read_history(self) -> dict[str, Any]:
         """Return where each value of the graph was set; empty where that was not recorded."""
@@ -244,7 +269,7 @@ class RunDirectory:
 
     def write_restored(self, table: str) -> None:
         """Record where each first parameter came from."""
-        write_atomically(self.restored_path, table)
+        write_atomically(self.restored_path, redact(table))
 
     def write_source(self, source: Source) -> None:
         """Record what source runs from now on."""
@@ -310,6 +335,15 @@ class RunDirectory:
         last = -1 if step is None else step
         MediaFiles(self.path).cut_back(last)
         return cut_back(self.metrics_path, last)
+
+    def size(self) -> int:
+        """Return the bytes of all its files; what vanishes meanwhile is not counted."""
+        total = 0
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    total += os.lstat(os.path.join(folder, name)).st_size
+        return total
 
     @property
     def started(self) -> bool:

@@ -7,9 +7,11 @@ import errno
 import json
 import os
 import pathlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from luthier.errors import Problem, RunError
+from luthier.records.redaction import redact
 
 _REMEDIES = {
     errno.ENOSPC: "free space on that disk, then rerun the same command",
@@ -74,6 +76,39 @@ def write_bytes_atomically(path: str | os.PathLike[str], data: bytes) -> None:
         raise run_error("write", path, error) from error
 
 
+def write_together(directory: str | os.PathLike[str], files: Mapping[str, str]) -> None:
+    """Write text files into a directory that nobody reads as yet, and wait for the disk once.
+
+    Args:
+      directory: Where they go; it must exist.
+      files: Their texts, by name.
+
+    Raises:
+      RunError: The disk refuses; some of them may be there.
+    """
+    with contextlib.ExitStack() as opened:
+        written = []
+        for name, text in files.items():
+            path = pathlib.Path(directory, name)
+            with _told("write", path):
+                file = opened.enter_context(open(path, "wb"))
+                file.write(text.encode("utf-8"))
+                file.flush()
+            written.append((path, file))
+        for path, file in written:  # the first takes most of the others along
+            with _told("write", path):
+                os.fsync(file.fileno())
+    sync_directory(directory)
+
+
+@contextlib.contextmanager
+def _told(action: str, path: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise run_error(action, path, error) from error
+
+
 def sync_directory(path: str | os.PathLike[str]) -> None:
     """Make the names in a directory durable, where the file system can."""
     with contextlib.suppress(OSError):
@@ -85,8 +120,13 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write a value as strict, indented JSON, atomically."""
-    write_atomically(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    """Write a value as strict, indented JSON, atomically and without secrets."""
+    write_atomically(path, redact(json_text(value)))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as strict, indented JSON."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
 def read_json(path: str | os.PathLike[str], default: Any = None) -> Any:
@@ -106,5 +146,5 @@ def read_json(path: str | os.PathLike[str], default: Any = None) -> Any:
         return default
     except OSError as error:
         raise run_error("read", path, error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(Problem(f"{os.fspath(path)} is damaged: {error}")) from error

@@ -16,6 +16,7 @@ from luthier.errors import Problem, RunError
 from luthier.records.events import Event
 from luthier.records.files import run_error
 from luthier.records.metrics_file import encode_event
+from luthier.records.redaction import redact
 
 _POLL_SECONDS = 0.1
 
@@ -182,9 +183,7 @@ class JsonLines:
         """Write whole lines, or leave the file as it was."""
         if not batch:
             return None
-        data = memoryview(
-            b"".join(json.dumps(record, allow_nan=False).encode() + b"\n" for record in batch)
-        )
+        data = memoryview(b"".join(_line(record) for record in batch))
         size = len(data)
         try:
             while data:
@@ -202,6 +201,12 @@ class JsonLines:
         except OSError as error:
             return error
         return None
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    """Return the line of a record; those with texts in them lose their secrets."""
+    line = json.dumps(record, allow_nan=False)
+    return (line if record["kind"] == "step" else redact(line)).encode() + b"\n"
 
 
 def _mend(descriptor: int) -> int:

@@ -126,11 +126,11 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    if isinstance(record, dict) and "kind" in record and isinstance(record.get("step"), int):
-        return record
-    return None
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return None
+    return record if isinstance(record.get("step"), int) else None
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:

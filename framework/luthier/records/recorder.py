@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from luthier.errors import RunError
+from luthier.records import object_storage
 from luthier.records.console import Console
 from luthier.records.directory import RunDirectory
 from luthier.records.events import Ended, Event, Image, Notice
-from luthier.records.goodput import Goodput
+from luthier.records.goodput import Goodput, Spans
 from luthier.records.json_lines import JsonLines
 from luthier.records.media import Histograms, Images, MediaFiles, Samples
 from luthier.records.status import StatusFile
+from luthier.records.watchdog import Watchdog
 from luthier.records.weights_and_biases import Wandb
 
 
@@ -183,6 +185,7 @@ class Records:
       samples: Text that the model generates during training; None shows none. A language model
         shows one at the end in any case.
       images: Images of the training data; None shows none.
+      watchdog: When a run counts as hanging, and is ended; None waits for ever.
     """
 
     directory: str = "runs"
@@ -191,6 +194,7 @@ class Records:
     histograms: Histograms | None = None
     samples: Samples | None = None
     images: Images | None = None
+    watchdog: Watchdog | None = Watchdog()
 
     def open(self, run_directory: RunDirectory | None) -> Recorder:
         """Return a recorder for a run.
@@ -207,10 +211,14 @@ class Records:
         report = recorder.report
         if run_directory is not None:
             recorder.add(JsonLines(run_directory.metrics_path, report))
-            recorder.add(StatusFile(run_directory.status_path, report, goodput=recorder.goodput))
+            recorder.add(Spans(run_directory.goodput_path, recorder.goodput, report))
+            recorder.add(StatusFile(run_directory.status_path, report))
             mirror = self.wandb.open(run_directory, report) if self.wandb is not None else None
             if mirror is not None:
                 recorder.add(mirror)
+            copy = object_storage.of_environment(run_directory.path)
+            if copy is not None:
+                recorder.add(object_storage.Mirror(run_directory.path, copy, report))
         if self.console is not None:
             recorder.add(self.console.open())
         return recorder

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from luthier.records.redaction import redact
+
 _VERSIONS_OF = (
     "luthier", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "fiddle", "numpy",
     "wandb",
@@ -56,7 +58,8 @@ class Source:
         if patch:
             record["git"]["patch"] = f"source-{self.git['patch_sha256'][:12]}.patch"
             files[record["git"]["patch"]] = patch
-        return {"source.json": json.dumps(record, indent=1) + "\n", **files}
+        files["source.json"] = json.dumps(record, indent=1) + "\n"
+        return {name: redact(text) for name, text in files.items()}
 
 
 def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] = ".") -> Source:
@@ -84,6 +87,18 @@ def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] 
         patch=patch,
         arguments=tuple(sys.argv),
     )
+
+
+def read_facts(packages: Sequence[str] = ()) -> dict[str, str]:
+    """Return what processes that train together must have in common, by what it is called.
+
+    Args:
+      packages: Import names of the user's packages.
+    """
+    facts = {f"the version of {name}": text for name, text in _versions().items()}
+    facts["the version of Python"] = platform.python_version()
+    hashes = {name: hash_package(name) for name in ("luthier", *packages)}
+    return facts | {f"the source of {name}": sha[:12] for name, sha in hashes.items() if sha}
 
 
 @functools.cache

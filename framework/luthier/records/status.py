@@ -13,7 +13,6 @@ from typing import Any
 from luthier.errors import Problem, RunError
 from luthier.records import events
 from luthier.records.files import read_json, write_json
-from luthier.records.goodput import Goodput
 from luthier.records.metrics_file import encode_number
 
 CREATED = "created"
@@ -80,7 +79,6 @@ class StatusFile:
     Args:
       path: The file.
       report: Is given one line when the file cannot be written.
-      goodput: Its seconds, with those of earlier processes, go to goodput.json beside the file.
       every_seconds: Time between two updates while nothing special happens.
     """
 
@@ -91,16 +89,12 @@ class StatusFile:
         path: str | os.PathLike[str],
         report: Callable[[str], None] = lambda text: None,
         *,
-        goodput: Goodput | None = None,
         every_seconds: float = 10.0,
     ):
         self.path = pathlib.Path(path)
         self._report = report
-        self._goodput = goodput
         self._every_seconds = every_seconds
         self._earlier = read_status(self.path)
-        self._goodput_path = self.path.with_name("goodput.json")
-        self._earlier_goodput: dict[str, float] = read_json(self._goodput_path, default={})
         self._status = self._earlier
         self._step: events.Step | None = None
         self._wake = threading.Event()
@@ -186,19 +180,10 @@ class StatusFile:
         )
         try:
             write_status(self.path, status)
-            self._write_goodput()
         except RunError as error:
             if not self._reported:
                 self._report(str(error))
             self._reported = True
-
-    def _write_goodput(self) -> None:
-        seconds = self._goodput.seconds() if self._goodput is not None else {}
-        if seconds:
-            whole = Goodput()
-            whole.restore(self._earlier_goodput)
-            whole.restore(seconds)
-            write_json(self._goodput_path, whole.seconds())
 
 
 def _strict(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ own worker, which only compiles before it knows.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -82,6 +83,47 @@ class ShapeGate:
                 start_new_session=True,
             )
         return self._processes[num_devices]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanGate:
+    """Refuses trials that do not fit a slice that need not be here, as `luthier plan` sees it.
+
+    Args:
+      slice: What is planned for, whatever a trial runs on: `v5e-16`, `h100:8`.
+      level: `shapes` takes seconds for each trial; `compile` knows activations, too.
+      packages: The user's modules that a graph may name.
+    """
+
+    slice: str
+    level: str = "shapes"
+    packages: Sequence[str] = ()
+
+    def __call__(self, graph: Any, slice: SliceInfo) -> str:
+        """Return why the trial with `graph` cannot run there; `slice` does not matter."""
+        del slice
+        from luthier.plan import plan_apart
+
+        try:
+            report = plan_apart(graph, self.slice, level=self.level, packages=self.packages)
+        except BadInput as error:
+            return " ".join(str(error).split())
+        reason = why_too_large(report)
+        return reason and f"{self.slice}: {reason}"
+
+
+def why_too_large(report: Any) -> str:
+    """Return why a plan does not fit its slice; nothing where it fits, or nobody can tell.
+
+    Args:
+      report: A `luthier.plan.Report`.
+    """
+    if report.fits is not False:
+        return ""
+    needed, limit = report.memory.needed_bytes, report.memory.limit_bytes
+    if needed is None or limit is None:
+        return f"the compiler says: {report.memory.refusal}"
+    return f"needs {_mebibytes(needed)} on each device, which has {_mebibytes(limit)}"
 
 
 def shape_problem(

@@ -112,13 +112,25 @@ class Lost:
     Args:
       slice: Which one; the engine starts a new worker there by itself.
       reason: What is known: an exit code or a signal, and the last line that it wrote.
+      counts: Whether this is one of the deaths that `budget.retries` counts; not where a trial was
+        saved because its machines were taken away.
+      is_away: Whether nothing can run there until `Back` tells that there is a worker again.
     """
 
     slice: int
     reason: str
+    counts: bool = True
+    is_away: bool = False
 
 
-Event = Reported | Ended | Lost
+@dataclasses.dataclass(frozen=True)
+class Back:
+    """There is a worker again on a slice that was away."""
+
+    slice: int
+
+
+Event = Reported | Ended | Lost | Back
 
 
 class Engine(Protocol):

@@ -12,7 +12,16 @@ from typing import Any
 
 from jax.extend import core as jex_core
 
+from luthier.layers.declared import kernel_flops, visible_share
 from luthier.layers.experts import share_of
+
+# Kernels of attention that are no products in a jaxpr, and how many products each computes.
+_ATTENTION = {
+    "dot_product_attention_fwd": 2,
+    "dot_product_attention_fwd_wrapper": 2,
+    "dot_product_attention_bwd": 5,  # the scores once more, and four gradients
+    "dot_product_attention_bwd_wrapper": 5,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,13 +30,17 @@ class Flops:
 
     Args:
       weights: Of products without batch dimensions, and of experts: activations times weights.
-      batched: Of other products with batch dimensions: attention scores and their use.
-      idle: Of experts, for tokens that did not choose them and for places that nobody took.
+      batched: Of other products with batch dimensions, and of kernels: attention scores and
+        their use.
+      idle: Of experts, for tokens that did not choose them and for places that nobody took, and
+        of the weighted sums of what they give.
+      hidden: Of the batched ones, those of pairs that a mask hides.
     """
 
     weights: int = 0
     batched: int = 0
     idle: int = 0
+    hidden: int = 0
 
     @property
     def total(self) -> int:
@@ -41,17 +54,23 @@ class Flops:
 
     def __add__(self, other: Flops) -> Flops:
         return Flops(
-            self.weights + other.weights, self.batched + other.batched, self.idle + other.idle
+            self.weights + other.weights,
+            self.batched + other.batched,
+            self.idle + other.idle,
+            self.hidden + other.hidden,
         )
 
     def __mul__(self, times: int) -> Flops:
-        return Flops(self.weights * times, self.batched * times, self.idle * times)
+        return Flops(
+            self.weights * times, self.batched * times, self.idle * times, self.hidden * times
+        )
 
 
 def count(jaxpr: Any) -> Flops:
     """Count the matrix products and convolutions of a jaxpr, loops by their length.
 
-    A `while` loop of unknown length counts once; a branch counts as its largest side.
+    A `while` loop of unknown length counts once; a branch counts as its largest side. Kernels
+    count as they declare: see `luthier.layers.declared`, and the cost estimates of Pallas.
 
     Args:
       jaxpr: A `Jaxpr` or `ClosedJaxpr`.
@@ -59,18 +78,50 @@ def count(jaxpr: Any) -> Flops:
     inner = jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr
     total = Flops()
     for equation in inner.eqns:
-        found = _equation(equation)
-        shares = share_of(str(equation.source_info.name_stack))
-        if shares is not None and found.total:
-            active, places = shares
-            needed = found.total * active // places
-            found = Flops(weights=needed, idle=found.total - needed)
-        total += found
+        total += of_equation(equation)
     return total
+
+
+def of_equation(equation: Any) -> Flops:
+    """Count the FLOPs of one equation of a jaxpr, and of all that is inside of it.
+
+    Args:
+      equation: A `JaxprEqn`.
+    """
+    found, scopes = _equation(equation), str(equation.source_info.name_stack)
+    shares = share_of(scopes)
+    if shares is not None and found.total:
+        active, places = shares
+        needed = found.total * active // places
+        found = Flops(weights=needed, idle=found.total - needed)
+    share = visible_share(scopes)
+    if share < 1:
+        found = dataclasses.replace(found, hidden=found.batched - int(found.batched * share))
+    return found
+
+
+def declared(equation: Any) -> int | None:
+    """Return the FLOPs that a kernel tells of itself; None where an equation is no such kernel.
+
+    Args:
+      equation: A `JaxprEqn`.
+    """
+    name, params = equation.primitive.name, equation.params
+    if name in _ATTENTION:
+        query, key = (variable.aval.shape for variable in equation.invars[:2])
+        heads, lengths = (1, (2, 2)) if params["layout"] else (2, (1, 1))  # BNTH, or BTNH
+        pairs = query[lengths[0]] * key[lengths[1]]
+        return _ATTENTION[name] * 2 * query[0] * query[heads] * pairs * query[3]
+    if name == "pallas_call" and params.get("cost_estimate") is not None:
+        return int(params["cost_estimate"].flops)
+    return kernel_flops(params["name"]) if isinstance(params.get("name"), str) else None
 
 
 def _equation(equation: Any) -> Flops:
     name, params = equation.primitive.name, equation.params
+    told = declared(equation)
+    if told is not None:
+        return Flops(batched=told)
     if name == "dot_general":
         (contract, _), (batch, _) = params["dimension_numbers"]
         left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
@@ -90,20 +141,36 @@ def _equation(equation: Any) -> Flops:
         return Flops(weights=2 * math.prod(out) * math.prod(kernel) // features)
     if name == "cond":
         return max((count(branch) for branch in params["branches"]), key=lambda f: f.total)
-    times = params["length"] if name == "scan" else 1
-    if name == "shard_map":  # what is inside runs on every place of these axes
-        axes = params.get("newly_manual_axes", params.get("manual_axes", ()))
-        times = math.prod(params["mesh"].shape[axis] for axis in axes)
     inner = Flops()
-    for sub in _subjaxprs(params, skip=("cond_jaxpr",)):
+    for sub in inside(equation):
         inner += count(sub)
-    return inner * times
+    return inner * times(equation)
 
 
-def _subjaxprs(params: dict[str, Any], skip: tuple[str, ...]) -> Iterator[Any]:
-    for name, value in params.items():
-        if name in skip:
-            continue
+def times(equation: Any) -> int:
+    """Return how often what is inside of an equation runs.
+
+    Args:
+      equation: A `JaxprEqn`.
+    """
+    name, params = equation.primitive.name, equation.params
+    if name == "scan":
+        return int(params["length"])
+    if name == "shard_map":  # on every place of these axes
+        axes = params.get("newly_manual_axes", params.get("manual_axes", ()))
+        return math.prod(params["mesh"].shape[axis] for axis in axes)
+    if name == "pallas_call":  # a kernel without an estimate: on every place of its grid
+        return math.prod(params["grid_mapping"].grid)
+    return 1
+
+
+def inside(equation: Any) -> Iterator[Any]:
+    """Yield the jaxprs that an equation runs, but for the condition of a loop.
+
+    Args:
+      equation: A `JaxprEqn`.
+    """
+    for name, value in equation.params.items():
         for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, jex_core.ClosedJaxpr | jex_core.Jaxpr):
+            if name != "cond_jaxpr" and isinstance(item, jex_core.ClosedJaxpr | jex_core.Jaxpr):
                 yield item

@@ -111,10 +111,12 @@ class Feed:
     def _fetch(self, ready: queue.Queue[Any], stop: threading.Event) -> None:
         try:
             while not stop.is_set():
+                start = time.perf_counter()
                 rows = next(self._iterator)
                 tokens, agreed = int(self._count_tokens(rows)), None
                 if self.agreeing is not None:
-                    agreed = self.agreeing(tokens, stop.is_set)
+                    seconds = time.perf_counter() - start
+                    agreed = self.agreeing(tokens, stop.is_set, seconds)
                     tokens = agreed.tokens
                 state = self._iterator.get_state()
                 self._put(ready, stop, (self._on_devices(rows), tokens, agreed, state))

@@ -18,11 +18,12 @@ from luthier.errors import TrainingStopped
 from luthier.metrics import Metric
 from luthier.program import Program
 from luthier.program.program import Leaves, Values
-from luthier.records import events
+from luthier.records import Goodput, events
 from luthier.train.cadence import is_due, is_over
 from luthier.train.early_stopping import Patience
 from luthier.train.evaluate import Evaluator
 from luthier.train.feed import Fed, Feed
+from luthier.train.guarding import Rise
 from luthier.train.interrupt import Watcher
 from luthier.train.profile import Profiler
 from luthier.train.showing import Shows
@@ -38,12 +39,14 @@ class Position:
     Args:
       progress: Steps, tokens, epochs and seconds so far.
       patience: The state of early stopping.
+      rise: The state of the look-out for divergence.
       ended: Why the run is over before its last step, or None.
       finished: Whether the last evaluations are done.
     """
 
     progress: Progress = dataclasses.field(default_factory=Progress)
     patience: Patience = dataclasses.field(default_factory=Patience)
+    rise: Rise = dataclasses.field(default_factory=Rise)
     ended: str | None = None
     finished: bool = False
 
@@ -52,6 +55,7 @@ class Position:
         return {
             "progress": dataclasses.asdict(self.progress),
             "patience": self.patience.to_dict(),
+            "rise": self.rise.to_dict(),
             "ended": self.ended,
             "finished": self.finished,
         }
@@ -62,6 +66,7 @@ class Position:
         return cls(
             Progress(**fields["progress"]),
             Patience.from_dict(fields["patience"]),
+            Rise.from_dict(fields.get("rise", {})),
             fields["ended"],
             fields["finished"],
         )
@@ -133,9 +138,12 @@ class Loop:
       position: Where the run is.
       feed: The training batches, at the position.
       emit: Takes the events of the run.
-      save: Saves (step, leaves, position, metrics of this step by `evaluation/metric`).
+      save: Saves (step, leaves, position, metrics of this step by `evaluation/metric`), in the
+        fast tier where it is told `durable=False`.
       rates: What turns a step's time into rates.
       profiler: Traces the steps that were asked for.
+      goodput: Is told what time goes to beside steps.
+      beat: Is told that the run goes on, with the steps done.
     """
 
     def __init__(
@@ -147,9 +155,11 @@ class Loop:
         feed: Feed,
         *,
         emit: Callable[[Any], None],
-        save: Callable[[int, Leaves, Position, Mapping[str, float]], None],
+        save: Callable[..., None],
         rates: Rates,
         profiler: Profiler,
+        goodput: Goodput,
+        beat: Callable[[int], None] = lambda steps: None,
     ):
         self.plan = plan
         self.values = values
@@ -161,10 +171,12 @@ class Loop:
         self._save = save
         self._rates = rates
         self._profiler = profiler
+        self._goodput = goodput
+        self._beat = beat
         self._experiment = plan.program.experiment
         self._pending: collections.deque[tuple[Progress, jax.Array, Fed]] = collections.deque()
         self._evaluators = {
-            name: Evaluator(plan.program, evaluation, f"evaluations.{name}")
+            name: Evaluator(plan.program, evaluation, f"evaluations.{name}", self._alive)
             for name, evaluation in self._experiment.evaluations.items()
         }
         self._shows = Shows(plan.program, emit)
@@ -192,14 +204,17 @@ class Loop:
         Raises:
           TrainingStopped: The guard refused too many steps in a row.
         """
-        self.slot.prepare()
+        with self._goodput.span("compile"):
+            self.slot.prepare()
         self._clock = time.perf_counter()
+        self._alive()
         while not self._is_complete():
             reason = self._verdict or self._requested(watcher)
             if reason is not None:
                 return self._leave(reason)
             self._profiler.before(self.position.progress.steps)
             fed = self._feed.next()
+            self._goodput.add("data_wait", fed.wait_seconds)
             vector = yield fed
             self._take_in(fed, vector, watcher)
         if not self.position.finished:
@@ -210,9 +225,14 @@ class Loop:
         """Return why to leave at this step: the same in all processes, where there are several."""
         return watcher.requested if self._feed.agreeing is None else self._agreed_stop
 
+    def _alive(self) -> None:
+        self._beat(self.position.progress.steps)
+
     def _take_in(self, fed: Fed, vector: jax.Array, watcher: Watcher) -> None:
         if self._profiler.after(self.position.progress.steps, vector):
             self._emit(events.Notice("the trace of the profiled steps is written"))
+        if self._feed.agreeing is not None:
+            self._feed.agreeing.times.stepped(vector)
         before, now = self._judged, self._next_progress(fed)
         self.position.progress = self._judged = now
         self._agreed_stop = None if fed.agreed is None else fed.agreed.stop
@@ -221,6 +241,7 @@ class Loop:
         self._evaluate_due(before, now, watcher)
         self._show_due(before, now, fed)
         self._save_due(before, now)
+        self._alive()
 
     def _next_progress(self, fed: Fed) -> Progress:
         before = self.position.progress
@@ -250,6 +271,7 @@ class Loop:
             totals = {"tokens": progress.tokens, "epochs": progress.epochs, "seconds": seconds}
             self._emit(events.Step(progress.steps, values | totals | self._timings(elapsed, fed)))
             self._heed_guard(progress.steps, values)
+            self._heed_divergence(progress.steps, values["loss"])
 
     def _count_seconds(self, elapsed: float) -> float:
         """Return the seconds trained by the clock of this process, a step longer."""
@@ -290,6 +312,11 @@ class Loop:
                 "optimizer.learning_rate, or look at the data of these steps"
             )
 
+    def _heed_divergence(self, step: int, loss: float) -> None:
+        rule, rise = self._experiment.training.divergence, self.position.rise
+        if rule is not None and rise.observe(rule, step, loss):
+            raise TrainingStopped(rise.told(rule, step))
+
     def _evaluate_due(self, before: Progress, now: Progress, watcher: Watcher) -> None:
         if self._is_complete():
             return
@@ -308,7 +335,8 @@ class Loop:
         self._drain(0)
         step, leaves = self.position.progress.steps, self.slot.leaves
         for name, num_batches in due.items():
-            metrics = self._evaluators[name](self.values, leaves, num_batches)
+            with self._goodput.span("evaluate"):
+                metrics = self._evaluators[name](self.values, leaves, num_batches)
             self.metrics[name], self._evaluated_step[name] = metrics, step
             values = {metric.name: value for metric, value in metrics.items()}
             better = {metric.name: metric.better for metric in metrics}
@@ -341,7 +369,8 @@ class Loop:
         kinds = self._shows.due(before, now)
         if kinds:
             self._drain(0)
-            self._shows.show(kinds, now.steps, self.slot.leaves, fed.arrays)
+            with self._goodput.span("show"):
+                self._shows.show(kinds, now.steps, self.slot.leaves, fed.arrays)
             self._clock = time.perf_counter()
 
     def _save_due(self, before: Progress, now: Progress) -> None:
@@ -350,12 +379,21 @@ class Loop:
             return
         if is_due(checkpoints.every, before, now):
             self._write()
+        elif checkpoints.fast is not None and is_due(checkpoints.fast.every, before, now):
+            self._write_fast()
 
     def _write(self) -> None:
         self._drain(0)
         step = self.position.progress.steps
         self._save(step, self.slot.leaves, self.position, self._measured_now())
         self._saved_step = step
+        self._clock = time.perf_counter()
+
+    def _write_fast(self) -> None:
+        """Save into the fast tier, which does not count when the run is left."""
+        self._drain(0)
+        step, metrics = self.position.progress.steps, self._measured_now()
+        self._save(step, self.slot.leaves, self.position, metrics, durable=False)
         self._clock = time.perf_counter()
 
     def _leave(self, reason: str) -> str:

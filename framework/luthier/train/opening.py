@@ -5,19 +5,32 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from luthier import graph as graphs
-from luthier.errors import LuthierError
+from luthier.errors import LuthierError, Problem, RecordError, RunError
 from luthier.parallel import distributed
-from luthier.records import Configuration, Lock, RunDirectory, find, list_runs, read_source
+from luthier.plan import predict
+from luthier.records import (
+    Configuration,
+    Lock,
+    RunDirectory,
+    find,
+    list_runs,
+    object_storage,
+    read_source,
+)
+from luthier.records.files import write_atomically
 from luthier.train.results import FINISHED
 from luthier.train.resume import check_continuation, compare
 
 ID_LENGTH = 8
 NUM_SIBLINGS = 20
+OPERATIVE_GIN = "operative_config.gin"
+"""The file of a run with its graph as gin, written where it was asked for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +43,8 @@ class Request:
       extend: Whether the user agreed to schedules that another number of steps reshapes.
       packages: The user's modules that a recorded graph may name.
       directory: Where the run is recorded, whatever `records.directory` says; made if need be.
+      gin: The graph as a gin file, which is kept with the run; empty for none.
+      asked: When it was asked for, by `time.perf_counter`: its time counts from there.
     """
 
     run: str | None = None
@@ -37,6 +52,8 @@ class Request:
     extend: bool = False
     packages: Sequence[str] = ()
     directory: Path | None = None
+    gin: str = ""
+    asked: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,10 +97,31 @@ def open_run(
         def open_here() -> tuple[str, bool, bool, list[str]]:
             opened = held.enter_context(_open(graph, plan, request, before_new))
             path = str(opened.directory.path)
+            if request.gin:
+                write_atomically(opened.directory.path / OPERATIVE_GIN, request.gin)
             return path, opened.is_new, opened.is_over, list(opened.notices)
 
         path, is_new, is_over, notices = distributed.decided(open_here)
         yield Opened(RunDirectory(path), is_new, is_over, notices)
+
+
+def reserve(graph: Any, root: str, name: str, request: Request) -> RunDirectory:
+    """Return the directory of the run that a graph names, made where there is none.
+
+    Args:
+      graph: What will be executed, elsewhere or later.
+      root: The folder of runs.
+      name: The experiment's name.
+      request: Where the user wants it to go.
+
+    Raises:
+      RunError: There is no such run, or the directory cannot be written.
+    """
+    existing = _existing(Path(root), name, graph, request)
+    if existing is not None:
+        return existing
+    id, source = _new_id(Path(root), name, graph), read_source(request.packages)
+    return RunDirectory.create(root, name, id, configuration=configuration(graph), source=source)
 
 
 @contextlib.contextmanager
@@ -106,13 +144,19 @@ def _open(
             id,
             configuration=configuration(graph),
             source=read_source(request.packages),
+            plan=_recorded(plan),
         )
         with directory.lock() as lock:
-            directory.write_plan(plan.to_dict())
             yield Opened(directory, is_new=True, notices=[*notices, *_taken_over(lock)])
         return
     with existing.lock() as lock:
         notices = _taken_over(lock)
+        if existing.read_plan() is None:  # it was reserved, and never begun
+            before_new()
+            existing.write_configuration(configuration(graph))
+            existing.write_plan(plan.to_dict())
+            yield Opened(existing, is_new=True, notices=notices)
+            return
         is_over = _check(existing, graph, plan, request, notices)
         yield Opened(existing, is_new=False, is_over=is_over, notices=notices)
 
@@ -134,6 +178,7 @@ def run_id(graph: Any) -> str:
 
 def _existing(root: Path, name: str, graph: Any, request: Request) -> RunDirectory | None:
     if request.directory is not None:
+        object_storage.bring_back(request.directory)
         is_there = (request.directory / "config.json").is_file()
         return RunDirectory(request.directory) if is_there else None
     if request.run is not None:
@@ -141,6 +186,7 @@ def _existing(root: Path, name: str, graph: Any, request: Request) -> RunDirecto
     if request.new:
         return None
     path = RunDirectory.locate(root, name, run_id(graph))
+    object_storage.bring_back(path)
     return RunDirectory(path) if (path / "config.json").is_file() else None
 
 
@@ -157,7 +203,7 @@ def _check(
     directory: RunDirectory, graph: Any, plan: Any, request: Request, notices: list[str]
 ) -> bool:
     """Return whether the run is over; complain, or add to `notices`, where the graphs differ."""
-    recorded = graphs.from_json(directory.read_config(), packages=request.packages)
+    recorded = _loaded(directory, request.packages)
     comparison = compare(recorded, graph)
     arrays = (directory.read_plan() or {}).get("arrays", {})
     notices += check_continuation(
@@ -173,9 +219,23 @@ def _check(
     if not is_over:
         if not graphs.equal(recorded, graph):
             directory.write_configuration(configuration(graph))
-        directory.write_plan(plan.to_dict())
+        directory.write_plan(_recorded(plan))
         directory.write_source(read_source(request.packages))
     return is_over
+
+
+def _recorded(plan: Any) -> dict[str, Any]:
+    """Return a plan as its run records it, with what it predicts."""
+    return {**plan.to_dict(), "predicted": predict(plan).to_dict()}
+
+
+def _loaded(directory: RunDirectory, packages: Sequence[str]) -> Any:
+    try:
+        return graphs.from_json(directory.read_config(), packages=packages)
+    except RecordError as error:
+        what = f"{directory.path} cannot be continued: its config.json cannot be loaded"
+        remedy = "restore that file, or begin a run of its own with --new"
+        raise RunError([Problem(what, remedy=remedy), *error.problems]) from error
 
 
 def _taken_over(lock: Lock) -> list[str]:

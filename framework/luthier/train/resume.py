@@ -20,6 +20,7 @@ HARMLESS = (
     "evaluations",
     "training.stop",
     "training.early_stopping",
+    "training.divergence",
 )
 """Paths below which a change leaves the updates as they are."""
 

@@ -13,17 +13,19 @@ import jax
 
 from luthier import graph as graphs
 from luthier import plan as plans
-from luthier.checkpoint import Provenance, Restoration, Store, require_space
+from luthier.checkpoint import Provenance, Restoration, Saves, open_checkpoints, require_space
+from luthier.data import left_out
 from luthier.errors import CheckpointError, LuthierError, Problem
 from luthier.parallel import distributed, format_bytes, hosts
 from luthier.program import WarmStart, materialize
 from luthier.program.program import Leaves
 from luthier.records import Recorder, RunDirectory, events
 from luthier.train.feed import Fed, Feed
+from luthier.train.guarding import Watch
 from luthier.train.interrupt import INTERRUPTED, StopSignals, Watcher
 from luthier.train.loop import Loop, OwnSlot, Position, Rates, Slot
 from luthier.train.opening import Opened, Request, open_run, run_id
-from luthier.train.processes import Agreeing, check_devices, check_same
+from luthier.train.processes import HOSTS_FILE, Agreeing, Times, check_devices, check_same
 from luthier.train.profile import ProfiledSteps, Profiler
 from luthier.train.results import FINISHED, Result
 from luthier.train.showing import check_shows
@@ -38,6 +40,7 @@ def run(
     new: bool = False,
     extend: bool = False,
     profile: str | None = None,
+    operative_gin: bool = False,
     packages: Sequence[str] = (),
     command: str = "",
 ) -> Result:
@@ -50,6 +53,7 @@ def run(
       new: Start a run of its own, although the graph has one already.
       extend: Go on with schedules that a changed number of steps reshapes.
       profile: Steps to trace, as `steps=10:15`.
+      operative_gin: Keep the graph, which is all that is used, as gin with the run.
       packages: The user's modules that a recorded graph may name.
       command: The command that resumes the run, for messages; empty in a notebook.
 
@@ -60,6 +64,7 @@ def run(
       BadInput: The graph cannot be run; nothing was written.
       TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
     """
+    request = Request(run, new, extend, packages, gin=graphs.to_gin(graph) if operative_gin else "")
     steps = None if profile is None else ProfiledSteps.parse(profile)
     with distributed.together():
         graphs.validate(graph, packages)
@@ -67,7 +72,7 @@ def run(
     check_devices()
     with distributed.together():
         plan = plans.make(graph, hosts.devices() if devices is None else devices)
-    request = Request(run, new, extend, packages)
+        plans.require_fit(plan)
     slot = OwnSlot(plan.program)
     training = session(
         graph, plan, slot, request, StopSignals(), profile=steps, extend=extend, command=command
@@ -123,6 +128,7 @@ def session(
                 slot,
                 opened,
                 watcher,
+                asked=request.asked,
                 profile=profile,
                 extend=extend,
                 command=command,
@@ -160,6 +166,7 @@ def _train(
     opened: Opened,
     watcher: Watcher,
     *,
+    asked: float,
     profile: ProfiledSteps | None,
     extend: bool,
     command: str,
@@ -171,9 +178,12 @@ def _train(
         last, damage = (None, []) if store is None else _newest_whole(store)
         if damage and last is None:
             raise CheckpointError(map(Problem, damage))
-        agreeing = Agreeing(lambda: watcher.requested) if distributed.is_several() else None
+        agreeing = None
+        if distributed.is_several():
+            times = stack.enter_context(contextlib.closing(Times(directory.path / HOSTS_FILE)))
+            agreeing = Agreeing(lambda: watcher.requested, times)
         feed = stack.enter_context(contextlib.closing(_feed(plan, agreeing)))
-        values, start = plan.program.values(), time.perf_counter()
+        values = plan.program.values()
         source = store if last is not None else None
         first = warm.open() if source is None else None
         leaves = materialize(
@@ -190,33 +200,46 @@ def _train(
             recorder = stack.enter_context(experiment.records.open(directory))
         else:
             recorder = stack.enter_context(Recorder())
-        recorder.goodput.add("init", time.perf_counter() - start)
+        recorder.goodput.add("init", time.perf_counter() - asked)
         position = _position(store, last, experiment, extend)
+        if agreeing is not None:
+            agreeing.times.begin(position.progress.steps, recorder.report)
         recorder.emit(_header(plan, opened, position, restored))
         changed = store.notices(last) if store is not None and last is not None else []
         fallback = [f"{problem}; going on from step {last}" for problem in damage]
-        for notice in [*opened.notices, *fallback, *changed]:
+        for notice in [*opened.notices, *fallback, *changed, *left_out(experiment.data)]:
             recorder.notice(notice)
+        again = _again(command, directory, plan.program.graph)
+        batches = (lambda: 0) if agreeing is None else (lambda: agreeing.batches)
+        watch = Watch(experiment.records.watchdog, directory.path, again, batches)
+        measured = plans.Measured()
         loop = Loop(
             plan,
             values,
             slot,
             position,
             feed,
-            emit=recorder.emit,
+            emit=measured.watching(recorder.emit),
             save=_saver(plan, store, feed, recorder),
             rates=_rates(plan),
             profiler=Profiler(profile, directory.path / "profile"),
+            goodput=recorder.goodput,
+            beat=watch.beat,
         )
-        status = yield from _run_loop(loop, recorder, watcher)
-        if store is not None:
-            store.wait()
-            _tell_committed(store, recorder)
+        with watch:
+            status = yield from _run_loop(loop, recorder, watcher)
+            if store is not None:
+                with recorder.goodput.span("save"):
+                    store.wait()
+                    if status == FINISHED:
+                        store.discard_fast()
+                _tell_committed(store, recorder)
+        _compare(loop, directory, recorder, measured)
         result = _end(loop, opened, recorder, status, command, watcher.samples)
         return dataclasses.replace(result, restored=restored.table)
 
 
-def _newest_whole(store: Store) -> tuple[int | None, list[str]]:
+def _newest_whole(store: Saves) -> tuple[int | None, list[str]]:
     """Return the step to go on from, and what is wrong with later ones, as the primary sees it."""
 
     def look() -> tuple[int | None, list[str]]:
@@ -253,7 +276,7 @@ def _record_restored(directory: RunDirectory, restoration: Restoration | None) -
 def _run_loop(loop: Loop, recorder: Recorder, watcher: Watcher) -> Generator[Fed, jax.Array, str]:
     """Run the loop while it is watched; record a failure before it goes on."""
     try:
-        with watcher, recorder.goodput.span("train"):
+        with watcher, recorder.goodput.span("step"):
             return (yield from loop.steps(watcher))
     except KeyboardInterrupt:
         step = loop.position.progress.steps
@@ -266,6 +289,22 @@ def _run_loop(loop: Loop, recorder: Recorder, watcher: Watcher) -> Generator[Fed
         if error is raised:
             raise
         raise error from raised
+
+
+def _compare(
+    loop: Loop, directory: RunDirectory, recorder: Recorder, measured: plans.Measured
+) -> None:
+    """Tell and record what was predicted beside what was measured, where steps were taken."""
+    program = loop.plan.program
+    compiled = program.compile_step() if isinstance(loop.slot, OwnSlot) else None
+    found = measured.to_dict(compiled)
+    if not found:
+        return
+    prediction = plans.predict(loop.plan)
+    num_sharing = plans.sharing(list(program.mesh.devices.flat))
+    recorder.notice(f"plan: {plans.comparison(prediction, found, num_sharing)}")
+    if hosts.is_primary():
+        directory.write_plan({**(directory.read_plan() or {}), "measured": found})
 
 
 def _end(
@@ -369,19 +408,16 @@ def _feed(plan: Any, agreeing: Agreeing | None = None) -> Feed:
 
 
 @contextlib.contextmanager
-def _open_store(plan: Any, directory: Any) -> Iterator[Store | None]:
+def _open_store(plan: Any, directory: Any) -> Iterator[Saves | None]:
     checkpoints = plan.program.experiment.checkpoints
     if checkpoints is None:
         yield None
         return
-    store = Store(directory.checkpoints_path, checkpoints)
-    try:
+    with open_checkpoints(directory.checkpoints_path, checkpoints) as store:
         yield store
-    finally:
-        store.close()
 
 
-def _position(store: Store | None, last: int | None, experiment: Any, extend: bool) -> Position:
+def _position(store: Saves | None, last: int | None, experiment: Any, extend: bool) -> Position:
     if store is None or last is None:
         return Position()
     position = Position.from_dict(store.read_extra(last)["position"])
@@ -390,20 +426,22 @@ def _position(store: Store | None, last: int | None, experiment: Any, extend: bo
     return position
 
 
-def _saver(plan: Any, store: Store | None, feed: Feed, recorder: Recorder) -> Any:
-    def save(step: int, leaves: Leaves, position: Position, metrics: Mapping[str, float]) -> None:
+def _saver(plan: Any, store: Saves | None, feed: Feed, recorder: Recorder) -> Any:
+    def save(
+        step: int, leaves: Leaves, position: Position, metrics: Mapping[str, float], **tier: bool
+    ) -> None:
         if store is None:
             return
         with recorder.goodput.span("save"):
             recorder.flush()
             extra = {"position": position.to_dict()}
-            store.save(step, plan.program.named(leaves), feed, extra, metrics)
+            store.save(step, plan.program.named(leaves), feed, extra, metrics, **tier)
         _tell_committed(store, recorder)
 
     return save
 
 
-def _tell_committed(store: Store, recorder: Recorder) -> None:
+def _tell_committed(store: Saves, recorder: Recorder) -> None:
     for step in store.committed():
         recorder.emit(events.Saved(step))
 
@@ -440,6 +478,7 @@ def _header(plan: Any, opened: Opened, position: Position, restored: _Restored) 
         notes={
             "trained": _trained(plan),
             "state": format_bytes(plan.state_bytes),
+            "plan": str(plans.predict(plan)),
             "restored": restored.summary,
         },
     )

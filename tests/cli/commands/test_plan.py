@@ -1,14 +1,20 @@
 import io
 import json
+import re
+import shlex
+from pathlib import Path
 
 import jax
 import pytest
 
 from luthier.cli import main
 from luthier.cli.commands import plan
+from luthier.plan import targets
 from luthier.plan.targets import topologies
 
 TINY = "trials.tiny"
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "framework" / "luthier" / "pages" / "plan.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +30,44 @@ def test_shapes_are_told_in_this_process(capsys):
     assert out.startswith("tiny on v5e-4: 4 x TPU v5 lite\n")
     assert "fits: needs " in out
     assert "embedding.table" in out
+
+
+CHIP = (
+    "luthier.plan.GpuChip(name='h20', device_kind='NVIDIA H20', memory_bytes=102625181696, "
+    "memory_bandwidth=4.0e12, peak_flops={'bfloat16': 148e12, 'float32': 44e12}, "
+    "link_bandwidth=450e9, network_bandwidth=50e9, source='data sheet', usable=0.5, "
+    "compute_capability=(9, 0), num_cores=78, fpus_per_core=128, "
+    "shared_memory_per_core=233472, l2_cache_bytes=62914560, clock_ghz=1.98)"
+)
+
+
+def test_a_device_that_is_in_no_table_is_a_node(capsys):
+    slice = f"luthier.plan.GpuSlice(chip={CHIP}, devices_per_host=4)"
+    assert main.main(["plan", TINY, "--slice", slice, "--level", "shapes", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["subject"]["slice"] == "h20:4"
+    assert report["subject"]["devices"] == {"count": 4, "kind": "NVIDIA H20", "slices": 1}
+    assert report["memory"]["limit_bytes"] == 102_625_181_696 // 2
+    # Float32 by default is TF32 on a GPU; this one tells no such peak, so it is that of bfloat16.
+    seconds = report["flops"]["full"] / (4 * 148e12)
+    assert report["step"]["seconds_by_term"]["compute"] == pytest.approx(seconds, rel=1e-6)
+    wrong = slice.replace("usable=0.5", "usable=1.5")
+    assert main.main(["plan", TINY, "--slice", wrong, "--level", "shapes"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("luthier: chip.usable: 1.5 is out of range [set by --slice")
+    assert "GpuChip needs 0 < usable <= 1" in line
+
+
+@pytest.mark.slow
+def test_a_device_that_is_in_no_table_is_compiled_for(capsys):
+    told = topologies.missing_compiler(targets.read("h100:4"))
+    if told:
+        pytest.skip(told)
+    slice = f"luthier.plan.GpuSlice(chip={CHIP}, devices_per_host=4)"
+    assert main.main(["plan", TINY, "--slice", slice, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["subject"]["level"], report["fits"]) == ("compile", True)
+    assert report["step"]["seconds_by_term"]["memory"] > 0
 
 
 def test_without_the_compiler_one_line_says_so(capsys, monkeypatch):
@@ -87,3 +131,12 @@ def test_progress_tells_the_time_that_is_left(monkeypatch):
         progress.tell({"phase": "shapes", "seconds_left": None})
         assert progress.line() == "shapes"
     assert shown.getvalue().endswith("\r\x1b[K")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", re.findall(r"^    luthier (plan .*)$", PAGE, re.MULTILINE))
+def test_every_command_of_the_page_works(command, monkeypatch, tmp_path):
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main.main(shlex.split(command)) == 0

@@ -17,6 +17,16 @@ def test_paths_with_their_values(indexed):
     assert found["training.stop"] == ("None", ("None",))
 
 
+def test_constants_by_name(project):
+    file = project / "configs" / "toy.py"
+    text = file.read_text().replace(
+        "import fiddle as fdl\n", "import fiddle as fdl\nfrom luthier.graph import value\n"
+    )
+    file.write_text(text.replace("steps=3", 'steps=value(3, name="steps")'))
+    building.build("configs.toy")
+    assert entries("constant") == {"steps": ("3", ())}
+
+
 def test_classes_and_fiddlers(indexed):
     assert entries("class", "Constant") == {"Constant": (".", ()), "Constant.value": ("", ())}
     assert entries("class", "adamw.learning_rate") == {"adamw.learning_rate": (".", ())}

@@ -85,6 +85,48 @@ def test_paths_without_a_value_and_flags_of_fiddle(indexed):
     assert words("train --exp configs.toy training.acc") == ["training.accumulation="]
 
 
+@pytest.fixture
+def files(indexed):
+    """Gin files and a ConfigDict in the project."""
+    (indexed / "sub").mkdir()
+    (indexed / "sub" / "more.gin").write_text("include 'rest.gin'\nWIDTH = 3\nMlp.dim = %WIDTH\n")
+    (indexed / "sub" / "rest.gin").write_text("s/RATE=0.1\n")
+    (indexed / "a.gin").write_text("include 'sub/more.gin'\nDEPTH = 2\n")
+    (indexed / "vit.py").write_text("""
+def get_config(arg):
+    config = config_dict.ConfigDict({"name": "a", "model": dict(width=3)})
+    config.optimizer = ConfigDict(dict(lr=0.1))
+    config.optimizer.b2 = 0.9
+""")
+    return indexed
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("--gin_file ", ["a.gin", "configs/", "runs/", "sub/"]),
+        ("--gin_file=sub/m", ["--gin_file=sub/more.gin"]),
+        ("--gin_search_paths s", ["sub/"]),
+        ("--config_dict v", ["vit.py"]),
+        ("--gin_file a.gin gin:", ["gin:DEPTH=", "gin:WIDTH=", "gin:s/RATE="]),
+        ("gin_file:sub/more.gin gin:W", ["gin:WIDTH="]),
+        ("--gin_file=absent.gin gin:", []),
+        (
+            "--config_dict vit.py:16 config_dict:mo",
+            ["config_dict:model.width=", "config_dict:model="],
+        ),
+        (
+            "--config_dict=vit.py config_dict:optimizer.",
+            ["config_dict:optimizer.b2=", "config_dict:optimizer.lr="],
+        ),
+        ("config_dict:vi", ["config_dict:vit.py"]),
+        ("gi", ["gin:"]),
+    ],
+)
+def test_names_of_gin_and_config_dicts(files, typed, expected):
+    assert sorted(words(f"train configs.toy {typed}")) == expected
+
+
 def test_the_index_is_begun_where_it_is_missing_or_stale(project, started):
     assert words("train configs.toy opt") == []
     assert started == ["configs.toy"]

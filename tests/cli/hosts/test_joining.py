@@ -16,7 +16,7 @@ def calls(monkeypatch, tmp_path):
     found = []
     monkeypatch.setenv("LUTHIER_NOTES", str(tmp_path / "notes.json"))
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.1:1")
-    monkeypatch.setattr(distributed, "join", found.append)
+    monkeypatch.setattr(distributed, "join", lambda who, facts: found.append((who, *facts)))
     monkeypatch.setattr(distributed, "farewell", found.append)
     monkeypatch.setattr(jax.distributed, "shutdown", lambda: found.append("left"))
     return found
@@ -26,7 +26,9 @@ def test_it_joins_tells_its_parent_and_leaves(calls, tmp_path):
     stdout = sys.stdout
     with joined(Process({"num_processes": 2, "process_id": 0})):
         assert sys.stdout is stdout
-    assert calls == [distributed.Membership("10.0.0.1:1", 2, 0), "left"]
+    (who, *facts), left = calls
+    assert (who, left) == (distributed.Membership("10.0.0.1:1", 2, 0), "left")
+    assert {"the version of jax", "the version of Python", "the source of luthier"} <= set(facts)
     assert json.loads((tmp_path / "notes.json").read_text()) == {"process": 0, "processes": 1}
 
 

@@ -36,6 +36,14 @@ def test_what_is_detected_is_left_open():
     assert _read("--distributed") == [options.Process()]
 
 
+def test_how_long_the_others_are_waited_for():
+    own = {"join_seconds": 300}
+    assert _read("--distributed", "--join-seconds", "300") == [options.Process(own)]
+    words = ("--coordinator", "n1:8476", "--num-processes", "2", "--process-id", "1")
+    (process,) = _read(*words, "--join-seconds", "300")
+    assert process.membership["join_seconds"] == 300
+
+
 def test_processes_of_one_machine_share_its_devices():
     first, second = _read("--processes", "2", "--devices", "cpu:8")
     assert (first.devices, second.devices) == ("cpu:4", "cpu:4")

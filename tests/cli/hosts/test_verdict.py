@@ -111,3 +111,19 @@ def test_an_abort_beside_a_kill_is_what_came_of_it(end):
     found = judge([end(0, -6, "terminate called: Gloo all-reduce failed\n"), end(1, -9)])
     assert found.lines(None) == ["process 1 of 2 ended (signal 9)"]
     assert judge([end(0, -6), end(1, None)]).lines(None) == ["process 0 of 2 ended (signal 6)"]
+
+
+def test_bad_input_of_one_is_the_cause_where_jax_ended_the_others_over_it(end, run):
+    full = "cannot write runs/metrics.jsonl: No space left on device; free space on that disk"
+    first = end(0, 2, f"luthier: {full}\n", **run)
+    for code in (-6, 1, None):
+        found = judge([first, end(1, code, NO_COORDINATOR, lost=f"process 0 of 2 ended: {full}")])
+        assert (found.code, found.lines(None)) == (2, [full])
+    assert judge([first, end(1, -9)]).code == 1
+
+
+def test_an_abort_gives_way_to_what_the_process_told_before(end):
+    told = "process 0 of 2 is stopped, or cannot be reached; stacks: runs/stacks"
+    found = judge([end(1, -6, "Fatal Python error: Aborted\n", lost=told)])
+    assert found.reasons == [told]
+    assert judge([end(1, -6)]).reasons == ["process 1 of 2 ended (signal 6)"]

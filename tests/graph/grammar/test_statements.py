@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.graph.grammar.statements import parse_statement
+from luthier.graph.grammar.statements import pair, parse_statement
 from luthier.graph.grammar.unreadable import Unreadable
 
 
@@ -63,3 +63,12 @@ def test_what_is_no_statement(text, message):
     with pytest.raises(Unreadable) as caught:
         parse_statement(text)
     assert message in str(caught.value)
+
+
+def test_pairs_are_about_what_words_are_about():
+    made = pair("tag:Rate", [1])
+    assert (made.selector, made.target, made.value, made.has_value) == ("tag", "Rate", [1], True)
+    assert pair("a.b", None).selector == "path"
+    assert pair("", None) == pair("", None)
+    with pytest.raises(Unreadable, match="the path is missing"):
+        pair("any:", 1)

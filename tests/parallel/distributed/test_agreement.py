@@ -1,7 +1,14 @@
 import pytest
 
 from luthier.errors import BadInput, DataError, Problem
-from luthier.parallel.distributed import agree, decided, differences, together
+from luthier.parallel.distributed import (
+    ProcessLost,
+    agree,
+    agreement,
+    decided,
+    differences,
+    together,
+)
 
 REMEDY = "start all hosts with the same command, source and versions"
 
@@ -29,6 +36,14 @@ def test_all_processes_refuse_what_one_has_of_its_own(processes):
         assert isinstance(error, BadInput)
         assert str(error) == f"process 1 of 2 differs in a: 1, where process 0 has 0; {REMEDY}"
     agree({"alone": "whatever"})
+
+
+def test_nobody_waits_for_ever_for_a_process_that_is_not_ready(processes, monkeypatch):
+    monkeypatch.setattr(agreement, "AGREE_SECONDS", 0.05)
+    found = processes(3, lambda index: None if index == 1 else agree({"a": "1"}))
+    assert isinstance(found[0], ProcessLost)
+    assert str(found[0]) == "process 1 of 3 is not ready 0 s after process 0"
+    assert str(found[2]) == "process 0 of 3 is not ready 0 s after process 2"
 
 
 def test_bad_input_of_one_process_ends_all(processes):

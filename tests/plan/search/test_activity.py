@@ -2,7 +2,8 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from luthier.plan.search.activity import BATCH, follow
+from luthier.plan.search.activity import follow
+from luthier.plan.search.labels import BATCH, Manual
 from luthier.plan.search.model import Layout, peak, residual_bytes
 
 B, D, F, L = 16, 8, 32, 3
@@ -56,6 +57,52 @@ def test_parameters_are_gathered_and_gradients_summed():
     assert {e.times for e in exchanges} == {L}
     assert [e for e in exchanges if e.over == (BATCH,)]
     assert [e for e in exchanges if e.over == ("mlp",)]
+
+
+def test_parts_in_a_shard_map_are_counted_as_a_whole():
+    mesh = jax.make_mesh((4,), ("sequence",), axis_types=(jax.sharding.AxisType.Auto,))
+    along = jax.sharding.PartitionSpec(None, "sequence")
+
+    def scores(x):
+        products = lambda x: jnp.einsum("bld,bsd->bls", x, x)
+        return jax.shard_map(products, mesh=mesh, in_specs=along, out_specs=along)(x)
+
+    manual = Manual({"batch": ("data",), "length": ("sequence",)}, {"data": 1, "sequence": 4})
+    jaxpr = jax.make_jaxpr(scores)(jax.ShapeDtypeStruct((2, 16, D), "float32"))
+    activity = follow(jaxpr, [(BATCH, "length", None)], [False], manual)
+    layout = Layout({"data": 1, "sequence": 4}, {}, manual.table)
+    assert peak(activity, layout) == 2 * 4 * 4 * 4  # four queries see four keys of their own place
+
+
+def test_one_side_of_a_branch_counts():
+    def either(x, is_large):
+        wide = lambda x: jnp.sum((x @ x.T) @ x)
+        return jax.lax.cond(is_large, wide, lambda x: jnp.sum(x), x)
+
+    given = jax.ShapeDtypeStruct((64, D), "float32"), jax.ShapeDtypeStruct((), "bool")
+    activity = follow(jax.make_jaxpr(either)(*given), [(BATCH, None), ()], [False, False])
+    assert 64 * 64 * 4 < peak(activity, ONE) < 1.3 * 64 * 64 * 4
+
+
+def test_what_is_read_by_element_has_the_axes_of_what_comes_of_it():
+    def masked(x, noise):
+        return jnp.where(noise @ jnp.ones((4, F)) > 0, x @ jnp.ones((D, F)), 0.0)
+
+    given = jax.ShapeDtypeStruct((B, D), "float32"), jax.ShapeDtypeStruct((B, 4), "float32")
+    activity = follow(jax.make_jaxpr(masked)(*given), [(BATCH, None), (None, None)], [False] * 2)
+    assert {buffer.labels for buffer in activity.buffers} == {(BATCH, None)}
+
+
+def test_sums_of_gradients_are_whole_before_they_are_shared_out():
+    passing = [b for step in gradient(jax.checkpoint).steps for i in step.inner for b in inner(i)]
+    assert {(b.size, b.labels) for b in passing} == {
+        (D * F * 4, ("embed", "mlp")),
+        (D * F * 4, ("mlp", "embed")),
+    }
+
+
+def inner(activity):
+    return [buffer for step in activity.steps for buffer in step.passing]
 
 
 def test_what_nothing_reads_has_no_memory():

@@ -3,7 +3,14 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.plan.planning import checked_program
-from luthier.plan.search.candidates import Remat, can_change, candidates, changed, remats
+from luthier.plan.search.candidates import (
+    Remat,
+    can_change,
+    candidates,
+    changed,
+    in_chunks,
+    remats,
+)
 
 WIDE = ["training.global_batch_size=16", "parallelism.mesh.fsdp=2"]
 
@@ -26,6 +33,10 @@ def test_policies_are_those_the_experiment_does_not_have(graph):
     )
     found = remats(full)
     assert [policy.name for policy in found] == ["", "NoRemat", "SaveProjections"]
+    named = remats(full, ["mlp_up", "query", "attention_context"])[3:]
+    names = [["query", "attention_context", "mlp_up"], ["query", "attention_context"]]
+    assert [p.name for p in named[:2]] == [f"SaveNamed({', '.join(n)})" for n in names]
+    assert all(can_change(full, policy) for policy in named)
     assert found[1].overrides == ("model.stack.remat=luthier.layers.NoRemat()",)
     assert all(can_change(full, policy) for policy in found)
     assert not can_change(graph, Remat("x", ("model.no_such_path=1",)))
@@ -50,3 +61,10 @@ def test_what_cannot_be_divided_is_no_candidate(graph, program):
     assert {c.sizes["tensor"] for c in found} == {1, 2}  # two heads for keys and values
     shards = {c.sizes["data"] * c.sizes["fsdp"] * c.accumulation for c in found}
     assert all(16 % number == 0 for number in shards)
+
+
+def test_logits_may_be_computed_in_chunks(graph, program):
+    (found,) = in_chunks(graph, program, [Remat("", ())])
+    assert found.overrides == ("task.chunking=luthier.losses.Chunked(length=32)",)
+    chunked = graphs.apply(graph, list(found.overrides))
+    assert in_chunks(chunked, checked_program(chunked, jax.devices()[:8]), [found]) == []

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from luthier.plan.search.labels import contracted, out_labels, reshaped
+from luthier.plan.search.labels import Manual, contracted, out_labels, reshaped, spread_back
 
 B, L, D, H = "batch", "length", "embed", "heads"
 
@@ -57,3 +57,38 @@ def test_a_product_tells_what_it_sums_over():
     equation, found = labels_of(sum_over_rows, [(4, 8), (4, 6)], [(B, D), (B, H)])
     assert contracted(equation, [(B, D), (B, H)]) == (B,)
     assert found == [(D, H)]
+
+
+TABLE = {"batch": ("stage", "data", "fsdp"), "length": ("sequence",), "experts": ("expert",)}
+SIZES = {"stage": 2, "data": 1, "fsdp": 4, "sequence": 2, "expert": 8}
+
+
+def test_mesh_axes_tell_logical_axes():
+    manual = Manual(TABLE, SIZES)
+    spec = jax.sharding.PartitionSpec
+    assert manual.constrained(spec("sequence", ("stage", "fsdp")), (None, None)) == (L, B)
+    assert manual.constrained(spec(None, "expert"), (L, None)) == (None, "experts")
+    open_ = spec(spec.UNCONSTRAINED, None)
+    assert manual.constrained(open_, (L, D)) == (L, D)
+    assert manual.placed(spec("sequence"), (B, None)) == (B, None)  # what is known stays
+    assert manual.placed(spec(None, "stage"), (None, None)) == (None, "layers")
+
+
+def test_a_part_makes_the_whole_as_often_as_there_are_places():
+    manual = Manual(TABLE, SIZES)
+    assert manual.places((B, L)) == 1
+    inside = manual.within({"manual_axes": frozenset({"stage", "sequence"})})
+    assert inside.places((B, L)) == 4
+    assert inside.places((None, L)) == 2
+
+
+def test_axes_spread_back_by_element_and_by_view():
+    function = lambda x, y: jnp.exp(x.reshape(4, 2, 3)).transpose(1, 0, 2) + y
+    avals = [jax.ShapeDtypeStruct(s, jnp.float32) for s in [(4, 6), (2, 4, 3)]]
+    jaxpr = jax.make_jaxpr(function)(*avals).jaxpr
+    labels = {v: (None,) * len(v.aval.shape) for e in jaxpr.eqns for v in (*e.invars, *e.outvars)}
+    labels[jaxpr.outvars[0]] = (H, B, None)
+    known = {}
+    spread_back(jaxpr.eqns, labels, known)
+    assert known[jaxpr.invars[0]] == (B, H)
+    assert known[jaxpr.invars[1]] == (H, B, None)

@@ -1,16 +1,23 @@
+import dataclasses
+import re
+
 import jax
 import pytest
 
 from luthier import graph as graphs
 from luthier.plan.planning import checked_program
+from luthier.plan.search.candidates import STORAGES, Candidate, Remat
 from luthier.plan.search.model import layout_of
 from luthier.plan.search.search import (
-    MARGIN,
+    Estimate,
     batch_bytes,
     estimates,
+    find,
     proposals,
     state_bytes,
+    stored_otherwise,
 )
+from luthier.plan.search.tracing import trace
 from luthier.plan.targets import CHIPS
 
 
@@ -37,10 +44,10 @@ def test_layouts_are_ranked_by_their_cost(found):
 
 def test_proposals_fit_with_a_margin_and_change_something(found):
     needs = sorted(e.needed_bytes for e in found)
-    limit = int(needs[len(needs) // 4] / MARGIN) + 1
-    rows = proposals(found, limit, count=3)
+    room = needs[len(needs) // 4]
+    rows = proposals(found, room, count=3)
     assert len(rows) == 3
-    assert all(row["overrides"] and row["needed_bytes"] <= MARGIN * limit for row in rows)
+    assert all(row["overrides"] and row["needed_bytes"] <= room for row in rows)
     assert not any(row["is_compiled"] for row in rows)
     assert proposals(found, 1) == []
 
@@ -50,3 +57,43 @@ def test_the_state_is_counted_as_it_is_laid_out(program):
     batch = sum(e.size * e.dtype.itemsize for e in program.batch.values()) // 8
     assert state_bytes(program, layout_of(program)) == held
     assert batch_bytes(program, layout_of(program)) == batch
+
+
+def estimate(needed, seconds, *overrides):
+    return Estimate(Candidate({}, Remat("", ()), 1, overrides), needed, seconds, seconds)
+
+
+def test_better_layouts_come_first_by_turns_the_fastest_and_the_smallest():
+    own = estimate(100, 1.0)
+    found = [
+        own,
+        estimate(300, 0.8, "fast"),
+        estimate(90, 0.97, "both"),
+        estimate(80, 0.99, "small"),
+        estimate(95, 0.99, "beaten"),
+        estimate(50, 2.0, "tiny"),
+    ]
+    rows = proposals(found, None, 6, own)
+    assert [row["overrides"] for row in rows] == [["small"], ["both"], ["fast"], ["tiny"]]
+
+
+def test_where_nothing_fits_it_is_told_why_and_what_else_would_do(graph, program):
+    make = lambda changed: checked_program(changed, jax.devices()[:8])
+    chip = dataclasses.replace(CHIPS["v5e"], memory_bytes=2**20, usable=1.0)
+    known = (graph, program, chip, 8, make, trace(program))
+    rows, notes = find(*known, 2**20, 3, False)
+    assert rows == []
+    assert len(notes) == 1
+    start = "no layout fits 8 devices: the state takes "
+    assert re.fullmatch(start + r".* on each, and the least of all layouts [\d.]+ MiB.*", notes[0])
+    rows, notes = find(*known, 2**40, 3, False)
+    assert (len(rows), notes) == (3, [])
+
+
+def test_a_state_that_takes_less_is_the_last_resort(graph):
+    make = lambda changed: checked_program(changed, jax.devices()[:8])
+    stored = list(stored_otherwise(graph, CHIPS["v5e"], 8, make))
+    assert [storage for storage, _ in stored] == list(STORAGES)
+    least = [min(e.needed_bytes for e in rows) for _, rows in stored]
+    assert least[0] > least[2]
+    assert all(e.candidate.overrides[0].startswith("fiddler:") for _, rows in stored for e in rows)

@@ -18,7 +18,8 @@ def test_the_experiment_the_versions_and_the_source_are_compared(told, tiny, tmp
     graph = tiny(tmp_path)
     check_same(graph, ["configs"])
     (found,) = told
-    assert found["the experiment"] == graphs.fingerprint(graph, kind="record")[:12]
+    hashes = [graphs.fingerprint(graph, kind=kind)[:12] for kind in ("record", "program")]
+    assert found["the experiment"] == "{} (program {})".format(*hashes)
     assert {"the version of jax", "the version of luthier", "the version of Python"} <= set(found)
     assert {"the source of luthier", "the source of configs"} <= set(found)
     check_same(graphs.apply(graph, ["checkpoints.every.count=6"]))
@@ -32,6 +33,6 @@ def test_devices_are_compared(told):
 
 def test_one_process_has_nothing_to_compare(monkeypatch):
     monkeypatch.setattr(distributed, "agree", lambda facts: pytest.fail("compared"))
-    monkeypatch.setattr(facts, "read_source", lambda packages: pytest.fail("read"))
+    monkeypatch.setattr(facts, "read_facts", lambda packages: pytest.fail("read"))
     check_same(None)
     check_devices()

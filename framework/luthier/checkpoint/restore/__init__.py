@@ -1,14 +1,20 @@
 """Warm starts: where first parameters come from, by rules, with provenance."""
 
 from luthier.checkpoint.restore.foreign_weights import Safetensors
+from luthier.checkpoint.restore.origins import T5X, BigVision, MaxText
 from luthier.checkpoint.restore.other_run import FromRun
+from luthier.checkpoint.restore.pax import Pax
 from luthier.checkpoint.restore.restoration import Provenance, Restoration
 from luthier.checkpoint.restore.rules import Init, Rule, Skip, Take
 from luthier.checkpoint.restore.source import Restore, Target
 
 __all__ = [
+    "T5X",
+    "BigVision",
     "FromRun",
     "Init",
+    "MaxText",
+    "Pax",
     "Provenance",
     "Restoration",
     "Restore",

@@ -15,6 +15,7 @@ from luthier.checkpoint.foreign import families
 from luthier.checkpoint.foreign.family import Family, Resolved, View
 from luthier.checkpoint.foreign.layers import Cycles, Slot
 from luthier.checkpoint.foreign.layout import Fetch, Index
+from luthier.checkpoint.foreign.origins import Arrays
 from luthier.checkpoint.foreign.tensors import Tensors, read_config
 from luthier.checkpoint.foreign.tokenizer_files import tokenizer_files
 from luthier.checkpoint.foreign.writing import PLAIN
@@ -57,7 +58,7 @@ class Safetensors(Restore):
         """Open the files. Raises as `Restore.open`."""
         with Tensors(self.directory) as tensors:
             family = self._family(tensors)
-            yield _Plain(tensors) if family is None else _Foreign(tensors, family)
+            yield _Plain(tensors) if family is None else OfFamily(tensors, family)
 
     def _family(self, tensors: Tensors) -> Family | None:
         if isinstance(self.family, Family):
@@ -97,10 +98,15 @@ class _Plain(Opened):
         return named.find(there, self._tensors.read, wanted, str(self._tensors.path))
 
 
-class _Foreign(Opened):
-    """Safetensors of a family."""
+class OfFamily(Opened):
+    """Weights of a family, by their names there.
 
-    def __init__(self, tensors: Tensors, family: Family):
+    Args:
+      tensors: The weights.
+      family: The map from their names to ours.
+    """
+
+    def __init__(self, tensors: Tensors | Arrays, family: Family):
         self._tensors, self._family = tensors, family
         config = read_config(tensors.path) or {}
         self._is_tied = config.get("tie_word_embeddings", family.is_tied)
@@ -110,17 +116,21 @@ class _Foreign(Opened):
 
     @property
     def title(self) -> str:
+        """Their place, and the family."""
         return f"{self._tensors.path} ({self._family.name})"
 
     @property
     def notes(self) -> Mapping[str, str]:
+        """The files of the tokenizer that lie beside them."""
         return _notes(self._tensors)
 
     @property
     def tokenizer(self) -> pathlib.Path:
+        """The folder that they are in."""
         return self._tensors.path
 
     def find(self, wanted: Wanted) -> Found:
+        """Look for the tensors of the parameters; tell what is missing, left over or misshapen."""
         model = {**wanted.initialized, **wanted.skipped, **wanted.taken}
         cycles = Cycles.find({source: target.stacked for source, target in model.values()})
         layers = {
@@ -262,6 +272,6 @@ def _read(view: View, fetch: Fetch, limits: Mapping[str, int], index: Index) -> 
     return view.layout.read(fetch, view.shape, index, limits)
 
 
-def _notes(tensors: Tensors) -> dict[str, str]:
+def _notes(tensors: Tensors | Arrays) -> dict[str, str]:
     files = tokenizer_files(tensors.path)
     return {"tokenizer": ", ".join(map(str, files))} if files else {}

@@ -17,6 +17,7 @@ from typing import Any
 from luthier.cli import arguments as words
 from luthier.cli import experiments, project
 from luthier.cli.arguments import Problems
+from luthier.cli.commands import launch
 from luthier.errors import EXIT_DONE, EXIT_INTERRUPTED, BadInput, Problem
 
 FORMS = ("overrides", "python", "json")
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="NAME", help="of the study's folder in studies/")
     parser.add_argument("--slices", type=words.positive, metavar="N", help="trials at a time")
     parser.add_argument("--devices", metavar="KIND[:N]", help="cpu:8, gpu:4; cut into the slices")
+    launch.add_engine(parser)
     parser.add_argument("--resume", metavar="DIR", help="go on with a study")
     parser.add_argument("--as", dest="form", choices=FORMS, help="for best: what to print")
     parser.add_argument("--all", action="store_true", help="for show: list all trials")
@@ -90,6 +92,8 @@ def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) ->
     if graph is None and directory is not None:
         changes = _shortcuts(arguments) + arguments.words
         graph = graphs.apply(directory.read_study(), changes) if changes else None
+        if arguments.on:
+            graph = launch.with_engine(graph or directory.read_study(), arguments.on)
     described = directory.read_study() if graph is None and directory is not None else graph
     facts = mirror.describe(studies.build(described))
     limits = (facts["name"], facts["metrics"], facts["directions"], facts["trials"])
@@ -136,6 +140,8 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
         with problems.collected():
             graph = _wrap(arguments, graph, packages)
         problems.raise_any()
+    with problems.collected():
+        graph = launch.with_engine(graph, arguments.on)
     changes = _shortcuts(arguments)
     with problems.collected():
         graph = graphs.apply(graph, changes, "option") if changes else graph

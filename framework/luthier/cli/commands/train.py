@@ -14,6 +14,7 @@ from typing import Any
 
 from luthier.cli import experiments, references, reruns
 from luthier.cli.arguments import Problems
+from luthier.cli.commands import launch
 from luthier.cli.hosts import joining, options, parent
 from luthier.errors import EXIT_DONE, Problem
 
@@ -34,8 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--wandb", choices=WANDB_MODES, help="where W&B records")
     parser.add_argument("--profile", metavar="steps=A:B", help="trace steps A to B - 1")
+    parser.add_argument(
+        "--operative-gin", action="store_true", help="keep the whole experiment as gin with the run"
+    )
     parser.add_argument("--dry-run", action="store_true", help="check and plan, train nothing")
+    parser.add_argument(
+        "--check-determinism", action="store_true", help="take steps twice and compare their bits"
+    )
     parser.add_argument("-y", "--yes", action="store_true", help="the same as --extend")
+    launch.add_engine(parser)
     options.add_arguments(parser)
 
 
@@ -57,6 +65,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if arguments.run and arguments.new:
         problems.add("--run continues a run and --new begins one", remedy="leave out one of them")
     child = options.of_child()
+    if arguments.on:
+        return launch.launch_training(arguments, arguments.on, problems)
     if child is None and (processes := options.read(arguments, problems)):
         problems.raise_any()
         return parent.supervise(processes, ["train", *arguments.argv])
@@ -89,6 +99,8 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
     run, new = _run_of_reference(arguments, graph, packages)
     if arguments.dry_run:
         return _dry_run(graph, hosts.devices())
+    if arguments.check_determinism:
+        return _check_determinism(graph, hosts.devices())
     from luthier import train
 
     result = train.run(
@@ -97,6 +109,7 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
         new=new,
         extend=arguments.extend or arguments.yes,
         profile=arguments.profile,
+        operative_gin=arguments.operative_gin,
         packages=packages,
         command=_resume_command(arguments.argv),
     )
@@ -158,8 +171,12 @@ def _resume_command(words: list[str]) -> str:
 def _dry_run(graph: Any, devices: list[Any]) -> int:
     from luthier import plan as plans
     from luthier.parallel import format_bytes
+    from luthier.program import WarmStart
 
     plan = plans.make(graph, devices)
+    plans.require_fit(plan)
+    with WarmStart(plan.program) as warm:
+        restored = warm.open()
     sizes = plan.program.sizes.items()
     mesh = ", ".join(f"{axis} {size}" for axis, size in sizes if size != 1)
     counts = {"trained": plan.trained_parameters, "active for each token": plan.active_parameters}
@@ -171,10 +188,20 @@ def _dry_run(graph: Any, devices: list[Any]) -> int:
         f"{plan.tokens_per_step:,} tokens and {plan.model_flops.full:.3g} model FLOPs a step",
         "bytes on each device: "
         + ", ".join(f"{kind} {format_bytes(size)}" for kind, size in plan.bytes_per_device.items()),
+        str(plans.predict(plan)),
         *map(str, plan.pipelines),
+        *([] if restored is None else restored.render().splitlines()),
         "nothing was trained, and nothing was written (--dry-run)",
     ]
     print("\n".join(lines))
+    return EXIT_DONE
+
+
+def _check_determinism(graph: Any, devices: list[Any]) -> int:
+    from luthier import plan as plans
+    from luthier.train.checks import check_repeatable
+
+    print(check_repeatable(plans.make(graph, devices)))
     return EXIT_DONE
 
 

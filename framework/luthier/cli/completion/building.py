@@ -55,14 +55,28 @@ def _own_files() -> Iterator[str]:
 
 def _paths(graphs: Any, graph: Any) -> Iterator[Entry]:
     from luthier.graph.paths import is_container
+    from luthier.graph.values import is_constant
 
     for place in graphs.walk(graph, unset=True):
+        called = place.value.__arguments__.get("name") if is_constant(place.value) else ""
+        if called:
+            yield Entry("constant", called, _constant(graphs, place.value))
         if is_container(place.value):
             below = LIST if isinstance(place.value, list | tuple) else NODE
             yield Entry("path", place.path, below)
             continue
         text = "not set" if place.value is graphs.UNSET else _shown(graphs, place.value)
         yield Entry("path", place.path, text, tuple(_values(place)))
+
+
+def _constant(graphs: Any, node: Any) -> str:
+    """Return what a constant is now."""
+    from luthier.graph.render import text_of
+
+    try:
+        return text_of(graphs.evaluate(node))[:_WIDTH]
+    except ValueError:
+        return "not set"
 
 
 def _shown(graphs: Any, value: Any) -> str:

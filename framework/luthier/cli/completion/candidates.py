@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from luthier.cli.completion import background, index, listing, syntax
+from luthier.cli.completion import background, files, index, listing, syntax
 from luthier.cli.completion.index import LIST, NODE, Candidate, Entry, Index
 
-WORDS = ("any:", "class:", "fiddler:", "reset:", "tag:")
+WORDS = ("any:", "class:", "config_dict:", "fiddler:", "gin:", "reset:", "tag:")
 """How words of the override grammar begin that are no paths."""
 
 VARIABLE = "LUTHIER_WORDS"
 """The environment's variable with the words up to the cursor, each with a line break after it."""
 
 _PREFIXES = ("--fdl.", "--fdl_tag.")
+_FILES = {
+    "--config_dict": (".py",),
+    "--config_dict_rename": (".toml",),
+    "--gin_file": (".gin",),
+    "--gin_search_paths": (),
+    "--overrides": (".txt",),
+}
 _REFERENCES = ("--exp", "--fdl_config", "--fdl_config_file")
 
 
@@ -64,6 +71,8 @@ class _Line:
         self._options = known["options"][command]
         self._places = known["places"][command]
         self._given: list[str] = []
+        self._gin_files: list[str] = []
+        self._config_dicts: list[str] = []
         self._waiting = ""
         for word in before:
             self._take(word)
@@ -75,6 +84,12 @@ class _Line:
 
     def _take(self, word: str) -> None:
         flag, is_set, value = word.partition("=")
+        said = f"{self._waiting}={word}" if self._waiting else word
+        for begins, found in (
+            (("--gin_file=", "gin_file:"), self._gin_files),
+            (("--config_dict=", "config_dict:"), self._config_dicts),
+        ):
+            found += [said.removeprefix(b) for b in begins if said.startswith(b)]
         if self._waiting in _REFERENCES:
             self._given.insert(0, word)
         elif flag in _REFERENCES and is_set:
@@ -118,6 +133,8 @@ class _Line:
             yield from self._settings(self._typed)
         elif flag == "--fdl_tags_set":
             yield from self._tags()
+        elif flag in _FILES:
+            yield from files.offered(self._typed, _FILES[flag])
 
     def _of_place(self, metavar: str, choices: Sequence[str]) -> Iterator[Candidate]:
         if choices:
@@ -162,7 +179,9 @@ class _Line:
             inside = {
                 "any:": self._anywhere,
                 "class:": lambda: self._classes(rest),
+                "config_dict:": lambda: self._keys(rest),
                 "fiddler:": self._fiddlers,
+                "gin:": self._constants,
                 "reset:": lambda: self._paths(rest, ends=""),
                 "tag:": self._tags,
             }[head + colon]()
@@ -210,6 +229,15 @@ class _Line:
 
     def _tags(self) -> Iterator[Candidate]:
         yield from (Candidate(f"{entry.word}=", entry.text) for entry in self._entries("tag"))
+
+    def _constants(self) -> Iterator[Candidate]:
+        yield from (Candidate(f"{e.word}=", e.text) for e in self._entries("constant"))
+        yield from (Candidate(f"{name}=") for name in files.macros(self._gin_files))
+
+    def _keys(self, typed: str) -> Iterator[Candidate]:
+        for written in self._config_dicts:
+            yield from (Candidate(f"{key}=") for key in files.keys(written))
+        yield from files.offered(typed, _FILES["--config_dict"])
 
     def _fiddlers(self) -> Iterator[Candidate]:
         yield from (Candidate(entry.word, entry.text) for entry in self._entries("fiddler"))

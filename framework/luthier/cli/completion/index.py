@@ -26,7 +26,7 @@ Candidate = collections.namedtuple("Candidate", ["word", "text"], defaults=[""])
 """A word that could stand where the cursor is, and what it is."""
 
 Entry = collections.namedtuple("Entry", ["kind", "word", "text", "values"], defaults=["", ()])
-"""One thing to complete: a `path`, `tag`, `class` or `fiddler`; `values` that a path can take."""
+"""One thing to complete: a `path`, `tag`, `class`, `fiddler` or `constant`; `values` of a path."""
 
 
 class Index:

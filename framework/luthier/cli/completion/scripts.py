@@ -27,7 +27,7 @@ _luthier() {
     if [[ -n $before && $COMP_WORDBREAKS == *[=:]* ]]; then
         COMPREPLY=("${COMPREPLY[@]#"$before"}")
     fi
-    if [[ ${#COMPREPLY[@]} -gt 0 && ${COMPREPLY[0]} == *[=.:[] ]]; then
+    if [[ ${#COMPREPLY[@]} -gt 0 && ${COMPREPLY[0]} == *[=.:/[] ]]; then
         compopt -o nospace 2>/dev/null
     fi
 }
@@ -42,7 +42,7 @@ _luthier() {
     while IFS= read -r line; do
         word=${line%%$'\t'*}
         line=${line/$'\t'/  -- }
-        if [[ $word == *[=.:\[] ]]; then
+        if [[ $word == *[=.:/\[] ]]; then
             open+=("$word"); shown_open+=("$line")
         else
             ended+=("$word"); shown_ended+=("$line")

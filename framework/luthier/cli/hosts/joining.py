@@ -20,15 +20,17 @@ def joined(process: Process) -> Iterator[None]:
       process: Which process this is.
 
     Raises:
-      BadInput: The others cannot be joined.
+      BadInput: The others cannot be joined, or differ in their versions or their source.
     """
     import jax
 
     from luthier.parallel import distributed
+    from luthier.records import read_facts
 
     told = distributed.Membership.of_environment(os.environ)
     known = {name: value for name, value in vars(told).items() if value is not None}
-    distributed.join(dataclasses.replace(told, **known | dict(process.membership)))
+    membership = dataclasses.replace(told, **known | dict(process.membership))
+    distributed.join(membership, read_facts())
     index = distributed.process_index()
     distributed.tell_parent(process=index, processes=distributed.process_count())
     if index:

@@ -61,6 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ask JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or SLURM, "
         "Open MPI, Kubernetes or Cloud TPU",
     )
+    hosts.add_argument(
+        "--join-seconds",
+        type=positive,
+        metavar="S",
+        help="how far apart the processes may start (20)",
+    )
 
 
 def read(arguments: argparse.Namespace, problems: Problems) -> list[Process]:
@@ -75,16 +81,22 @@ def read(arguments: argparse.Namespace, problems: Problems) -> list[Process]:
         "--num-processes": arguments.num_processes,
         "--process-id": arguments.process_id,
     }
+    patience = {"join_seconds": arguments.join_seconds} if arguments.join_seconds else {}
     ways = [bool(arguments.processes), any(v is not None for v in given.values())]
     if sum([*ways, arguments.distributed]) > 1:
         what = "--processes, --coordinator and --distributed are three ways to the same"
         problems.add(what, remedy="leave out all but one")
         return []
     if arguments.distributed:
-        return [Process({}, arguments.devices)]
+        return [Process(patience, arguments.devices)]
     if arguments.processes:
         return _local(arguments.processes, arguments.devices, problems)
-    return _member(arguments, given, problems) if ways[1] else []
+    if not ways[1]:
+        return []
+    return [
+        dataclasses.replace(process, membership={**process.membership, **patience})
+        for process in _member(arguments, given, problems)
+    ]
 
 
 def _member(

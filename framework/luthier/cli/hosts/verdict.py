@@ -111,6 +111,8 @@ def judge(ends: Sequence[End]) -> Verdict:
         notes |= end.notes
     run = pathlib.Path(notes["run"]) if "run" in notes else None
     again = notes.get("again", "")
+    if refused := _refused(ends):
+        return Verdict(errors.EXIT_BAD_INPUT, refused, run, again)
     if reasons := _died(ends):
         return Verdict(errors.EXIT_BUG, reasons, run, again)
     spoken = list(dict.fromkeys(line for end in ends for line in end.spoken()))
@@ -124,6 +126,15 @@ def judge(ends: Sequence[End]) -> Verdict:
     return Verdict(code, spoken, run, again)
 
 
+def _refused(ends: Sequence[End]) -> list[str]:
+    """Return the lines of those that ended over bad input, where others broke only over that."""
+    killed = [end for end in ends if end.code is not None and end.code < 0 and not end.blamed()]
+    if any(end.code != -signal.SIGABRT for end in killed):
+        return []
+    refused = [end for end in ends if end.code == errors.EXIT_BAD_INPUT]
+    return list(dict.fromkeys(line for end in refused for line in end.spoken()))
+
+
 def _died(ends: Sequence[End]) -> list[str]:
     """Return the line about the processes that ended without a word, if any did."""
     count = ends[0].count(len(ends))
@@ -133,12 +144,14 @@ def _died(ends: Sequence[End]) -> list[str]:
         if end.code is not None and end.code < 0 and not end.blamed()
     }
     # A library may abort when another process is gone: that one comes first.
-    causes = {i: number for i, number in signals.items() if number != signal.SIGABRT} or signals
-    if causes:
+    causes = {i: number for i, number in signals.items() if number != signal.SIGABRT}
+    given_up = [end for end in ends if end.blamed() or end.code == -signal.SIGABRT]
+    told = {end.notes["lost"] for end in given_up if "lost" in end.notes}
+    if told and not causes:
+        return sorted(told)[:1]
+    if causes := causes or signals:
         dead = [f"process {i} of {count} ended (signal {n})" for i, n in causes.items()]
         return [", ".join(dead)]
-    if told := {end.notes["lost"] for end in ends if "lost" in end.notes and end.blamed()}:
-        return sorted(told)[:1]
     blamed = sorted({index for end in ends for index in end.blamed()})
     named = [
         f"process {index} of {count}" + (" (the coordinator)" if index == 0 else "")

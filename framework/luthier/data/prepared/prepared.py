@@ -12,7 +12,7 @@ import numpy as np
 from luthier.data.packed import TokenNode
 from luthier.data.packing import Packing
 from luthier.data.prepared.layout import tokenizer_facts
-from luthier.data.prepared.shards import LENGTHS, load, read_manifest
+from luthier.data.prepared.shards import LENGTHS, load, read_array, read_manifest
 from luthier.data.prepared.tokens import ShardedTokens
 from luthier.data.stream import Stream
 from luthier.data.tokenizers.tokenizer import Tokenizer
@@ -71,13 +71,19 @@ class Prepared(TokenNode):
     @functools.cached_property
     def stream(self) -> Stream:
         """The tokens of the corpus, on disk."""
-        tokens = cast(np.ndarray, ShardedTokens(self._all("tokens")))
-        return Stream(tokens, np.concatenate(self._all("targets")), self.manifest["bytes"])
+        parts, targets = self._all("tokens"), self._all("targets")
+        for shard, part, counts in zip(self.manifest["shards"], parts, targets, strict=True):
+            # A document has its start token, and as many after it as it has targets.
+            if (counts < 1).any() or int(counts.sum()) + len(counts) != len(part):
+                what = f"{os.path.join(self.directory, shard['name'])}: tokens and targets differ"
+                raise DataError(Problem(what, remedy="delete the folder, and prepare it again"))
+        tokens = ShardedTokens(parts, len(self.byte_lengths), self.directory)
+        return Stream(cast(np.ndarray, tokens), np.concatenate(targets), self.manifest["bytes"])
 
     @functools.cached_property
     def byte_lengths(self) -> np.ndarray:
         """The bytes that each token stands for, int32 [vocab_size]."""
-        return np.load(os.path.join(self._folder, LENGTHS))
+        return read_array(os.path.join(self._folder, LENGTHS))
 
     @property
     def prefix_bytes(self) -> int:

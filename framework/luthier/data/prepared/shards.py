@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +25,13 @@ from luthier.errors import DataError, Problem
 MANIFEST, LAYOUT, LENGTHS = "manifest.json", "layout.json", "byte_lengths.npy"
 _REMEDY = "prepare the corpus again with `luthier data prepare`"
 _CHUNK = 1 << 24
+_MANIFEST = {
+    "tokenizer": dict, "shards": list, "bytes": int, "digest": str,
+    "unigram_entropy": float | int, "bigram_entropy": float | int,
+}  # fmt: skip
+_SHARD = {"name": str, "digest": str}
+_TOKENIZER = {"prefix_bytes": int}
+_SHARD_NAME = re.compile(r"shard-\d+")
 
 
 def shard_name(number: int) -> str:
@@ -79,11 +87,29 @@ def load(directory: str, name: str, kind: str) -> np.ndarray:
     Raises:
       DataError: when the file is missing or cut off.
     """
-    path = os.path.join(directory, name, f"{kind}.npy")
+    dims = 2 if kind == "pairs" else 1
+    return read_array(os.path.join(directory, name, f"{kind}.npy"), dims, mmap_mode="r")
+
+
+def read_array(path: str, dims: int = 1, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
+    """Return an array of integers; a pickle is never read.
+
+    Args:
+      path: Its file.
+      dims: How many dimensions it has.
+      mmap_mode: `r` leaves it on disk.
+
+    Raises:
+      DataError: when the file is missing, damaged, or holds something else.
+    """
     try:
-        return np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(Problem(f"{path}: cannot be read: {error}", remedy=_REMEDY)) from None
+        array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except Exception as error:  # the header is Python text, which fails in any way
+        what = " ".join(str(error).split())[:200]
+        raise DataError(Problem(f"{path}: cannot be read: {what}", remedy=_REMEDY)) from None
+    if not isinstance(array, np.ndarray) or array.ndim != dims or array.dtype.kind not in "iu":
+        raise DataError(Problem(f"{path}: is no array of integers", remedy=_REMEDY))
+    return array
 
 
 def verify(directory: str) -> dict[str, Any]:
@@ -122,9 +148,15 @@ def read_manifest(directory: str) -> dict[str, Any]:
     """
     path = os.path.join(directory, MANIFEST)
     if os.path.exists(path):
-        return read_json(path)
+        manifest = read_json(path)
+        if not _is_manifest(manifest):
+            raise DataError(Problem(f"{path}: is no manifest of shards", remedy=_REMEDY))
+        return manifest
     if os.path.exists(os.path.join(directory, LAYOUT)):
-        bounds = read_json(os.path.join(directory, LAYOUT))["bounds"]
+        layout = read_json(os.path.join(directory, LAYOUT))
+        bounds = layout.get("bounds")
+        if not isinstance(bounds, list):
+            raise DataError(Problem(f"{directory}: its {LAYOUT} is damaged", remedy=_REMEDY))
         total = len(bounds) - 1
         done = sum(read_shard(directory, shard_name(number)) is not None for number in range(total))
         what = f"{directory}: only {done} of {total} shards are prepared"
@@ -140,9 +172,27 @@ def read_json(path: str) -> dict[str, Any]:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError) as error:
+            content = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(Problem(f"{path}: cannot be read: {error}", remedy=_REMEDY)) from None
+    if not isinstance(content, dict):
+        raise DataError(Problem(f"{path}: cannot be read: it holds no object", remedy=_REMEDY))
+    return content
+
+
+def _is_manifest(content: dict[str, Any]) -> bool:
+    """Return whether an object has all that is read of a manifest; shards lie in its folder."""
+    if not _has(content, _MANIFEST) or not _has(content["tokenizer"], _TOKENIZER):
+        return False
+    shards = content["shards"]
+    return bool(shards) and all(
+        isinstance(shard, dict) and _has(shard, _SHARD) and _SHARD_NAME.fullmatch(shard["name"])
+        for shard in shards
+    )
+
+
+def _has(content: dict[str, Any], needed: dict[str, Any]) -> bool:
+    return all(isinstance(content.get(name), kind) for name, kind in needed.items())
 
 
 def write_json(path: str, content: dict[str, Any]) -> None:

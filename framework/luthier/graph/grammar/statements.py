@@ -101,6 +101,19 @@ def parse_statement(text: str) -> Statement:
     return _statement(text, left[:position], operator, left[position + len(operator) :].strip())
 
 
+def pair(target: str, value: Any) -> Statement:
+    """Return the statement that sets a Python value at a path, or at what a pattern is about.
+
+    Args:
+      target: `optimizer.b2`, `any:dropout`, `gin:LEARNING_RATE`, say; the root's path is empty.
+      value: The value.
+    """
+    if not target.strip():
+        return Statement("path", target, "=", "", value, has_value=True)
+    found = _statement(target, target, "=", "...")
+    return dataclasses.replace(found, text="", value=value, has_value=True)
+
+
 def _find_operator(text: str) -> tuple[int, str]:
     """Return where the first operator outside brackets and quotes is, and which it is."""
     depth, quote = 0, ""

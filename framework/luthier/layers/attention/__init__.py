@@ -21,6 +21,7 @@ from luthier.layers.attention.masks import Causal, Mask, SameDocument, Window
 from luthier.layers.attention.multi_head import Attention, KeyValues
 from luthier.layers.attention.own_bias import OwnBias
 from luthier.layers.attention.query_key import HeadNorms, ProjectionNorms, QueryKey, QueryScale
+from luthier.layers.attention.rotated_first import RotatedFirstAttention
 
 __all__ = [
     "Alibi",
@@ -45,6 +46,7 @@ __all__ = [
     "QueryScale",
     "RelativeBias",
     "RingAttention",
+    "RotatedFirstAttention",
     "SameDocument",
     "SignedBuckets",
     "Window",

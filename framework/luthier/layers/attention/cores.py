@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from luthier.layers.attention.biases import Bias
-from luthier.layers.attention.masks import Causal, Mask
+from luthier.layers.attention.masks import Causal, Mask, pair_share
+from luthier.layers.declared import visible
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.parameters import wide
 from luthier.layers.positions import Tokens
@@ -86,7 +87,8 @@ class _Masked(abc.ABC):
         scale = query_BLHK.shape[-1] ** -0.5 if self.scale is None else self.scale
         bias_BHLS = None if bias is None else bias(query, key)
         terms = _Terms(visible_BLS, scale, bias_BHLS, key, dropout)
-        context_BLHK = self._attend(query_BLHK, key_BSGK, value_BSGK, terms)
+        with visible(pair_share(self.mask, query_BLHK.shape[1], key_BSGK.shape[1])):
+            context_BLHK = self._attend(query_BLHK, key_BSGK, value_BSGK, terms)
         sees_BL11 = visible_BLS.any(-1)[:, :, None, None]
         return jnp.where(sees_BL11, context_BLHK, jnp.zeros((), context_BLHK.dtype))
 

@@ -9,7 +9,8 @@ Shapes: B rows, L queries, S keys.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Protocol
+from fractions import Fraction
+from typing import Any, ClassVar, Protocol
 
 import jax
 
@@ -17,7 +18,10 @@ from luthier.layers.positions import Tokens
 
 
 class Mask(Protocol):
-    """Decides which keys each query may look at."""
+    """Decides which keys each query may look at.
+
+    A mask that hides pairs for their order may say so to who counts FLOPs: see `Causal.share`.
+    """
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
         """Return bool [B, L, S], true where the query may look at the key."""
@@ -42,6 +46,15 @@ class Causal:
         causal = query.positions_BL[:, :, None] >= key.positions_BL[:, None, :]
         return SameDocument()(query, key) & causal
 
+    def share(self, num_queries: int, num_keys: int) -> Fraction:
+        """Return the share of pairs that the order lets through: half, where all look at all.
+
+        Args:
+          num_queries: Queries, the last of the keys.
+          num_keys: Keys.
+        """
+        return _band(num_queries, num_keys, num_keys)
+
 
 @dataclasses.dataclass(frozen=True)
 class Window:
@@ -58,3 +71,38 @@ class Window:
         """Return bool [B, L, S], true where the key is visible and nearer than `size`."""
         distance_BLS = query.positions_BL[:, :, None] - key.positions_BL[:, None, :]
         return Causal()(query, key) & (distance_BLS < self.size)
+
+    def share(self, num_queries: int, num_keys: int) -> Fraction:
+        """Return the share of pairs in the band: `w/S - w^2 / 2S^2`, for a size of w and S keys.
+
+        Args:
+          num_queries: Queries, the last of the keys.
+          num_keys: Keys.
+        """
+        size = self.size if isinstance(self.size, int) else num_keys  # it may be traced
+        return _band(num_queries, num_keys, size)
+
+
+def pair_share(mask: Mask, num_queries: int, num_keys: int) -> Fraction:
+    """Return the share of pairs of a row that a mask lets through, where it is one document.
+
+    The diagonal counts half, as the convention of halves has it: a causal mask lets half through.
+
+    Args:
+      mask: A mask; of one without `share` nobody knows, so all pairs count.
+      num_queries: L.
+      num_keys: S.
+    """
+    share: Any = getattr(mask, "share", None)
+    return Fraction(1) if share is None else share(num_queries, num_keys)
+
+
+def _band(num_queries: int, num_keys: int, size: int) -> Fraction:
+    """Return the share of pairs not later than a query and nearer than `size`."""
+    before = max(num_keys - num_queries, 0)
+
+    def area(num: int) -> int:
+        """Return twice the pairs of the first queries."""
+        return num * num if num <= size else 2 * num * size - size * size
+
+    return Fraction(area(num_keys) - area(before), 2 * num_queries * num_keys)

@@ -191,16 +191,31 @@ class Attention(nnx.Module):
 
     def _project(self, x_BLD: jax.Array, tokens: Tokens) -> tuple[jax.Array, ...]:
         query_BLHK, key_BLGK, value_BLGK = self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
-        if self.query_key is not None:
-            query_BLHK, key_BLGK = self.query_key(query_BLHK, key_BLGK)
-        if self.rotary is not None:
-            query_BLHK = self.rotary(query_BLHK, tokens.positions_BL)
-            key_BLGK = self.rotary(key_BLGK, tokens.positions_BL)
+        query_BLHK, key_BLGK = self._placed(query_BLHK, key_BLGK, tokens)
         return (
             checkpoint_name(constrain(query_BLHK, QUERY_AXES), "query"),
             checkpoint_name(constrain(key_BLGK, KEY_AXES), "key"),
             checkpoint_name(constrain(value_BLGK, KEY_AXES), "value"),
         )
+
+    def _placed(
+        self, query_BLHK: jax.Array, key_BLGK: jax.Array, tokens: Tokens
+    ) -> tuple[jax.Array, jax.Array]:
+        """Norm or scale queries and keys, then rotate them."""
+        return self._rotated(*self._changed(query_BLHK, key_BLGK), tokens)
+
+    def _changed(self, query_BLHK: jax.Array, key_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
+        if self.query_key is None:
+            return query_BLHK, key_BLGK
+        return self.query_key(query_BLHK, key_BLGK)  # type: ignore[no-any-return]
+
+    def _rotated(
+        self, query_BLHK: jax.Array, key_BLGK: jax.Array, tokens: Tokens
+    ) -> tuple[jax.Array, jax.Array]:
+        if self.rotary is None:
+            return query_BLHK, key_BLGK
+        positions_BL = tokens.positions_BL
+        return self.rotary(query_BLHK, positions_BL), self.rotary(key_BLGK, positions_BL)
 
     def _finish(self, context_BLHK: jax.Array) -> jax.Array:
         context_BLHK = checkpoint_name(constrain(context_BLHK, QUERY_AXES), "attention_context")

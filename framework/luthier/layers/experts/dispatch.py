@@ -54,11 +54,13 @@ class AllExperts:
         """Apply all experts; see `Dispatch`."""
         E, K = choice.logits_BLE.shape[-1], choice.experts_BLK.shape[-1]
         chosen_BLKE = jax.nn.one_hot(choice.experts_BLK, E, dtype=choice.weights_BLK.dtype)
-        weights_BLE = jnp.einsum("blke,blk->ble", chosen_BLKE, choice.weights_BLK)
+        with counted(0, 1):
+            weights_BLE = jnp.einsum("blke,blk->ble", chosen_BLKE, choice.weights_BLK)
         with counted(K, E):
             y_EBLD = apply_each(experts, x_BLD, same=True)
         y_EBLD = constrain(y_EBLD, (EXPERTS, "batch", "length", "embed"))
-        y_BLD = jnp.einsum("ebld,ble->bld", y_EBLD.astype(weights_BLE.dtype), weights_BLE)
+        with counted(0, 1):
+            y_BLD = jnp.einsum("ebld,ble->bld", y_EBLD.astype(weights_BLE.dtype), weights_BLE)
         return y_BLD, jnp.zeros((), weights_BLE.dtype)
 
 
@@ -99,7 +101,8 @@ class Capacity:
             y_BMD = through_places(experts, x_BMD)
         y_BLKD = jax.vmap(collect)(y_BMD, sources_BM, places_BLK)
         weights_BLK = choice.weights_BLK
-        y_BLD = jnp.einsum("blkd,blk->bld", y_BLKD.astype(weights_BLK.dtype), weights_BLK)
+        with counted(0, 1):
+            y_BLD = jnp.einsum("blkd,blk->bld", y_BLKD.astype(weights_BLK.dtype), weights_BLK)
         is_dropped_BLK = (choice.experts_BLK < E) & (places_BLK == E * C)
         return y_BLD, jnp.sum(is_dropped_BLK, dtype=weights_BLK.dtype)
 

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from luthier.layers.experts.grouped import grouped
 from luthier.layers.experts.movement import collect, spread
 from luthier.layers.experts.routing import Choice
-from luthier.layers.experts.stacked import EXPERTS
+from luthier.layers.experts.stacked import EXPERTS, counted
 from luthier.parallel.activations import Layout, current_layout
 
 
@@ -64,7 +64,8 @@ def _apply(
     y_ND = grouped(experts, sizes_E)(x_ND[None])[0]
     y_TKD = collect(y_ND, sources_N, places_TK)
     weights_TK = weights_BLK.reshape(-1, K)
-    y_TD = jnp.einsum("tkd,tk->td", y_TKD.astype(weights_TK.dtype), weights_TK)
+    with counted(0, 1):
+        y_TD = jnp.einsum("tkd,tk->td", y_TKD.astype(weights_TK.dtype), weights_TK)
     return y_TD.reshape(x_BLD.shape)
 
 

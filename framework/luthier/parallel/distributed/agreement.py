@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from luthier.errors import BadInput, Problem
-from luthier.parallel.distributed.messages import from_primary, gather, is_several, process_index
+from luthier.parallel.distributed.messages import (
+    GaveUp,
+    ProcessLost,
+    from_primary,
+    gather,
+    is_several,
+    process_count,
+    process_index,
+)
+
+AGREE_SECONDS = 120.0
+"""How far apart processes may get ready, which may have to read much first."""
 
 _REMEDY = "start all hosts with the same command, source and versions"
 _T = TypeVar("_T")
@@ -21,8 +33,17 @@ def agree(facts: Mapping[str, str]) -> None:
 
     Raises:
       BadInput: Processes differ; one line for each fact and process that differs from process 0.
+      ProcessLost: One of them ended, or does not get as far as this one.
     """
-    if is_several() and (problems := differences(gather(dict(facts)))):
+    if not is_several():
+        return
+    deadline = time.monotonic() + AGREE_SECONDS
+    try:
+        told = gather(dict(facts), lambda: time.monotonic() > deadline)
+    except GaveUp as waited:
+        what = f"process {waited.process} of {process_count()} is not ready"
+        raise ProcessLost(f"{what} {AGREE_SECONDS:.0f} s after process {process_index()}") from None
+    if problems := differences(told):
         raise BadInput(problems)
 
 

@@ -25,7 +25,15 @@ class ProcessLost(LuthierError):
 
 
 class GaveUp(Exception):
-    """Whoever waited for the others has something better to do."""
+    """Whoever waited for the others has something better to do.
+
+    Args:
+      process: Whom it waited for.
+    """
+
+    def __init__(self, process: int):
+        super().__init__(process)
+        self.process = process
 
 
 class Rounds:
@@ -65,8 +73,10 @@ class Rounds:
         place = f"{self._place}/{number}"
         if state.process_id:
             state.client.key_value_set(f"{place}/{state.process_id}", json.dumps(mine))
-            return json.loads(_read(f"{place}/answer", give_up))
-        others = [_read(f"{place}/{index}", give_up) for index in range(1, state.num_processes)]
+            return json.loads(_read(f"{place}/answer", 0, give_up))
+        others = [
+            _read(f"{place}/{index}", index, give_up) for index in range(1, state.num_processes)
+        ]
         answer = json.dumps(decide([mine, *map(json.loads, others)]))
         state.client.key_value_set(f"{place}/answer", answer)
         if number:
@@ -95,13 +105,18 @@ def is_several() -> bool:
     return process_count() > 1
 
 
-def gather(value: Any) -> list[Any]:
+def gather(value: Any, give_up: Callable[[], bool] = lambda: False) -> list[Any]:
     """Return the values of all processes, in their order; all of them call this.
 
     Args:
       value: What this process has to say; JSON values.
+      give_up: Whether waiting has become pointless.
+
+    Raises:
+      GaveUp: `give_up` said so.
+      ProcessLost: Another process has ended.
     """
-    return _rounds.exchange(value, list)
+    return _rounds.exchange(value, list, give_up)
 
 
 def from_primary(make: Callable[[], _T]) -> _T:
@@ -111,6 +126,36 @@ def from_primary(make: Callable[[], _T]) -> _T:
       make: Called in the primary only; what it returns are JSON values.
     """
     return _rounds.exchange(None, lambda _: make())
+
+
+def ask(name: str) -> Any:
+    """Return what process 0 says to a question, which it awaits; not called by process 0.
+
+    Args:
+      name: The question; asked once in a run.
+
+    Raises:
+      ProcessLost: Another process has ended.
+    """
+    place = f"luthier/asked/{process_index()}/{name}"
+    _state().client.key_value_set(f"{place}/question", "")
+    return json.loads(_read(f"{place}/answer", 0, lambda: False))
+
+
+def answer(name: str, process: int, make: Callable[[], Any]) -> None:
+    """Wait for the question of another process, and answer it; called by process 0.
+
+    Args:
+      name: The question.
+      process: Who asks.
+      make: Returns the answer, JSON values; called when the question has come.
+
+    Raises:
+      ProcessLost: Another process has ended.
+    """
+    place = f"luthier/asked/{process}/{name}"
+    _read(f"{place}/question", process, lambda: False)
+    _state().client.key_value_set(f"{place}/answer", json.dumps(make()))
 
 
 def farewell(text: str) -> None:
@@ -148,8 +193,8 @@ def lost() -> ProcessLost | None:
     return None
 
 
-def _read(key: str, give_up: Callable[[], bool]) -> str:
-    """Wait for a value, in short naps: nobody else can wake whoever waits in the service."""
+def _read(key: str, process: int, give_up: Callable[[], bool]) -> str:
+    """Wait for the value of a process, in naps: nobody can wake whoever waits in the service."""
     import jax
 
     while True:
@@ -159,7 +204,7 @@ def _read(key: str, give_up: Callable[[], bool]) -> str:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
         if give_up():
-            raise GaveUp
+            raise GaveUp(process)
         if (told := lost()) is not None:
             # The thread that trains may wait in a collective, for ever: the parent ends it.
             tell_parent(lost=str(told))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import types
 from typing import Any
 
 import jax.numpy as jnp
 
-from luthier.tasks.flops import count
+from luthier.tasks.flops import declared, inside, of_equation, times
 
 _PRODUCTS = ("dot_general", "ragged_dot_general", "ragged_dot", "conv_general_dilated")
 
@@ -16,37 +14,29 @@ _PRODUCTS = ("dot_general", "ragged_dot_general", "ragged_dot", "conv_general_di
 def flops_by_dtype(jaxpr: Any) -> dict[str, int]:
     """Return the FLOPs of a jaxpr's products by the wider type of the two operands.
 
-    Loops count by their length, as in `luthier.plan.count`, to which these sum up.
+    Loops count by their length, as in `luthier.plan.count`, to which these sum up; kernels by what
+    they declare, and the type of their first operands.
 
     Args:
       jaxpr: A `Jaxpr` or `ClosedJaxpr`.
     """
     found: dict[str, int] = {}
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        name, params = equation.primitive.name, equation.params
-        if name in _PRODUCTS:
-            types_of = [v.aval.dtype for v in equation.invars[:2]]
-            dtype = str(jnp.promote_types(*types_of))
-            one = count(types.SimpleNamespace(eqns=[equation])).total
-            found[dtype] = found.get(dtype, 0) + one
-            continue
-        for dtype, flops in _within(equation, name, params).items():
+        for dtype, flops in _of(equation).items():
             found[dtype] = found.get(dtype, 0) + flops
     return found
 
 
-def _within(equation: Any, name: str, params: dict[str, Any]) -> dict[str, int]:
+def _of(equation: Any) -> dict[str, int]:
+    name = equation.primitive.name
+    if name in _PRODUCTS or declared(equation) is not None:
+        dtype = str(jnp.promote_types(*(v.aval.dtype for v in equation.invars[:2])))
+        return {dtype: of_equation(equation).total}
     if name == "cond":
-        sides = [flops_by_dtype(branch) for branch in params["branches"]]
+        sides = [flops_by_dtype(branch) for branch in equation.params["branches"]]
         return max(sides, key=lambda side: sum(side.values()))
-    times = params["length"] if name == "scan" else 1
-    if name == "shard_map":
-        axes = params.get("newly_manual_axes", params.get("manual_axes", ()))
-        times = math.prod(params["mesh"].shape[axis] for axis in axes)
     found: dict[str, int] = {}
-    for key, value in params.items():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if key != "cond_jaxpr" and hasattr(getattr(item, "jaxpr", item), "eqns"):
-                for dtype, flops in flops_by_dtype(item).items():
-                    found[dtype] = found.get(dtype, 0) + flops * times
+    for inner in inside(equation):
+        for dtype, flops in flops_by_dtype(inner).items():
+            found[dtype] = found.get(dtype, 0) + flops * times(equation)
     return found

@@ -14,9 +14,15 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 
-from luthier.plan.search.labels import Labels, contracted, num_elements, out_labels
-
-LAYERS, BATCH = "layers", "batch"
+from luthier.plan.search.labels import (
+    BATCH,
+    Labels,
+    Manual,
+    contracted,
+    num_elements,
+    out_labels,
+    spread_back,
+)
 
 _INLINED = {
     "jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2", "custom_jvp_call",
@@ -24,13 +30,15 @@ _INLINED = {
 }  # fmt: skip
 _NAMES = {
     "name", "reshape", "transpose", "squeeze", "sharding_constraint", "optimization_barrier",
-    "copy", "convert_element_type", "broadcast_in_dim", "reduce_precision",
+    "copy", "convert_element_type", "broadcast_in_dim", "reduce_precision", "pvary",
 }  # fmt: skip
 _MADE = {
     "dot_general", "ragged_dot_general", "ragged_dot", "conv_general_dilated", "gather", "sort",
     "scatter", "scatter-add", "scatter_add", "concatenate", "dynamic_slice", "top_k", "cumsum",
-    "argmax", "argmin", "shard_map", "while", "cond", "pad", "random_bits", "threefry2x32",
+    "argmax", "argmin", "while", "pad", "random_bits", "threefry2x32", "all_gather", "all_to_all",
+    "psum", "psum_invariant", "psum_scatter", "reduce_scatter", "ppermute", "dynamic_update_slice",
 }  # fmt: skip
+_PARTS = {"dynamic_slice", "slice", "select_n"}
 _PRODUCTS = {"dot_general", "ragged_dot_general", "ragged_dot", "conv_general_dilated"}
 
 
@@ -67,26 +75,52 @@ class Exchange:
 
 @dataclasses.dataclass
 class Step:
-    """One step of a program: what it makes, what dies after it, and what runs inside of it."""
+    """One step of a program: what it makes, what dies after it, and what runs inside of it.
+
+    Args:
+      makes: Buffers that it makes.
+      ends: Buffers that nothing reads after it.
+      passing: Parameters and sums of gradients that are whole while it runs.
+      inner: What runs inside: the body of a loop, or the sides of a branch.
+      times: How often that runs.
+      is_product: Whether it is a product.
+      is_gradient: Whether it is a product that only a gradient needs.
+      is_by_element: Whether what it makes can take the place of what dies.
+      products: Buffers of a loop that collect results of products, turn by turn.
+      reads: Buffers that it reads.
+    """
 
     makes: list[int] = dataclasses.field(default_factory=list)
     ends: list[int] = dataclasses.field(default_factory=list)
     passing: list[Buffer] = dataclasses.field(default_factory=list)
-    inner: Activity | None = None
+    inner: Sequence[Activity] = ()
     times: int = 1
+    is_product: bool = False
     is_gradient: bool = False
+    is_by_element: bool = False
+    products: list[int] = dataclasses.field(default_factory=list)
     reads: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
 class Activity:
-    """Buffers of a program, and the steps that make and end them; what is given has its own."""
+    """Buffers of a program, and the steps that make and end them; what is given has its own.
+
+    Args:
+      buffers: All that have memory.
+      steps: What is done, in order.
+      exchanges: What devices send each other.
+      residuals: What loops keep for the backward pass.
+      given: Buffers whose memory is counted outside.
+      copies: Parameters in the narrower type that is computed in, by the number of the parameter.
+    """
 
     buffers: list[Buffer] = dataclasses.field(default_factory=list)
     steps: list[Step] = dataclasses.field(default_factory=list)
     exchanges: list[Exchange] = dataclasses.field(default_factory=list)
     residuals: list[Buffer] = dataclasses.field(default_factory=list)
     given: set[int] = dataclasses.field(default_factory=set)
+    copies: dict[Any, Buffer] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,31 +130,39 @@ class _Value:
     name: str = ""
     parameter: Buffer | None = None
     is_view: bool = True
+    number: int = -1
 
 
-def follow(jaxpr: Any, labels: Sequence[Labels], is_parameter: Sequence[bool]) -> Activity:
+def follow(
+    jaxpr: Any,
+    labels: Sequence[Labels],
+    is_parameter: Sequence[bool],
+    manual: Manual | None = None,
+) -> Activity:
     """Return the activity of a program.
 
     Args:
-      jaxpr: A `ClosedJaxpr`, traced as for one device.
+      jaxpr: A `ClosedJaxpr`.
       labels: Logical axes of every argument.
       is_parameter: Whether an argument is a parameter, which is gathered where it is used.
+      manual: What tells the logical axes of mesh axes; None where the program names no mesh.
     """
-    made = Activity()
     values = []
-    for var, own, parameter in zip(jaxpr.jaxpr.invars, labels, is_parameter, strict=True):
-        whole = Buffer(_bytes(var.aval), own) if parameter else None
-        values.append(_Value(own, frozenset(), parameter=whole))
-    outs = _Follower(made, 1).run(jaxpr.jaxpr, values)
+    for i, (var, own) in enumerate(zip(jaxpr.jaxpr.invars, labels, strict=True)):
+        whole = Buffer(_bytes(var.aval), own) if is_parameter[i] else None
+        values.append(_Value(own, frozenset(), parameter=whole, number=i))
+    known: dict[Any, Labels] = {}
+    for _ in range(3):  # what is read by element has the axes of what comes of it
+        made = Activity()
+        outs = _Follower(made, 1, manual or Manual({}, {}), known).run(jaxpr.jaxpr, values)
     _delay_gradients(made)
     _close(made, outs)
     return made
 
 
 class _Follower:
-    def __init__(self, activity: Activity, times: int):
-        self._made, self._times = activity, times
-        self._uses: list[tuple[int, frozenset[int]]] = []
+    def __init__(self, activity: Activity, times: int, manual: Manual, known: dict[Any, Labels]):
+        self._made, self._times, self._manual, self._known = activity, times, manual, known
         self._read: set[Any] = set()
 
     def run(self, jaxpr: Any, given: Sequence[_Value]) -> list[_Value]:
@@ -129,10 +171,12 @@ class _Follower:
         env: dict[Any, _Value] = dict(zip(jaxpr.invars, given, strict=True))
         for var in jaxpr.constvars:
             env[var] = _plain(var.aval)
-        for equation in _needed(jaxpr):
+        needed = _needed(jaxpr)
+        for equation in needed:
             values = [self._value(env, v) for v in equation.invars]
             for var, value in zip(equation.outvars, self._equation(equation, values), strict=True):
                 env[var] = value
+        spread_back(needed, {var: value.labels for var, value in env.items()}, self._known)
         return [self._value(env, v) for v in jaxpr.outvars]
 
     @staticmethod
@@ -143,31 +187,75 @@ class _Follower:
         name = equation.primitive.name
         if name == "scan":
             return self._scan(equation, given)
+        if name == "shard_map":
+            return self._shard_map(equation, given)
+        if name == "cond":
+            return self._cond(equation, given)
         if name in _INLINED:
             inner = next(_jaxprs(equation.params), None)
             if inner is not None and len(inner.invars) == len(given):
-                return self.run(inner, given)
+                self._share(equation.outvars, inner.outvars)
+                outs = self.run(inner, given)
+                self._share(inner.invars, equation.invars)
+                return outs
         sources = frozenset[int]().union(*(v.sources for v in given))
         every = out_labels(equation, [v.labels for v in given])
         every = [*every, *every[:1] * (len(equation.outvars) - len(every))]
+        if name == "sharding_constraint":
+            every = [self._manual.constrained(equation.params["sharding"].spec, every[0])]
+        else:
+            every = [
+                self._told(v, labels) for v, labels in zip(equation.outvars, every, strict=True)
+            ]
         if name in _NAMES:
-            called = equation.params["name"] if name == "name" else given[0].name
-            parameter = given[0].parameter
-            if parameter is not None:
-                parameter = Buffer(_bytes(equation.outvars[0].aval), every[0], parameter.name)
-            is_copy = name == "convert_element_type" and bool(sources) and parameter is None
-            is_view = given[0].is_view and not is_copy
-            value = _Value(every[0], sources, called, parameter, is_view)
-            return [self._kept(equation.outvars[0], value, given)]
+            return [self._renamed(equation, given, every[0], sources)]
         is_made = name in _MADE or name.startswith("reduce_")
         made = []
         for var, labels in zip(equation.outvars, every, strict=True):
             if is_made:
-                made.append(self._make(var, labels, sources, given, equation, f"({name})"))
+                value = self._make(var, labels, sources, given, equation, f"({name})")
             else:
                 computed = _Value(labels, sources, f"({name})", is_view=not sources)
-                made.append(self._kept(var, computed, given))
+                value = self._kept(equation.outvars[0], computed, given)
+            if name in _PARTS:
+                parameter = next((v.parameter for v in given if v.parameter is not None), None)
+                if parameter is not None:
+                    whole = Buffer(self._bytes(var.aval, labels), labels, parameter.name)
+                    value = dataclasses.replace(value, parameter=whole)
+            made.append(value)
         return made
+
+    def _renamed(
+        self, equation: Any, given: list[_Value], labels: Labels, sources: frozenset[int]
+    ) -> _Value:
+        """Return a value by another name, shape or type."""
+        name, var = equation.primitive.name, equation.outvars[0]
+        called = equation.params["name"] if name == "name" else given[0].name
+        parameter, number = given[0].parameter, given[0].number
+        if parameter is not None:
+            size = self._bytes(var.aval, labels)
+            if size < parameter.size and name == "convert_element_type" and number >= 0:
+                self._made.copies[number] = Buffer(size * self._times, labels)
+            parameter = Buffer(size, labels, parameter.name)
+        is_copy = name == "convert_element_type" and bool(sources) and parameter is None
+        is_view = given[0].is_view and not is_copy
+        value = _Value(labels, sources, called, parameter, is_view, number)
+        return self._kept(var, value, given)
+
+    def _share(self, variables: Sequence[Any], others: Sequence[Any]) -> None:
+        """Tell the axes of variables to others that stand for the same values, or for turns."""
+        for var, other in zip(variables, others, strict=True):
+            if isinstance(var, jex_core.Literal) or isinstance(other, jex_core.Literal):
+                continue
+            if var in self._known:
+                more = len(other.aval.shape) - len(var.aval.shape)
+                told = (*(None,) * more, *self._known[var])[max(-more, 0) :]
+                self._known.setdefault(other, told)
+
+    def _told(self, var: Any, labels: Labels) -> Labels:
+        """Return the axes of a value with those that what reads it told before."""
+        known = self._known.get(var, labels)
+        return tuple(a or b for a, b in zip(labels, known, strict=True))
 
     def _kept(self, var: Any, value: _Value, given: Sequence[_Value]) -> _Value:
         """Return a value that is fused, or has a buffer because a product reads it."""
@@ -185,9 +273,11 @@ class _Follower:
         name: str = "",
     ) -> _Value:
         step = Step(makes=[len(self._made.buffers)], reads=sorted(sources))
-        buffer = Buffer(_bytes(var.aval), labels, name)
+        step.is_by_element = False
+        buffer = Buffer(self._bytes(var.aval, labels), labels, name)
         self._made.buffers.append(buffer)
         if equation is not None and equation.primitive.name in _PRODUCTS:
+            step.is_product = True
             for value in given[:2]:
                 if value.parameter is not None:
                     step.passing.append(value.parameter)
@@ -195,74 +285,150 @@ class _Follower:
             if equation.primitive.name == "dot_general":
                 over = contracted(equation, [v.labels for v in given])
                 step.is_gradient = BATCH in over
+                if step.is_gradient and BATCH not in labels:
+                    step.passing.append(buffer)  # before the sum over devices it is whole
                 if over:
                     self._made.exchanges.append(Exchange(buffer, over, self._times))
-        self._use(sources)
+        is_sum = name.startswith("(scatter") and BATCH not in labels
+        if is_sum and any(BATCH in v.labels for v in given):
+            step.passing.append(buffer)
         self._made.steps.append(step)
         return _Value(labels, frozenset(step.makes), name)
 
-    def _use(self, sources: frozenset[int]) -> None:
-        self._uses.append((len(self._made.steps), sources))
+    def _shard_map(self, equation: Any, given: list[_Value]) -> list[_Value]:
+        """Follow what runs on each place of some mesh axes, with its own parts."""
+        params, within = equation.params, self._manual.within(equation.params)
+        inner = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
+        entering = [
+            dataclasses.replace(v, labels=within.placed(spec, v.labels))
+            for v, spec in zip(given, params["in_specs"], strict=True)
+        ]
+        around, self._manual = self._manual, within
+        self._share(equation.outvars, inner.outvars)
+        outs = self.run(inner, entering)
+        self._share(inner.invars, equation.invars)
+        self._manual = around
+        return [
+            dataclasses.replace(v, labels=around.placed(spec, v.labels))
+            for v, spec in zip(outs, params["out_specs"], strict=True)
+        ]
+
+    def _cond(self, equation: Any, given: list[_Value]) -> list[_Value]:
+        """Follow the sides of a branch; each starts with the same, and one of them runs."""
+        sources = frozenset[int]().union(*(v.sources for v in given))
+        step, every = Step(reads=sorted(sources)), list[list[_Value]]()
+        for branch in equation.params["branches"]:
+            inner = Activity()
+            entering = [
+                _enter(
+                    inner,
+                    dataclasses.replace(v, sources=frozenset()),
+                    self._bytes(x.aval, v.labels),
+                )
+                for v, x in zip(given[1:], equation.invars[1:], strict=True)
+            ]
+            self._share(equation.outvars, branch.jaxpr.outvars)
+            follower = _Follower(inner, self._times, self._manual, self._known)
+            outs = follower.run(branch.jaxpr, entering)
+            self._share(branch.jaxpr.invars, equation.invars[1:])
+            _close(inner, ())
+            step.inner = [*step.inner, inner]
+            self._made.exchanges += inner.exchanges
+            self._made.copies |= inner.copies
+            every.append(outs)
+        results = []
+        for i, var in enumerate(equation.outvars):
+            labels = every[0][i].labels
+            for outs in every[1:]:
+                labels = tuple(a or b for a, b in zip(labels, outs[i].labels, strict=True))
+            labels = self._told(var, labels)
+            step.makes.append(len(self._made.buffers))
+            self._made.buffers.append(Buffer(self._bytes(var.aval, labels), labels, "(cond)"))
+            results.append(_Value(labels, frozenset(step.makes[-1:]), "(cond)"))
+        step.is_by_element = True
+        self._made.steps.append(step)
+        return results
 
     def _scan(self, equation: Any, given: list[_Value]) -> list[_Value]:
         params = equation.params
         consts, carries, length = params["num_consts"], params["num_carry"], params["length"]
-        body = params["jaxpr"].jaxpr
         stacked = given[consts + carries :]
         leading = next((v.labels[0] for v in stacked if v.labels and v.labels[0]), None)
-        inner_given = [
-            dataclasses.replace(
-                v,
-                sources=frozenset(),
-                is_view=True,
-                parameter=_of_layer(v, length) if i >= consts + carries else v.parameter,
-            )
-            for i, v in enumerate(given)
-        ]
-        for i, value in enumerate(inner_given):
-            if i >= consts + carries:
-                inner_given[i] = dataclasses.replace(value, labels=value.labels[1:])
-            elif i >= consts:
-                inner_given[i] = dataclasses.replace(value, name="what enters a layer")
-        for _ in range(2):  # a carry may have axes only after the first turn
-            inner = Activity()
-            entering = [
-                _enter(inner, v, var) for v, var in zip(inner_given, body.invars, strict=True)
-            ]
-            outs = _Follower(inner, self._times * length).run(body, entering)
-            for i in range(carries):
-                old = inner_given[consts + i]
-                merged = tuple(a or b for a, b in zip(old.labels, outs[i].labels, strict=True))
-                inner_given[consts + i] = dataclasses.replace(old, labels=merged)
+        inner, outs = self._body(equation, given)
         _close(inner, outs[:carries])
         sources = frozenset[int]().union(*(v.sources for v in given))
-        step = Step(inner=inner, times=length, reads=sorted(sources))
+        step = Step(inner=(inner,), times=length, reads=sorted(sources))
         self._made.exchanges += inner.exchanges
         self._made.residuals += inner.residuals
+        self._made.copies |= inner.copies
         results = []
         for i, (var, out) in enumerate(zip(equation.outvars, outs, strict=True)):
             if i < carries and given[consts + i].sources:
                 results.append(_Value(out.labels, given[consts + i].sources))
                 continue
-            labels = out.labels if i < carries else (leading, *out.labels)
-            buffer = Buffer(_bytes(var.aval), labels, out.name)
+            labels = self._told(var, out.labels if i < carries else (leading, *out.labels))
+            buffer = Buffer(self._bytes(var.aval, labels), labels, out.name)
             index = len(self._made.buffers)
             self._made.buffers.append(buffer)
             step.makes.append(index)
             if i >= carries and BATCH in labels:
                 self._made.residuals.append(buffer)
+                if out.sources & results_of_products(inner):
+                    step.products.append(index)
             results.append(_Value(labels, frozenset({index}), out.name))
-        self._use(sources)
         self._made.steps.append(step)
         return results
 
+    def _body(self, equation: Any, given: list[_Value]) -> tuple[Activity, list[_Value]]:
+        """Follow the body of a loop; a carry may have axes only after the first turn."""
+        params = equation.params
+        consts, carries, length = params["num_consts"], params["num_carry"], params["length"]
+        body = params["jaxpr"].jaxpr
+        inner_given = []
+        for i, value in enumerate(given):
+            value = dataclasses.replace(value, sources=frozenset(), is_view=True)
+            if i >= consts + carries:
+                parameter = _of_layer(value, length)
+                value = dataclasses.replace(value, labels=value.labels[1:], parameter=parameter)
+            elif i >= consts:
+                value = dataclasses.replace(value, name="what enters a layer")
+            inner_given.append(value)
+        for _ in range(2):
+            inner = Activity()
+            entering = [
+                _enter(inner, v, self._bytes(var.aval, v.labels))
+                for v, var in zip(inner_given, body.invars, strict=True)
+            ]
+            follower = _Follower(inner, self._times * length, self._manual, self._known)
+            self._share(equation.outvars, body.outvars)
+            outs = follower.run(body, entering)
+            self._share(body.invars, equation.invars)
+            for i in range(carries):
+                old = inner_given[consts + i]
+                merged = tuple(a or b for a, b in zip(old.labels, outs[i].labels, strict=True))
+                inner_given[consts + i] = dataclasses.replace(old, labels=merged)
+        return inner, outs
 
-def _enter(inner: Activity, value: _Value, var: Any) -> _Value:
-    """Return an activation that a loop's body reads; its memory is counted outside of the loop."""
+    def _bytes(self, aval: Any, labels: Labels) -> int:
+        """Return the bytes of a value over all devices, of which a trace may see those of one."""
+        return _bytes(aval) * self._manual.places(labels)
+
+
+def results_of_products(activity: Activity) -> set[int]:
+    """Return the buffers that hold results of products.
+
+    Args:
+      activity: Of a program.
+    """
+    return {i for step in activity.steps if step.is_product for i in step.makes}
+
+
+def _enter(inner: Activity, value: _Value, size: int) -> _Value:
+    """Return an activation that a body reads; its memory is counted outside."""
     if value.parameter is not None or BATCH not in value.labels:
         return value
     index = len(inner.buffers)
-    inner.buffers.append(Buffer(_bytes(var.aval), value.labels, value.name))
+    inner.buffers.append(Buffer(size, value.labels, value.name))
     inner.given.add(index)
     return dataclasses.replace(value, sources=frozenset({index}))
 
@@ -275,7 +441,7 @@ def _of_layer(value: _Value, num_layers: int) -> Buffer | None:
 
 def _delay_gradients(activity: Activity) -> None:
     """Move products that only a gradient needs behind the last loop, where compilers put them."""
-    loops = [i for i, step in enumerate(activity.steps) if step.inner is not None]
+    loops = [i for i, step in enumerate(activity.steps) if step.inner]
     if not loops:
         return
     late = [s for s in activity.steps[: loops[-1]] if s.is_gradient]

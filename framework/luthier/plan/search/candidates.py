@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier import graph as graphs
-from luthier import layers
+from luthier import layers, losses
 from luthier.errors import BadInput, ShardingError
 from luthier.parallel import ArrayInfo, axis_product, place
 from luthier.parallel.slices import AXES
@@ -18,6 +18,13 @@ SEARCHED = ("data", "fsdp", "tensor")
 """Mesh axes that are searched over; experts are, too, where there are any."""
 
 _POLICIES = (layers.NoRemat, layers.SaveProjections, layers.FullRemat)
+_KEPT = (
+    ("query", "key", "value", "attention_context", "mlp_gate", "mlp_up"),
+    ("query", "key", "value", "attention_context"),
+    ("attention_context",),
+)
+"""Residuals that are kept together, fewer and fewer: what attention gives saves most traffic."""
+_CHUNKING = "task.chunking"
 _MESH, _ACCUMULATION = "parallelism.mesh", "training.accumulation"
 _STACKS = (layers.Scanned, layers.Unrolled, layers.Pipelined)
 
@@ -33,6 +40,37 @@ class Remat:
 
     name: str
     overrides: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """What the state and the sums of gradients are stored in.
+
+    Args:
+      name: What it is called; empty for what the experiment has.
+      overrides: What sets it.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+
+
+_STATE, _SUMS = (
+    "fiddler:luthier.recipes.store_optimizer(bfloat16)",
+    "fiddler:luthier.recipes.sum_gradients(bfloat16)",
+)
+STORAGES = (
+    Storage("the optimizer's state is stored in bfloat16", (_STATE,)),
+    Storage(
+        "parameters (with masters), the optimizer's state and sums of gradients are in bfloat16",
+        ("fiddler:luthier.recipes.bf16_masters", _STATE, _SUMS),
+    ),
+    Storage(
+        "parameters (without masters), the optimizer's state and sums of gradients are in bfloat16",
+        ("fiddler:luthier.recipes.store_parameters(bfloat16)", _STATE, _SUMS),
+    ),
+)
+"""What takes less memory and changes what is computed: only where no layout alone fits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +90,12 @@ class Candidate:
     overrides: tuple[str, ...]
 
 
-def remats(graph: Any) -> list[Remat]:
+def remats(graph: Any, names: Sequence[str] = ()) -> list[Remat]:
     """Return the remat policies to choose from, that of the experiment first.
 
     Args:
       graph: The experiment graph.
+      names: Of the residuals that its layers name.
     """
     paths = [place.path for place in graphs.walk(graph, once=True) if _is_stack(place.value)]
     own = {_policy(graph, path) for path in paths}
@@ -64,9 +103,33 @@ def remats(graph: Any) -> list[Remat]:
     for policy in _POLICIES:
         if not paths or own == {policy}:
             continue
-        overrides = tuple(_override(graph, path, policy) for path in paths)
+        overrides = tuple(_override(graph, path, f"{policy.__name__}()") for path in paths)
         found.append(Remat(policy.__name__, overrides))
+    for kept in _KEPT:
+        there = [name for name in kept if name in names]
+        if paths and there:
+            written = f"SaveNamed(names={there})"
+            overrides = tuple(_override(graph, path, written) for path in paths)
+            found.append(Remat(f"SaveNamed({', '.join(there)})", overrides))
     return found
+
+
+def in_chunks(graph: Any, program: Any, policies: Sequence[Remat]) -> list[Remat]:
+    """Return policies that also compute the logits of a quarter of a row at a time, where they can.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program; tells how long rows are.
+      policies: The policies.
+    """
+    task = program.experiment.task
+    if not isinstance(getattr(task, "chunking", None), losses.Whole):
+        return []
+    length = max(e.shape[1] for e in program.batch.values() if len(e.shape) > 1)
+    if length % 4:
+        return []
+    override = f"{_CHUNKING}=luthier.losses.Chunked(length={length // 4})"
+    return [Remat(f"{p.name} Chunked".strip(), (*p.overrides, override)) for p in policies]
 
 
 def _is_stack(value: Any) -> bool:
@@ -78,8 +141,8 @@ def _policy(graph: Any, path: str) -> Any:
     return getattr(value, "__fn_or_cls__", type(value))
 
 
-def _override(graph: Any, path: str, policy: type) -> str:
-    written = f"luthier.layers.{policy.__name__}()"
+def _override(graph: Any, path: str, policy: str) -> str:
+    written = f"luthier.layers.{policy}"
     stack = graphs.get(graph, path)
     if hasattr(stack, "__fn_or_cls__"):
         return f"{path}.remat={written}"

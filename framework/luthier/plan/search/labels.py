@@ -6,11 +6,18 @@ trace, made as for one device, tells the bytes on each device for every mesh.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax.extend import core as jex_core
+
 Labels = tuple[str | None, ...]
+
+LAYERS, BATCH = "layers", "batch"
+STAGE = "stage"
+"""The mesh axis that the layers of a stack are shared out along."""
 
 
 def out_labels(equation: Any, given: Sequence[Labels]) -> list[Labels]:
@@ -72,7 +79,8 @@ def reshaped(before: Sequence[int], after: Sequence[int], labels: Labels) -> Lab
         group = [k for k in range(first, i) if before[k] != 1]
         places = [k for k in range(target, j) if after[k] != 1]
         if group and places:
-            found[places[0]] = next((labels[k] for k in group if labels[k]), None)
+            own = [labels[k] for k in group if labels[k]]
+            found[places[0]] = BATCH if BATCH in own else next(iter(own), None)
         if len(group) == len(places):
             for k, place in zip(group, places, strict=True):
                 if before[k] == after[place]:
@@ -132,6 +140,59 @@ def _of_scatter(equation: Any, given: Sequence[Labels]) -> Labels:
     return tuple(found)
 
 
+_NOT_BY_ELEMENT = (
+    "sharding_constraint", "scan", "cond", "while", "shard_map", "dot_general", "gather",
+    "ragged_dot_general", "ragged_dot", "all_gather", "all_to_all", "sort", "dynamic_slice",
+    "dynamic_update_slice", "cumsum", "pad", "concatenate",
+)  # fmt: skip
+
+
+def spread_back(
+    equations: Sequence[Any], labels: Mapping[Any, Labels], known: dict[Any, Labels]
+) -> None:
+    """Find the logical axes of what is read by element: those of what comes of it.
+
+    Args:
+      equations: Of one program, in order.
+      labels: The logical axes of its variables that are known from what they are made of.
+      known: Takes those that are found.
+    """
+    for equation in reversed(equations):
+        name, out = equation.primitive.name, equation.outvars[0]
+        if name in _NOT_BY_ELEMENT or out not in labels:
+            continue
+        told = _together(labels[out], known.get(out))
+        for var in equation.invars:
+            if isinstance(var, jex_core.Literal) or var not in labels:
+                continue
+            back = _back(equation, var.aval.shape, told)
+            if back is not None and _together(labels[var], back) != labels[var]:
+                known[var] = _together(back, known.get(var))
+
+
+def _back(equation: Any, shape: Sequence[int], told: Labels) -> Labels | None:
+    """Return the axes of an operand by those of the result; nothing where they are not alike."""
+    name, params, after = equation.primitive.name, equation.params, equation.outvars[0].aval.shape
+    if name == "reshape":
+        return reshaped(after, shape, told)
+    if name == "transpose":
+        found: list[str | None] = [None] * len(shape)
+        for place, source in enumerate(params["permutation"]):
+            found[source] = told[place]
+        return tuple(found)
+    if name == "broadcast_in_dim":
+        places = params["broadcast_dimensions"]
+        return tuple(
+            told[place] if size == after[place] else None
+            for size, place in zip(shape, places, strict=True)
+        )
+    return told if tuple(shape) == tuple(after) else None
+
+
+def _together(labels: Labels, others: Labels | None) -> Labels:
+    return tuple(a or b for a, b in zip(labels, others or labels, strict=True))
+
+
 def _merged(shape: Sequence[int], operands: Sequence[Any], given: Sequence[Labels]) -> Labels:
     """Return the axes of a result of the shape of its operands: those that any of them has."""
     found: list[str | None] = [None] * len(shape)
@@ -146,3 +207,83 @@ def _merged(shape: Sequence[int], operands: Sequence[Any], given: Sequence[Label
 def num_elements(aval: Any) -> int:
     """Return how many elements an abstract array has."""
     return math.prod(getattr(aval, "shape", ()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Manual:
+    """From mesh axes, as a trace names them, to logical axes.
+
+    Args:
+      table: Logical axis to mesh axes, for activations.
+      sizes: Mesh axis to number of devices, of the trace.
+      inside: The mesh axes of which the program, where it is looked at, sees one place.
+    """
+
+    table: Mapping[str, Sequence[str]]
+    sizes: Mapping[str, int]
+    inside: frozenset[str] = frozenset()
+
+    def within(self, params: Mapping[str, Any]) -> Manual:
+        """Return the same inside of a `shard_map`.
+
+        Args:
+          params: Parameters of the equation.
+        """
+        axes = params.get("newly_manual_axes", params.get("manual_axes", ()))
+        return dataclasses.replace(self, inside=self.inside | frozenset(axes))
+
+    def places(self, labels: Labels) -> int:
+        """Return how many times the part that is seen makes the whole.
+
+        Args:
+          labels: Logical axes of a value.
+        """
+        axes = {axis for label in labels if label for axis in self._axes(label)}
+        return math.prod(self.sizes[axis] for axis in axes & self.inside)
+
+    def placed(self, spec: Sequence[Any], labels: Labels, is_kept: bool = True) -> Labels:
+        """Return the logical axes of a value that is shared out as a partition spec says.
+
+        Args:
+          spec: Of each dimension, the mesh axes; later dimensions may be missing.
+          labels: What is known of the value.
+          is_kept: Whether an axis that is known stays.
+        """
+        found = list(labels)
+        for i, entry in enumerate(spec[: len(found)]):
+            axes = _entry(entry)
+            if axes and not (is_kept and labels[i]):
+                found[i] = self._label(axes, labels[i])
+        return tuple(found)
+
+    def constrained(self, spec: Sequence[Any], labels: Labels) -> Labels:
+        """Return the logical axes of a value after a constraint.
+
+        Args:
+          spec: Of each dimension, the mesh axes, nothing, or that it is left open.
+          labels: What is known of the value.
+        """
+        found = list(self.placed(spec, labels, is_kept=False))
+        for i, entry in enumerate(spec[: len(found)]):
+            if entry is None and any(self.sizes[a] > 1 for a in self._axes(labels[i] or "")):
+                found[i] = None
+        return tuple(found)
+
+    def _axes(self, label: str) -> tuple[str, ...]:
+        return (STAGE,) if label == LAYERS else tuple(self.table.get(label, ()))
+
+    def _label(self, axes: frozenset[str], known: str | None) -> str | None:
+        """Return the logical axis that mesh axes share out: the one that is known, if it fits."""
+        active = {
+            label: frozenset(a for a in self._axes(label) if self.sizes[a] > 1)
+            for label in dict.fromkeys((*((known,) if known else ()), *self.table, LAYERS))
+        }
+        exact = [label for label, own in active.items() if own == axes]
+        wider = [label for label, own in active.items() if own > axes]
+        return next(iter((*exact, *wider)), known)
+
+
+def _entry(entry: Any) -> frozenset[str]:
+    if isinstance(entry, str):
+        return frozenset({entry})
+    return frozenset(entry) if isinstance(entry, tuple) else frozenset()

@@ -9,10 +9,9 @@ from typing import Any
 
 from luthier.parallel.rules import axis_product
 from luthier.plan.report.roofline import Roofline, roofline
-from luthier.plan.search.activity import BATCH, LAYERS, Activity, Buffer
+from luthier.plan.search.activity import Activity, Buffer
+from luthier.plan.search.labels import BATCH, LAYERS, STAGE
 from luthier.plan.targets import Chip
-
-STAGE = "stage"
 
 _UPDATE = 7  # arrays of a parameter's size that Adam reads and writes in a step
 
@@ -80,22 +79,30 @@ def layout_of(program: Any) -> Layout:
 
 
 @dataclasses.dataclass(frozen=True)
-class Calibration:
-    """What the analytic model is multiplied by, so that it is as a compiler's count.
+class Compiler:
+    """How a compiler of one kind of devices uses memory; calibrated against its own counts.
 
     Args:
-      temporaries: Of what lives within a step.
-      gradients: Copies of the gradients that live while the optimizer reads them, at the least.
+      temporaries: Factor of what lives within a step: fragments, and small buffers.
+      slack: How many steps a buffer outlives its last reader, because others run beside it.
+      ahead: Whether parameters for the next product are gathered while one runs.
+      keeps_copies: Whether parameters in the narrower type that is computed in are kept from
+        before the first layer on, laid out as the parameters.
+      copies_products: Whether what a loop collects of its products is there twice while it runs:
+        where a product is fused with the gathering of its parameter, it is not put in place.
     """
 
     temporaries: float
-    gradients: float
+    slack: int
+    ahead: bool
+    keeps_copies: bool
+    copies_products: bool
 
 
-CALIBRATIONS: Mapping[str, Calibration] = {
-    "tpu": Calibration(1.05, 1.0),
-    "gpu": Calibration(1.08, 1.0),
-    "cpu": Calibration(1.0, 1.0),
+COMPILERS: Mapping[str, Compiler] = {
+    "tpu": Compiler(1.0, 0, True, True, True),
+    "gpu": Compiler(1.0, 4, True, False, False),
+    "cpu": Compiler(1.0, 0, False, False, False),
 }
 
 
@@ -107,29 +114,42 @@ def temporary_bytes(activity: Activity, layout: Layout, platform: str) -> int:
       layout: How it is shared out.
       platform: `tpu`, `gpu` or `cpu`.
     """
-    known = CALIBRATIONS[platform]
+    compiler = COMPILERS[platform]
     gradients = sum(layout.bytes_of(b) for b in _results(activity))
-    most = peak(activity, layout)
+    most = peak(activity, layout, compiler)
     if layout.accumulation > 1:
         most += gradients
-    return int(known.temporaries * max(most, known.gradients * gradients))
+    if compiler.keeps_copies:
+        most += sum(layout.bytes_of(b) for b in activity.copies.values())
+    return int(compiler.temporaries * max(most, gradients))
 
 
-def peak(activity: Activity, layout: Layout) -> float:
+def peak(activity: Activity, layout: Layout, compiler: Compiler | None = None) -> float:
     """Return the most bytes that are alive at a time on one device.
 
     Args:
       activity: Of a program.
       layout: How it is shared out.
+      compiler: Of which kind of devices; None means one that frees at once and does one thing
+        after the other.
     """
+    compiler = compiler or COMPILERS["cpu"]
     sizes = [layout.bytes_of(buffer) for buffer in activity.buffers]
+    passing = [sum(layout.bytes_of(b, is_gathered=True) for b in s.passing) for s in activity.steps]
     alive = most = 0.0
-    for step in activity.steps:
-        alive += sum(sizes[index] for index in step.makes)
-        passing = sum(layout.bytes_of(b, is_gathered=True) for b in step.passing)
-        within = peak(step.inner, layout) if step.inner is not None else 0.0
-        most = max(most, alive + passing + within)
-        alive -= sum(sizes[index] for index in step.ends)
+    waiting: list[float] = []
+    for i, step in enumerate(activity.steps):
+        made, ended = (sum(sizes[k] for k in found) for found in (step.makes, step.ends))
+        alive += made
+        whole = passing[i] + (sum(passing[i + 1 : i + 2]) if compiler.ahead else 0.0)
+        within = max((peak(inner, layout, compiler) for inner in step.inner), default=0.0)
+        if compiler.copies_products:
+            within += sum(sizes[k] for k in step.products)
+        dying = {sizes[k] for k in step.ends} if step.is_by_element else ()
+        most = max(most, alive + whole + within - (made if made in dying else 0.0))
+        waiting.append(ended)
+        if len(waiting) > compiler.slack:
+            alive -= waiting.pop(0)
     return most
 
 
@@ -214,8 +234,9 @@ def _traffic(activity: Activity, layout: Layout, times: int) -> float:
     sizes = [layout.bytes_of(buffer) for buffer in activity.buffers]
     total = 0.0
     for step in activity.steps:
-        if step.inner is not None:
-            total += _traffic(step.inner, layout, times * step.times)
+        sides = [_traffic(inner, layout, times * step.times) for inner in step.inner]
+        total += max(sides, default=0.0)
         total += times * sum(sizes[index] for index in (*step.makes, *step.reads))
-        total += times * sum(layout.bytes_of(b, is_gathered=True) for b in step.passing)
+        # Gathered or summed by one, and read by another.
+        total += 2 * times * sum(layout.bytes_of(b, is_gathered=True) for b in step.passing)
     return total

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from luthier.parallel import array_bytes, axis_product
+from luthier import graph as graphs
+from luthier.errors import BadInput
+from luthier.parallel import array_bytes, axis_product, format_bytes
 from luthier.plan.search import candidates as layouts
-from luthier.plan.search.candidates import Candidate, Remat
+from luthier.plan.search.candidates import Candidate, Remat, Storage
 from luthier.plan.search.model import Layout, layout_of, step_time, temporary_bytes
 from luthier.plan.search.tracing import Traced, trace
 from luthier.plan.targets import Chip
 
-MARGIN = 0.9
-"""Share of a device's memory that an estimate may take: the model is within a tenth."""
+MARGINS: Mapping[str, float] = {"tpu": 0.9, "gpu": 0.9, "cpu": 0.9}
+"""Share of a device's memory that an estimate may take, by kind of device: the model is within a
+tenth of the compiler's count on GPUs and CPUs, and above it on TPUs."""
+
+HOPELESS = 1.25
+"""Times a device's memory from which on an estimate is believed without a compiler."""
+
+_AS_IS = Remat("", ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +55,7 @@ def estimates(
     num_devices: int,
     make: Callable[[Any], Any],
     own: Traced | None = None,
+    policies: Sequence[Remat] | None = None,
 ) -> list[Estimate]:
     """Return all layouts that can be divided, the fastest first.
 
@@ -57,12 +66,19 @@ def estimates(
       num_devices: Devices in all.
       make: Makes the program of a changed graph.
       own: The gradient of the experiment as it is, if it is traced already.
+      policies: Remat policies to choose from; None means all that there are.
     """
-    found = []
+    own, found = own or trace(program), []
     precision = program.experiment.precision.matmul.value
-    policies = [p for p in layouts.remats(graph) if layouts.can_change(graph, p)]
-    traces = {policy: _trace(graph, program, policy, make, own) for policy in policies}
     now = layout_of(program)
+    if policies is None:
+        every = layouts.remats(graph, own.names)
+        named = [p for p in every if p == _AS_IS or p.name.startswith("SaveNamed")]
+        every += layouts.in_chunks(graph, program, named)
+    else:
+        every = list(policies)
+    policies = [policy for policy in every if layouts.can_change(graph, policy)]
+    traces = {policy: _trace(graph, policy, make, own) for policy in policies}
     for candidate in layouts.candidates(graph, program, num_devices, policies):
         traced = traces[candidate.remat]
         layout = dataclasses.replace(
@@ -75,11 +91,105 @@ def estimates(
     return sorted(found, key=lambda estimate: estimate.cost)
 
 
-def _trace(
-    graph: Any, program: Any, policy: Remat, make: Callable[[Any], Any], own: Traced | None
-) -> Traced:
+def stored_otherwise(
+    graph: Any, chip: Chip, num_devices: int, make: Callable[[Any], Any]
+) -> Iterator[tuple[Storage, list[Estimate]]]:
+    """Yield layouts of an experiment whose state takes less memory, and changes with it.
+
+    What layers keep for the backward pass stays as it is.
+
+    Args:
+      graph: The experiment graph.
+      chip: What is known of one device.
+      num_devices: Devices in all.
+      make: Makes the program of a changed graph.
+    """
+    for storage in layouts.STORAGES:
+        try:
+            changed = graphs.apply(graph, list(storage.overrides))
+            program = make(changed)
+        except BadInput:
+            continue  # what it computes in cannot be set, or there is no state
+        rows = []
+        for estimate in estimates(changed, program, chip, num_devices, make, policies=[_AS_IS]):
+            candidate = estimate.candidate
+            overrides = (*storage.overrides, *candidate.overrides)
+            candidate = dataclasses.replace(candidate, overrides=overrides)
+            rows.append(dataclasses.replace(estimate, candidate=candidate))
+        yield storage, rows
+
+
+def find(
+    graph: Any,
+    program: Any,
+    chip: Chip,
+    num_devices: int,
+    make: Callable[[Any], Any],
+    own: Traced,
+    limit: int | None,
+    count: int,
+    is_ranked_by_own: bool,
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return layouts that fit, as rows of a report, and what else is to be told.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program on any devices.
+      chip: What is known of one device.
+      num_devices: Devices in all.
+      make: Makes the program of a changed graph.
+      own: The gradient of the experiment as it is.
+      limit: Bytes of one device; None where there is no limit.
+      count: How many at most.
+      is_ranked_by_own: Whether layouts are to be better than the one there is, in bytes and time.
+    """
+    found = estimates(graph, program, chip, num_devices, make, own)
+    than = next((e for e in found if not e.candidate.overrides), None)
+    room = None if limit is None else MARGINS[chip.platform] * limit
+    rows = proposals(found, room, count, than if is_ranked_by_own else None)
+    if rows or limit is None:
+        return rows, []
+    held = state_bytes(program, layout_of(program))
+    least = min(e.needed_bytes for e in found)
+    told = f"no layout fits {num_devices} devices: the state takes {format_bytes(held)} of "
+    told += f"{format_bytes(limit)} on each, and the least of all layouts {format_bytes(least)}"
+    enough = enough_devices(graph, program, chip, num_devices, own)
+    notes = [told + (f"; {enough} devices would do" if enough else "")]
+    for storage, others in stored_otherwise(graph, chip, num_devices, make):
+        more = proposals(others, room, count - len(rows))
+        if more:
+            notes.append(f"changes what is computed: {storage.name}")
+        rows += more
+    return rows, notes
+
+
+def enough_devices(
+    graph: Any, program: Any, chip: Chip, num_devices: int, own: Traced
+) -> int | None:
+    """Return how many devices would do for an experiment as it is stored; None where none do.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program on any devices.
+      chip: What is known of one device.
+      num_devices: How many are too few; twice, four times, ... as many are looked at.
+      own: The gradient of the experiment.
+    """
+    now = layout_of(program)
+    for number in (num_devices << k for k in range(1, 8)):
+        for candidate in layouts.candidates(graph, program, number, [_AS_IS]):
+            sizes, accumulation = candidate.sizes, candidate.accumulation
+            layout = dataclasses.replace(now, sizes=sizes, accumulation=accumulation)
+            needed = state_bytes(program, layout) + batch_bytes(program, layout)
+            needed += temporary_bytes(own.activity, layout, chip.platform)
+            if needed <= MARGINS[chip.platform] * chip.limit_bytes:
+                return number
+    return None
+
+
+def _trace(graph: Any, policy: Remat, make: Callable[[Any], Any], own: Traced) -> Traced:
     if not policy.overrides:
-        return own or trace(program)
+        return own
     return trace(make(layouts.changed(graph, Candidate({}, policy, 1, policy.overrides))))
 
 
@@ -112,27 +222,58 @@ def batch_bytes(program: Any, layout: Layout) -> int:
     return total
 
 
-def proposals(found: Sequence[Estimate], limit: int | None, count: int = 3) -> list[dict[str, Any]]:
-    """Return the fastest layouts that fit and change something, as rows of a report.
+def proposals(
+    found: Sequence[Estimate],
+    room: float | None,
+    count: int = 3,
+    than: Estimate | None = None,
+) -> list[dict[str, Any]]:
+    """Return the best layouts that fit and change something, as rows of a report.
+
+    Without `than` they are the fastest. With it, they are by turns the fastest and the smallest of
+    those that no other layout beats in both bytes and time, first of those that beat `than`.
 
     Args:
       found: Layouts, the fastest first.
-      limit: Bytes of one device; None where there is no limit.
+      room: Bytes of one device that estimates may take; None where there is no limit.
       count: How many at most.
+      than: The layout that others are to be better than.
     """
-    rows = []
-    for estimate in found:
-        if limit is not None and estimate.needed_bytes > MARGIN * limit:
-            continue
-        if estimate.candidate.overrides:
-            rows.append(
-                {
-                    "overrides": list(estimate.candidate.overrides),
-                    "needed_bytes": estimate.needed_bytes,
-                    "step_seconds": estimate.step_seconds,
-                    "is_compiled": False,
-                }
-            )
-        if len(rows) == count:
-            break
-    return rows
+    fitting = [e for e in found if room is None or e.needed_bytes <= room]
+    fitting = [e for e in fitting if e.candidate.overrides]
+    if than is not None:
+        fitting = _by_turns(fitting, than)
+    return [row_of(estimate) for estimate in fitting[:count]]
+
+
+def _by_turns(found: Sequence[Estimate], than: Estimate) -> list[Estimate]:
+    """Return layouts that none of as many microbatches beats, the fastest and smallest by turns."""
+    front, least = list[Estimate](), dict[int, int]()
+    for estimate in sorted(found, key=lambda e: (e.step_seconds, e.needed_bytes)):
+        number = estimate.candidate.accumulation
+        if estimate.needed_bytes < least.get(number, estimate.needed_bytes + 1):
+            front.append(estimate)
+            least[number] = estimate.needed_bytes
+    # The model is within a tenth: what is slower by less may be faster.
+    near = [e for e in front if e.step_seconds <= 1.05 * than.step_seconds]
+    better = [e for e in near if e.needed_bytes <= than.needed_bytes]
+    ordered: list[Estimate] = []
+    for group in (better, near, front):
+        left = [e for e in group if e not in ordered]
+        while left:
+            ordered.append(left.pop(0 if len(left) % 2 else -1))
+    return ordered
+
+
+def row_of(estimate: Estimate) -> dict[str, Any]:
+    """Return a layout as a row of a report.
+
+    Args:
+      estimate: The layout.
+    """
+    return {
+        "overrides": list(estimate.candidate.overrides),
+        "needed_bytes": estimate.needed_bytes,
+        "step_seconds": estimate.step_seconds,
+        "is_compiled": False,
+    }

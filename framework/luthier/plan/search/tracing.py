@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 
 from luthier import graph as graphs
 from luthier import program as programs
-from luthier.parallel import activation_rules, make_mesh
 from luthier.plan.report.products import flops_by_dtype
 from luthier.plan.search.activity import Activity, follow
+from luthier.plan.search.labels import Manual
 
 _ACCUMULATION = "training.accumulation"
 
@@ -24,27 +24,29 @@ class Traced:
     Args:
       activity: Buffers and exchanges, by logical axes.
       flops: FLOPs over all devices by type, recomputation included.
+      names: Of the residuals that layers name.
     """
 
     activity: Activity
     flops: Mapping[str, int]
+    names: tuple[str, ...] = ()
 
 
 def trace(program: programs.Program) -> Traced:
     """Return what the gradient of an experiment keeps and computes.
 
-    It is traced as for one device and without accumulation: layouts come later.
+    It is traced on the mesh of the program, whose constraints tell logical axes, and without
+    accumulation; other layouts come later.
 
     Args:
       program: The experiment's program on any devices.
     """
     graph = graphs.apply(program.graph, [f"{_ACCUMULATION}=1"])
     single = program.of(graph)
-    sizes, rules = dict.fromkeys(program.sizes, 1), program.experiment.parallelism.rules
-    mesh = make_mesh(sizes, [program.mesh.devices.flat[0]])
+    rules = program.experiment.parallelism.rules
 
     def gradient(leaves: Any, batch: Any) -> Any:
-        with single.tracing(()) as experiment, activation_rules(mesh, rules):
+        with single.tracing(()) as experiment:
             return programs.gradient_of(experiment, single.named(leaves), batch)[1]
 
     batch = {n: jax.ShapeDtypeStruct(e.shape, e.dtype) for n, e in program.batch.items()}
@@ -57,5 +59,18 @@ def trace(program: programs.Program) -> Traced:
         axes = tuple(task_axes[name])
         labels.append((*axes, *(None,) * (len(batch[name].shape) - len(axes))))
         is_parameter.append(False)
-    activity = follow(jaxpr, labels, is_parameter)
-    return Traced(activity, flops_by_dtype(jaxpr))
+    activity = follow(jaxpr, labels, is_parameter, Manual(rules.activations, program.sizes))
+    return Traced(activity, flops_by_dtype(jaxpr), tuple(sorted(set(_names(jaxpr)))))
+
+
+def _names(jaxpr: Any) -> Iterator[str]:
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if equation.primitive.name == "name":
+            yield equation.params["name"]
+        for inside in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(inside):
+                yield from _names(inside)
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(getattr(value, "jaxpr", value), "eqns")

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 from luthier import graph as graphs
 from luthier.errors import BadInput, Problem
 from luthier.graph.edits.copies import as_node
+from luthier.graph.paths import is_node
 from luthier.plan.targets.chips import CHIPS, Chip, GpuChip, TpuChip
 
 ORIGIN = "--slice"
@@ -180,6 +181,8 @@ def _names() -> list[str]:
 
 def _node(text: str) -> Slice:
     wish = graphs.apply(as_node(_Wish()), [f"slice={text}"], origin=ORIGIN)
+    if is_node(wish.slice):
+        graphs.validate(wish.slice)
     made: Any = graphs.build(wish).slice
     if not isinstance(made, CpuSlice | TpuSlice | GpuSlice):
         kinds = "luthier.plan.GpuSlice, luthier.plan.TpuSlice or luthier.plan.CpuSlice"

@@ -18,7 +18,17 @@ from luthier.sweep.driver.ledger import ENDED, Ledger, Trial
 from luthier.sweep.driver.past import Asked
 from luthier.sweep.driver.pruning import Pruning
 from luthier.sweep.driver.suggestions import Suggester
-from luthier.sweep.protocol import Ended, Engine, Event, Lost, Reported, SliceInfo, TrialWork, Work
+from luthier.sweep.protocol import (
+    Back,
+    Ended,
+    Engine,
+    Event,
+    Lost,
+    Reported,
+    SliceInfo,
+    TrialWork,
+    Work,
+)
 from luthier.sweep.space.space import told
 from luthier.sweep.study import Packed, Study
 
@@ -41,11 +51,13 @@ class _Slice:
       info: Which one.
       running: The trials on it.
       packed: How the work on it runs, or the last work ran.
+      is_away: Whether it has no worker as yet.
     """
 
     info: SliceInfo
     running: set[int] = dataclasses.field(default_factory=set)
     packed: Packed = Packed()
+    is_away: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,6 +296,8 @@ class Driver(_Trials):
             self._parts.admission.open(infos)
             self._show()
             self._queue_again()
+            for event in self._engine.events(0.0):
+                self._handle(event)  # some slices may be away as yet
             is_over = self._work()
         finally:
             self._engine.close()
@@ -302,7 +316,7 @@ class Driver(_Trials):
                 return False
             self._fill()
             self._parts.journal.commit()
-            if not any(slice.running for slice in self._slices):
+            if not any(slice.running for slice in self._slices) and not self._waits():
                 return not self.stop_asked and not self.is_late
             for event in self._engine.events(1.0):
                 self._handle(event)
@@ -310,12 +324,19 @@ class Driver(_Trials):
             self._show()
         return False
 
+    def _waits(self) -> bool:
+        """Return whether there are trials for slices that are away."""
+        is_away = any(slice.is_away for slice in self._slices)
+        return is_away and not self._is_spent() and (bool(self._queue) or self._ask())
+
     def _show(self) -> None:
         self._parts.view.update(self._ledger, [slice.info for slice in self._slices])
 
     def _fill(self) -> None:
         """Give every free slice, and every free lane, something to do."""
         for slice in self._slices:
+            if slice.is_away:
+                continue
             if not slice.running:
                 self._start(slice)
             while slice.running and len(slice.running) < slice.packed.num_lanes:
@@ -383,10 +404,14 @@ class Driver(_Trials):
         return TrialWork(trial, fence, str(self._parts.directory.trial_path(trial)))
 
     def _handle(self, event: Event) -> None:
+        if isinstance(event, Back):
+            self._slices[event.slice].is_away = False
+            return
         if isinstance(event, Lost):
             slice = self._slices[event.slice]
+            slice.is_away = event.is_away
             for trial in sorted(slice.running):
-                self._lose(trial, event.reason)
+                self._lose(trial, event)
             return
         trial_state = self._ledger.trials[event.trial]
         if trial_state.state != "running" or event.fence != trial_state.fence:
@@ -407,17 +432,17 @@ class Driver(_Trials):
         if pruning is not None:
             self._engine.answer(event.slice, trial.number, event.fence, go_on)
 
-    def _lose(self, trial: int, reason: str) -> None:
+    def _lose(self, trial: int, lost: Lost) -> None:
         """A worker died: take its result if it wrote one, else queue the trial again."""
         state = self._ledger.trials[trial]
         if self._take_result(state):
             return
         self._free(trial)
-        if state.losses >= self._study.budget.retries:
+        if lost.counts and state.losses >= self._study.budget.retries:
             times = f"its worker died {state.losses + 1} times"
-            self._end(trial, "failed", f"{times}; the last time: {reason}")
+            self._end(trial, "failed", f"{times}; the last time: {lost.reason}")
             return
-        self._note("lost", trial=trial, reason=reason, counts=True)
+        self._note("lost", trial=trial, reason=lost.reason, counts=lost.counts)
         graph = self._parts.directory.read_trial(trial)
         placed = self._parts.admission.place(trial, graph)
         self._queue.appendleft(placed)

@@ -63,7 +63,7 @@ class Plans:
             self._keep(self._name(program_key(graph, hoist), num_devices), plan)
             return True
 
-        hoist = ()
+        hoist: tuple[str, ...] = ()
         if candidates:
             hoist = self._discoveries.discover(graph, candidates, attempt).paths
         return program_key(graph, hoist), hoist

@@ -8,6 +8,7 @@ from typing import Any
 
 from luthier import graph as graphs
 from luthier.errors import BadInput
+from luthier.graph.overrides import matching
 from luthier.sweep.space.dimensions import Choice, Stored
 from luthier.sweep.space.space import Assignment, Space, settings, sub_prefix
 
@@ -83,13 +84,13 @@ def _locate(base: Any, space: Space, editing: Editing, prefix: str) -> dict[str,
 
 
 def _candidates(base: Any, key: str, dimension: Any) -> Sequence[Stored]:
-    """Return the stored choices that may stand for what is at a path now."""
+    """Return the stored choices that may stand for what is there now: at a path, or by a name."""
     stored_of = getattr(dimension, "stored", None)
     if stored_of is None:
         return dimension.points(1)
     try:
-        now = graphs.evaluate(graphs.get(base, key))
-    except BadInput:
+        held = [graphs.evaluate(place.value) for place in matching(base, key)]
+    except (BadInput, ValueError):  # it is not there, or not set
         return ()
-    stored = stored_of(now)
-    return () if stored is None else (stored,)
+    stored = [stored_of(value) for value in held if value is not graphs.UNSET]
+    return list(dict.fromkeys(found for found in stored if found is not None))

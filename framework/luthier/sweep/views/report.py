@@ -27,7 +27,9 @@ NAME = "report.html"
 MOST_COLUMNS = 300
 """Trials in the matrix: of more, the best and the newest."""
 
-_WORD = re.compile(r"([A-Za-z_][\w.\[\]'\"]*?)\s*:?=(.*)", re.DOTALL)
+_WORD = re.compile(
+    r"((?:(?:any|class|tag|gin|config_dict):)?[A-Za-z_][\w./\[\]'\"]*?)\s*:?=(.*)", re.DOTALL
+)
 _FILES = ("matrix.css", "report.css", "matrix.js", "report_charts.js", "report.js")
 
 

@@ -9,7 +9,7 @@ import jax
 
 from luthier import graph as graphs
 from luthier.parallel import distributed
-from luthier.records import read_source
+from luthier.records import read_facts
 
 _DIGITS = 12
 
@@ -28,12 +28,11 @@ def check_same(graph: Any, packages: Sequence[str] = ()) -> None:
     """
     if not distributed.is_several():
         return
-    source = read_source(packages)
-    facts = {"the experiment": graphs.fingerprint(graph, kind="record")[:_DIGITS]}
-    facts |= {f"the version of {name}": version for name, version in source.versions.items()}
-    facts["the version of Python"] = source.python
-    facts |= {f"the source of {name}": hash[:_DIGITS] for name, hash in source.packages.items()}
-    distributed.agree(facts)
+    recorded, program = (
+        graphs.fingerprint(graph, kind=kind)[:_DIGITS] for kind in ("record", "program")
+    )
+    facts = {"the experiment": f"{recorded} (program {program})"}
+    distributed.agree(facts | read_facts(packages))
 
 
 def check_devices() -> None:

@@ -52,12 +52,13 @@ def lines_of(report: Report, sharding: bool = False) -> Iterator[str]:
 
 
 def duration(seconds: float) -> str:
-    """Return a time as people read it: `1.2 ms`, `3.4 s`, `5.6 h`, `7.8 days`.
+    """Return a time as people read it: `9.8 µs`, `1.2 ms`, `3.4 s`, `5.6 h`, `7.8 days`.
 
     Args:
       seconds: The time.
     """
-    for limit, size, unit in ((1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "min")):
+    units = ((1e-3, 1e-6, "µs"), (1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "min"))
+    for limit, size, unit in units:
         if seconds < limit:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 3600:.3g} h" if seconds < 172_800 else f"{seconds / 86_400:.3g} days"

@@ -33,6 +33,34 @@ def test_one_run(trained, monkeypatch, capsys):
     assert "held_out/nats_per_byte" in out
 
 
+def test_where_the_time_went(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    assert main.main(["runs", "last", "--goodput"]) == 0
+    out = capsys.readouterr().out
+    (run,) = (trained / "runs" / "tiny").iterdir()
+    assert out.splitlines()[0].startswith(f"tiny/{run.name}: ")
+    for kind in ("step", "evaluate", "save", "init", "compile", "total"):
+        assert f"\n{kind} " in out
+    assert main.main(["runs", "last", "--goodput", "--json"]) == 0
+    account = json.loads(capsys.readouterr().out)
+    assert sum(account["seconds"].values()) == pytest.approx(account["total_seconds"])
+    assert account["seconds"].keys() >= {"step", "evaluate", "save", "init", "compile"}
+    (process,) = account["processes"]
+    assert (process["status"], process["restored"], process["reached"]) == ("finished", 0, 4)
+    assert process["end"] - process["start"] == pytest.approx(account["total_seconds"], abs=0.01)
+    assert account["seconds"].get("other", 0.0) < 0.1 * account["total_seconds"]
+
+
+def test_the_size_of_a_run(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    (run,) = (trained / "runs" / "tiny").iterdir()
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert main.main(["runs", "last", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["size_bytes"] == sum(
+        path.stat().st_size for path in files
+    )
+
+
 def test_json(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     assert main.main(["runs", "--json"]) == 0
@@ -92,6 +120,8 @@ def test_what_differs_between_runs(importable_project, capsys):
         (["a", "--diff"], "--diff wants two runs; write `luthier runs ID ID --diff`"),
         (["a", "b"], "2 runs are named; name one, or add --diff to see what differs"),
         (["a", "b", "--diff", "--sync", "wandb"], "--sync and --diff are two things to do"),
+        (["--goodput"], "--goodput wants a run; write `luthier runs ID --goodput`"),
+        (["a", "--goodput", "--sync", "wandb"], "--goodput and --sync are two things to do"),
         (["a", "b", "--diff"], "no run 'a': there are no runs in runs"),
     ],
 )

@@ -34,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--diff", action="store_true", help="show what differs between two runs or more"
     )
     parser.add_argument("--sync", choices=["wandb"], help="rebuild the run there from its record")
+    parser.add_argument(
+        "--goodput", action="store_true", help="show where its time went, over all restarts"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_directory(parser)
 
@@ -60,6 +63,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         hint = f"; with a key and a network: wandb sync {mirrored.path}"
         print(mirrored.url or f"mirrored offline in {mirrored.path}{hint}")
         return EXIT_DONE
+    if arguments.goodput:
+        return _goodput(directory, arguments.json)
     summary = records.summarize(directory)
     if arguments.json:
         print(json.dumps(_as_json(summary), indent=1))
@@ -74,11 +79,30 @@ def _check(arguments: argparse.Namespace, problems: Problems) -> None:
         problems.add("--sync wants a run", remedy="write `luthier runs ID --sync wandb`")
     if arguments.sync and arguments.diff:
         problems.add("--sync and --diff are two things to do", remedy="leave out one")
+    if arguments.goodput and not arguments.runs:
+        problems.add("--goodput wants a run", remedy="write `luthier runs ID --goodput`")
+    if arguments.goodput and (arguments.sync or arguments.diff):
+        other = "--sync" if arguments.sync else "--diff"
+        problems.add(f"--goodput and {other} are two things to do", remedy="leave out one")
     if arguments.diff and len(arguments.runs) < 2:
         problems.add("--diff wants two runs", remedy="write `luthier runs ID ID --diff`")
     if len(arguments.runs) > 1 and not arguments.diff:
         remedy = "name one, or add --diff to see what differs"
         problems.add(f"{len(arguments.runs)} runs are named", remedy=remedy)
+
+
+def _goodput(directory: Any, as_json: bool) -> int:
+    """Print where the time of a run went."""
+    from luthier import records
+    from luthier.cli.showing import goodput
+
+    spans = records.read_spans(directory.goodput_path)
+    account = records.account_of(spans, alive=directory.writer() is not None)
+    if as_json:
+        print(json.dumps(goodput.as_json(account), indent=1))
+    else:
+        print("\n".join(goodput.lines_of(account, f"{directory.name}/{directory.id}")))
+    return EXIT_DONE
 
 
 def _diff(arguments: argparse.Namespace) -> int:
@@ -121,11 +145,12 @@ def _list(summaries: list[Any], arguments: argparse.Namespace) -> int:
             _number(summary.status.metrics.get("loss")),
             _duration(summary.status.seconds),
             _moment(summary.status.updated),
+            _size(summary.directory.size()),
             _evaluations(summary.status.evaluations),
         )
         for summary in summaries
     ]
-    heads = ["id", "name", "status", "step", "loss", "time", "last written", "evaluations"]
+    heads = ["id", "name", "status", "step", "loss", "time", "last written", "size", "evaluations"]
     print("\n".join(table(heads, rows)))
     return EXIT_DONE
 
@@ -143,6 +168,7 @@ def _describe(summary: Any) -> list[str]:
         ("time", f"{_duration(status.seconds)}, {status.restarts} restarts"),
         ("started", _moment(status.started)),
         ("last written", _moment(status.updated)),
+        ("size", _size(directory.size())),
     ]
     rows += [(name, _number(value)) for name, value in status.metrics.items()]
     rows += [
@@ -162,8 +188,15 @@ def _as_json(summary: Any) -> dict[str, Any]:
         "name": summary.directory.name,
         "path": str(summary.directory.path),
         "problem": summary.problem,
+        "size_bytes": summary.directory.size(),
         **dataclasses.asdict(summary.status),
     }
+
+
+def _size(num_bytes: int) -> str:
+    from luthier.records.console import format_bytes
+
+    return format_bytes(num_bytes)
 
 
 def _steps(status: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from luthier.errors import BadInput, Problem, RecordError
 from luthier.graph.formats.targets.trees import by_name, read_tree
 from luthier.graph.load import decode
-from luthier.graph.paths import Path, format_path
+from luthier.graph.paths import Path, format_path, is_node
 from luthier.graph.record.leaves import encode_leaf
 
 QUALNAME, CONST, ARGS = "__qualname__", "__const__", "__args__"
@@ -48,7 +48,10 @@ def from_konfig(config: Any, packages: Sequence[str] = (), source: str = "config
     if problems:
         raise RecordError(problems)
     lines = {format_path(key): line for key, line in tree.lines.items() if _is_written(key)}
-    return decode(data, packages, source, lines)
+    graph = decode(data, packages, source, lines)
+    if not is_node(graph):  # `builtins:tuple`, say
+        raise RecordError(Problem(f"{source} describes a plain value, and no node"))
+    return graph
 
 
 def _is_written(key: Path) -> bool:

@@ -70,6 +70,10 @@ def read_tree(config: Any, source: str) -> Tree:
         tree.root = _Plain(tree.lines).convert(read, ()) if read is not None else None
     except yaml_events.Unreadable as error:
         raise RecordError(Problem(f"{source}, line {error.line}: {error}")) from None
+    except UnicodeError:
+        raise RecordError(Problem(f"{source} is not text in UTF-8")) from None
+    except ValueError as error:  # a number of too many digits
+        raise RecordError(Problem(f"{source}: {error}")) from None
     return tree
 
 

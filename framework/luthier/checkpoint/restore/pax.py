@@ -1,0 +1,78 @@
+"""Starting from the checkpoints of Pax, their names and layouts mapped to ours; read lazily."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from luthier.checkpoint.foreign import pax, pax_family
+from luthier.checkpoint.foreign.family import Family
+from luthier.checkpoint.foreign.origins import Arrays
+from luthier.checkpoint.restore.foreign_weights import OfFamily
+from luthier.checkpoint.restore.rules import ADAPTERS, Init, Rule, Take
+from luthier.checkpoint.restore.source import Found, Opened, Piece, Restore, Wanted
+from luthier.errors import CheckpointError, Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Pax(Restore):
+    """Starts from a language model of Pax: a checkpoint of Paxml, or a file of its weights.
+
+    On the command line `restore=pax:DIR` is the same as `restore=luthier.checkpoint.Pax("DIR")`.
+
+    Args:
+      directory: The folder of a job or of its checkpoints, of which the last is read; that of one
+        checkpoint; or the file that `dump_pax.py --weights` wrote.
+      averages: Whether the moving averages are taken in the place of the parameters.
+      interleaved: Whether the numbers that are rotated together stand side by side: so where the
+        rotation is `LLaMARotaryEmbedding`.
+      heads_first: Whether heads come first in what maps the results of attention back
+        (`output_proj_use_nhd_shape`); None goes by the shapes.
+      rules: Which parameters are taken, initialized or skipped; the first that matches has a
+        parameter. By default all are taken, but for adapters.
+    """
+
+    WORD: ClassVar[str] = "pax"
+
+    directory: str
+    averages: bool = False
+    interleaved: bool = False
+    heads_first: bool | None = None
+    rules: Sequence[Rule] = (Init(ADAPTERS), Take())
+
+    @property
+    def claims(self) -> Sequence[Rule]:
+        """The rules."""
+        return self.rules
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Opened]:
+        """Find the arrays. Raises as `Restore.open`."""
+        path = pathlib.Path(self.directory).expanduser()
+        if not path.exists():
+            raise CheckpointError(Problem(f"{path} does not exist", remedy="give its path"))
+        found = pax.read(path, self.averages, self.interleaved)
+        family = pax_family.family_of(found, self.heads_first)
+        yield _Labelled(Arrays(path, found.arrays), family, found.labels)
+
+
+class _Labelled(OfFamily):
+    """Weights whose provenance is told by the names of the checkpoint, not of its layers."""
+
+    def __init__(self, arrays: Arrays, family: Family, labels: Mapping[str, str]):
+        super().__init__(arrays, family)
+        self._labels = labels
+
+    def find(self, wanted: Wanted) -> Found:
+        found = super().find(wanted)
+        pieces = {
+            name: self._told(own) if isinstance(own, Piece) else [self._told(one) for one in own]
+            for name, own in found.pieces.items()
+        }
+        return Found(found.problems, pieces)
+
+    def _told(self, piece: Piece) -> Piece:
+        return dataclasses.replace(piece, tensor=self._labels[piece.tensor])

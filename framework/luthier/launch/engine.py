@@ -1,0 +1,182 @@
+"""What an engine is: it starts gangs of processes on the machines of a site, and tells how they do.
+
+One interface serves a single run on many hosts (`luthier train EXP --on slurm:nodes=8`: one gang)
+and the slices of a sweep (`luthier sweep STUDY --on slurm:nodes=2,slices=4`: a gang for each slice;
+`luthier.launch.Slices` speaks with their workers, whatever engine started them).
+
+An engine is a plain constructor and may be a node of a graph; its arguments are what a site has to
+say, and `luthier.launch.settings` reads them from files and from the command line. So
+its arguments are numbers, strings, and lists or mappings of these, all with defaults. To add an
+engine: write the class, and name it in `luthier.launch.settings.ENGINES`.
+
+What every engine promises to the processes of a gang:
+
+- All of them run `python *command` in `working_directory`, and see the disk of `directory`.
+- `environment` is set, and where the gang has several processes `JAX_COORDINATOR_ADDRESS`,
+  `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` are too, new ones for each start. JAX's own detection of
+  clusters is not asked: it takes one port for all gangs of an allocation.
+- A process sees the devices that are its own: `JAX_LOCAL_DEVICE_IDS`, where a host has several.
+- SIGTERM comes first when machines are taken away; the processes save and leave with exit code 75,
+  and the gang is started again, with the same command. Exit code 0 is the end of it. After
+  any other code it is started again at most `restarts` times.
+- What each process prints is appended to a file of its own: `Gang.log_path`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+State = Literal["waiting", "running", "finished", "failed", "cancelled", "unknown"]
+"""How a job stands: in the queue (also when it waits to be started again), on its machines, over
+with exit code 0, over with another one, taken back, or nobody knows any more."""
+
+LIVE: tuple[State, ...] = ("waiting", "running")
+"""The states that a job may still leave."""
+
+LOGS = "logs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What one gang gets of an engine.
+
+    Args:
+      hosts: Machines.
+      processes_per_host: Processes on each.
+      devices: What each process is told to run on, as `--devices` takes it; None leaves it to JAX.
+    """
+
+    hosts: int = 1
+    processes_per_host: int = 1
+    devices: str | None = None
+
+    @property
+    def num_processes(self) -> int:
+        """Processes of the gang."""
+        return self.hosts * self.processes_per_host
+
+
+@dataclasses.dataclass(frozen=True)
+class Gang:
+    """Processes that begin, work and end together: those of one run, or the worker of one slice.
+
+    Args:
+      name: What people call it; a file name.
+      command: The words after `python`, the same for all processes.
+      directory: The folder of its logs, and of what its processes meet by; all hosts see it.
+      working_directory: Where the processes run: the user's project.
+      environment: Variables of the processes, beside those of the engine.
+      restarts: How often it is started again after it died; a gang that leaves with exit code 75
+        (preempted, and saved) is always started again, and not counted.
+    """
+
+    name: str
+    command: Sequence[str]
+    directory: str
+    working_directory: str
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    restarts: int = 0
+
+    def log_path(self, rank: int | str) -> pathlib.Path:
+        """Return the file that a process prints to.
+
+        Args:
+          rank: Which process, from 0; or what an engine replaces by that number.
+        """
+        return pathlib.Path(self.directory, LOGS, f"{self.name}-rank-{rank}.log")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A gang that was handed to an engine.
+
+    Args:
+      engine: The engine's name, as `--on` takes it.
+      id: What the engine calls the job: `123`, `123_0`, a name.
+      gang: The gang's name; several gangs may be in one job.
+      directory: The gang's folder.
+      place: What the engine needs beside the id to find the job again: a namespace, an address.
+    """
+
+    engine: str
+    id: str
+    gang: str
+    directory: str
+    place: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """How a job stands.
+
+    Args:
+      state: In words that are the same for all engines.
+      detail: In the engine's own words: `PENDING (Priority)`.
+      hosts: The machines that it runs on.
+      restarts: How often it was started again.
+    """
+
+    state: State
+    detail: str = ""
+    hosts: Sequence[str] = ()
+    restarts: int = 0
+
+
+class Engine(Protocol):
+    """Starts gangs on the machines of a site; nothing is done before a method is called."""
+
+    @property
+    def name(self) -> str:
+        """What `--on` calls it."""
+
+    @property
+    def layout(self) -> Layout:
+        """What one gang gets."""
+
+    def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
+        """Return what `submit` would write and use: scripts and manifests, by file name.
+
+        A person can read them, and run them again by hand. Nothing is written here.
+
+        Args:
+          gangs: What would be started.
+          directory: Where the files would be; all hosts see it.
+        """
+
+    def command(self, directory: str) -> Sequence[str]:
+        """Return the words that a person would submit the written files with.
+
+        Args:
+          directory: Where the files are.
+        """
+
+    def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
+        """Write the files, and hand the gangs over; return a job for each gang, in their order.
+
+        Args:
+          gangs: What is started.
+          directory: Where the files go; all hosts see it.
+
+        Raises:
+          RunError: The site refuses; the message holds what it says.
+        """
+
+    def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
+        """Return how jobs stand, in their order; `unknown` where the site does not answer.
+
+        Args:
+          jobs: Jobs of an engine of this name, perhaps submitted by another process.
+        """
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """Take jobs back; those that are over are left alone.
+
+        Args:
+          jobs: Jobs of an engine of this name, perhaps submitted by another process.
+
+        Raises:
+          RunError: The site refuses.
+        """

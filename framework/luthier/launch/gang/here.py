@@ -1,0 +1,178 @@
+"""The engine over processes of this machine, to try out what gangs on many will do."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from luthier.errors import BadInput, Problem
+from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing
+from luthier.records.files import write_atomically
+
+SCRIPT = "job.sh"
+CANCELLED = "cancelled"
+
+_GANG = """\
+# run_gang NAME RESTARTS WORDS...: all processes of one gang. It is started again where it died.
+run_gang() {{
+  local name=$1 restarts=$2 starts=0 failures=0 code worst rank numbers
+  shift 2
+  trap 'kill -TERM $(jobs -p) 2>/dev/null' TERM
+  while true; do
+    starts=$((starts + 1)) worst=0 numbers=()
+    for rank in {ranks}; do
+      LUTHIER_RANK=$rank LUTHIER_RANKS={count} LUTHIER_LOCAL_RANK=$rank \\
+        LUTHIER_START=$name-$$-$starts \\
+        {python} -m luthier.launch.gang.member --meeting {directory}/meetings -- "$@" \\
+        >> {logs}/"$name"-rank-$rank.log 2>&1 &
+      numbers+=($!)
+    done
+    for number in "${{numbers[@]}}"; do
+      while true; do
+        wait "$number"
+        code=$?
+        kill -0 "$number" 2>/dev/null || break
+      done
+      if [ $code -eq 75 ] || {{ [ $code -ne 0 ] && [ $worst -ne 75 ]; }}; then worst=$code; fi
+    done
+    if [ $worst -eq 0 ] || [ -e {directory}/{cancelled} ]; then break; fi
+    if [ $worst -ne 75 ]; then
+      failures=$((failures + 1))
+      if [ -e {directory}/closed ] || [ $failures -gt "$restarts" ]; then break; fi
+    fi
+  done
+  echo $worst > {directory}/"$name".exit
+}}
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Here:
+    """Starts gangs on this machine, in processes that go on when the one that started them ends.
+
+    Args:
+      processes: Processes of each gang.
+      devices: What each process runs on, as `--devices` takes it.
+    """
+
+    processes: int = 1
+    devices: str | None = None
+
+    name = "local"
+
+    def __post_init__(self) -> None:
+        if self.processes < 1:
+            raise BadInput(Problem("processes is less than 1", self.name))
+
+    @property
+    def layout(self) -> Layout:
+        """What one gang gets."""
+        return Layout(1, self.processes, self.devices)
+
+    def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
+        """Return the script by its name.
+
+        Args:
+          gangs: What would be started.
+          directory: Where the script would be.
+        """
+        first = gangs[0]
+        lines = ["#!/bin/bash", "# Written by luthier. To run it again by hand:", "#"]
+        lines += [f"#     {shlex.join(self.command(directory))}", ""]
+        lines += ["trap 'kill -TERM $(jobs -p) 2>/dev/null' TERM"]
+        lines += [f"cd {shlex.quote(first.working_directory)} || exit 1", "unset WANDB_SERVICE"]
+        lines += [f"export {name}={shlex.quote(v)}" for name, v in first.environment.items()]
+        text = _GANG.format(
+            ranks=" ".join(map(str, range(self.processes))),
+            count=self.processes,
+            python=shlex.quote(sys.executable),
+            directory=shlex.quote(directory),
+            logs=shlex.quote(f"{directory}/{LOGS}"),
+            cancelled=CANCELLED,
+        )
+        lines += ["", text]
+        for gang in gangs:
+            words = shlex.join([gang.name, str(gang.restarts), *gang.command])
+            lines += [f"run_gang {words} &"]
+        lines += ['while [ -n "$(jobs -pr)" ]; do wait; done']
+        return {SCRIPT: "\n".join([*lines, ""])}
+
+    def command(self, directory: str) -> Sequence[str]:
+        """Return the words that start the script.
+
+        Args:
+          directory: Where it is.
+        """
+        return ["setsid", "bash", f"{directory}/{SCRIPT}"]
+
+    def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
+        """Write the script, and start it.
+
+        Args:
+          gangs: What is started.
+          directory: Where the script goes.
+        """
+        pathlib.Path(directory, LOGS).mkdir(parents=True, exist_ok=True)
+        for name, text in self.files(gangs, directory).items():
+            write_atomically(pathlib.Path(directory, name), text)
+        with open(pathlib.Path(directory, LOGS, "script.log"), "ab") as log:
+            started = subprocess.Popen(
+                ["bash", f"{directory}/{SCRIPT}"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        _started.append(started)
+        return [Job(self.name, str(started.pid), gang.name, directory) for gang in gangs]
+
+    def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
+        """Return how jobs stand, in their order.
+
+        Args:
+          jobs: Jobs of this engine.
+        """
+        return [_standing(job) for job in jobs]
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """End jobs; their processes save first.
+
+        Args:
+          jobs: Jobs of this engine; those that were started together end together.
+        """
+        for job in {(job.id, job.directory): job for job in jobs}.values():
+            pathlib.Path(job.directory, CANCELLED).touch()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(job.id), signal.SIGTERM)
+
+
+_started: list[subprocess.Popen[bytes]] = []
+
+
+def _standing(job: Job) -> Standing:
+    for process in _started:
+        process.poll()  # so that none stays as a zombie
+    ended = pathlib.Path(job.directory, f"{job.gang}.exit")
+    if ended.exists():
+        code = int(ended.read_text())
+        if pathlib.Path(job.directory, CANCELLED).exists():
+            return Standing("cancelled", f"exit code {code}")
+        return Standing("failed" if code else "finished", f"exit code {code}")
+    try:
+        os.kill(int(job.id), 0)
+    except ProcessLookupError:
+        return Standing("failed", "its processes were killed")
+    return Standing("running", f"process {job.id} since {_since(job)}", ("localhost",))
+
+
+def _since(job: Job) -> str:
+    moment = pathlib.Path(job.directory, SCRIPT).stat().st_mtime
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

@@ -1,0 +1,214 @@
+"""Lines between a driver and the workers of its slices, over TCP, for those who share a secret.
+
+The driver listens, and says where in a file that only its user can read, in the study's folder. A
+worker reads the file and connects. Both prove that they know the secret without sending it: each
+answers the other's random number with a keyed hash. After that both send JSON lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import hmac
+import json
+import os
+import pathlib
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+from luthier.errors import Problem, RunError
+
+HELLO_SECONDS = 10.0
+DEAD_SECONDS = 45
+"""After this long without a sign of life the other machine counts as gone."""
+
+_LONGEST_LINE = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """Where a driver listens.
+
+    Args:
+      hosts: Names and addresses of its machine; workers take the first that answers.
+      port: The port.
+      secret: What only the driver's user knows.
+    """
+
+    hosts: Sequence[str]
+    port: int
+    secret: str
+
+    def write(self, path: pathlib.Path) -> None:
+        """Write the file that workers read; nobody but its owner can.
+
+        Args:
+          path: The file.
+        """
+        building = path.with_suffix(".tmp")
+        descriptor = os.open(building, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(dataclasses.asdict(self), file)
+        os.replace(building, path)
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> Address:
+        """Return what `write` wrote.
+
+        Args:
+          path: The file.
+        """
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def listen(host: str | None = None) -> tuple[socket.socket, Address]:
+    """Listen on a free port of all networks of this machine; return the socket and its address.
+
+    Args:
+      host: What workers call this machine; None tells them all that is known.
+    """
+    listening = socket.create_server(("", 0), backlog=128)
+    hosts = [host] if host else _names()
+    return listening, Address(hosts, listening.getsockname()[1], secrets.token_hex(32))
+
+
+def _names() -> list[str]:
+    names = [socket.getfqdn(), socket.gethostname()]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing; asks which address would be used
+            names.append(probe.getsockname()[0])
+        except OSError:
+            pass
+    return list(dict.fromkeys([*names, "127.0.0.1"]))
+
+
+@dataclasses.dataclass
+class Line:
+    """An open connection.
+
+    Args:
+      received: What the other side sends.
+      sent: What it is sent.
+      socket: The connection itself.
+    """
+
+    received: IO[bytes]
+    sent: IO[bytes]
+    socket: socket.socket
+
+    def cut(self) -> None:
+        """End it at once, for both sides."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        for part in (self.sent, self.received, self.socket):
+            with contextlib.suppress(OSError):
+                part.close()
+
+
+def greet(connection: socket.socket, secret: str) -> tuple[Line, dict[str, Any]] | None:
+    """Find out who has connected to a driver; return the line and what the worker says of itself.
+
+    Args:
+      connection: As `accept` returned it.
+      secret: What the worker must know.
+
+    Returns:
+      None, with the connection closed, where it does not know the secret.
+    """
+    line = _prepare(connection)
+    try:
+        mine = secrets.token_hex(16)
+        _say(line, {"challenge": mine})
+        told = _hear(line)
+        is_known = hmac.compare_digest(told["proof"], _proof(secret, "worker", mine))
+        if not is_known:
+            line.cut()
+            return None
+        _say(line, {"proof": _proof(secret, "driver", told["challenge"])})
+        connection.settimeout(None)
+        return line, told["about"]
+    except (OSError, ValueError, KeyError, TypeError):
+        line.cut()
+        return None
+
+
+def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Line | None:
+    """Connect a worker to its driver; None where nobody answers who knows the secret.
+
+    Args:
+      path: The file that says where the driver is.
+      about: What the worker says of itself.
+      seconds: How long to try.
+
+    Raises:
+      RunError: The file cannot be read.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            address = Address.read(path)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise RunError(Problem(f"cannot read where the driver is: {error}")) from error
+        for host in address.hosts:
+            try:
+                connection = socket.create_connection((host, address.port), HELLO_SECONDS)
+            except OSError:
+                continue
+            line = _introduce(_prepare(connection), address.secret, about)
+            if line is not None:
+                return line
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(1.0)
+
+
+def _introduce(line: Line, secret: str, about: dict[str, Any]) -> Line | None:
+    try:
+        theirs, mine = _hear(line)["challenge"], secrets.token_hex(16)
+        proof = _proof(secret, "worker", theirs)
+        _say(line, {"challenge": mine, "proof": proof, "about": about})
+        if hmac.compare_digest(_hear(line)["proof"], _proof(secret, "driver", mine)):
+            line.socket.settimeout(None)
+            return line
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    line.cut()
+    return None
+
+
+def _prepare(connection: socket.socket) -> Line:
+    connection.settimeout(HELLO_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", DEAD_SECONDS // 3),
+        ("TCP_KEEPINTVL", DEAD_SECONDS // 6),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", DEAD_SECONDS * 1000),
+    ):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return Line(connection.makefile("rb"), connection.makefile("wb"), connection)
+
+
+def _proof(secret: str, who: str, challenge: str) -> str:
+    return hmac.new(secret.encode(), f"{who} {challenge}".encode(), hashlib.sha256).hexdigest()
+
+
+def _say(line: Line, fields: dict[str, Any]) -> None:
+    line.sent.write(json.dumps(fields).encode() + b"\n")
+    line.sent.flush()
+
+
+def _hear(line: Line) -> dict[str, Any]:
+    text = line.received.readline(_LONGEST_LINE)
+    if not text.endswith(b"\n"):
+        raise ValueError("the other side said nothing whole")
+    return json.loads(text)

@@ -1,0 +1,94 @@
+"""The machines of a Cloud TPU slice, reached by ssh: the command for a person to run."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping, Sequence
+
+from luthier.errors import Problem, RunError
+from luthier.launch.engine import Gang, Job, Layout, Standing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TpuVm:
+    """Writes the command that starts a gang on all machines of a Cloud TPU slice.
+
+    A Cloud TPU tells its processes who they are, so nothing but the command is needed. It is run by
+    a person: whoever may use a TPU is logged in with gcloud, and luthier is not.
+
+    Args:
+      tpu: The name of the TPU.
+      zone: Where it is.
+      project: The project of Google Cloud; None means gcloud's own.
+      python: The interpreter on its machines.
+      setup: Shell that comes before, such as `source venv/bin/activate`.
+    """
+
+    tpu: str
+    zone: str
+    project: str | None = None
+    python: str = "python3"
+    setup: Sequence[str] = ()
+
+    name = "tpu-vm"
+
+    @property
+    def layout(self) -> Layout:
+        """What one gang gets: how many hosts it has, its machines know."""
+        return Layout()
+
+    def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
+        """Return the commands, one for each gang.
+
+        Args:
+          gangs: What would be started.
+          directory: Not used: nothing is written.
+        """
+        return {f"{gang.name}.sh": shlex.join(self._words(gang)) + "\n" for gang in gangs}
+
+    def command(self, directory: str) -> Sequence[str]:
+        """Return no words: the files hold the command itself.
+
+        Args:
+          directory: Not used.
+        """
+        return []
+
+    def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
+        """Refuse: a person runs the command.
+
+        Args:
+          gangs: What would be started.
+          directory: Not used.
+
+        Raises:
+          RunError: Always.
+        """
+        what = "luthier does not log in to the machines of a TPU"
+        raise RunError(Problem(what, remedy="add --print, and run the command that it prints"))
+
+    def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
+        """Return that nothing is known.
+
+        Args:
+          jobs: Jobs, of which there are none.
+        """
+        return [Standing("unknown")] * len(jobs)
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """Do nothing.
+
+        Args:
+          jobs: Jobs, of which there are none.
+        """
+
+    def _words(self, gang: Gang) -> list[str]:
+        lines = [*self.setup, f"cd {shlex.quote(gang.working_directory)}"]
+        exports = [f"{name}={shlex.quote(value)}" for name, value in gang.environment.items()]
+        # A slice of several hosts is one run; the machines' own metadata tell who is who.
+        lines += [" ".join([*exports, self.python, shlex.join(gang.command)])]
+        words = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", self.tpu, f"--zone={self.zone}"]
+        if self.project is not None:
+            words += [f"--project={self.project}"]
+        return [*words, "--worker=all", f"--command={' && '.join(lines)}"]

@@ -1,0 +1,216 @@
+"""The worker of a slice that an engine of `luthier.launch` started, on one process or several.
+
+    python -m luthier.launch.gang.worker --driver FILE --slice 0 ...
+
+The first process speaks with the driver, which may be on another machine; the others do what it
+says. SIGTERM means that the machine is taken away: what runs is saved, the driver is told, and the
+worker leaves with exit code 75.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import os
+import pathlib
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from luthier.errors import EXIT_BUG, EXIT_DONE, EXIT_REQUEUE, BadInput
+from luthier.launch.gang import link
+
+DRIVER_SECONDS = 60.0
+"""How long a worker looks for its driver."""
+
+JOIN_SECONDS = 300.0
+"""How far apart the processes of a gang may start."""
+
+TAKEN_AWAY = "its machines were taken away"
+
+
+class Farewell:
+    """What happens when the machine is taken away: heard by a thread, whatever the others do."""
+
+    def __init__(self) -> None:
+        self.is_heard = False
+        self._act: Callable[[], None] | None = None
+        heard, told = os.pipe()
+        os.set_blocking(told, False)
+        signal.set_wakeup_fd(told)
+        self.listen()
+        waiting = threading.Thread(target=self._wait, args=(heard,), daemon=True)
+        waiting.start()
+
+    def listen(self) -> None:
+        """Hear SIGTERM, also where a library has its own way with it by now."""
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+
+    def then(self, act: Callable[[], None]) -> None:
+        """Say what is to be done; it is done at once where the signal came before.
+
+        Args:
+          act: Called from another thread.
+        """
+        self._act = act
+        if self.is_heard:
+            act()
+
+    def _wait(self, heard: int) -> None:
+        while signal.SIGTERM not in os.read(heard, 64):
+            pass
+        self.is_heard = True
+        if self._act is None:
+            os._exit(EXIT_REQUEUE)  # nothing runs as yet
+        self._act()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run trials until the driver says that it is over, or is gone; return the exit code.
+
+    Args:
+      arguments: The words of the command line.
+    """
+    parser = argparse.ArgumentParser(prog="luthier.launch.gang.worker")
+    parser.add_argument("--driver", type=pathlib.Path, required=True)
+    parser.add_argument("--slice", type=int, required=True)
+    parser.add_argument("--name", default="")
+    parser.add_argument("--devices")
+    parser.add_argument("--memory-bytes", type=int)
+    parser.add_argument("--package", action="append", default=[])
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    farewell = Farewell()
+    rank = int(os.environ.get("JAX_PROCESS_ID", "0"))
+    line = None
+    if rank == 0:
+        line = link.connect(options.driver, {"slice": options.slice}, DRIVER_SECONDS)
+        if line is None:
+            print("luthier: nobody drives this study", file=sys.stderr)
+            return EXIT_DONE
+    return _serve(options, line, farewell)
+
+
+def _serve(options: argparse.Namespace, line: link.Line | None, farewell: Farewell) -> int:
+    import jax
+
+    from luthier.launch.gang.trials import GangExecution
+    from luthier.parallel import distributed, hosts
+    from luthier.records import read_facts
+    from luthier.sweep.engines.execution import Plans
+
+    hosts.configure(options.devices)
+    if "JAX_NUM_PROCESSES" in os.environ:
+        facts = read_facts(options.package)
+        membership = distributed.Membership.of_environment(os.environ)
+        distributed.join(dataclasses.replace(membership, join_seconds=JOIN_SECONDS), facts)
+    farewell.listen()
+    devices = jax.devices()
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    memory_bytes = options.memory_bytes or limit
+
+    def execution(send: Callable[[Any], None]) -> GangExecution:
+        return GangExecution(options.slice, Plans(devices), options.package, memory_bytes, send)
+
+    if line is None:
+        return _follow(execution(lambda event: None), farewell)
+    return _lead(options, line, execution, farewell)
+
+
+def _lead(
+    options: argparse.Namespace,
+    line: link.Line,
+    make_execution: Callable[[Callable[[Any], None]], Any],
+    farewell: Farewell,
+) -> int:
+    """Do what the driver wants, in the first process."""
+    from luthier.parallel import distributed
+    from luthier.sweep.engines.inbox import Inbox
+    from luthier.sweep.engines.pipes import Writer
+    from luthier.sweep.lanes.running import LaneRunner
+    from luthier.sweep.protocol import Lost, SliceInfo
+
+    writer = Writer(line.sent)
+    execution = make_execution(writer.send)
+    inbox = Inbox(line.received, execution.watcher)
+    lanes = LaneRunner(execution, inbox)
+    devices, is_several = execution.plans.devices, distributed.is_several()
+    info = SliceInfo(
+        options.slice, options.name, len(devices), devices[0].device_kind, execution.memory_bytes
+    )
+    writer.send(info)
+    farewell.then(inbox.close)
+    rounds = distributed.Rounds("work")
+    for number in itertools.count():
+        if not inbox.wait():
+            break
+        task = inbox.take()
+        if task is None:
+            continue
+        if is_several:
+            _run_with_others(execution, task, rounds, number)
+        elif task.work.lanes == "single":
+            execution.run(task.work, task.trial, task.watcher)
+        else:
+            lanes.run(task)
+    if is_several:
+        rounds.exchange(None, lambda _: None)
+    if farewell.is_heard:
+        writer.send(Lost(options.slice, TAKEN_AWAY, counts=False))
+    return EXIT_REQUEUE if farewell.is_heard else EXIT_DONE
+
+
+def _run_with_others(execution: Any, task: Any, rounds: Any, number: int) -> None:
+    from luthier.launch.gang.trials import describe
+
+    told = describe(task.work, task.trial) | {"name": str(number)}
+    rounds.exchange(None, lambda _: told)
+    execution.run_together(task.work, task.trial, task.watcher, told["name"])
+
+
+class _Follower:
+    """Watches a trial in a process that is not the first: only a signal ends it there."""
+
+    requested: str | None = None
+
+    def __enter__(self) -> _Follower:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        """Hear no more."""
+
+
+def _follow(execution: Any, farewell: Farewell) -> int:
+    """Do what the first process does, in another one."""
+    from luthier.launch.gang.trials import described
+    from luthier.parallel import distributed
+    from luthier.train.interrupt import INTERRUPTED
+
+    rounds, follower = distributed.Rounds("work"), _Follower()
+
+    def leave() -> None:
+        follower.requested = INTERRUPTED
+
+    farewell.then(leave)
+    while (told := rounds.exchange(None, lambda _: None)) is not None:
+        work, trial = described(told)
+        execution.run_together(work, trial, follower, told["name"])
+    return EXIT_REQUEUE if farewell.is_heard else EXIT_DONE
+
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.argv[1:])
+    except BadInput as error:
+        print(f"luthier: {error}", file=sys.stderr)
+        code = error.exit_code
+    except Exception:
+        traceback.print_exc()
+        code = EXIT_BUG
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # what is left to be done at exit would wait for processes that may have ended

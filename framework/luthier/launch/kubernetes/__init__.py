@@ -1,0 +1,1 @@
+"""Kubernetes: gangs as JobSets, written as manifests and applied by kubectl."""

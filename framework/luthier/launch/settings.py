@@ -1,0 +1,315 @@
+"""Which engine `--on` means, and what the site has to say to it.
+
+A setting is taken from the first of these that has it:
+
+1. the command line: `--on slurm:nodes=2,partition=gpu`
+2. the graph of a study, where its `engine` is a `luthier.launch.Slices`
+3. `launch.toml` beside the project's pyproject.toml
+4. `~/.config/luthier/launch.toml` (or where `XDG_CONFIG_HOME` says)
+5. the defaults of the engine's class
+
+A file has a table for each engine, and may name sites of its own:
+
+    [slurm]
+    account = "lab"
+
+    [big]
+    engine = "slurm"
+    partition = "h100"
+    gpus_per_node = 8
+
+`--on big:nodes=4` is SLURM with what `[big]` says, and behind that what `[slurm]` says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import os
+import pathlib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from luthier.errors import BadInput, Problem
+from luthier.graph import signatures
+from luthier.graph.grammar import types
+from luthier.launch.gang.records import Launch
+
+ENGINES = {
+    "slurm": "luthier.launch.slurm.engine.Slurm",
+    "ray": "luthier.launch.ray.engine.Ray",
+    "kubernetes": "luthier.launch.kubernetes.engine.Kubernetes",
+    "tpu-vm": "luthier.launch.gang.tpu_vm.TpuVm",
+    "local": "luthier.launch.gang.here.Here",
+}
+"""The engines by the name that `--on` calls them."""
+
+FILE = "launch.toml"
+SLICES = {"slices": int, "memory_bytes": int | None, "host": str | None}
+"""What else may be said where the slices of a sweep are started: arguments of `Slices`."""
+
+COMMAND_LINE = "--on"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A setting, and who set it.
+
+    Args:
+      value: Its value.
+      origin: Where it was set: `--on`, or a file.
+    """
+
+    value: Any
+    origin: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """An engine with its settings.
+
+    Args:
+      name: The engine's name in `ENGINES`.
+      path: Its class, by import path.
+      settings: What is set for it, by name.
+      slices: What is set for the slices of a sweep, by name.
+    """
+
+    name: str
+    path: str
+    settings: Mapping[str, Setting]
+    slices: Mapping[str, Setting] = dataclasses.field(default_factory=dict)
+
+    def make(self) -> Any:
+        """Return the engine.
+
+        Raises:
+          BadInput: Its class refuses the settings as they stand together.
+        """
+        return engine_class(self.path)(**{n: s.value for n, s in self.settings.items()})
+
+    def lines(self) -> list[str]:
+        """Return what is set and by whom, one line for each setting."""
+        every = {**self.settings, **self.slices}
+        return [f"{n} = {s.value!r}  [{s.origin}]" for n, s in every.items()]
+
+
+def engine_class(path: str) -> Any:
+    """Return a class by its import path."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def engine_of(launch: Launch) -> Any:
+    """Return the engine that a launch was handed to, as it was made then.
+
+    Args:
+      launch: The launch.
+    """
+    return engine_class(ENGINES[launch.engine])(**launch.values)
+
+
+def user_file(environment: Mapping[str, str] | None = None) -> pathlib.Path:
+    """Return the file of the user's own settings, which may be missing.
+
+    Args:
+      environment: Such as `os.environ`, which None means.
+    """
+    given = os.environ if environment is None else environment
+    root = given.get("XDG_CONFIG_HOME") or pathlib.Path.home() / ".config"
+    return pathlib.Path(root, "luthier", FILE)
+
+
+def choose(text: str, project: str | os.PathLike[str], of_sweep: bool = False) -> Chosen:
+    """Return the engine that `--on` means, with all its settings.
+
+    Args:
+      text: `slurm`, `slurm:nodes=2,partition=gpu`, or a site that a file names.
+      project: The folder of the project's pyproject.toml.
+      of_sweep: Whether slices are started, which have settings too.
+
+    Raises:
+      BadInput: A name or a value is wrong; all problems are in it.
+    """
+    name, _, words = text.partition(":")
+    problems: list[Problem] = []
+    tables = _tables(project, problems)
+    engine = name
+    for table in tables.values():
+        engine = table.get(name, {}).get("engine", engine)
+    if engine not in ENGINES:
+        known = sorted({*ENGINES, *(site for table in tables.values() for site in table)})
+        what = f"there is no engine or site {engine!r}"
+        near = difflib.get_close_matches(engine, known)
+        remedy = f"there are {', '.join(known)}; sites are tables of {' or '.join(tables)}"
+        raise BadInput([*problems, Problem(what, "", COMMAND_LINE, remedy, near)])
+    known_here = _Known(engine, problems)
+    known_here.take_tables(tables, name)
+    for key, word in _split(words, problems):
+        if key in SLICES and not of_sweep:
+            remedy = "leave it out: a single run is one gang"
+            problems.append(Problem(f"{key} is for sweeps", "", COMMAND_LINE, remedy))
+            continue
+        known_here.take(key, word, COMMAND_LINE, typed=False)
+    known_here.check_complete()
+    if problems:
+        raise BadInput(problems)
+    slices = known_here.slices if of_sweep else {}
+    return Chosen(engine, ENGINES[engine], known_here.settings, slices)
+
+
+def of_site(engine: str, project: str | os.PathLike[str]) -> Chosen:
+    """Return an engine with what the files alone say.
+
+    Args:
+      engine: Its name in `ENGINES`.
+      project: The folder of the project's pyproject.toml.
+
+    Raises:
+      BadInput: A name or a value in a file is wrong; all problems are in it.
+    """
+    problems: list[Problem] = []
+    known_here = _Known(engine, problems)
+    known_here.take_tables(_tables(project, problems), engine)
+    if problems:
+        raise BadInput(problems)
+    return Chosen(engine, ENGINES[engine], known_here.settings, known_here.slices)
+
+
+def _tables(
+    project: str | os.PathLike[str], problems: list[Problem]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the tables of both files by the files' paths, the one that counts more last."""
+    files = [user_file(), pathlib.Path(project, FILE)]
+    return {str(path): _read(path, problems) for path in files}
+
+
+class _Known:
+    """Takes settings of one engine, later ones over earlier ones.
+
+    Args:
+      engine: The engine's name.
+      problems: Is given what is wrong.
+    """
+
+    def __init__(self, engine: str, problems: list[Problem]):
+        self._engine, self._problems = engine, problems
+        cls = engine_class(ENGINES[engine])
+        self._arguments, self._hints = signatures.arguments(cls), signatures.type_hints(cls)
+        self.settings: dict[str, Setting] = {}
+        self.slices: dict[str, Setting] = {}
+
+    def take_tables(self, tables: Mapping[str, Mapping[str, Any]], name: str) -> None:
+        """Take what files say of the engine, and of a site behind that.
+
+        Args:
+          tables: The tables of each file, by its path.
+          name: The site, or the engine again.
+        """
+        for path, table in tables.items():
+            for site in dict.fromkeys((self._engine, name)):
+                for key, value in table.get(site, {}).items():
+                    if key != "engine":
+                        self.take(key, value, f"[{site}] in {path}", typed=True)
+
+    def take(self, key: str, given: Any, origin: str, *, typed: bool) -> None:
+        """Take one setting.
+
+        Args:
+          key: Its name; `options.qos` is an entry of the mapping `options`.
+          given: Its value, or the text of it.
+          origin: Where it was set.
+          typed: Whether it is a value already.
+        """
+        name, _, entry = key.partition(".")
+        names = self._arguments.names
+        if name not in names and name not in SLICES:
+            near = difflib.get_close_matches(name, [*names, *SLICES])
+            what = f"{self._engine} has no setting {name!r}"
+            remedy = "" if near else f"its settings are {', '.join(names)}"
+            self._problems.append(Problem(what, "", origin, remedy, near))
+            return
+        kept = self.settings if name in names else self.slices
+        annotation = SLICES[name] if kept is self.slices else self._hints[name]
+        value = given if typed else _value(given)
+        if entry:
+            before = dict(kept[name].value) if name in kept else {}
+            value = before | {entry: value}
+        elif not types.fits(value, annotation) and types.fits(given, annotation):
+            value = given  # text that reads as a number
+        if not types.fits(value, annotation):
+            what = f"{name} is {value!r}, and not {types.describe(annotation)}"
+            self._problems.append(Problem(what, "", origin))
+            return
+        kept[name] = Setting(value, origin)
+
+    def check_complete(self) -> None:
+        """Tell which settings have no default and were not set."""
+        for name in self._arguments.names:
+            if name not in self._arguments.defaults and name not in self.settings:
+                remedy = f"write {COMMAND_LINE} {self._engine}:{name}=..."
+                what = f"{self._engine} needs the setting {name!r}"
+                self._problems.append(Problem(what, "", COMMAND_LINE, remedy))
+
+
+def _read(path: pathlib.Path, problems: list[Problem]) -> dict[str, dict[str, Any]]:
+    """Return the tables of a file; none where there is no such file."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        problems.append(Problem(f"cannot read {path}: {error}"))
+        return {}
+    tables = {}
+    for name, table in found.items():
+        if not isinstance(table, dict):
+            what = f"{name} is not in a table"
+            problems.append(Problem(what, "", str(path), "write [slurm] above it"))
+        elif name not in ENGINES and "engine" not in table:
+            near = difflib.get_close_matches(name, ENGINES)
+            remedy = 'say which engine it is: engine = "slurm"'
+            problems.append(Problem(f"[{name}] is no engine", "", str(path), remedy, near))
+        else:
+            tables[name] = table
+    return tables
+
+
+def _split(words: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of `nodes=2,setup=["a","b"]`: commas within brackets do not part."""
+    for part in _parts(words):
+        name, equals, text = part.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w*(\.[\w-]+)?", name.strip()):
+            remedy = "write --on slurm:nodes=2,partition=gpu"
+            problems.append(Problem(f"cannot read {part!r}", "", COMMAND_LINE, remedy))
+        else:
+            yield name.strip(), text.strip()
+
+
+def _parts(words: str) -> Sequence[str]:
+    found, depth, quote = [""], 0, ""
+    for letter in words:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in "[{":
+            depth += 1
+        elif letter in "]}":
+            depth -= 1
+        elif letter == "," and not depth:
+            found.append("")
+            continue
+        found[-1] += letter
+    return [part for part in found if part.strip()]
+
+
+def _value(text: str) -> Any:
+    """Return what a text says in TOML, and the text itself where it says nothing."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,110 @@
+"""The data of Pax: what of it can be read here, and what has to be said anew."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import fiddle as fdl
+
+from luthier import data as datasets
+from luthier.recipes import published
+from luthier.recipes.foreign.pax.nodes import Node, Thing, is_number
+
+_C4 = "c4_lm_v301_gpt"
+_C4_VALIDATION = "c4_lm_v301_gpt_eval_tokenized"
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """Data that can be read here.
+
+    Args:
+      training: What to train on; None where it is not known.
+      validation: What to evaluate on; None where it is not known.
+      validation_rows: Rows of a batch of it.
+    """
+
+    training: fdl.Config[Any] | None = None
+    validation: fdl.Config[Any] | None = None
+    validation_rows: int = 1
+
+
+def batch_size(nodes: Sequence[Node]) -> int | None:
+    """Return the rows of a step over all hosts; None where the dump does not tell.
+
+    Args:
+      nodes: The datasets.
+    """
+    for node in _training(nodes):
+        rows, hosts = _settings(node, "batch_size"), node.get("num_infeed_hosts", 1)
+        if is_number(rows) and rows >= 1:
+            return int(rows) * (int(hosts) if is_number(hosts) and hosts > 0 else 1)
+    return None
+
+
+def data(nodes: Sequence[Node], vocab_size: int) -> Known:
+    """Return the data of an experiment, as far as it can be read here; the rest is told.
+
+    Args:
+      nodes: The datasets.
+      vocab_size: Tokens of the model's vocabulary.
+    """
+    found = Known()
+    for node in nodes:
+        is_training = bool(node.peek("is_training"))
+        made, rows = _made(node, vocab_size), _settings(node, "batch_size")
+        has_rows = is_number(rows) and rows >= 1
+        if made is None or not (is_training or has_rows):
+            field = "data" if is_training else "evaluations"
+            node.leave(_telling(node), f"such data is not known here; set {field}")
+        elif is_training:
+            found = dataclasses.replace(found, training=made)
+        else:
+            found = dataclasses.replace(found, validation=made, validation_rows=int(rows))
+    return found
+
+
+def _training(nodes: Sequence[Node]) -> list[Node]:
+    return [node for node in nodes if node.peek("is_training")]
+
+
+def _made(node: Node, vocab_size: int) -> fdl.Config[Any] | None:
+    node.pass_over("is_training", "name", "batch_size", "num_infeed_hosts", "reset_for_eval")
+    if node.kind == "SeqIOInput":
+        mixture, lengths = node.get("mixture_name"), node.get("task_feature_lengths")
+        length = lengths.get("targets") if isinstance(lengths, dict) else None
+        node.pass_over(
+            *("split_name", "feature_converter", "input_random_seed", "repeat", "use_cached"),
+            *("drop_remainder", "num_batches_to_skip", "annotate_padding_fields"),
+            *("deterministic_input_start_index", "shuffle", "trim_output_features"),
+        )
+        if mixture == _C4 and is_number(length):
+            return published.c4_training(length=int(length))
+        if mixture == _C4_VALIDATION and is_number(length):
+            return published.c4_validation(length=int(length))
+        return None
+    inner = node.get("input")
+    if isinstance(inner, Thing) and "SyntheticLmData" in str(inner.settings.get("cls", "")):
+        length = inner.settings.get("seq_len")
+        if is_number(length):
+            # Another seed than that of training: the same rows would be no evaluation.
+            own = {} if node.peek("is_training") else {"seed": 1}
+            sizes = {"vocab_size": vocab_size, "length": int(length)}
+            return fdl.Config(datasets.Synthetic, **sizes, **own)
+    return None
+
+
+def _settings(node: Node, field: str) -> Any:
+    """Return a setting of a dataset, or of what it wraps."""
+    inner = node.peek("input")
+    if isinstance(inner, Thing) and field in inner.settings:
+        return inner.settings[field]
+    return node.peek(field)
+
+
+def _telling(node: Node) -> str:
+    """Return the setting that says the most of what the data is."""
+    names = ("mixture_name", "input", "path", "name")
+    return next((name for name in names if node.is_set(name)), "is_training")

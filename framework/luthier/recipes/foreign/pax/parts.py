@@ -1,0 +1,135 @@
+"""The small parts of Praxis' transformers: norms, activations, linear maps, dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fiddle as fdl
+import jax
+
+from luthier import layers
+from luthier.recipes.foreign.pax.initializers import kernel
+from luthier.recipes.foreign.pax.nodes import Node, is_number
+
+_ACTIVATIONS: dict[str, Any] = {
+    "ReLU": jax.nn.relu,
+    "ReLU6": jax.nn.relu6,
+    "ELU": jax.nn.elu,
+    "Sigmoid": jax.nn.sigmoid,
+    "Tanh": jax.numpy.tanh,
+    "SiLU": jax.nn.silu,
+    "Swish": jax.nn.silu,
+    "Softplus": jax.nn.softplus,
+    "Exp": jax.numpy.exp,
+}
+
+
+def number(node: Node, field: str) -> Any:
+    """Return a setting that must be a number; 1 in its place where it is none, and a problem."""
+    value = node.get(field)
+    if not is_number(value):
+        node.refuse(field, "it must be a number")
+        return 1
+    return value
+
+
+def cap(node: Node, field: str) -> float | None:
+    """Return what a setting caps by a tanh; None where it caps nothing."""
+    value = node.get(field, 0.0)
+    return float(value) if is_number(value) and value > 0 else None
+
+
+def norm(node: Any, above: Node, field: str) -> fdl.Partial[Any]:
+    """Return the template of a norm.
+
+    Args:
+      node: What the setting holds.
+      above: The layer that has it.
+      field: The setting.
+    """
+    if isinstance(node, Node):
+        node.pass_over("dim")
+        if node.is_a("LayerNorm"):
+            return _layer_norm(node)
+        if node.is_a("RmsNorm"):
+            return fdl.Partial(layers.RMSNorm, **_scale(node))
+    above.refuse(field, "understood are LayerNorm and RmsNorm")
+    return fdl.Partial(layers.RMSNorm)
+
+
+def _layer_norm(node: Node) -> fdl.Partial[Any]:
+    node.only("use_scale", True)
+    found = fdl.Partial(layers.LayerNorm, **_scale(node))
+    if not node.get("use_bias", True):
+        found.bias = None
+    return found
+
+
+def _scale(node: Node) -> dict[str, Any]:
+    found: dict[str, Any] = {"epsilon": number(node, "epsilon")}
+    if not node.get("direct_scale"):
+        found |= {"scale": fdl.Config(layers.Zeros), "offset": 1.0}
+    return found
+
+
+def activation(node: Any, above: Node, field: str) -> Any:
+    """Return a nonlinearity.
+
+    Args:
+      node: What the setting holds.
+      above: The layer that has it.
+      field: The setting.
+    """
+    if isinstance(node, Node):
+        if node.kind == "GELU":
+            if node.get("approximate", True):
+                return jax.nn.gelu
+            return fdl.Partial(jax.nn.gelu, approximate=False)
+        if node.kind in _ACTIVATIONS:
+            return _ACTIVATIONS[node.kind]
+    above.refuse(field, f"understood are GELU, {', '.join(_ACTIVATIONS)}")
+    return jax.nn.gelu
+
+
+def linear(
+    node: Node,
+    inputs: int,
+    outputs: int,
+    has_bias: bool,
+    init: Any = None,
+) -> fdl.Partial[layers.Linear]:
+    """Return the template of a `FeedForward` or `Linear` of Praxis, without its activation.
+
+    Args:
+      node: The layer.
+      inputs: Size of its input.
+      outputs: Size of its output.
+      has_bias: Whether it has a bias.
+      init: The initializer; None goes by the layer.
+    """
+    node.pass_over("input_dims", "output_dims", "has_bias", "activation_tpl", "bias_init")
+    inner = node.get("linear_tpl", node)
+    if isinstance(inner, Node) and inner is not node:
+        inner.pass_over("input_dims", "output_dims", "weight_init")
+    else:
+        inner = node
+    weight_init = node.get("weight_init")
+    initial = kernel(inner, (inputs, outputs), init=weight_init) if init is None else init
+    found = fdl.Partial(layers.Linear, kernel=initial)
+    if has_bias:
+        node.get("bias_tpl")
+        found.bias = fdl.Config(layers.Zeros)
+    else:
+        node.pass_over("bias_tpl")
+    return found
+
+
+def dropout(node: Node, field: str) -> fdl.Partial[layers.Dropout] | None:
+    """Return the template of a dropout; None where nothing is dropped.
+
+    Args:
+      node: The layer.
+      field: The probability.
+    """
+    rate = node.get(field, 0.0)
+    return fdl.Partial(layers.Dropout, rate=rate) if rate else None

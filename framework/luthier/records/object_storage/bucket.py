@@ -1,0 +1,131 @@
+"""A folder of an object store: whole objects, written at once, on condition or not.
+
+Credentials are those of Google's and Amazon's own tools; stores like S3 are those of
+`AWS_ENDPOINT_URL`. A `file://` URL is a folder of this machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from luthier.errors import Problem, RunError
+
+SCHEMES = ("gs://", "s3://", "file://")
+_WAIT_SECONDS = 60.0
+_REMEDY = "check the network and your credentials"
+
+
+@dataclasses.dataclass(frozen=True)
+class Object:
+    """An object as it was read.
+
+    Args:
+      data: Its content; None where there is no such object.
+      version: What changes when it is written.
+    """
+
+    data: bytes | None
+    version: bytes
+
+
+class Bucket:
+    """A folder of an object store.
+
+    Args:
+      url: `gs://bucket/folder`, `s3://bucket/folder` or `file:///folder`.
+
+    Raises:
+      RunError: It is no such URL.
+    """
+
+    def __init__(self, url: str):
+        if not url.startswith(SCHEMES):
+            remedy = f"write {', '.join(f'{scheme}...' for scheme in SCHEMES)}"
+            raise RunError(Problem(f"{url!r} is in no object store", remedy=remedy))
+        self.url = url.rstrip("/") + "/"
+        self._kept: Any = None
+
+    def __truediv__(self, folder: str) -> Bucket:
+        """Return a folder in this folder."""
+        return Bucket(self.url + folder)
+
+    def read(self, key: str) -> Object:
+        """Return an object.
+
+        Args:
+          key: Its name in this folder.
+
+        Raises:
+          RunError: The store does not answer, or refuses.
+        """
+        found = self._ask(key, lambda store: store.read(key))
+        data = None if found.state == "missing" else found.value
+        return Object(data, found.stamp.generation)
+
+    def write(self, key: str, data: bytes, over: Object | None = None) -> bool:
+        """Write an object; return whether it was.
+
+        Args:
+          key: Its name in this folder.
+          data: Its content.
+          over: Write only where the object still is what was read; None writes in any case.
+
+        Raises:
+          RunError: The store does not answer, or refuses.
+        """
+        version = None if over is None else over.version
+        stamp = self._ask(key, lambda store: store.write(key, data, if_equal=version))
+        return over is None or bool(stamp.generation)
+
+    def delete(self, key: str) -> None:
+        """Delete an object; one that is not there is no error.
+
+        Args:
+          key: Its name in this folder.
+
+        Raises:
+          RunError: The store does not answer, or refuses.
+        """
+        self._ask(key, lambda store: store.write(key, None))
+
+    def list(self, folder: str = "") -> Sequence[str]:
+        """Return the names of all objects in this folder and below, sorted.
+
+        Args:
+          folder: Only those whose names begin with it.
+
+        Raises:
+          RunError: The store does not answer, or refuses.
+        """
+        import tensorstore
+
+        end = folder[:-1] + chr(ord(folder[-1]) + 1) if folder else ""
+        keys = tensorstore.KvStore.KeyRange(folder, end)
+        names = self._ask(folder, lambda store: store.list(keys))
+        return sorted(name.decode("utf-8") for name in names)
+
+    def _ask(self, key: str, question: Callable[[Any], Any]) -> Any:
+        try:
+            return question(self._store()).result(timeout=_WAIT_SECONDS)
+        except TimeoutError:
+            why = f"no answer in {_WAIT_SECONDS:.0f} s"
+        except (ValueError, OSError, KeyError) as error:
+            why = " ".join(str(error).split())[:300]
+        raise RunError(Problem(f"{self.url}{key}: {why}", remedy=_REMEDY)) from None
+
+    def _store(self) -> Any:
+        if self._kept is None:
+            import tensorstore
+
+            spec: Any = self.url
+            endpoint = os.environ.get("AWS_ENDPOINT_URL")
+            if self.url.startswith("s3://") and endpoint:
+                bucket, _, path = self.url.removeprefix("s3://").partition("/")
+                region = os.environ.get("AWS_REGION", "us-east-1")
+                spec = {"driver": "s3", "bucket": bucket, "path": path, "endpoint": endpoint}
+                spec["aws_region"] = region
+            self._kept = tensorstore.KvStore.open(spec).result(timeout=_WAIT_SECONDS)
+        return self._kept

@@ -1,0 +1,106 @@
+"""One writer per copy: an object that says who writes, renewed while it does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import time
+
+from luthier.errors import Problem, RunError
+from luthier.records.object_storage.bucket import Bucket, Object
+
+KEY = "writer.json"
+LEASE_SECONDS = 90.0
+"""A writer that was not heard of for so long has ended."""
+
+_LOOK_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Writer:
+    """Who writes a copy.
+
+    Args:
+      host: The name of its machine.
+      directory: The run's directory there.
+      renewed: When it was heard of last, in seconds since 1970; 0 where it has let go.
+    """
+
+    host: str
+    directory: str
+    renewed: float
+
+
+class Lease:
+    """The right to write a copy.
+
+    Whoever has the lock of the run's directory may go on with its copy at once. On another machine,
+    or in another directory, the former writer must have let go; one that did not is waited for,
+    until it was silent for `LEASE_SECONDS`. Of two that take it at one time the store lets one.
+
+    Args:
+      bucket: The folder of the run.
+      directory: The run's directory here.
+
+    Raises:
+      RunError: Another process writes there, or the store refuses.
+    """
+
+    def __init__(self, bucket: Bucket, directory: str):
+        self._bucket = bucket
+        self._me = Writer(socket.gethostname(), directory, 0.0)
+        found = first = bucket.read(KEY)
+        former = _read(found)
+        if former is not None and not self._is_mine(former):
+            silent = min(max(0.0, time.time() - former.renewed), LEASE_SECONDS)
+            deadline = time.monotonic() + LEASE_SECONDS - silent
+            while found.version == first.version and (left := deadline - time.monotonic()) > 0:
+                time.sleep(min(left, _LOOK_SECONDS))
+                found = bucket.read(KEY)
+            if found.version != first.version:
+                where = f"on {former.host} in {former.directory}"
+                what = f"{bucket.url} is written by another process, {where}"
+                raise RunError(Problem(what, remedy="end it, or begin a run of its own with --new"))
+        if not self._write(found, time.time()):
+            raise RunError(Problem(f"{bucket.url} was taken by another process just now"))
+
+    def renew(self) -> None:
+        """Tell that this process still writes.
+
+        Raises:
+          RunError: Another process has taken over, or the store refuses.
+        """
+        found = self._bucket.read(KEY)
+        former = _read(found)
+        if former is None or not self._is_mine(former) or not self._write(found, time.time()):
+            what = f"{self._bucket.url} was taken over by another process"
+            raise RunError(Problem(what + (f" on {former.host}" if former else "")))
+
+    def release(self) -> None:
+        """Let go, so that another machine may go on at once.
+
+        Raises:
+          RunError: The store refuses.
+        """
+        found = self._bucket.read(KEY)
+        former = _read(found)
+        if former is not None and self._is_mine(former):
+            self._write(found, 0.0)
+
+    def _is_mine(self, writer: Writer) -> bool:
+        return (writer.host, writer.directory) == (self._me.host, self._me.directory)
+
+    def _write(self, over: Object, renewed: float) -> bool:
+        told = dataclasses.replace(self._me, renewed=renewed)
+        data = json.dumps(dataclasses.asdict(told)).encode()
+        return self._bucket.write(KEY, data, over)
+
+
+def _read(found: Object) -> Writer | None:
+    if found.data is None:
+        return None
+    try:
+        return Writer(**json.loads(found.data))
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,139 @@
+"""Files that grow, as objects that do not: each holds a piece, and says in its name which one.
+
+    metrics.jsonl.segments/000000000000-000001048617-2f0c1a7d9e44
+
+The last piece is written anew, longer each time, until it has its size; what a run cut off its file
+is deleted here too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pathlib
+import re
+
+from luthier.records.object_storage.bucket import Bucket
+
+FOLDER = ".segments"
+SEGMENT_BYTES = 1 << 20
+"""A piece that is so long is not written again."""
+
+_NAME = re.compile(r"(\d{12})-(\d{12})-([0-9a-f]{12})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A piece of a file.
+
+    Args:
+      start: Where it begins.
+      end: Where it ends.
+      digest: What tells that it holds the same bytes.
+    """
+
+    start: int
+    end: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.start:012d}-{self.end:012d}-{self.digest}"
+
+    @classmethod
+    def of(cls, start: int, data: bytes) -> Segment:
+        """Return the name of a piece.
+
+        Args:
+          start: Where it begins in its file.
+          data: Its bytes.
+        """
+        return cls(start, start + len(data), hashlib.sha256(data).hexdigest()[:12])
+
+    @classmethod
+    def parse(cls, name: str) -> Segment | None:
+        """Return what a name says; None where it is not one of a piece.
+
+        Args:
+          name: The name of an object.
+        """
+        match = _NAME.fullmatch(name)
+        return cls(int(match[1]), int(match[2]), match[3]) if match else None
+
+
+class Segments:
+    """The pieces of one file.
+
+    Args:
+      bucket: The folder of the run.
+      name: The file's name in the run's directory.
+    """
+
+    def __init__(self, bucket: Bucket, name: str):
+        self._bucket, self._folder = bucket, f"{name}{FOLDER}/"
+        self._known: list[Segment] | None = None
+
+    def push(self, path: pathlib.Path) -> None:
+        """Make the pieces those of a file, by as few bytes as can be.
+
+        Args:
+          path: The file, which only grew since the last time.
+
+        Raises:
+          RunError: The store does not answer, or refuses.
+        """
+        with path.open("rb") as file:
+            if self._known is None:
+                self._known = self._matching(file)
+            kept = [one for one in self._known if one.end - one.start >= SEGMENT_BYTES]
+            if self._known and kept and kept[-1].end == self._known[-1].end:
+                start = kept[-1].end
+            else:
+                kept = self._known[:-1]
+                start = kept[-1].end if kept else 0
+            file.seek(start)
+            data = file.read()
+        new = Segment.of(start, data)
+        if not data or new in self._known:
+            return
+        self._bucket.write(f"{self._folder}{new}", data)
+        for old in self._known[len(kept) :]:
+            self._bucket.delete(f"{self._folder}{old}")
+        self._known = [*kept, new]
+
+    def read(self) -> bytes:
+        """Return the bytes of the file.
+
+        Raises:
+          RunError: The store does not answer, or refuses.
+        """
+        found = b""
+        for segment in self._chain():
+            found += self._bucket.read(f"{self._folder}{segment}").data or b""
+        return found
+
+    def _listed(self) -> list[Segment]:
+        names = self._bucket.list(self._folder)
+        parsed = (Segment.parse(name.removeprefix(self._folder)) for name in names)
+        return [segment for segment in parsed if segment is not None]
+
+    def _chain(self) -> list[Segment]:
+        """Return pieces that follow each other; of two with one start, the longer."""
+        found: list[Segment] = []
+        by_start = {one.start: one for one in sorted(self._listed(), key=lambda one: one.end)}
+        while (end := found[-1].end if found else 0) in by_start:
+            found.append(by_start[end])
+        return found
+
+    def _matching(self, file) -> list[Segment]:
+        """Return the pieces that hold what the file holds; delete all others."""
+        matching = []
+        for segment in self._chain():
+            file.seek(segment.start)
+            data = file.read(segment.end - segment.start)
+            if Segment.of(segment.start, data) != segment:
+                break
+            matching.append(segment)
+        for segment in self._listed():
+            if segment not in matching:
+                self._bucket.delete(f"{self._folder}{segment}")
+        return matching

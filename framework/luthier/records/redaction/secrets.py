@@ -1,0 +1,126 @@
+"""Finds secrets in texts: those of this process's environment, and those that stand in URLs.
+
+A secret of the environment is the value of a variable whose name says so, as WANDB_API_KEY or
+HF_TOKEN, or a password of ~/.netrc. In a URL it is what stands between the scheme and `@`, or in a
+query under a name such as `signature`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import netrc
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from luthier.errors import Problem, RecordError
+
+_LEAST = 8  # shorter values would be found everywhere
+_NAME = re.compile(
+    r"(^|_)(API_?KEY|KEY|ACCESS_KEY(_ID)?|SECRET|TOKEN|PASS|PASSWD|PASSWORD|CREDENTIALS?|AUTH)S?$",
+    re.IGNORECASE,
+)
+_PASSWORD_IN_URL = re.compile(r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#@'\"<>]+@")
+_SECRET_IN_QUERY = re.compile(
+    r"(?P<name>[?&;](?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|token|"
+    r"access_token|api_?key|key|password|secret)=)[^&;#\s'\"<>]+",
+    re.IGNORECASE,
+)
+
+
+def redact(text: str) -> str:
+    """Return a text with stars, or the name of the variable, in the place of each secret.
+
+    Args:
+      text: What is to be recorded or shown.
+    """
+    for secret, name in _known():
+        if secret in text:
+            text = text.replace(secret, f"[{name}]")
+    if "://" in text:
+        text = _PASSWORD_IN_URL.sub(r"\g<scheme>***@", text)
+        text = _SECRET_IN_QUERY.sub(r"\g<name>***", text)
+    return text
+
+
+def find_secret(text: str) -> str:
+    """Return what secret a text holds, in words; empty where it holds none.
+
+    Args:
+      text: Any text.
+    """
+    for secret, name in _known():
+        if secret in text:
+            return f"the value of {name}"
+    if "://" in text and _PASSWORD_IN_URL.search(text):
+        return "a password in a URL"
+    if "://" in text and _SECRET_IN_QUERY.search(text):
+        return "a key in a URL"
+    return ""
+
+
+def require_none(values: Any, what: str) -> None:
+    """Refuse nested plain data that holds a secret: it must be recorded as it is.
+
+    Args:
+      values: Dicts, lists and leaves.
+      what: What they are, for the message.
+
+    Raises:
+      RecordError: They hold secrets; each is told by its path, and not shown.
+    """
+    remedy = "leave it out, and give it by the environment or ~/.netrc where it is used"
+    problems = [
+        Problem(f"holds {found}, which {what} would keep for all to read", path, remedy=remedy)
+        for path, text in _texts(values, "")
+        if (found := find_secret(text))
+    ]
+    if problems:
+        raise RecordError(problems)
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _texts(entry, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for index, entry in enumerate(value):
+            yield from _texts(entry, f"{path}[{index}]")
+
+
+def _known() -> tuple[tuple[str, str], ...]:
+    """Return the secrets of this process and what each is called, the longest first."""
+    named = tuple((name, value) for name, value in os.environ.items() if _NAME.search(name))
+    return _forms(named, _netrc_path())
+
+
+@functools.lru_cache(maxsize=8)
+def _forms(named: tuple[tuple[str, str], ...], path: str) -> tuple[tuple[str, str], ...]:
+    """Return secrets as they stand in texts and in JSON, with what each is called."""
+    found = {value: name for name, value in named if _is_secret(value)}
+    found |= dict.fromkeys(_passwords(path), "a password of netrc")
+    forms = dict(found) | {json.dumps(value)[1:-1]: name for value, name in found.items()}
+    return tuple(sorted(forms.items(), key=lambda form: -len(form[0])))
+
+
+def _is_secret(value: str) -> bool:
+    """Return whether the value of a secret's variable is one: no number, flag, or file."""
+    return len(value) >= _LEAST and not value.isdigit() and not os.path.exists(value)
+
+
+def _netrc_path() -> str:
+    home = os.environ.get("HOME") or str(pathlib.Path.home())
+    return os.environ.get("NETRC") or os.path.join(home, ".netrc")
+
+
+def _passwords(path: str) -> list[str]:
+    try:
+        hosts = netrc.netrc(path).hosts
+    except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
+        return []
+    return [entry[2] for entry in hosts.values() if entry[2] and _is_secret(entry[2])]

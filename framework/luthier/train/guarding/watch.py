@@ -1,0 +1,156 @@
+"""The watchdog: writes down where a run that hangs is, names who is behind, and ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import os
+import pathlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from luthier.errors import EXIT_BUG, RunError
+from luthier.parallel import distributed
+from luthier.parallel.distributed import Pulses, Standing
+from luthier.records import RunDirectory, Watchdog
+
+POLL_SECONDS = 1.0
+LINGER_SECONDS = 3.0
+"""What the other processes of the run get to write down where they are."""
+
+
+class Watch:
+    """Watches a run from a thread of its own, within a `with` block.
+
+    When nothing happens for too long, it writes the stacks of all threads to `stacks/` of the
+    run's directory, says so in one line, and ends the process: a thread that waits for ever in a
+    device or a network cannot be woken. Stacks are written as well when another process of the
+    run is silent, which JAX is about to end the run for.
+
+    Args:
+      watchdog: When a run hangs; None watches nothing.
+      directory: The run's directory.
+      again: The command that continues the run; where it is empty, as in a notebook, the line is
+        told and nothing is ended.
+      batches: Returns how many batches this process has brought to the others.
+    """
+
+    def __init__(
+        self,
+        watchdog: Watchdog | None,
+        directory: pathlib.Path,
+        again: str,
+        batches: Callable[[], int] = lambda: 0,
+    ):
+        self._limit = None if watchdog is None else watchdog.seconds
+        self._directory = directory
+        self._again = again
+        self._beats = self._steps = 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="luthier-watchdog", daemon=True)
+        self._pulses = Pulses(lambda: (batches(), self._steps))
+
+    def beat(self, steps: int) -> None:
+        """Take note that the run goes on.
+
+        Args:
+          steps: Optimizer steps done.
+        """
+        self._steps = steps
+        self._beats += 1
+
+    def __enter__(self) -> Watch:
+        if self._limit is not None:
+            self._thread.start()
+            if distributed.is_several():
+                self._pulses.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        if self._limit is not None:
+            self._thread.join()
+            if distributed.is_several():
+                self._pulses.stop()
+
+    def _run(self) -> None:
+        assert self._limit is not None
+        poll = min(POLL_SECONDS, self._limit / 4)
+        quiet, seen, told = 0.0, 0, False
+        before = time.monotonic()
+        while not self._stopped.wait(poll):
+            now = time.monotonic()
+            # Where this thread did not run either, the whole process was stopped.
+            quiet += min(now - before, 2 * poll)
+            before = now
+            if self._beats != seen or not self._beats:
+                quiet, seen = 0.0, self._beats
+            standing = self._pulses.standing() if distributed.is_several() else Standing()
+            if standing.silent and not told:
+                told = True
+                self._tell_silent(standing.silent)
+            if quiet >= self._limit:
+                self._bark(standing)
+                return
+
+    def _tell_silent(self, silent: Sequence[int]) -> None:
+        """Leave word for the time when JAX ends this process, which it does without one."""
+        place = self._dump()
+        verb = "is" if len(silent) == 1 else "are"
+        line = f"{_named(silent)} {verb} stopped, or cannot be reached; stacks: {place}"
+        distributed.tell_parent(lost=line)
+
+    def _bark(self, standing: Standing) -> None:
+        place = self._dump()
+        line = f"nothing has happened for {self._limit:g} s, after step {self._steps}"
+        if behind := standing.behind:
+            verb = "is" if len(behind) == 1 else "are"
+            line += f": {_named(behind)} {verb} behind the others"
+        line += f"; stacks: {place}"
+        told = f"{line}; to resume: {self._again}" if self._again else line
+        if not distributed.is_several() or not self._again:
+            print(f"luthier: {told}", file=sys.stderr, flush=True)
+        else:
+            # The parent says how to go on.
+            print(f"luthier: {line}", file=sys.stderr, flush=True)
+        if not self._again:
+            return
+        if distributed.process_index() == 0:
+            self._record(told)
+        if distributed.is_several():
+            time.sleep(LINGER_SECONDS)
+        os._exit(EXIT_BUG)
+
+    def _dump(self) -> pathlib.Path:
+        """Write the stacks of all threads; return the folder that they are in."""
+        folder = self._directory / "stacks"
+        with contextlib.suppress(OSError):
+            folder.mkdir(exist_ok=True)
+            path = folder / f"process-{distributed.process_index()}.txt"
+            with open(path, "a", encoding="utf-8") as file:
+                at = time.strftime("%Y-%m-%d %H:%M:%S")
+                file.write(f"{at}, process {os.getpid()}, after step {self._steps}\n")
+                file.flush()
+                faulthandler.dump_traceback(file, all_threads=True)
+                file.write("\n")
+        return folder
+
+    def _record(self, line: str) -> None:
+        run = RunDirectory(self._directory)
+        with contextlib.suppress(RunError):
+            run.write_status(dataclasses.replace(run.read_status(), status="failed", message=line))
+
+
+def _named(processes: Sequence[int]) -> str:
+    word = "process" if len(processes) == 1 else "processes"
+    count = distributed.process_count()
+    return f"{word} {', '.join(map(str, processes))} of {count}"

@@ -1,0 +1,128 @@
+import json
+import pathlib
+import time
+
+import pytest
+
+from luthier.cli import main
+from luthier.cli.commands import launch
+
+TINY = "trials.tiny"
+
+
+def test_what_would_be_submitted_is_printed_and_nothing_is_written(project, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
+    before = sorted(project.rglob("*"))
+    words = ["--on", "slurm:nodes=2,partition=gpu", "--", "train", TINY, "seed=3"]
+    assert main.main(["launch", "--print", *words]) == 0
+    out = capsys.readouterr().out
+    head = "# job.sh\n# nodes = 2  [--on]\n# partition = 'gpu'  [--on]\n#!/bin/bash\n"
+    assert out.startswith(head)
+    assert "#SBATCH --partition=gpu\n" in out
+    assert f"-m luthier train {TINY} seed=3 --distributed --join-seconds 300 & gangs" in out
+    assert out.endswith("# submitted by: sbatch --parsable RUN/launch/1/job.sh\n")
+    assert [p for p in sorted(project.rglob("*")) if "__pycache__" not in str(p)] == [
+        p for p in before if "__pycache__" not in str(p)
+    ]
+
+
+def test_the_command_for_the_machines_of_a_tpu(project, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
+    words = ["--on", "tpu-vm:tpu=pod,zone=us-east5-a", "--", "train", TINY]
+    assert main.main(["launch", "--print", *words]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("gcloud compute tpus tpu-vm ssh pod --zone=us-east5-a --worker=all ")
+    assert f"python3 -m luthier train {TINY} --distributed" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["--print"], ["nothing is named that would be launched; write luthier launch --on "]),
+        (["train", TINY], ["--on is missing; write --on slurm:nodes=2"]),
+        (["sweep", "x", "--on", "slurm"], ["cannot launch `luthier sweep`; only `train` can be "]),
+        (["train", TINY, "--on", "slurm", "--all"], ["--list, --all and --cancel are for jobs "]),
+        (
+            ["--on", "slurm:nods=2", "--", "train", TINY, "--processes", "2", "sed=3"],
+            [
+                "slurm has no setting 'nods' [set by --on]; did you mean nodes?",
+                "--processes and --on are two ways to run",
+                "sed: ",
+            ],
+        ),
+        (["--cancel", "12"], ["there is no job '12' here; `luthier launch --list --all` lists "]),
+    ],
+)
+def test_bad_input(words, lines, project, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
+    assert main.main(["launch", *words]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == len(lines), told
+    for found, wanted in zip(told, lines, strict=True):
+        assert found.startswith(f"luthier: {wanted}")
+    assert not (project / "runs").exists()
+
+
+def test_no_jobs_here(project, capsys):
+    assert main.main(["launch"]) == 0
+    out = capsys.readouterr().out
+    assert out == "no job is in a queue or runs; --all lists those that are over\n"
+
+
+@pytest.mark.timeout(300)
+def test_a_run_is_launched_listed_and_its_script_is_kept(project, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
+    words = ["--on", "local", "--wandb", "off", "--devices", "nothing"]
+    assert main.main(["train", TINY, *words]) == 0
+    (run,) = (project / "runs" / "tiny").iterdir()
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"run tiny/{run.name} is job ")
+    assert first.endswith(" of local; `luthier launch` tells how it stands")
+    assert second == f"script and logs: {run}/launch/1"
+    assert (
+        f"train {TINY} --wandb off --devices nothing --run {run.name}"
+        in (run / "launch" / "1" / "job.sh").read_text()
+    )
+    deadline = time.monotonic() + 200
+    while not (run / "launch" / "1" / "tiny.exit").exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert main.main(["launch", "--all", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["engine"], row["state"], row["detail"]) == ("local", "failed", "exit code 2")
+    assert pathlib.Path(row["of"]) == run
+    assert main.main(["launch", "--all"]) == 0
+    assert "local   failed  exit code 2" in capsys.readouterr().out
+    log = (run / "launch" / "1" / "logs" / "tiny-rank-0.log").read_text()
+    assert "cannot read 'nothing'" in log
+
+
+def test_words_that_say_where_are_not_said_again():
+    words = ["a", "--on", "slurm", "x=1", "--on=ray", "--new", "--run", "3"]
+    assert launch._words(words) == ["a", "x=1", "--run", "3"]
+
+
+def test_the_slices_of_a_study_run_where_the_command_line_and_the_files_say(tmp_path, monkeypatch):
+    import fiddle as fdl
+
+    from luthier import graph as graphs
+    from luthier import sweep
+    from luthier.launch import Slices, Slurm
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "launch.toml").write_text('[slurm]\naccount = "lab"\nnodes = 8\nslices = 3\n')
+    study = fdl.Config(sweep.Study, name="toy", engine=fdl.Config(sweep.Local, 2))
+    assert launch.with_engine(study, None) is study
+    found = launch.with_engine(study, "slurm:nodes=2")
+    assert graphs.build(graphs.get(found, "engine.on")) == Slurm(nodes=2, account="lab")
+    assert graphs.get(found, "engine.slices") == 3
+    assert graphs.get(found, "engine.on.account") == "lab"
+    assert graphs.origin_of(found, "engine.on.nodes").startswith("--on")
+    assert graphs.origin_of(found, "engine.on.account") == f"[slurm] in {tmp_path}/launch.toml"
+    again = graphs.from_json(graphs.to_json(graphs.get(found, "engine")))
+    assert isinstance(graphs.build(again), Slices)
+    own = fdl.Config(sweep.Study, name="toy", engine=fdl.Config(Slices, fdl.Config(Slurm, nodes=4)))
+    filled = launch.with_engine(own, None)
+    assert graphs.build(graphs.get(filled, "engine.on")) == Slurm(nodes=4, account="lab")
+    assert graphs.get(own, "engine.on").__arguments__ == {"nodes": 4}

@@ -1,0 +1,80 @@
+"""A study of short trials, whose workers are killed at random moments."""
+
+import collections
+import contextlib
+import os
+import pathlib
+import random
+import signal
+import threading
+
+import fiddle as fdl
+import simulated_engine
+from short_worker import ShortSlices
+
+from luthier import sweep
+from luthier.sweep import results
+from luthier.sweep.driver.journal import read_journal
+
+
+class Killer(threading.Thread):
+    """Kills workers at random moments within the `with` block, at most as often as was said.
+
+    Args:
+      folder: The folder of the study.
+      kills: How often.
+      seed: Of the moments.
+      longest: Seconds between two kills, at most.
+    """
+
+    def __init__(self, folder, kills, seed=0, longest=1.5):
+        super().__init__(daemon=True)
+        self._folder, self._left, self._longest = pathlib.Path(folder), kills, longest
+        self._chance, self._over = random.Random(seed), threading.Event()
+        self.done = 0
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *unused):
+        self._over.set()
+        self.join()
+
+    def run(self):
+        while self._left and not self._over.wait(self._chance.uniform(0.2, self._longest)):
+            files = sorted(self._folder.glob("launch/*/worker-*.pid"))
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                pid = int(self._chance.choice(files).read_text())
+                if b"short_worker" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+                    self._left -= 1
+                    self.done += 1
+
+
+def drive(folder, engine, slices, trials, kills, seed=0):
+    """Drive short trials over an engine while workers are killed; return the outcome and kills."""
+    study = simulated_engine.make_study(
+        "random",
+        budget=fdl.Config(sweep.Budget, trials=trials, retries=10**6),
+        directory=str(folder),
+        dedupe=None,
+    )
+    with Killer(folder / "toy", kills, seed) as killer:
+        outcome = sweep.run(
+            study, packages=simulated_engine.PACKAGES, engine=ShortSlices(engine, slices=slices)
+        )
+    return outcome, killer.done
+
+
+def check_nothing_lost(folder, outcome, trials):
+    """Check that every trial was run to its end once, with all of its steps."""
+    assert outcome.is_over
+    assert [trial.state for trial in outcome.ledger.trials] == ["complete"] * trials
+    lines = read_journal(folder / "toy" / "journal.jsonl")
+    ended = [line["trial"] for line in lines if line["kind"] == "ended"]
+    assert sorted(ended) == list(range(trials))
+    for trial in range(trials):
+        told = results.read_result(folder / "toy" / "trials" / f"{trial:04d}")
+        assert [step for step, _ in told.result["series"]] == [1, 2, 3, 4]
+    return collections.Counter(trial.losses for trial in outcome.ledger.trials)

@@ -1,0 +1,95 @@
+import os
+import sys
+import time
+
+import pytest
+
+from luthier.errors import BadInput
+from luthier.launch import Gang, Here, Layout
+
+
+def _wait(engine, jobs, states, seconds=60):
+    deadline = time.monotonic() + seconds
+    while (found := engine.standings(jobs))[0].state not in states:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+def _gang(place, code, name="gang", restarts=0):
+    return Gang(name, ["-c", code], str(place), str(place), {"WORD": "a b"}, restarts)
+
+
+TELL = "import os; print(os.environ['WORD'], *(os.environ.get(n) for n in {names}))"
+
+
+def test_all_processes_of_a_gang_run_and_know_who_they_are(tmp_path):
+    engine = Here(processes=2)
+    assert engine.layout == Layout(1, 2)
+    code = TELL.format(names=("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "LUTHIER_LOCAL_RANK"))
+    gang = _gang(tmp_path, code)
+    jobs = engine.submit([gang], str(tmp_path))
+    (standing,) = _wait(engine, jobs, ("finished",))
+    assert standing.detail == "exit code 0"
+    assert gang.log_path(0).read_text() == "a b 0 2 0\n"
+    assert gang.log_path(1).read_text() == "a b 1 2 1\n"
+
+
+def test_what_died_is_started_again_and_what_was_preempted_is_not_counted(tmp_path):
+    code = f"""
+import os, pathlib, sys
+path = pathlib.Path("{tmp_path}", "starts")
+starts = int(path.read_text()) if path.exists() else 0
+path.write_text(str(starts + 1))
+sys.exit([75, 75, 1, 0][starts])
+"""
+    engine = Here()
+    jobs = engine.submit([_gang(tmp_path, code, restarts=1)], str(tmp_path))
+    _wait(engine, jobs, ("finished",))
+    assert (tmp_path / "starts").read_text() == "4"
+
+
+def test_a_gang_that_dies_too_often_has_failed(tmp_path):
+    engine = Here()
+    jobs = engine.submit([_gang(tmp_path, "raise SystemExit(9)")], str(tmp_path))
+    assert _wait(engine, jobs, ("failed", "finished"))[0].detail == "exit code 9"
+
+
+def test_cancelled_gangs_hear_a_signal_and_are_not_started_again(tmp_path):
+    code = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *unused: sys.exit(75))
+print("ready", flush=True)
+time.sleep(60)
+"""
+    engine = Here()
+    gangs = [_gang(tmp_path, code, f"gang-{index}") for index in range(2)]
+    jobs = engine.submit(gangs, str(tmp_path))
+    for gang in gangs:
+        while not (gang.log_path(0).exists() and "ready" in gang.log_path(0).read_text()):
+            time.sleep(0.05)
+    assert engine.standings(jobs)[0].state == "running"
+    engine.cancel(jobs)
+    _wait(engine, jobs[::-1], ("cancelled",))
+    _wait(engine, jobs, ("cancelled",))
+
+
+def test_jobs_whose_processes_were_killed_have_failed(tmp_path):
+    engine = Here()
+    jobs = engine.submit([_gang(tmp_path, "import time; time.sleep(60)")], str(tmp_path))
+    os.killpg(int(jobs[0].id), 9)
+    assert _wait(engine, jobs, ("failed",))[0].detail == "its processes were killed"
+
+
+def test_the_script_is_for_people_too(tmp_path):
+    engine = Here(processes=3)
+    (text,) = engine.files([_gang(tmp_path, "pass")], str(tmp_path)).values()
+    assert f"#     setsid bash {tmp_path}/job.sh\n" in text
+    assert sys.executable in text
+    assert "for rank in 0 1 2; do" in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_processes_at_all():
+    with pytest.raises(BadInput, match=r"^local: processes is less than 1$"):
+        Here(processes=0)

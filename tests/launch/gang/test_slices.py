@@ -1,0 +1,111 @@
+import dataclasses
+import os
+import pathlib
+import signal
+import time
+
+import drills
+import pytest
+from short_worker import ShortSlices
+
+from luthier.errors import BadInput, RunError
+from luthier.launch import Here, Slices
+from luthier.launch.engine import Job, Standing
+from luthier.launch.gang import slices as module
+from luthier.sweep.protocol import Back, Lost, Work
+
+
+@dataclasses.dataclass(frozen=True)
+class Hall(Here):
+    """An engine in whose queue all jobs but the first stay, or end in some state at once."""
+
+    state: str = "running"
+
+    def submit(self, gangs, directory):
+        """Start the first gang, if any."""
+        first = super().submit(gangs[:1], directory) if self.state == "running" else []
+        return [*first, *(Job("local", "0", g.name, directory) for g in gangs[len(first) :])]
+
+    def standings(self, jobs):
+        """Tell that jobs that were not started wait, or are over."""
+        state = "waiting" if self.state == "running" else self.state
+        real = [job for job in jobs if job.id != "0"]
+        told = super().standings(real)
+        return [*told, *([Standing(state, "as told")] * (len(jobs) - len(real)))]
+
+    def cancel(self, jobs):
+        """Cancel what was started."""
+        super().cancel([job for job in jobs if job.id != "0"])
+
+
+@pytest.mark.timeout(300)
+def test_killed_workers_lose_no_trial(toys):
+    outcome, kills = drills.drive(toys, Here(), slices=2, trials=12, kills=3)
+    losses = drills.check_nothing_lost(toys, outcome, 12)
+    assert sum(number * times for number, times in losses.items()) <= kills
+    (launched,) = (toys / "toy" / "launch").iterdir()
+    assert {path.name for path in launched.iterdir()} >= {"job.sh", "jobs.json", "logs", "closed"}
+    assert not (launched / "driver.json").exists()  # the secret is not kept
+    assert [(launched / f"toy-{index}.exit").read_text() for index in (0, 1)] == ["0\n", "0\n"]
+
+
+@pytest.mark.timeout(300)
+def test_slices_whose_jobs_wait_are_away_and_the_others_do_the_work(toys):
+    engine = ShortSlices(Hall(), slices=3)
+    (toys / "study").mkdir()
+    infos = engine.open(str(toys / "study"))
+    try:
+        assert [info.index for info in infos] == [0, 1, 2]
+        assert [info.num_devices for info in infos] == [1, 1, 1]
+        assert list(engine.events(0.0)) == [
+            Lost(index, "it has no worker as yet", counts=False, is_away=True) for index in (1, 2)
+        ]
+        engine.start(1, Work(()))  # to nobody: nothing happens
+        assert list(engine.events(0.1)) == []
+    finally:
+        engine.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_that_is_sent_away_is_no_loss_that_counts(toys):
+    engine = ShortSlices(Here(), slices=1)
+    (toys / "study").mkdir()
+    engine.open(str(toys / "study"))
+    try:
+        (pid,) = pathlib.Path(toys, "study", "launch", "1").glob("worker-0.pid")
+        os.kill(int(pid.read_text()), signal.SIGTERM)
+        found = []
+        deadline = time.monotonic() + 60
+        while len(found) < 2 and time.monotonic() < deadline:
+            found += engine.events(1.0)
+        assert found == [Lost(0, "taken away", counts=False, is_away=True), Back(0)]
+    finally:
+        engine.close()
+
+
+def test_jobs_that_are_over_leave_no_worker(toys, monkeypatch):
+    monkeypatch.setattr(module, "WATCH_SECONDS", 0.05)
+    (toys / "study").mkdir()
+    engine = Slices(Hall(state="cancelled"), slices=2)
+    with pytest.raises(RunError) as caught:
+        engine.open(str(toys / "study"))
+    assert str(caught.value) == (
+        f"engine: no worker is left: job 0 is over: as told; see {toys}/study/launch/1/logs"
+    )
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_cannot_begin_is_told_of(toys, monkeypatch):
+    (toys / "study").mkdir()
+    engine = ShortSlices(Here(devices="broken"), slices=1)
+    with pytest.raises(RunError) as caught:
+        engine.open(str(toys / "study"))
+    assert str(caught.value) == (
+        "engine: the worker of slice study-0 does not start: there are no such devices; "
+        f"see {toys}/study/launch/1/logs"
+    )
+
+
+def test_no_slices_at_all():
+    with pytest.raises(BadInput, match=r"^engine\.slices: slices is less than 1$"):
+        Slices(Here(), slices=0)

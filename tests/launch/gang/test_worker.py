@@ -1,0 +1,123 @@
+"""Workers of real trials, on one process and on two, driven as a study drives them."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from luthier.launch import Here, Slices
+from luthier.launch.gang import link, worker
+from luthier.sweep.protocol import Back, Ended, Lost, Reported, Work
+
+REPOSITORY = pathlib.Path(__file__).parents[3]
+
+
+def test_a_worker_whose_driver_is_gone_ends_in_peace(tmp_path):
+    words = ["-m", "luthier.launch.gang.worker", "--driver", str(tmp_path / "gone.json")]
+    told = subprocess.run(
+        [sys.executable, *words, "--slice", "0"], capture_output=True, text=True, timeout=100
+    )
+    assert (told.returncode, told.stdout) == (0, "")
+    assert told.stderr == "luthier: nobody drives this study\n"
+
+
+def test_the_machine_is_taken_away_before_anything_runs(tmp_path):
+    listening, address = link.listen("127.0.0.1")
+    with listening:
+        address.write(tmp_path / "driver.json")
+        words = ["-m", "luthier.launch.gang.worker", "--driver", str(tmp_path / "driver.json")]
+        started = subprocess.Popen([sys.executable, *words, "--slice", "4"])
+        connection, _ = listening.accept()  # nobody greets it: it waits
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(60) == 75
+        connection.close()
+
+
+def test_what_is_to_be_done_is_done_also_when_it_comes_late():
+    program = """
+import os, signal, time
+from luthier.launch.gang.worker import Farewell
+farewell = Farewell()
+farewell.then(lambda: os.write(1, b"first "))
+os.kill(os.getpid(), signal.SIGTERM)
+while not farewell.is_heard:
+    time.sleep(0.01)
+time.sleep(0.1)
+farewell.then(lambda: os.write(1, b"late"))
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert (told.stdout, told.stderr) == (b"first late", b"")
+    assert worker.TAKEN_AWAY == "its machines were taken away"
+
+
+@pytest.fixture
+def engine(monkeypatch, tmp_path):
+    """Return a function that opens one slice of several processes in a folder."""
+    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY / 'framework'}")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    opened = []
+
+    def open_slice(processes):
+        found = Slices(Here(processes=processes, devices="cpu:1"), slices=1)
+        (tmp_path / "study").mkdir()
+        opened.append(found)
+        return found, found.open(str(tmp_path / "study"))
+
+    yield open_slice
+    for found in opened:
+        found.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_processes_train_trials_one_after_another_and_one_is_pruned(
+    engine,
+    tiny,
+    write_trial,
+    until,
+    tmp_path,
+):
+    slices, (info,) = engine(2)
+    assert (info.index, info.num_devices, info.device_kind) == (0, 2, "cpu")
+    works = [write_trial(tmp_path / "study", n, tiny(f"seed={n}"), fence=n) for n in (1, 2)]
+
+    def heed(event):
+        if isinstance(event, Reported):
+            slices.answer(0, event.trial, event.fence, event.trial == 1)
+
+    for trial, outcome, steps in ((works[0], "complete", [5, 10]), (works[1], "pruned", [5])):
+        slices.start(0, Work((trial,), asks=True))
+        found = until(slices, 1, heed=heed)
+        assert [event.step for event in found if isinstance(event, Reported)] == steps
+        assert isinstance(found[-1], Ended)
+        assert (found[-1].trial, found[-1].outcome) == (trial.trial, outcome), found[-1].reason
+        assert found[-1].result["mode"]["slice"]["devices"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_one_of_two_processes_is_killed_and_the_gang_comes_back(
+    engine,
+    tiny,
+    write_trial,
+    tmp_path,
+):
+    slices, _ = engine(2)
+    trial = write_trial(tmp_path / "study", 0, tiny("training.steps=100000"))
+    slices.start(0, Work((trial,)))
+    log = pathlib.Path(trial.directory, "run", "metrics.jsonl")
+    while not (log.exists() and log.stat().st_size > 5000):
+        slices.events(0.5)
+    found = subprocess.run(["pgrep", "-f", f"{tmp_path}/study/launch"], capture_output=True)
+    for pid in map(int, found.stdout.split()):
+        environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if b"JAX_PROCESS_ID=1" in environment:
+            os.kill(pid, signal.SIGKILL)
+    events = []
+    while not any(isinstance(event, Back) for event in events):
+        events += [e for e in slices.events(1.0) if not isinstance(e, Reported)]
+    assert isinstance(events[0], Lost)
+    assert (events[0].counts, events[0].is_away) == (True, True)

@@ -1,0 +1,6 @@
+import pathlib
+import sys
+
+HERE = str(pathlib.Path(__file__).parent.parent)
+if HERE not in sys.path:
+    sys.path.insert(0, HERE)

@@ -1,0 +1,78 @@
+import pytest
+
+from luthier.errors import BadInput
+from luthier.launch.engine import Gang, Job, Layout
+from luthier.launch.slurm import engine, queue
+from luthier.launch.slurm.engine import Slurm
+
+
+def _gangs(place, number):
+    return [Gang(f"study-{i}", ["-V"], str(place), str(place)) for i in range(number)]
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Return the words that were called, instead of calling them."""
+    said = []
+
+    def call(*words, what):
+        said.append(words)
+        return "12\n"
+
+    monkeypatch.setattr(queue, "call", call)
+    return said
+
+
+def test_what_a_gang_gets():
+    assert Slurm(nodes=2, processes_per_node=4, devices="cpu:1").layout == Layout(2, 4, "cpu:1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"nodes": 0}, "nodes is less than 1"),
+        (
+            {"gpus_per_node": 8, "processes_per_node": 3},
+            "8 GPUs cannot be shared by 3 processes",
+        ),
+    ],
+)
+def test_settings_that_cannot_be(settings, message):
+    with pytest.raises(BadInput, match=f"^slurm: {message}"):
+        Slurm(**settings)
+
+
+def test_the_settings_of_a_site_are_in_the_script(tmp_path):
+    site = Slurm(
+        gpus_per_node=8,
+        processes_per_node=4,
+        memory="64G",
+        time_limit="1:00:00",
+        partition="gpu",
+        account="lab",
+        options={"qos": "high", "signal": "TERM@600"},
+    )
+    (text,) = site.files(_gangs(tmp_path, 1), str(tmp_path)).values()
+    wanted = ["gpus-per-node=8", "mem=64G", "time=1:00:00", "partition=gpu", "account=lab"]
+    for option in [*wanted, "qos=high", "signal=TERM@600"]:
+        assert text.count(f"#SBATCH --{option}\n") == 1
+    assert "--devices-per-process 2" in text
+
+
+def test_jobs_are_told_apart(tmp_path, told):
+    (alone,) = Slurm().submit(_gangs(tmp_path, 1), str(tmp_path))
+    assert alone == Job("slurm", "12", "study-0", str(tmp_path))
+    array = Slurm(gangs_per_job=2).submit(_gangs(tmp_path, 3), str(tmp_path))
+    assert [job.id for job in array] == ["12_0", "12_0", "12_1"]
+    shared = Slurm(gangs_per_job=2).submit(_gangs(tmp_path, 2), str(tmp_path))
+    assert [job.id for job in shared] == ["12", "12"]
+    assert told == [("sbatch", "--parsable", f"{tmp_path}/{engine.SCRIPT}")] * 3
+    assert (tmp_path / "job.sh").read_text().startswith("#!/bin/bash\n")
+
+
+def test_each_job_is_cancelled_once(tmp_path, told):
+    site = Slurm()
+    site.cancel(site.submit(_gangs(tmp_path, 2), str(tmp_path)))
+    assert told[1:] == [("scancel", "12_0", "12_1")]
+    site.cancel([])
+    assert len(told) == 2

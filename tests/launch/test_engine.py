@@ -1,0 +1,16 @@
+from luthier.launch.engine import LIVE, Gang, Layout
+
+
+def test_a_layout_counts_its_processes():
+    assert Layout().num_processes == 1
+    assert Layout(hosts=3, processes_per_host=4).num_processes == 12
+
+
+def test_every_process_of_a_gang_has_a_log_of_its_own():
+    gang = Gang("study-0", ["-m", "luthier"], "/shared/launch/1", "/project")
+    assert str(gang.log_path(0)) == "/shared/launch/1/logs/study-0-rank-0.log"
+    assert str(gang.log_path("%t")) == "/shared/launch/1/logs/study-0-rank-%t.log"
+
+
+def test_what_is_over_is_not_live():
+    assert LIVE == ("waiting", "running")

@@ -1,0 +1,114 @@
+import fiddle as fdl
+import jax.numpy as jnp
+import pytest
+
+from luthier import checkpoint, data, optim, program, tasks
+from luthier import graph as graphs
+from luthier.errors import BadInput
+from luthier.recipes.foreign.pax import import_dump
+
+GELU = {"class": "my.layers.MyGelu", "set": {}}
+LAYER = "task__model__lm_tpl__stacked_transformer_tpl__block__transformer_layer_params_tpl"
+
+
+def test_an_experiment_that_is_known_whole(written):
+    found = import_dump(written("c4"), program)
+    graph = found.graph
+    assert found.name == "goldens.C4"
+    assert graph.__fn_or_cls__ is program.Experiment
+    assert (graph.name, graph.seed) == ("c4", 1234)
+    assert graph.data.__fn_or_cls__ is data.Packed
+    assert graph.evaluations["validation"].data.__fn_or_cls__ is data.Pretokenized
+    assert graph.optimizer.__fn_or_cls__ is optim.capped_adamw
+    assert (graph.training.steps, graph.training.global_batch_size) == (10_000_000, 1)
+    assert (graph.checkpoints.every.count, graph.checkpoints.keep_latest) == (100, 10)
+    assert isinstance(fdl.build(graph.optimizer), optim.Optimizer)
+    assert not any(one.is_essential for one in found.leftovers)
+
+
+def test_what_it_starts_from_is_told_how_weights_are_laid_out(written):
+    graph = import_dump(written("glam"), program, weights="weights").graph
+    assert graph.restore.__fn_or_cls__ is checkpoint.Pax
+    assert (graph.restore.directory, graph.restore.heads_first) == ("weights", True)
+
+
+def test_experts_have_a_task_that_balances_them(written):
+    graph = import_dump(written("glam"), program).graph
+    assert graph.task.__fn_or_cls__ is tasks.Routed
+    assert (graph.task.load_balance, graph.task.task.z_loss) == (0.01, 1e-4)
+
+
+def test_averages_and_steps(written):
+    graph = import_dump(written("shared"), program).graph
+    assert (graph.training.ema.decay, graph.training.steps) == (0.99, 100)
+
+
+def test_meshes_within_and_across_slices(written):
+    shapes = {"task__model__ici_mesh_shape": [2, 4, 8], "task__model__dcn_mesh_shape": [1, 2, 1]}
+    mesh = import_dump(written("gpt", **shapes), program).graph.parallelism.mesh
+    assert (mesh.data, mesh.fsdp, mesh.tensor) == (2, 4, 8)
+    assert dict(mesh.across_slices.__arguments__) == {"fsdp": 2}
+
+
+def test_an_axis_that_is_none_of_ours_is_told(written):
+    names = {
+        "task__model__ici_mesh_shape": [2, 1, 1],
+        "task__model__mesh_axis_names": ["other", "data", "mdl"],
+    }
+    found = import_dump(written("gpt", **names), program)
+    (told,) = [one for one in found.leftovers if one.field == "mesh_axis_names"]
+    assert told.why == "no axis here is like other; see parallelism.mesh"
+
+
+def test_sixteen_bits(written):
+    sixteen = {"task__model__fprop_dtype": {"dtype": "bfloat16"}}
+    model = import_dump(written("gpt", **sixteen), program).graph.model
+    assert model.dtype is jnp.bfloat16
+    assert "param_dtype" not in model.__arguments__
+
+
+def test_everything_that_is_refused_is_told_at_once(written):
+    changes = {
+        f"{LAYER}__tr_fflayer_tpl__activation_tpl": GELU,
+        f"{LAYER}__tr_atten_tpl__attention_extra_logit": 0.0,
+        f"{LAYER}__my_own_field": 3,
+    }
+    path = written("gpt", **changes)
+    with pytest.raises(BadInput) as caught:
+        import_dump(path, program)
+    block = "task.model.lm_tpl.stacked_transformer_tpl.block.transformer_layer_params_tpl"
+    known = "GELU, ReLU, ReLU6, ELU, Sigmoid, Tanh, SiLU, Swish, Softplus, Exp"
+    assert str(caught.value).splitlines() == [
+        f"{block}: my_own_field of Transformer is 3, which has no like here; "
+        "nothing here is like it",
+        f"{block}.tr_atten_tpl: attention_extra_logit of DotProductAttention is 0.0, which has no "
+        "like here; understood is None",
+        f"{block}.tr_fflayer_tpl: activation_tpl of TransformerFeedForward is MyGelu, which has no "
+        f"like here; understood are {known}",
+    ]
+    partial = import_dump(path, program, is_partial=True)
+    assert sum(one.is_essential for one in partial.leftovers) == 3
+
+
+def test_a_class_of_the_users_own_is_told(written, content):
+    path = written("gpt", task__model__my_metric=3)
+    with pytest.raises(BadInput, match="my_metric of LanguageModel is 3"):
+        import_dump(path, program)
+
+
+def test_another_model_is_refused(written):
+    classifier = {"class": "praxis.layers.models.ClassificationModel", "set": {}}
+    path = written("gpt", task__model=classifier)
+    with pytest.raises(BadInput) as caught:
+        import_dump(path, program)
+    assert str(caught.value) == (
+        f"task.model: {path} holds a ClassificationModel; "
+        "only language models with a TransformerLm can be imported"
+    )
+
+
+def test_python_that_is_written_is_the_same_graph(written):
+    graph = import_dump(written("llama"), program).graph
+    names: dict = {}
+    exec(graphs.to_python(graph), names)
+    assert graphs.equal(names["experiment"](), graph)

@@ -1,0 +1,68 @@
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from luthier.records import Watchdog
+from luthier.train.guarding import Watch
+
+HANGS = """
+import sys, threading, time
+from luthier.records import Watchdog
+from luthier.records.status import Status, write_status
+from luthier.train.guarding import Watch
+import pathlib
+
+def waits_for_ever():
+    threading.Event().wait()
+
+run = pathlib.Path(sys.argv[1])
+write_status(run / "status.json", Status("running", step=7))
+with Watch(Watchdog(seconds=0.4), run, "luthier train tiny") as watch:
+    time.sleep(1)  # compiling does not count
+    watch.beat(7)
+    waits_for_ever()
+"""
+
+
+def wait(is_so):
+    deadline = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_run_that_hangs_is_ended_with_its_stacks(tmp_path):
+    command = [sys.executable, "-c", HANGS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    line = (
+        f"nothing has happened for 0.4 s, after step 7; stacks: {tmp_path / 'stacks'}; "
+        "to resume: luthier train tiny"
+    )
+    assert done.stderr == f"luthier: {line}\n"
+    stacks = (tmp_path / "stacks" / "process-0.txt").read_text()
+    assert "in waits_for_ever" in stacks
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["status"], status["step"], status["message"]) == ("failed", 7, line)
+
+
+def test_a_notebook_is_told_and_lives(tmp_path, capsys):
+    with Watch(Watchdog(seconds=0.2), tmp_path, "") as watch:
+        watch.beat(3)
+        wait(lambda: (tmp_path / "stacks" / "process-0.txt").exists())
+        wait(lambda: not watch._thread.is_alive())
+    line = f"luthier: nothing has happened for 0.2 s, after step 3; stacks: {tmp_path / 'stacks'}\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize("watchdog", [None, Watchdog(seconds=0.5)])
+def test_a_run_that_goes_on_is_left_alone(tmp_path, watchdog, capsys):
+    with Watch(watchdog, tmp_path, "") as watch:
+        for step in range(12):
+            watch.beat(step)
+            time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+    assert list(tmp_path.iterdir()) == []

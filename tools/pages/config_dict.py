@@ -1,0 +1,111 @@
+"""The page about ConfigDicts: commands over a small file with `get_config()`, and their answers."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = {
+    "small.py": """\
+# small.py, in the manner of big_vision
+import ml_collections
+
+
+def get_config(size="64"):
+    config = ml_collections.ConfigDict()
+    config.total_steps = 100
+    config.model = dict(dim=int(size), num_layers=2)
+    config.lr = 0.01
+    config.schedule = dict(warmup=config.get_ref("total_steps") // 10)
+    config.wd = config.get_ref("lr") * 0.1
+    config.input = dict(batch_size=8)
+    return config
+""",
+    "names.toml": """\
+total_steps = "training.steps"
+lr = "optimizer.learning_rate.peak"
+"schedule.warmup" = "optimizer.learning_rate.warmup_steps"
+wd = "optimizer.weight_decay"
+"input.batch_size" = "training.global_batch_size"
+""",
+}
+COMMANDS = (
+    "show configs.lm.quickstart --config_dict small.py:32 --config_dict_rename names.toml "
+    "optimizer",
+    "show configs.lm.quickstart --config_dict small.py --config_dict_rename names.toml "
+    "config_dict:lr=0.02 --why optimizer.weight_decay",
+    "show configs.lm.quickstart --config_dict small.py",
+)
+
+START = f"""\
+# ConfigDicts
+
+A file with `get_config()` (big_vision, scenic, clu) is laid over an experiment, at its place among
+the OVERRIDEs:
+
+```text
+{FILES["small.py"]}```
+
+`--config_dict FILE.py` or `--config_dict FILE.py:ARGUMENT`: every key sets the path of its name. A
+table gives keys other names, a list of names, or `false` for what is left out; it may also stand in
+the file itself, as the dict `RENAMES`:
+
+```text
+{FILES["names.toml"]}```
+
+References stay live: change one, and all follow. A required placeholder becomes a required field.
+`config_dict:KEY=VALUE` changes what a key set, and `--space 'config_dict:KEY=log(1e-4,1e-2)'`
+sweeps it. The class of a node stands under `class`, as `to_config_dict` writes it.
+"""
+
+END = """\
+In Python:
+
+```python
+from luthier import graph
+
+experiment = graph.apply_config_dict(experiment, config, renames={"steps": "training.steps"})
+config = graph.to_config_dict(experiment)  # locked, and one reference for every constant
+```
+
+A ConfigDict may also be the argument of an experiment or of a fiddler
+(`fiddler:my_project.resize("small.py:32")` with `graph.load_config_dict`). The graph of a run, all
+defaults filled in, as a ConfigDict:
+
+```python
+from luthier import graph, records
+
+config = graph.to_config_dict(graph.from_json(records.find("runs", ID).read_config()))
+```
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    return "\n".join([START, *(_answered(command) for command in COMMANDS), END])
+
+
+def _answered(command: str) -> str:
+    """Return a command and what it prints."""
+    from luthier.cli import main
+
+    told, before = io.StringIO(), os.getcwd()
+    sys.path.insert(0, str(ROOT))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            for name, text in FILES.items():
+                Path(name).write_text(text, encoding="utf-8")
+            with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+                main.main(shlex.split(command))
+    finally:
+        os.chdir(before)
+        sys.path.remove(str(ROOT))
+    lines = [line.rstrip() for line in told.getvalue().splitlines()]
+    return "\n".join(["```text", f"$ luthier {command}", *lines, "```", ""])

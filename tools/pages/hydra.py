@@ -1,0 +1,85 @@
+"""The page about dicts that name what they build: of Hydra, of NeMo-Run and of Kauldron."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = {
+    "optimizer.yaml": """\
+# optimizer.yaml, as `python APP.py --cfg job --resolve` prints it
+steps: 100
+optimizer:
+  _target_: luthier.optim.adamw
+  learning_rate:
+    _target_: luthier.optim.WarmupCosine
+    peak: 0.01
+    warmup_steps: 10
+    total_steps: ${steps}
+  weight_decay: ???
+""",
+    "optimizer.json": """\
+{"__qualname__": "optax:adamw",
+ "learning_rate": {"__qualname__": "optax:constant_schedule", "0": 0.01},
+ "b2": 0.95}
+""",
+}
+COMMANDS = (
+    "show hydra:optimizer.yaml:optimizer",
+    "show konfig:optimizer.json b2=0.99 --to py",
+    "show hydra:optimizer.yaml:optimiser",
+)
+
+START = f"""\
+# Dicts of Hydra, NeMo-Run and Kauldron
+
+Where a command takes an experiment, it also takes a file of dicts that name what they build.
+`hydra:FILE.yaml` reads `_target_`, `_partial_` and `_args_`, as Hydra and NeMo-Run write them;
+`hydra:FILE.yaml:KEY` a part of it:
+
+```text
+{FILES["optimizer.yaml"]}```
+
+A value that `${{...}}` refers to is one constant at all its places; `???` is a field that must be
+set. Hydra composes files: let it print the whole first. `konfig:FILE.json` reads what Kauldron's
+konfig writes:
+
+```text
+{FILES["optimizer.json"]}```
+
+What a file names must be of luthier, jax, flax, optax and the like, or of your packages. It is a
+way in, and not out: keep the graph as JSON, Python or YAML (`--to json|py|yaml`), or give it to
+code that takes a ConfigDict (`luthier help config_dict`). In Python: `luthier.graph.from_hydra`
+and `from_konfig`, which take dicts too.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    return "\n".join([START, *(_answered(command) for command in COMMANDS)])
+
+
+def _answered(command: str) -> str:
+    """Return a command and what it prints."""
+    from luthier.cli import main
+
+    told, before = io.StringIO(), os.getcwd()
+    sys.path.insert(0, str(ROOT))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            for name, text in FILES.items():
+                Path(name).write_text(text, encoding="utf-8")
+            with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+                main.main(shlex.split(command))
+    finally:
+        os.chdir(before)
+        sys.path.remove(str(ROOT))
+    lines = [line.rstrip() for line in told.getvalue().splitlines()]
+    return "\n".join(["```text", f"$ luthier {command}", *lines, "```", ""])
