@@ -84,9 +84,9 @@ def test_what_cannot_be_computed():
     node = fdl.Config(values.product, left=1)
     with pytest.raises(ValueError, match="a value node has no 'right'"):
         values.evaluate(node)
-    with pytest.raises(ValueError, match="^rate is not set$"):
+    with pytest.raises(ValueError, match=r"^rate is not set$"):
         values.evaluate(values.multiply(2, fdl.Config(values.constant, name="rate")))
-    with pytest.raises(ValueError, match="^it is not set$"):
+    with pytest.raises(ValueError, match=r"^it is not set$"):
         values.evaluate(fdl.Config(values.constant))
     node.right = node
     with pytest.raises(ValueError, match="depends on itself"):

@@ -120,8 +120,8 @@ def test_trouble_is_told_once_and_when_it_is_over(copy, bucket, monkeypatch):
 
 def test_the_environment_says_where_runs_are_copied():
     told = {"LUTHIER_MIRROR": "gs://lab/runs"}
-    run = pathlib.Path("/work/runs/quickstart/ab12")
-    trial = pathlib.Path("/work/studies/rates/trials/0007/run")
+    run = pathlib.Path("/project/runs/quickstart/ab12")
+    trial = pathlib.Path("/project/studies/rates/trials/0007/run")
     assert of_environment(run, {}) is None
     assert of_environment(run, told).url == "gs://lab/runs/quickstart/ab12/"
     assert of_environment(trial, told).url == "gs://lab/runs/rates/trials/0007/run/"
