@@ -8,6 +8,7 @@ plan.json            what it was expected to cost
 source.json          which source ran (and source-*.patch: how it differs from its commit)
 status.json          how the run stands
 goodput.jsonl        where its time went, over all its processes
+hosts.jsonl          what each host of several took
 metrics.jsonl        every step, evaluation, sample and notice
 media/               the images, as <name>/<step>.png
 lock                 who writes here

@@ -1,3 +1,5 @@
+import types
+
 import jax
 import jax.numpy as jnp
 
@@ -13,6 +15,29 @@ def test_memory_is_what_the_compiler_counts():
     assert found.arguments == 4096
     assert 4 <= found.outputs < 64  # the sum: the rest takes the place of the argument
     assert found.needed == found.arguments + found.outputs + found.temporaries
+
+
+class _OnTpu:
+    """What a compiled program of a TPU tells: temporaries with the donated arguments once more."""
+
+    def memory_analysis(self):
+        return types.SimpleNamespace(
+            argument_size_in_bytes=600,
+            output_size_in_bytes=510,
+            alias_size_in_bytes=500,
+            temp_size_in_bytes=900,
+            peak_memory_in_bytes=1010,
+            host_argument_size_in_bytes=0,
+            host_temp_size_in_bytes=0,
+        )
+
+    output_shardings = (types.SimpleNamespace(device_set=[types.SimpleNamespace(platform="tpu")]),)
+
+
+def test_of_a_tpu_the_peak_counts():
+    found = memory_of(_OnTpu())
+    assert found.needed == 1010
+    assert (found.arguments, found.outputs, found.temporaries) == (600, 10, 400)
 
 
 def test_a_refusal_is_read():

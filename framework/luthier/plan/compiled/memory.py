@@ -6,6 +6,8 @@ import dataclasses
 import re
 from typing import Any
 
+import jax
+
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _TPU = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", re.IGNORECASE)
 _EXCEEDS = re.compile(
@@ -20,7 +22,7 @@ class Memory:
     Args:
       arguments: Of the state and the batch that go in.
       outputs: Of what comes out and is not in the place of an argument.
-      temporaries: Of all that lives within a step.
+      temporaries: Of all that lives within a step beside them, where most is alive.
       host: Of what waits in the memory of the host.
     """
 
@@ -38,15 +40,29 @@ class Memory:
 def memory_of(compiled: Any) -> Memory | None:
     """Return the memory of a compiled program; None where the compiler does not tell.
 
+    The temporaries that a TPU's compiler counts hold the places of donated arguments a second time;
+    what it compares with the memory of the device, and refuses, is its peak. Elsewhere temporaries
+    are what is allocated beside the arguments.
+
     Args:
       compiled: What `Lowered.compile` returns.
     """
     told = compiled.memory_analysis()
     if told is None:
         return None
+    arguments = told.argument_size_in_bytes
     outputs = told.output_size_in_bytes - told.alias_size_in_bytes
+    temporaries = told.temp_size_in_bytes
+    if _platform_of(compiled) == "tpu":
+        temporaries = max(0, told.peak_memory_in_bytes - arguments - outputs)
     host = told.host_argument_size_in_bytes + told.host_temp_size_in_bytes
-    return Memory(told.argument_size_in_bytes, outputs, told.temp_size_in_bytes, host)
+    return Memory(arguments, outputs, temporaries, host)
+
+
+def _platform_of(compiled: Any) -> str:
+    """Return the platform that a program is compiled for, which may be absent."""
+    shardings = jax.tree.leaves(compiled.output_shardings)
+    return next(iter(shardings[0].device_set)).platform if shardings else ""
 
 
 @dataclasses.dataclass(frozen=True)
