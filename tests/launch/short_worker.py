@@ -43,11 +43,12 @@ def main(arguments):
     pid.write_text(str(os.getpid()))
     writer, waiting = Writer(line.sent), queue.Queue()
 
-    def taken_away(number, frame):
+    def leave():
         writer.send(Lost(options.slice, "taken away", counts=False))
         os._exit(EXIT_REQUEUE)
 
-    signal.signal(signal.SIGTERM, taken_away)
+    # The thread that the signal interrupts may hold the lock of the writer.
+    signal.signal(signal.SIGTERM, lambda number, frame: threading.Thread(target=leave).start())
     threading.Thread(target=_hear, args=(line, waiting), daemon=True).start()
     writer.send(SliceInfo(options.slice, f"short-{options.slice}", 1))
     while True:

@@ -1,16 +1,8 @@
-import pathlib
-import sys
-
 import pytest
 
-TESTS = str(pathlib.Path(__file__).resolve().parents[2])
-if TESTS not in sys.path:
-    sys.path.insert(0, TESTS)
-
-import object_stores  # noqa: E402
-
-from luthier.errors import RunError  # noqa: E402
-from luthier.records.object_storage.bucket import Bucket  # noqa: E402
+from luthier.errors import RunError
+from luthier.records.object_storage.bucket import Bucket
+from tests import object_stores
 
 
 @pytest.fixture(params=["file", "gs", "s3"])

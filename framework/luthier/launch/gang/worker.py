@@ -142,8 +142,8 @@ def _lead(
     info = SliceInfo(
         options.slice, options.name, len(devices), devices[0].device_kind, execution.memory_bytes
     )
-    writer.send(info)
     farewell.then(inbox.close)
+    writer.send(info)
     rounds = distributed.Rounds("work")
     for number in itertools.count():
         if not inbox.wait():
