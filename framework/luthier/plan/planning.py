@@ -37,7 +37,7 @@ from luthier.tasks.flops import count
 
 SHAPES, COMPILE = "shapes", "compile"
 NUM_PROPOSED, NUM_TRIED = 3, 6
-READING = "2"
+READING = "3"
 """Changes where compiled programs are read otherwise, so that what is kept is read anew."""
 
 

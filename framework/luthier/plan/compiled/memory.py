@@ -41,8 +41,9 @@ def memory_of(compiled: Any) -> Memory | None:
     """Return the memory of a compiled program; None where the compiler does not tell.
 
     The temporaries that a TPU's compiler counts hold the places of donated arguments a second time;
-    what it compares with the memory of the device, and refuses, is its peak. Elsewhere temporaries
-    are what is allocated beside the arguments.
+    what it compares with the memory of the device, and refuses, is its peak. That in turn counts
+    what lives in the memory of a core, which decides for small programs only; so the less of both
+    is taken. Elsewhere temporaries are what is allocated beside the arguments.
 
     Args:
       compiled: What `Lowered.compile` returns.
@@ -54,7 +55,7 @@ def memory_of(compiled: Any) -> Memory | None:
     outputs = told.output_size_in_bytes - told.alias_size_in_bytes
     temporaries = told.temp_size_in_bytes
     if _platform_of(compiled) == "tpu":
-        temporaries = max(0, told.peak_memory_in_bytes - arguments - outputs)
+        temporaries = min(temporaries, max(0, told.peak_memory_in_bytes - arguments - outputs))
     host = told.host_argument_size_in_bytes + told.host_temp_size_in_bytes
     return Memory(arguments, outputs, temporaries, host)
 
