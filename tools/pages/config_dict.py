@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import shlex
-import sys
-import tempfile
-from pathlib import Path
+from answers import answered
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = {
     "small.py": """\
 # small.py, in the manner of big_vision
@@ -88,24 +81,4 @@ config = graph.to_config_dict(graph.from_json(records.find("runs", ID).read_conf
 
 def render() -> str:
     """Return the page."""
-    return "\n".join([START, *(_answered(command) for command in COMMANDS), END])
-
-
-def _answered(command: str) -> str:
-    """Return a command and what it prints."""
-    from luthier.cli import main
-
-    told, before = io.StringIO(), os.getcwd()
-    sys.path.insert(0, str(ROOT))
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
-            for name, text in FILES.items():
-                Path(name).write_text(text, encoding="utf-8")
-            with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
-                main.main(shlex.split(command))
-    finally:
-        os.chdir(before)
-        sys.path.remove(str(ROOT))
-    lines = [line.rstrip() for line in told.getvalue().splitlines()]
-    return "\n".join(["```text", f"$ luthier {command}", *lines, "```", ""])
+    return "\n".join([START, *(answered(command, FILES) for command in COMMANDS), END])

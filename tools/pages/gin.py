@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import shlex
-import sys
-import tempfile
-from pathlib import Path
+from answers import answered
 
-ROOT = Path(__file__).resolve().parents[2]
 FILE = """\
 # small.gin
 DIM = 64
@@ -68,23 +61,4 @@ The sizes of its models: `luthier help checkpoints`, which also tells how its we
 
 def render() -> str:
     """Return the page."""
-    return "\n".join([START, *(_answered(command) for command in COMMANDS)])
-
-
-def _answered(command: str) -> str:
-    """Return a command and what it prints."""
-    from luthier.cli import main
-
-    told, before = io.StringIO(), os.getcwd()
-    sys.path.insert(0, str(ROOT))
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
-            Path("small.gin").write_text(FILE, encoding="utf-8")
-            with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
-                main.main(shlex.split(command))
-    finally:
-        os.chdir(before)
-        sys.path.remove(str(ROOT))
-    lines = [line.rstrip() for line in told.getvalue().splitlines()]
-    return "\n".join(["```text", f"$ luthier {command}", *lines, "```", ""])
+    return "\n".join([START, *(answered(command, {"small.gin": FILE}) for command in COMMANDS)])

@@ -29,6 +29,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
+from luthier.records.files import write_atomically
+
 State = Literal["waiting", "running", "finished", "failed", "cancelled", "unknown"]
 """How a job stands: in the queue (also when it waits to be started again), on its machines, over
 with exit code 0, over with another one, taken back, or nobody knows any more."""
@@ -180,3 +182,19 @@ class Engine(Protocol):
         Raises:
           RunError: The site refuses.
         """
+
+
+def write_files(files: Mapping[str, str], directory: str) -> None:
+    """Write what an engine submits, beside the folder of what its processes print.
+
+    Args:
+      files: What `Engine.files` returned.
+      directory: Where they go; all hosts see it.
+
+    Raises:
+      RunError: The disk refuses.
+    """
+    place = pathlib.Path(directory)
+    place.joinpath(LOGS).mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        write_atomically(place / name, text)

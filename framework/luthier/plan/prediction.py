@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping
@@ -21,6 +22,9 @@ from luthier.records.events import MEMORY_BYTES, STEP_SECONDS, Step
 
 NUM_FIRST = 2
 """Steps that are not measured: the first ones wait for what starts beside them."""
+
+NUM_LAST = 10_000
+"""Steps whose median is told: the last ones, so that a long run keeps no longer list."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +93,8 @@ class Measured:
     """Collects what a run measures, to be held against what was predicted."""
 
     def __init__(self) -> None:
-        self._seconds: list[float] = []
+        self._seconds: collections.deque[float] = collections.deque(maxlen=NUM_LAST)
+        self._num_steps = 0
         self._peak = 0
 
     def watching(self, emit: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -101,7 +106,9 @@ class Measured:
 
         def take(event: Any) -> None:
             if isinstance(event, Step):
-                self._seconds.append(event.values[STEP_SECONDS])
+                self._num_steps += 1
+                if self._num_steps > NUM_FIRST:
+                    self._seconds.append(event.values[STEP_SECONDS])
                 self._peak = max(self._peak, int(event.values[MEMORY_BYTES]))
             emit(event)
 
@@ -113,13 +120,12 @@ class Measured:
         Args:
           compiled: The compiled step; None where there is none of this run's own.
         """
-        seconds = self._seconds[NUM_FIRST:]
-        if not seconds:
+        if not self._seconds:
             return {}
         memory = None if compiled is None else memory_of(compiled)
         return {
-            "num_steps": len(seconds),
-            "step_seconds": statistics.median(seconds),
+            "num_steps": len(self._seconds),
+            "step_seconds": statistics.median(self._seconds),
             "memory_bytes": self._peak,
             "compiled_bytes_per_device": None if memory is None else memory.needed,
         }

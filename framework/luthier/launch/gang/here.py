@@ -14,8 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from luthier.errors import BadInput, Problem
-from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing
-from luthier.records.files import write_atomically
+from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing, write_files
 
 SCRIPT = "job.sh"
 CANCELLED = "cancelled"
@@ -120,9 +119,7 @@ class Here:
           gangs: What is started.
           directory: Where the script goes.
         """
-        pathlib.Path(directory, LOGS).mkdir(parents=True, exist_ok=True)
-        for name, text in self.files(gangs, directory).items():
-            write_atomically(pathlib.Path(directory, name), text)
+        write_files(self.files(gangs, directory), directory)
         with open(pathlib.Path(directory, LOGS, "script.log"), "ab") as log:
             started = subprocess.Popen(
                 ["bash", f"{directory}/{SCRIPT}"],

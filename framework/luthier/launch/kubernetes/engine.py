@@ -9,16 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import pathlib
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, Problem, RunError
-from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing
+from luthier.launch.engine import Gang, Job, Layout, Standing, write_files
 from luthier.launch.kubernetes.manifest import Pods, job_set, resource_name
-from luthier.records.files import write_atomically
 
 MANIFESTS = "jobsets.yaml"
 ANSWER_SECONDS = 60
@@ -150,9 +148,7 @@ class Kubernetes:
         Raises:
           RunError: There is no kubectl, or the cluster refuses.
         """
-        pathlib.Path(directory, LOGS).mkdir(parents=True, exist_ok=True)
-        for name, text in self.files(gangs, directory).items():
-            write_atomically(pathlib.Path(directory, name), text)
+        write_files(self.files(gangs, directory), directory)
         _ask(self.command(directory))
         place = json.dumps({"context": _context(), "namespace": self.namespace})
         return [

@@ -17,10 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, Problem, RunError
-from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing, State
+from luthier.launch.engine import Gang, Job, Layout, Standing, State, write_files
 from luthier.launch.ray.keeper import Keeper
 from luthier.launch.ray.request import Request, num_chips
-from luthier.records.files import write_atomically
 
 GANGS = "gangs.json"
 NAMESPACE = "luthier"
@@ -121,11 +120,8 @@ class Ray:
         Raises:
           RunError: Ray is not installed, or its cluster does not answer.
         """
-        place = pathlib.Path(directory)
-        place.joinpath(LOGS).mkdir(parents=True, exist_ok=True)
-        for name, text in self.files(gangs, directory).items():
-            write_atomically(place / name, text)
-        return submit_file(place / GANGS)
+        write_files(self.files(gangs, directory), directory)
+        return submit_file(pathlib.Path(directory, GANGS))
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
         """Return how jobs stand, in their order; `unknown` where the cluster does not answer.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Mapping, Sequence
 
 from luthier.errors import BadInput, Problem
-from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing
+from luthier.launch.engine import Gang, Job, Layout, Standing, write_files
 from luthier.launch.slurm import queue, script
-from luthier.records.files import write_atomically
 
 SCRIPT = "job.sh"
 GRACE_SECONDS = 120
@@ -107,9 +105,7 @@ class Slurm:
         Raises:
           RunError: sbatch refuses.
         """
-        pathlib.Path(directory, LOGS).mkdir(parents=True, exist_ok=True)
-        for name, text in self.files(gangs, directory).items():
-            write_atomically(pathlib.Path(directory, name), text)
+        write_files(self.files(gangs, directory), directory)
         told = queue.call(*self.command(directory), what=f"submit {directory}/{SCRIPT}")
         id = queue.submitted(told)
         is_array = math.ceil(len(gangs) / self.gangs_per_job) > 1
