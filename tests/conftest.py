@@ -1,12 +1,14 @@
 """Settings of the whole test session: eight virtual CPU devices, a cache of programs, workers."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
 import jax
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 
@@ -19,9 +21,45 @@ jax.config.update("jax_compilation_cache_dir", os.environ[_VARIABLE])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
+_LARGE = 3 * 2**30  # of resident bytes: a worker that only adds up programs reaches 7 GiB
+
 
 def pytest_xdist_auto_num_workers(config):
     """Share the whole suite, or whole rooms, among the cores; run single files in this process."""
     if any(Path(argument.partition("::")[0]).is_file() for argument in config.args):
         return 0
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+_NIGHTLY = Path(__file__).with_name("nightly.txt")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark the tests of nightly.txt slow; refuse a line there that names no test any more."""
+    lines = _NIGHTLY.read_text(encoding="utf-8").splitlines()
+    nightly = {line for line in lines if line and not line.startswith("#")}
+    for item in items:
+        if item.nodeid in nightly:
+            item.add_marker(pytest.mark.slow)
+    found = {item.nodeid for item in items}
+    whole = not any("::" in argument for argument in config.args)
+    files = {item.nodeid.partition("::")[0] for item in items} if whole else set()
+    stale = {name for name in nightly - found if name.partition("::")[0] in files}
+    if stale:
+        raise pytest.UsageError(f"{_NIGHTLY} names no test: {', '.join(sorted(stale))}")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _memory_stays_bounded():
+    """Drop the compiled programs of earlier modules once a worker has grown large."""
+    yield
+    if _resident_bytes() > _LARGE:
+        jax.clear_caches()
+        gc.collect()
+
+
+def _resident_bytes():
+    """Return what this process holds of the memory; 0 where /proc does not tell."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGESIZE") if statm.exists() else 0
