@@ -17,6 +17,9 @@ _VARIABLE = "LUTHIER_TESTS_CACHE"
 if _VARIABLE not in os.environ:
     os.environ[_VARIABLE] = tempfile.mkdtemp(prefix="luthier-tests-")
     atexit.register(shutil.rmtree, os.environ[_VARIABLE], ignore_errors=True)
+# Processes that tests start share it, as those of a user share theirs.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ[_VARIABLE]
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 jax.config.update("jax_compilation_cache_dir", os.environ[_VARIABLE])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

@@ -13,8 +13,9 @@ def console() -> NoReturn:
         from luthier.cli.completion import candidates
 
         sys.exit(candidates.main())
-    from luthier.cli import main
+    from luthier.cli import main, start
 
+    start.prepare(sys.argv[1:])
     main.console()
 
 

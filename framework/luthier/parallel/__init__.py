@@ -1,6 +1,6 @@
 """Where things live: devices, the mesh, rules, and the layout of every array on it."""
 
-from luthier.parallel import hosts
+from luthier.parallel import hosts, random_bits
 from luthier.parallel.activations import (
     Layout,
     activation_rules,
@@ -23,6 +23,7 @@ from luthier.parallel.rules import (
 from luthier.parallel.slices import AXES, AcrossSlices
 from luthier.parallel.specs import ArrayInfo, Placement, place, shardings
 from luthier.parallel.table import format_spec, sharding_table
+from luthier.parallel.xla import XlaOptions
 
 __all__ = [
     "AXES",
@@ -34,6 +35,7 @@ __all__ = [
     "Parallelism",
     "Placement",
     "Rules",
+    "XlaOptions",
     "activation_rules",
     "activation_rules_table",
     "array_bytes",
@@ -52,6 +54,7 @@ __all__ = [
     "parameter_rules",
     "place",
     "place_derived",
+    "random_bits",
     "result_sharding",
     "sharding_table",
     "shardings",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import pathlib
 import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+from luthier import environment as environments
 from luthier.errors import BadInput, Problem, RunError
 
 _FORM = "write kind:number or kind:i,j,...: cpu:8, cuda:4, cuda:0,2, tpu:4"
@@ -153,8 +153,8 @@ def environment(
         made |= {"TPU_VISIBLE_CHIPS": numbers, "TPU_PROCESS_BOUNDS": "1,1,1"}
         bounds = _TPU_BOUNDS.get(len(slice.devices), f"1,{len(slice.devices)},1")
         made["TPU_CHIPS_PER_PROCESS_BOUNDS"] = bounds
-    cache = pathlib.Path(made.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    made.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "luthier" / "compiled"))
+    made |= environments.large_pages(made)
+    made |= environments.kept_programs(made, shortest=0)
     made["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     made["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
     paths = [*map(str, search), *filter(None, [made.get("PYTHONPATH")])]

@@ -1,0 +1,51 @@
+"""Random bits on a CPU, as one kernel instead of a loop of many.
+
+JAX keeps the rounds of its generator as a loop when it compiles for a CPU. Each of its operations
+becomes a kernel, some ten for every use of a key; a model uses a key for each parameter, and they
+were more than half of what compiling its initialization took. Here the rounds are written out: one
+kernel, with the same bits.
+
+Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", Threefry-2x32 with 20
+  rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.extend.random import threefry2x32_p
+from jax.interpreters import mlir
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = np.uint32(0x1BD11BDA)
+_NUM_GROUPS = 5  # of four rounds, with a key added after each
+
+
+def threefry(
+    key0: jax.Array, key1: jax.Array, count0: jax.Array, count1: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the two words that Threefry-2x32 makes of a key and a counter of two words each.
+
+    Args:
+      key0: First word of the key: uint32, of any shape.
+      key1: Second word, of the same shape.
+      count0: First word of the counter, of the same shape.
+      count1: Second word, of the same shape.
+    """
+    keys: Sequence[jax.Array] = (key0, key1, key0 ^ key1 ^ _PARITY)
+    x, y = count0 + key0, count1 + key1
+    for group in range(_NUM_GROUPS):
+        for distance in _ROTATIONS[group % 2]:
+            x = x + y
+            y = (y << np.uint32(distance)) | (y >> np.uint32(32 - distance))
+            y = x ^ y
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + np.uint32(group + 1)
+    return x, y
+
+
+mlir.register_lowering(
+    threefry2x32_p, mlir.lower_fun(threefry, multiple_results=True), platform="cpu"
+)

@@ -1,0 +1,1 @@
+"""What the commands `tools/bench_*.py` share, and the files of what they run."""

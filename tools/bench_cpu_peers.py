@@ -1,0 +1,406 @@
+"""Measure luthier beside the trainers that people use, each in an environment of its own, on a CPU.
+
+The same workload for all: a GPT-2 of 4 layers (d = 256, 4 heads, MLP 1024 with GELU, learned
+positions, tied embeddings) on rows of 256 bytes of Shakespeare, 8 a step, AdamW with clipping,
+float32. Each peer runs as its users run it: its own command line, trainer and input. Every process
+is pinned to one core, and the sides take turns in each round, so that noise is shared.
+
+* seconds per step: the time between the lines that a trainer prints for its steps; the median of a
+  process, without its first five steps, and the median over rounds.
+* first step: from the start of the process to the line of its first step.
+
+Both are taken with the environment as it is and, in the columns "large pages", with
+GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for everybody: luthier sets it for itself, a peer does not.
+
+Command: python tools/bench_cpu_peers.py --kauldron PYTHON --maxtext PYTHON --pax PYTHON
+  --nanogpt PYTHON FOLDER [--rounds 3] [--steps 25] [--core 0] [--json FILE]
+
+Peers that are not named are left out. Their environments (each of its own):
+  kauldron  Python 3.11, pip install kauldron
+  maxtext   Python 3.12, pip install maxtext, and the requirements that it carries for TPUs, but
+            for libtpu
+  pax       Python 3.10, pip install paxml==1.4.0 praxis==1.4.0 jaxlib==0.4.26
+  nanogpt   any Python with torch; FOLDER is a checkout of nanoGPT
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import pickle
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tools.bench import report
+
+FILES = Path(__file__).resolve().parent / "bench" / "cpu_peers"
+NUM_WARM_UP = 5  # steps that are not counted
+TUNABLES = "glibc.malloc.hugetlb=1"
+TIMEOUT = 600  # seconds of one process
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """A trainer: how it is started, and how its lines name a step.
+
+    Attributes:
+      name: Of the row.
+      command: The words that start it.
+      line: Pattern of the line that it prints after a step; its group is the number of the step.
+      environment: Variables that it needs.
+    """
+
+    name: str
+    command: Sequence[str]
+    line: str
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What one process took.
+
+    Attributes:
+      first_step: Seconds from the start of the process to its first step's line.
+      steps: Seconds of each step that counts.
+    """
+
+    first_step: float
+    steps: Sequence[float]
+
+
+def prepare(folder: Path) -> Path:
+    """Write the corpus for everybody into a folder; return the file of bytes."""
+    from luthier import data
+
+    plays = data.Shakespeare(split="train")
+    content = b"".join(plays[number] for number in range(len(plays)))
+    corpus = folder / "train.u8"
+    corpus.write_bytes(content)
+    text = content.decode(errors="replace")
+    rows = [text[start : start + 250] for start in range(0, 2_000_000, 250)]
+    with open(folder / "train.jsonl", "w", encoding="utf-8") as lines:
+        lines.writelines(json.dumps({"text": row}) + "\n" for row in rows)
+    return corpus
+
+
+def byte_tokenizer(folder: Path) -> Path:
+    """Write a tokenizer of 256 bytes and an end for MaxText, as Hugging Face keeps one."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = sorted([chr(b) for b in printable] + [chr(256 + n) for n in range(len(others))])
+    content = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": 256,
+                "content": "<eos>",
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": True,
+            "use_regex": False,
+        },
+        "post_processor": None,
+        "decoder": {
+            "type": "ByteLevel",
+            "add_prefix_space": True,
+            "trim_offsets": True,
+            "use_regex": True,
+        },
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {letter: number for number, letter in enumerate(letters)},
+            "merges": [],
+        },
+    }
+    place = folder / "bytes"
+    place.mkdir()
+    (place / "tokenizer.json").write_text(json.dumps(content))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<eos>",
+        "bos_token": "<eos>",
+    }
+    (place / "tokenizer_config.json").write_text(json.dumps(settings))
+    return place
+
+
+def luthier(steps: int) -> Peer:
+    """Return ourselves, in the interpreter that runs this."""
+    reference = "tools.bench.cpu_peers.luthier_lm"
+    words = [
+        "-m",
+        "luthier",
+        "train",
+        reference,
+        f"training.steps={steps}",
+        "records.directory=runs",
+    ]
+    root = str(FILES.parents[2])
+    return Peer(
+        "luthier",
+        [sys.executable, *words],
+        r"^step (\d+)/",
+        {"PYTHONPATH": os.pathsep.join([root, f"{root}/framework"])},
+    )
+
+
+def kauldron(python: str, steps: int) -> Peer:
+    """Return Kauldron's Trainer."""
+    words = ["-m", "kauldron.main", f"--cfg={FILES / 'kauldron_config.py'}", "--cfg.workdir=out"]
+    return Peer(
+        "Kauldron",
+        [python, *words, f"--cfg.num_train_steps={steps}"],
+        r"\[(\d+)\] collection=train",
+        {"PYTHONPATH": str(FILES)},
+    )
+
+
+def maxtext(python: str, steps: int, folder: Path) -> Peer:
+    """Return MaxText with a model of GPT-3's kind."""
+    site = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    settings = {
+        "run_name": "t",
+        "base_output_directory": "out",
+        "hardware": "cpu",
+        "skip_jax_distributed_system": "true",
+        "enable_checkpointing": "false",
+        "steps": steps,
+        "log_period": 1000,
+        "learning_rate": 1e-3,
+        "decoder_block": "gpt3",
+        "base_emb_dim": 256,
+        "base_num_query_heads": 4,
+        "base_num_kv_heads": 4,
+        "head_dim": 64,
+        "base_mlp_dim": 1024,
+        "base_num_decoder_layers": 4,
+        "mlp_activations": "['gelu']",
+        "normalization_layer_epsilon": 1e-5,
+        "logits_via_embedding": "true",
+        "trainable_position_size": 256,
+        "use_iota_embed": "false",
+        "vocab_size": 257,
+        "max_target_length": 256,
+        "per_device_batch_size": 8,
+        "dtype": "float32",
+        "weight_dtype": "float32",
+        "attention": "dot_product",
+        "remat_policy": "minimal",
+        "scan_layers": "true",
+        "dataset_type": "hf",
+        "hf_path": "json",
+        "hf_train_files": folder / "train.jsonl",
+        "tokenizer_type": "huggingface",
+        "tokenizer_path": folder / "bytes",
+        "packing": "true",
+        "enable_goodput_recording": "false",
+        "monitor_goodput": "false",
+        "log_config": "false",
+    }
+    words = ["-m", "maxtext.trainers.pre_train.train", f"{site}/maxtext/configs/base.yml"]
+    return Peer(
+        "MaxText",
+        [python, *words, *(f"{name}={value}" for name, value in settings.items())],
+        r"completed step: (\d+)",
+        {"DECOUPLE_GCLOUD": "TRUE"},
+    )
+
+
+def pax(python: str) -> Peer:
+    """Return Pax 1.4.0."""
+    words = ["-m", "paxml.main", "--exp=pax_lm.LanguageModel", "--job_log_dir=out"]
+    return Peer(
+        "Pax", [python, *words, "--alsologtostderr"], r"step_i: (\d+)", {"PYTHONPATH": str(FILES)}
+    )
+
+
+def nanogpt(python: str, checkout: str, steps: int, folder: Path) -> Peer:
+    """Return nanoGPT without compilation; its data stand where it looks for them."""
+    import numpy as np
+
+    place = Path(checkout).resolve() / "data" / "luthier_bench"
+    place.mkdir(exist_ok=True)
+    corpus = np.fromfile(folder / "train.u8", np.uint8).astype(np.uint16)
+    for name in ("train.bin", "val.bin"):
+        corpus.tofile(place / name)
+    (place / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 256}))
+    settings = {
+        "dataset": "luthier_bench",
+        "device": "cpu",
+        "compile": False,
+        "dtype": "float32",
+        "eval_iters": 1,
+        "eval_interval": 100_000,
+        "log_interval": 1,
+        "batch_size": 8,
+        "block_size": 256,
+        "n_layer": 4,
+        "n_head": 4,
+        "n_embd": 256,
+        "dropout": 0.0,
+        "bias": True,
+        "max_iters": steps,
+        "warmup_iters": 1,
+        "lr_decay_iters": steps,
+        "gradient_accumulation_steps": 1,
+        "out_dir": "out",
+    }
+    root = Path(checkout).resolve()
+    words = [str(root / "train.py"), str(root / "config" / "train_shakespeare_char.py")]
+    words += [f"--{name}={value}" for name, value in settings.items()]
+    # It looks for its data and its model below the working directory.
+    start = f"import os, runpy, sys; os.chdir({str(root)!r}); sys.path.insert(0, {str(root)!r}); "
+    start += f"sys.argv = {words!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
+    return Peer("nanoGPT (torch, eager)", [python, "-c", start], r"^iter (\d+): loss")
+
+
+def run(peer: Peer, corpus: Path, steps: int, core: int, large_pages: bool) -> Run:
+    """Run one process to its end; return what its steps took.
+
+    Raises:
+      RuntimeError: It failed, or did not print its steps.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    environment |= {
+        "JAX_PLATFORMS": "cpu",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "BENCH_CORPUS": str(corpus),
+        "BENCH_STEPS": str(steps),
+        "OMP_NUM_THREADS": "1",
+        **peer.environment,
+    }
+    if large_pages:
+        environment["GLIBC_TUNABLES"] = TUNABLES
+    times: dict[int, float] = {}
+    told: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        with subprocess.Popen(
+            ["taskset", "-c", str(core), *peer.command],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            for line in process.stdout:
+                found = re.search(peer.line, line)
+                if found:
+                    times.setdefault(int(found.group(1)), time.perf_counter() - start)
+                told.append(line)
+                if time.perf_counter() - start > TIMEOUT:
+                    process.kill()
+    if process.returncode or len(times) < NUM_WARM_UP + 5:
+        raise RuntimeError(f"{peer.name}: exit {process.returncode}\n{''.join(told[-30:])}")
+    moments = [times[number] for number in sorted(times)]
+    taken = [after - before for before, after in itertools.pairwise(moments)]
+    return Run(moments[0], taken[NUM_WARM_UP - 1 :])
+
+
+def main() -> None:
+    """Run all sides in turn and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--kauldron", metavar="PYTHON")
+    parser.add_argument("--maxtext", metavar="PYTHON")
+    parser.add_argument("--pax", metavar="PYTHON")
+    parser.add_argument("--nanogpt", nargs=2, metavar=("PYTHON", "FOLDER"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        corpus = prepare(place)
+        byte_tokenizer(place)
+        peers = [luthier(options.steps)]
+        if options.kauldron:
+            peers.append(kauldron(options.kauldron, options.steps))
+        if options.maxtext:
+            peers.append(maxtext(options.maxtext, options.steps, place))
+        if options.pax:
+            peers.append(pax(options.pax))
+        if options.nanogpt:
+            peers.append(nanogpt(*options.nanogpt, options.steps, place))
+        runs: dict[tuple[str, bool], list[Run]] = {}
+        for number in range(options.rounds):
+            for large_pages in (False, True):
+                for peer in peers if number % 2 else reversed(peers):
+                    taken = run(peer, corpus, options.steps, options.core, large_pages)
+                    runs.setdefault((peer.name, large_pages), []).append(taken)
+                    median = statistics.median(taken.steps)
+                    pages = "large pages" if large_pages else "as it is"
+                    print(
+                        f"round {number + 1}, {pages}: {peer.name}: first step "
+                        f"{taken.first_step:.1f} s, step {median:.3f} s",
+                        flush=True,
+                    )
+    rows = [_row(peer.name, runs) for peer in peers]
+    found = report.Report("cpu_peers", {"core": options.core, "steps": options.steps}, rows)
+    print(report.table(found))
+    if options.json:
+        report.write(found, options.json)
+
+
+def _row(name: str, runs: Mapping[tuple[str, bool], Sequence[Run]]) -> dict[str, object]:
+    """Return the medians of a side, and the ratio of luthier's to them."""
+    row: dict[str, object] = {"side": name}
+    for large_pages, suffix in ((False, ""), (True, ", large pages")):
+        own, ours = runs[name, large_pages], runs["luthier", large_pages]
+        steps = [statistics.median(run.steps) for run in own]
+        first = [run.first_step for run in own]
+        our_steps = [statistics.median(run.steps) for run in ours]
+        our_first = [run.first_step for run in ours]
+        row |= {
+            f"s/step{suffix}": statistics.median(steps),
+            f"spread{suffix}": max(steps) - min(steps),
+            f"luthier / side{suffix}": statistics.median(our_steps) / statistics.median(steps),
+            f"first step s{suffix}": statistics.median(first),
+            f"luthier / side, first step{suffix}": statistics.median(our_first)
+            / statistics.median(first),
+        }
+    return row
+
+
+if __name__ == "__main__":
+    main()
