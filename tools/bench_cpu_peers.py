@@ -7,7 +7,8 @@ is pinned to one core, and the sides take turns in each round, so that noise is 
 
 * seconds per step: the time between the lines that a trainer prints for its steps; the median of a
   process, without its first five steps, and the median over rounds.
-* first step: from the start of the process to the line of its first step.
+* first step: from the start of the process to the line of its first step, with nothing compiled
+  before. The row "second start" finds on the disk what luthier compiled at its first.
 
 Both are taken with the environment as it is and, in the columns "large pages", with
 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for everybody: luthier sets it for itself, a peer does not.
@@ -59,12 +60,14 @@ class Peer:
       command: The words that start it.
       line: Pattern of the line that it prints after a step; its group is the number of the step.
       environment: Variables that it needs.
+      cache: Folder of compiled programs that stays from run to run; None is empty at each start.
     """
 
     name: str
     command: Sequence[str]
     line: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    cache: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,11 +309,13 @@ def run(peer: Peer, corpus: Path, steps: int, core: int, large_pages: bool) -> R
         "OMP_NUM_THREADS": "1",
         **peer.environment,
     }
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     if large_pages:
         environment["GLIBC_TUNABLES"] = TUNABLES
     times: dict[int, float] = {}
     told: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
+        environment["XDG_CACHE_HOME"] = str(peer.cache or folder)
         start = time.perf_counter()
         with subprocess.Popen(
             ["taskset", "-c", str(core), *peer.command],
@@ -353,7 +358,10 @@ def main() -> None:
         place = Path(folder)
         corpus = prepare(place)
         byte_tokenizer(place)
-        peers = [luthier(options.steps)]
+        ours = luthier(options.steps)
+        again = dataclasses.replace(ours, name="luthier, second start", cache=place / "cache")
+        run(again, corpus, options.steps, options.core, large_pages=True)
+        peers = [ours, again]
         if options.kauldron:
             peers.append(kauldron(options.kauldron, options.steps))
         if options.maxtext:

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -28,6 +26,8 @@ import jax
 import numpy as np
 from flax import nnx
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from luthier import graph as graphs
 from luthier import plan as plans
 from luthier.program import train_step
@@ -37,6 +37,7 @@ from luthier.train.feed import Fed
 from luthier.train.interrupt import StopSignals
 from luthier.train.loop import Loop, OwnSlot, Position, Rates
 from luthier.train.profile import Profiler
+from tools.bench import report
 
 MODEL = (
     "model.dim=256",
@@ -68,7 +69,9 @@ class ManyLeaves(nnx.Module):
 
 
 class StillFeed:
-    """Hands out one batch that is on the device already."""
+    """Hands out one batch that is on the device already; there is nobody to agree with."""
+
+    agreeing = None
 
     def __init__(self, arrays, tokens):
         self._fed = Fed(arrays, tokens, 0.0)
@@ -85,11 +88,11 @@ class StillFeed:
 class Case:
     """A program with one batch, and the loops over it."""
 
-    def __init__(self, overrides, directory, model=None):
+    def __init__(self, overrides, directory, model=None, devices=1):
         graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*overrides, *COMMON])
         if model is not None:
             graph.model = model
-        self.plan = plans.make(graph, jax.devices()[:1])
+        self.plan = plans.make(graph, jax.devices()[:devices])
         self.program = self.plan.program
         training = self.program.experiment.training
         rows = next(
@@ -150,14 +153,19 @@ class Case:
 
         return run
 
-    def bare(self):
-        """Return a function that makes `count` bare calls of the compiled step on flat leaves."""
+    def bare(self, waits=False):
+        """Return a function that makes `count` bare calls of the compiled step on flat leaves.
+
+        It waits for each where virtual devices, which share threads, could wait for each other.
+        """
         holder = [self.program.init(self.values)]
 
         def run(count):
             leaves = holder[0]
             for _ in range(count):
                 leaves, vector = self.compiled(self.values, leaves, self.batch)
+                if waits:
+                    vector.block_until_ready()
             np.asarray(vector)
             holder[0] = leaves
 
@@ -188,13 +196,19 @@ def summary(seconds, over):
     (ours, other) = seconds
     ratios = [a / b for a, b in zip(seconds[ours], seconds[other], strict=True)]
     differences = [a - b for a, b in zip(seconds[ours], seconds[other], strict=True)]
-    found = {f"{name}_median_ms": statistics.median(s) * 1e3 for name, s in seconds.items()}
-    found |= {f"{name}_spread_ms": (max(s) - min(s)) * 1e3 for name, s in seconds.items()}
+    found = {
+        "ours": ours,
+        "ms": statistics.median(seconds[ours]) * 1e3,
+        "spread ms": (max(seconds[ours]) - min(seconds[ours])) * 1e3,
+        "other": other,
+        "other ms": statistics.median(seconds[other]) * 1e3,
+        "other spread ms": (max(seconds[other]) - min(seconds[other])) * 1e3,
+    }
     medians = [statistics.median(s) for s in seconds.values()]
     return found | {
-        "ratio_of_medians": medians[0] / medians[1],
-        "median_ratio": statistics.median(ratios),
-        "median_difference_us": statistics.median(differences) * 1e6,
+        "ratio of medians": medians[0] / medians[1],
+        "median ratio": statistics.median(ratios),
+        "median difference us": statistics.median(differences) * 1e6,
         "limit": over,
     }
 
@@ -206,25 +220,25 @@ def main():
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    report = {"jax": jax.__version__, "python": platform.python_version(), "cores": os.cpu_count()}
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         case = Case(MODEL, Path(folder))
         sides = {"loop": case.ours(), "jit_by_hand": case.by_hand()}
         wall, _ = interleave(sides, options.blocks, 5)
-        report["model"] = summary(wall, "ratio <= 1.02")
-        print("model:", json.dumps(report["model"], indent=2), flush=True)
+        rows.append({"what": "model", **summary(wall, "ratio <= 1.02")})
+        print(json.dumps(rows[-1], indent=2), flush=True)
         case = Case(LEAVES, Path(folder), fdl.Partial(ManyLeaves, 331))
-        report["num_leaves"] = len(case.program.names)
         sides = {"loop": case.ours(), "bare_call": case.bare()}
         wall, host = interleave(sides, options.blocks, 400)
-        report["leaves"] = summary(host, "ratio <= 1.05 or difference <= 100 us")
-        report["leaves_wall"] = summary(
-            wall, "none; the hosts run ahead of the device by 2 and 100"
-        )
-    print(json.dumps(report, indent=2))
+        what = f"{len(case.program.names)} leaves, host"
+        rows.append({"what": what, **summary(host, "ratio <= 1.05 or difference <= 100 us")})
+        what = f"{len(case.program.names)} leaves, wall"
+        limit = "none; the hosts run ahead of the device by 2 and 100"
+        rows.append({"what": what, **summary(wall, limit)})
+    found = report.Report("step", {"blocks": options.blocks}, rows)
+    print(report.table(found))
     if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+        report.write(found, options.json)
 
 
 if __name__ == "__main__":

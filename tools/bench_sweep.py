@@ -82,7 +82,9 @@ class Case:
         """Return the environment of a process, with its own cache of compiled programs or none."""
         made = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
         made |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.getcwd()}
-        if cache is not None:
+        if cache is None:
+            made["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+        else:
             made["JAX_COMPILATION_CACHE_DIR"] = str(self.folder / cache)
             made["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
             made["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"

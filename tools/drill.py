@@ -4,6 +4,8 @@ python tools/drill.py                       # all of them: half an hour on an id
 python tools/drill.py --only disk sigterm   # those whose name or fault holds a word
 python tools/drill.py --processes 1         # those of so many processes
 python tools/drill.py --markdown            # the table as Markdown
+python tools/drill.py --brief               # a row for each fault, with the most seconds and steps
+python tools/drill.py --keep rows.jsonl     # keep rows; what passed is not played again
 python tools/drill.py --list                # only say which there are
 
 Processes are really killed, files really torn, disks really full. Some faults need root.
@@ -12,6 +14,7 @@ Processes are really killed, files really torn, disks really full. Some faults n
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -23,41 +26,83 @@ ROOT = Path(__file__).resolve().parents[1]
 HEAD = ("fault", "processes", "detected how", "in seconds", "steps lost", "after the restart")
 
 
-def play(chosen: Sequence[tuple[Any, int]], folder: Path) -> tuple[list[tuple[str, ...]], int]:
-    """Play drills one after another.
+FAILED = "FAILED"
+
+
+def play(
+    chosen: Sequence[tuple[Any, int]], folder: Path, keep: Path | None = None
+) -> list[tuple[str, ...]]:
+    """Play drills one after another; return a row for each.
 
     Args:
       chosen: Drills, each with a number of processes.
       folder: Where the runs are.
-
-    Returns:
-      A row for each, and how many failed.
+      keep: A file that each row is added to; drills that passed by what it says are not played.
     """
-    from drilling import Unstageable
     from machine import Machine
     from staging import Stage, Truths
 
     rows: list[tuple[str, ...]] = []
-    failures = 0
+    kept = _kept(keep)
     with Machine(folder) as machine:
         truths = Truths(machine, folder)
         for number, (drill, count) in enumerate(chosen):
             head = (drill.fault, str(count))
+            if head in kept:
+                rows.append(kept[head])
+                continue
             start = time.monotonic()
-            try:
-                outcome = drill.play(Stage(machine, folder / str(number), count), truths)
-            except Unstageable as reason:
-                rows.append((*head, f"cannot be staged here: {reason}", "", "", ""))
-            except Exception as error:
-                failures += 1
-                first = str(error).partition("\n")[0]
-                rows.append((*head, f"FAILED: {type(error).__name__}: {first}", "", "", ""))
-            else:
-                seconds = f"{outcome.seconds:.1f}"
-                rows.append((*head, outcome.detected, seconds, str(outcome.lost), outcome.restart))
+            stage = Stage(machine, folder / str(number), count)
+            rows.append((*head, *_outcome(drill, stage, truths)))
+            if keep is not None:
+                with keep.open("a") as file:
+                    file.write(json.dumps(rows[-1]) + "\n")
             took = time.monotonic() - start
             print(f"{' | '.join(rows[-1])} ({took:.0f} s)", file=sys.stderr, flush=True)
-    return rows, failures
+    return rows
+
+
+def _outcome(drill: Any, stage: Any, truths: Any) -> tuple[str, ...]:
+    from drilling import Unstageable
+
+    try:
+        outcome = drill.play(stage, truths)
+    except Unstageable as reason:
+        return f"cannot be staged here: {reason}", "", "", ""
+    except Exception as error:
+        first = str(error).partition("\n")[0]
+        return f"{FAILED}: {type(error).__name__}: {first}", "", "", ""
+    return outcome.detected, f"{outcome.seconds:.1f}", str(outcome.lost), outcome.restart
+
+
+def _kept(path: Path | None) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return the rows of a file that passed, by fault and processes."""
+    if path is None or not path.exists():
+        return {}
+    rows = [tuple(json.loads(line)) for line in path.read_text().splitlines()]
+    return {row[:2]: row for row in rows if not row[2].startswith(FAILED)}
+
+
+def brief(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return a row for each fault that is found and got over in one way.
+
+    Args:
+      rows: A row for each fault and number of processes; the most seconds and steps are kept.
+    """
+    found: dict[tuple[str, ...], list[Sequence[str]]] = {}
+    for fault, count, detected, seconds, lost, restart in rows:
+        found.setdefault((fault, detected, restart), []).append((count, seconds, lost))
+    return [
+        (
+            fault,
+            ", ".join(count for count, _, _ in cases),
+            detected,
+            max((seconds for _, seconds, _ in cases), key=lambda text: float(text or 0)),
+            max((lost for _, _, lost in cases), key=lambda text: int(text or 0)),
+            restart,
+        )
+        for (fault, detected, restart), cases in found.items()
+    ]
 
 
 def table(rows: Sequence[Sequence[str]], markdown: bool) -> str:
@@ -87,6 +132,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", metavar="WORD", help="in the name or the fault")
     parser.add_argument("--processes", nargs="+", type=int, metavar="N", help="of the runs")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--brief", action="store_true", help="a row for each fault")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="of rows; what passed is skipped")
     parser.add_argument("--list", action="store_true", help="only say which drills there are")
     arguments = parser.parse_args(words)
     sys.path.insert(0, str(ROOT / "tests" / "drills"))
@@ -103,9 +150,9 @@ def main(words: Sequence[str] | None = None) -> int:
         print("\n".join(f"{drill.name}-{count}: {drill.fault}" for drill, count in chosen))
         return 0
     with tempfile.TemporaryDirectory(prefix="luthier-drills-") as folder:
-        rows, failures = play(chosen, Path(folder))
-    print(table(rows, arguments.markdown))
-    return 1 if failures else 0
+        rows = play(chosen, Path(folder), arguments.keep)
+    print(table(brief(rows) if arguments.brief else rows, arguments.markdown))
+    return 1 if any(row[2].startswith(FAILED) for row in rows) else 0
 
 
 if __name__ == "__main__":

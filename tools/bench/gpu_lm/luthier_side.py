@@ -20,6 +20,9 @@ def graph_of(settings: Mapping[str, Any]) -> Any:
 
     shape, length = shapes.SHAPES[settings["shape"]], settings["length"]
     documents = shapes.MAX_DOCUMENTS if settings["packed"] else 1
+    chunks = settings["chunks"]
+    chunked = f"luthier.losses.Chunked({max(length // chunks, 1)})"
+    chunking = chunked if chunks > 1 else "luthier.losses.Whole()"
     graph = graphs.resolve("configs.lm.quickstart")
     graph.model = _template(shape, length)
     words = [
@@ -29,7 +32,8 @@ def graph_of(settings: Mapping[str, Any]) -> Any:
         "task.z_loss=None",
         f"data.length={length}",
         f"training.global_batch_size={settings['rows']}",
-        f"task.chunking:=luthier.losses.Chunked({max(length // settings['chunks'], 1)})",
+        f"task.chunking:={chunking}",
+        "model.stack:=luthier.layers.Unrolled()",
         f"model.block.attention.core:=luthier.layers.CudnnAttention(max_documents={documents})",
         "fiddler:bf16",
         *settings["overrides"],

@@ -19,6 +19,8 @@ class Shape:
       num_kv_heads: Key and value heads.
       hidden_dim: Of the MLP.
       tokens: In a batch, if nothing else is asked for.
+      chunks: That the loss is computed in; one where the logits of a batch fit in memory, because
+        chunks are computed twice.
     """
 
     kind: str
@@ -29,6 +31,7 @@ class Shape:
     num_kv_heads: int
     hidden_dim: int
     tokens: int
+    chunks: int
 
     @property
     def parameters(self) -> int:
@@ -54,12 +57,12 @@ class Shape:
 
 
 SHAPES = {
-    "gpt2-124m": Shape("gpt2", 50_304, 768, 12, 12, 12, 3072, 32_768),
-    "gpt2-350m": Shape("gpt2", 50_304, 1024, 24, 16, 16, 4096, 16_384),
-    "gpt2-1b": Shape("gpt2", 50_304, 2048, 24, 16, 16, 8192, 16_384),
-    "llama32-1b": Shape("llama", 128_256, 2048, 16, 32, 8, 8192, 16_384),
-    "toy-gpt2": Shape("gpt2", 512, 64, 2, 4, 4, 256, 512),
-    "toy-llama": Shape("llama", 512, 64, 2, 4, 2, 192, 512),
+    "gpt2-124m": Shape("gpt2", 50_304, 768, 12, 12, 12, 3072, 32_768, 1),
+    "gpt2-350m": Shape("gpt2", 50_304, 1024, 24, 16, 16, 4096, 16_384, 1),
+    "gpt2-1b": Shape("gpt2", 50_304, 2048, 24, 16, 16, 8192, 16_384, 1),
+    "llama32-1b": Shape("llama", 128_256, 2048, 16, 32, 8, 8192, 16_384, 8),
+    "toy-gpt2": Shape("gpt2", 512, 64, 2, 4, 4, 256, 512, 2),
+    "toy-llama": Shape("llama", 512, 64, 2, 4, 2, 192, 512, 2),
 }
 LENGTHS = (1024, 2048, 4096, 8192)
 NUM_DOCUMENTS = 8  # in a packed row

@@ -1,0 +1,142 @@
+"""The page about speed: every table that was measured, with its command, date and hardware."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tools.bench import report
+
+RESULTS = Path(__file__).resolve().parents[1] / "bench" / "results"
+
+START = """\
+# Performance
+
+Every number here was measured by a command that anyone can run again; it prints medians, with both
+sides in one run. Where a peer is named, it ran in an environment of its own, through its own
+command line.
+"""
+
+CPU_PEERS = """
+## Beside other trainers, on a CPU
+
+    {command}
+
+One GPT-2 of 4 layers (d = 256, MLP 1024) on rows of 256 bytes, 8 a step, AdamW, float32; every
+process pinned to one core. Ratios are luthier's time over the side's: below 1 luthier is faster.
+"large pages" has `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` for everybody, which luthier asks for
+itself (below).
+
+{table}
+"""
+
+WHY = """
+Why a plain JAX loop is slow on a CPU: XLA allocates the temporary memory of a step at every step,
+the C library maps it from the system and gives it back, and the step touches each of its pages for
+the first time. The step above takes 58 thousand page faults of 4 KiB, which cost 24 % of its
+processor time; with large pages it takes 136. `luthier train`, `evaluate`, `generate` and `sweep`
+start themselves again with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` where the kernel gives large
+pages to those who ask (`madvise` in /sys/kernel/mm/transparent_hugepage/enabled) and the variable
+does not name the tunable. `glibc.malloc.hugetlb=0` in it leaves all as it is. A script of your own
+that imports luthier needs the variable in its environment. What is left to torch is attention:
+PyTorch's fused kernel never writes the matrix of scores, XLA writes it and its gradient.
+"""
+
+STARTUP = """
+## Start-up
+
+    {command}
+
+From the start of the process, pinned to one core. What is compiled is kept below
+`~/.cache/luthier/compiled` (`XDG_CACHE_HOME`, or `JAX_COMPILATION_CACHE_DIR`), at most 8 GiB, for
+each kind of processor; `JAX_ENABLE_COMPILATION_CACHE=0` does without.
+
+{table}
+"""
+
+STEP = """
+## What the loop adds to the step
+
+    {command}
+
+{table}
+"""
+
+DEPTH = """
+## Depth and devices
+
+    {command}
+
+Tracing and compiling a scanned stack, in processor seconds:
+
+{table}
+"""
+
+DEVICES = """
+The host's work per step on virtual devices, one row of a tiny model each:
+
+{table}
+"""
+
+INPUT = """
+## Input
+
+    {command}
+
+{table}
+"""
+
+CHECKPOINT = """
+## Checkpoints
+
+    {command}
+
+{table}
+"""
+
+GPU_LM = """
+## Language models on a GPU
+
+    {command}
+
+{table}
+"""
+
+SECTIONS = (
+    ("cpu_peers", "python tools/bench_cpu_peers.py", CPU_PEERS + WHY),
+    ("startup", "python tools/bench_startup.py", STARTUP),
+    ("step", "python tools/bench_step.py", STEP),
+    ("scaling.depth", "python tools/bench_scaling.py", DEPTH),
+    ("scaling.devices", "python tools/bench_scaling.py", DEVICES),
+    ("input", "python tools/bench_input.py", INPUT),
+    ("checkpoint", "python tools/bench_checkpoint.py", CHECKPOINT),
+    ("gpu_lm", "python tools/bench_gpu_lm.py", GPU_LM),
+)
+
+
+def render() -> str:
+    """Return the page; a table that was not measured is left out."""
+    parts = [START]
+    for name, command, text in SECTIONS:
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            content = json.loads(path.read_text(encoding="utf-8"))
+            made = report.Report(
+                content["name"], content["settings"], content["rows"], content["notes"]
+            )
+            parts.append(text.format(command=command, table=report.table(made)))
+            parts.extend(f"\n{note}\n" for note in made.notes)
+            parts.append(f"\n{_where(content['environment'])}\n")
+    return "".join(parts)
+
+
+def _where(environment: dict) -> str:
+    """Return the line below a table: date, hardware, versions."""
+    versions = ", ".join(f"{n} {v}" for n, v in environment["versions"].items() if v)
+    return (
+        f"{environment['date']}; {environment['processor']}, {environment['cores']} cores; "
+        f"Python {environment['python']}, {versions}."
+    )
