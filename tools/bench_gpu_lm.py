@@ -6,7 +6,7 @@ For every shape and length, sides take turns in each round, all of them on the s
   float32, cuDNN attention, cross-entropy in chunks where the logits are large, layers one by one
   (not in a loop, which copies what it keeps for the way back), AdamW with clipping.
 * what `--variant NAME=WORD,...` adds: the first with other settings, as `luthier train` takes them
-  (`--variant 'no hiding=compiler.gpu.xla_gpu_enable_latency_hiding_scheduler=False'`).
+  (`--variant 'no hiding=compiler.gpu.xla_gpu_enable_latency_hiding_scheduler:=False'`).
 * torch: the same model, `torch.compile`, flash attention, in an interpreter of its own.
 
 Seconds of a step are medians over rounds. MFU is in three conventions, each against the data sheet
@@ -155,7 +155,7 @@ def started(asked: Sequence[Side], notes: list[str]) -> Iterator[dict[str, Proce
 def measure(
     arguments: argparse.Namespace, shape: str, length: int, notes: list[str]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the rows of a shape and a length, and where the time of the first went."""
+    """Return the rows of a shape and a length; where the time of the first went, and versions."""
     asked = sides(arguments, shape, length)
     with started(asked, notes) as running:
         for process in running.values():
@@ -178,7 +178,8 @@ def measure(
     rows = [
         known | _row(name, taken[name], ready[name], tokens, flops, ceilings) for name in running
     ]
-    return rows, {"shape": shape, "length": length, **profile, **ceilings}
+    told = {n: {key: r[key] for key in ("device", "versions")} for n, r in ready.items()}
+    return rows, {"shape": shape, "length": length, **profile, **ceilings, "sides": told}
 
 
 def _row(
@@ -253,6 +254,7 @@ def _print(rows: Sequence[Mapping[str, Any]], profile: Mapping[str, Any]) -> Non
     print(f"  where the time of luthier goes: {shares}")
     for category, name, share in profile.get("longest", ())[:8]:
         print(f"    {100 * share:5.1f}%  {category:10} {name}")
+    print(f"  {json.dumps(profile['sides'])}")
     if "matmul_flops" in profile:
         product, copy = profile["matmul_flops"] / 1e12, profile["copy_bytes"] / 1e9
         print(f"  measured here: {product:.3g} TFLOP/s of a product, {copy:.4g} GB/s of a copy")

@@ -77,7 +77,7 @@ RING = "fiddler:luthier.recipes.ring(4)"
 Case = tuple[dict[str, int] | None, int, int, int, str, list[str]]
 
 # Model, experts, rows of a step, tokens of a row, slice, and what is changed. The model's rules
-# were set by these twelve.
+# were set by these thirteen.
 CALIBRATION: dict[str, Case] = {
     "dense-h100": (LARGE, 0, 32, 2048, "h100:8", [FULL, BF16, f"{MESH}fsdp=8"]),
     "dense-h100-tensor": (
@@ -103,6 +103,9 @@ CALIBRATION: dict[str, Case] = {
     "experts-v4": (
         SMALL, 8, 64, 2048, "v4-16", [FULL, BF16, f"{MESH}fsdp=2", f"{MESH}expert=4"],
     ),
+    "experts-v5e": (
+        SMALL, 4, 32, 1024, "v5e-8", [FULL, BF16, f"{MESH}fsdp=2", f"{MESH}expert=4"],
+    ),
     "pipeline-h100": (LARGE, 0, 32, 2048, "h100:8", [FULL, BF16, f"{MESH}fsdp=2", CIRCULAR]),
     "pipeline-v4": (
         LARGE, 0, 64, 2048, "v4-16",
@@ -120,9 +123,6 @@ HELD_OUT: dict[str, Case] = {
     "dense-a100-accumulation": (
         LARGE, 0, 64, 1024, "a100:8", [BF16, f"{MESH}fsdp=8", "training.accumulation=2"],
     ),
-    "experts-v5e": (
-        SMALL, 4, 32, 1024, "v5e-8", [FULL, BF16, f"{MESH}fsdp=2", f"{MESH}expert=4"],
-    ),
     "experts-h200": (
         SMALL, 16, 32, 1024, "h200:8", [BF16, f"{MESH}fsdp=2", f"{MESH}expert=4"],
     ),
@@ -130,9 +130,8 @@ HELD_OUT: dict[str, Case] = {
         LARGE, 0, 32, 1024, "v6e-8",
         [FULL, BF16, f"{MESH}fsdp=4", "fiddler:luthier.recipes.pipeline(2, 4)"],
     ),
-    "ring-v4": (
-        SMALL, 0, 8, 4096, "v4-16", [BF16, f"{MESH}fsdp=2", RING],
-    ),
+    "ring-a100": (SMALL, 0, 8, 4096, "a100:8", [FULL, BF16, f"{MESH}fsdp=2", RING]),
+    "ring-v4": (SMALL, 0, 8, 4096, "v4-16", [BF16, f"{MESH}fsdp=2", RING]),
 }  # fmt: skip
 
 

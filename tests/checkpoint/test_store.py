@@ -169,6 +169,28 @@ def test_damage_names_the_step_and_the_others(store, damage):
     assert_is_state(store.restore(10, abstract(state(10))), 10)
 
 
+def test_what_was_found_whole_is_not_read_again_and_only_once(store, monkeypatch):
+    saved(store, 10, 20)
+    looked, check = [], commit_lib.check
+
+    def count(directory, commit):
+        looked.append(directory.name)
+        return check(directory, commit)
+
+    monkeypatch.setattr(commit_lib, "check", count)
+    assert store.newest_whole() == (20, [])
+    assert_is_state(store.restore(20, abstract(state(20))), 20)
+    assert looked == ["20"]
+    flip(biggest_file(store, 20))
+    with pytest.raises(CheckpointError, match="20 is damaged"):
+        store.restore(20, abstract(state(20)))
+    assert store.newest_whole()[0] == 10
+    flip(biggest_file(store, 10))  # nobody vouched for another step
+    store.trust(20)
+    with pytest.raises(CheckpointError, match="10 is damaged"):
+        store.restore(10, abstract(state(10)))
+
+
 def test_a_damaged_commit_file_is_damage_too(store):
     saved(store, 10, 20)
     flip(store.directory / "20" / commit_lib.FILE)

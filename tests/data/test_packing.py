@@ -49,6 +49,23 @@ def test_concatenate_wastes_only_the_end(sizes, length):
 
 
 @given(SIZES, LENGTHS)
+def test_concatenate_cuts_at_every_begin_of_a_document_or_a_row(sizes, length):
+    ends = np.cumsum(sizes)
+    row_edges = np.arange(-(-int(ends[-1]) // length)) * length
+    edges = np.union1d(ends - sizes, row_edges)
+    made = plan(Concatenate(), sizes, length)
+    row_starts = [*np.searchsorted(edges, row_edges), len(edges)]
+    for array, wanted, dtype in (
+        (made.row_starts, row_starts, np.int64),
+        (made.starts, edges + np.searchsorted(ends, edges, side="right"), np.int64),
+        (made.lengths, np.diff(edges, append=ends[-1]), np.int32),
+        (made.ids, np.arange(1, len(edges) + 1), np.int32),
+    ):
+        assert array.dtype == dtype
+        np.testing.assert_array_equal(array, wanted)
+
+
+@given(SIZES, LENGTHS)
 def test_unpacked_has_one_chunk_a_row(sizes, length):
     rows = chunks(plan(Unpacked(), sizes, length))
     assert [len(row) for row in rows] == [1] * len(rows)

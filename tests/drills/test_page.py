@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from drilling import drills
 
 import luthier
 from luthier import graph as graphs
@@ -24,3 +25,13 @@ def test_the_commands_are_valid(command):
 
 def test_there_are_some():
     assert len(COMMANDS) >= 5
+
+
+def test_the_table_has_every_fault_and_no_failure():
+    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines() if "|" in line]
+    first = next(index for index, row in enumerate(rows) if row[0] == "fault") + 2
+    found = {}
+    for fault, processes, detected, _, _, _ in rows[first:]:
+        assert not detected.startswith(("FAILED", "cannot be staged"))
+        found.setdefault(fault, []).extend(map(int, processes.split(", ")))
+    assert found == {drill.fault: list(drill.processes) for drill in drills()}

@@ -64,3 +64,24 @@ def test_drills_are_chosen_by_word_and_number(tool, capsys):
     assert row.split() == ["SIGTERM", "2", "exit", "code", "75", "1.3", "0", "bit-identical"]
     assert tool.main(["--list", "--only", "disk"]) == 0
     assert capsys.readouterr().out == "impossible-2: a full disk\n"
+
+
+def test_a_row_for_each_fault_has_the_most_of_its_cases(tool, capsys):
+    assert tool.main(["--brief", "--markdown", "--only", "SIGTERM", "disk"]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "| SIGTERM | 1, 2 | exit code 75 | 1.3 | 0 | bit-identical |",
+        "| a full disk | 2 | cannot be staged here: needs root |  |  |  |",
+    ]
+    rows = [("a", "1", "seen", "9.5", "10", "same"), ("a", "2", "seen", "12.0", "9", "same")]
+    assert tool.brief(rows) == [("a", "1, 2", "seen", "12.0", "10", "same")]
+
+
+def test_what_passed_is_kept_and_not_played_again(tool, capsys, tmp_path):
+    kept = tmp_path / "rows.jsonl"
+    assert tool.main(["--keep", str(kept), "--processes", "1"]) == 1
+    first = capsys.readouterr()
+    assert len(first.err.splitlines()) == 2
+    assert tool.main(["--keep", str(kept), "--processes", "1"]) == 1
+    second = capsys.readouterr()
+    assert [line.split(" | ")[0] for line in second.err.splitlines()] == ["a fault"]
+    assert second.out == first.out

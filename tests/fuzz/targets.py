@@ -115,11 +115,14 @@ def config_dict(data: bytes, folder: Path) -> object:
 
 
 def config_dict_file(data: bytes, folder: Path) -> object:
-    """Load a Python file with `get_config`, which runs it: bad files are told by line."""
+    """Load a Python file with `get_config`, which runs it: bad files are told by line.
+
+    Powers are made products: a program may count for ever, and that is no fault of its reader.
+    """
     from luthier.graph.formats.config_dict import load_config_dict
 
     path = folder / "fuzz_config.py"
-    path.write_bytes(data)
+    path.write_bytes(data.replace(b"**", b"*"))
     return load_config_dict(str(path))
 
 
@@ -268,8 +271,8 @@ def _prepare(folder: Path) -> None:
 
 TARGETS = (
     Target("overrides", overrides),
-    Target("gin", gin),
-    Target("gin_graph", gin_graph),
+    Target("gin", gin, (*TOYS, "gin")),
+    Target("gin_graph", gin_graph, (*TOYS, "gin")),
     Target("json_graph", json_graph),
     Target("history", history),
     Target("hydra", hydra),

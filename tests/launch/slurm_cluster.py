@@ -88,9 +88,13 @@ class SlurmCluster:
     def __init__(self, place: pathlib.Path):
         self.place = place
         self._daemons = []
-        variables = {"SLURM_CONF": str(place / "slurm.conf"), "PATH": SEARCHED}
+        self.variables = {"SLURM_CONF": str(place / "slurm.conf"), "PATH": SEARCHED}
+
+    @property
+    def environment(self):
+        """The variables of this process as they are now, and where this cluster is."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
-        self.environment = inherited | variables
+        return inherited | self.variables
 
     def __enter__(self):
         place = self.place

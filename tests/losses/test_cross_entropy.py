@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import functools
+import sys
+import types
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luthier.losses import Chunked, Whole, cross_entropy, unembedded_cross_entropy
+from luthier.parallel import Mesh, Rules, activation_rules
 
 B, D, V = 3, 8, 13
 
@@ -175,3 +179,36 @@ def test_masked_tokens_have_no_gradient(chunking):
     _, (gradient, _) = objective(chunking, 1e-2, 0.1)(hidden, table, targets, weights)
     assert not gradient[weights == 0].any()
     assert gradient[weights != 0].any()
+
+
+def test_on_accelerators_targets_are_looked_up_without_a_table_of_zeros(monkeypatch):
+    """The same numbers, by a comparison: nothing is scattered going back."""
+    hidden, table, targets, weights = sample()
+    logits = (hidden @ table.T).at[..., V - 1].set(-jnp.inf)
+    targets = targets % (V - 1)
+
+    def loss(logits):
+        return (cross_entropy(logits, targets, z_loss=1e-3).loss_BL * weights).sum()
+
+    found = {}
+    for is_there in (False, True):
+        module = sys.modules["luthier.losses.cross_entropy"]
+        monkeypatch.setattr(module, "_is_on_accelerator", lambda there=is_there: there)
+        text = str(jax.make_jaxpr(jax.grad(loss))(logits))
+        assert ("scatter" in text) == (not is_there)
+        found[is_there] = jax.value_and_grad(loss)(logits)
+    np.testing.assert_array_equal(found[True][0], found[False][0])
+    np.testing.assert_allclose(found[True][1], found[False][1], rtol=1e-6, atol=1e-7)
+
+
+def test_what_an_accelerator_is_is_told_by_the_mesh():
+    told = sys.modules["luthier.losses.cross_entropy"]._is_on_accelerator
+    assert not told()
+    with activation_rules(Mesh().arrange(jax.devices()[:1]), Rules()):
+        assert not told()
+    device = types.SimpleNamespace(platform="gpu")
+    mesh = types.SimpleNamespace(devices=np.asarray([device], object))
+    module = sys.modules["luthier.losses.cross_entropy"]
+    layout = types.SimpleNamespace(mesh=mesh)
+    with mock.patch.object(module, "current_layout", return_value=layout):
+        assert told()

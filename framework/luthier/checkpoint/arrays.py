@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from luthier.checkpoint import memory
 from luthier.errors import BadInput, CheckpointError, Problem
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def load(
     stored = {name: array for name, array in placed.items() if math.prod(array.shape)}
     context = ocp.Context() if context is None else context
     context.pytree.loading.partial_load = True
-    with context:
+    context.memory.read_concurrent_bytes = memory.on_the_way(stored.values())
+    with memory.returned(), context:
         arrays = ocp.load_checkpointables(path, {_ARRAYS: stored})[_ARRAYS] if stored else {}
     return {
         name: arrays[name]

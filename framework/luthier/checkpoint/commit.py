@@ -20,7 +20,7 @@ from luthier.errors import CheckpointError, Problem
 
 FILE = "commit.json"
 _FORMAT = 1
-_BLOCK_BYTES = 1 << 24
+_BLOCK_BYTES = 1 << 20
 _NUM_THREADS = 4
 
 
@@ -88,6 +88,7 @@ def read(directory: pathlib.Path) -> Commit:
             key: (tuple(shape), dtype) for key, (shape, dtype) in content["arrays"].items()
         }
         commit = Commit(**content)
+        json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
         if not _is_sound(commit):
             raise ValueError("a field of it is not what it should be")
         return commit
@@ -136,9 +137,10 @@ def _paths(directory: pathlib.Path) -> list[str]:
 def _checksum(path: pathlib.Path, sync: bool = False) -> tuple[int, int]:
     size, checksum = 0, 0
     with open(path, "rb", buffering=0) as file:
-        while block := file.read(_BLOCK_BYTES):
-            size += len(block)
-            checksum = zlib.crc32(block, checksum)
+        block = memoryview(bytearray(_BLOCK_BYTES))
+        while count := file.readinto(block):
+            size += count
+            checksum = zlib.crc32(block[:count], checksum)
         if sync:
             os.fsync(file.fileno())
     return size, checksum

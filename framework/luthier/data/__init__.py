@@ -48,7 +48,16 @@ from luthier.data.pairs import (
     Translation,
     WithArrays,
 )
-from luthier.data.prepared import Layout, Prepared, Survey, plan_layout, prepare, survey, verify
+from luthier.data.prepared import (
+    Layout,
+    Prepared,
+    Survey,
+    made_plans,
+    plan_layout,
+    prepare,
+    survey,
+    verify,
+)
 from luthier.data.randomness import Draws
 from luthier.data.sources import (
     ArrayRecord,
@@ -188,6 +197,7 @@ __all__ = [
     "fold",
     "host_positions",
     "left_out",
+    "made_plans",
     "plan_layout",
     "prepare",
     "shuffled_rows",

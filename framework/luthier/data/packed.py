@@ -11,7 +11,7 @@ import numpy as np
 
 from luthier.data.entropy import ByteCounts
 from luthier.data.node import DataNode
-from luthier.data.packing import Packing
+from luthier.data.packing import Packing, Plan
 from luthier.data.rows import PackedRows, batch_spec
 from luthier.data.sources.source import Source, blocks
 from luthier.data.stream import Stream, tokenize
@@ -63,11 +63,21 @@ class TokenNode(DataNode):
     @functools.cached_property
     def rows(self) -> PackedRows:
         """The rows of an epoch, by number; reads and tokenizes the corpus."""
+        return self._pack()
+
+    def _pack(self, plan: Plan | None = None) -> PackedRows:
         if self.length < 1:
             raise DataError(Problem(f"rows of {self.length} tokens", remedy="set length >= 1"))
         stream = self.stream
         settings = (self.byte_lengths, self.prefix_bytes, self.fingerprint)
-        return self.packing.rows(stream, self.length, *settings)
+        if plan is None:
+            return self.packing.rows(stream, self.length, *settings)
+        return self.packing.rows(stream, self.length, *settings, plan)
+
+    @property
+    def num_documents(self) -> int:
+        """The documents of the corpus."""
+        return len(self.stream.num_targets)
 
     @property
     def tokens_per_row(self) -> int:
@@ -88,7 +98,8 @@ class TokenNode(DataNode):
           nats per byte.
         """
         stream, targets = self.rows.stream, self.rows.num_targets
-        documents, own = len(stream.num_targets), int(stream.num_targets.sum())
+        documents = self.num_documents
+        own = len(stream.tokens) - documents  # each has its start token beside its targets
         unigram, bigram = self.entropies()
         return {
             "documents": documents,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import hashlib
 import heapq
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,21 +29,50 @@ class Plan:
       starts: Where the inputs of a chunk start in the token stream; int64 [chunks].
       lengths: The targets of a chunk; int32 [chunks].
       ids: The number of a chunk in the order of the corpus, from 1; int32 [chunks].
+      opens: Whether a chunk begins its document, where that is known; bool [chunks].
     """
 
     row_starts: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
     ids: np.ndarray
+    opens: np.ndarray | None = None
 
     @property
     def num_rows(self) -> int:
         """The number of rows."""
         return len(self.row_starts) - 1
 
+    @property
+    def num_targets(self) -> int:
+        """The targets of all chunks."""
+        return int(self.lengths.sum())
+
+    @property
+    def largest_id(self) -> int:
+        """The largest number of a chunk."""
+        return int(self.ids.max(initial=0))
+
+    def digest(self, corpus: str) -> str:
+        """Return a fingerprint of the plan and of what it is of.
+
+        Args:
+          corpus: What tells the tokens and the length apart.
+        """
+        hasher = hashlib.blake2b(corpus.encode(), digest_size=16)
+        for part in (self.row_starts, self.starts, self.lengths, self.ids):
+            hasher.update(np.ascontiguousarray(part).data)
+        return hasher.hexdigest()
+
 
 class Packing(abc.ABC):
-    """Lays documents out in rows."""
+    """Lays documents out in rows.
+
+    `Prepared` keeps the plans of a class that itself says its `REVISION`. Its `repr` tells its
+    settings, and a change of the code that changes plans raises the number.
+    """
+
+    REVISION: ClassVar[int] = 0
 
     @abc.abstractmethod
     def plan(self, num_targets: np.ndarray, length: int) -> Plan:
@@ -60,6 +91,7 @@ class Packing(abc.ABC):
         byte_lengths: np.ndarray,
         prefix_bytes: int = 0,
         corpus: str = "",
+        plan: Plan | None = None,
     ) -> PackedRows:
         """Return the rows of a corpus; what lays tokens out in another way overrides it.
 
@@ -69,8 +101,10 @@ class Packing(abc.ABC):
           byte_lengths: The bytes that each token stands for, int32 [V].
           prefix_bytes: The bytes that the first token of a document counts too many.
           corpus: A fingerprint of the tokens, where it is known.
+          plan: What `plan` returned for them before; None makes it.
         """
-        plan = self.plan(stream.num_targets, length)
+        if plan is None:
+            plan = self.plan(stream.num_targets, length)
         return PackedRows(stream, plan, byte_lengths, length, prefix_bytes, corpus)
 
 
@@ -78,17 +112,33 @@ class Packing(abc.ABC):
 class Concatenate(Packing):
     """Documents follow one another and are cut every `length`: only the last row has padding."""
 
+    REVISION: ClassVar[int] = 1
+
     def plan(self, num_targets: np.ndarray, length: int) -> Plan:
         """Return the plan; a document is cut wherever a row ends."""
         ends = np.cumsum(num_targets)
-        num_rows = -(-int(ends[-1]) // length)
-        row_edges = np.arange(num_rows, dtype=np.int64) * length
-        edges = np.union1d(ends - num_targets, row_edges)
-        document = np.searchsorted(ends, edges, side="right")
+        total = int(ends[-1])
+        num_rows = -(-total // length)
+        # Documents and rows begin in rising order: each document's place among the chunks is how
+        # many documents begin before it, and how many rows that begin with no document.
+        begins = ends - num_targets
+        rows_before = -(-begins // length)
+        both = rows_before * length == begins
+        places = np.arange(len(begins)) + rows_before - (np.cumsum(both) - both)
+        is_document = np.zeros(len(begins) + num_rows - int(both.sum()), bool)
+        is_document[places] = True
+        is_row = ~is_document
+        is_row[places[both]] = True
+        row_starts = np.flatnonzero(is_row)
+        edges = np.empty(len(is_row), np.int64)
+        edges[places] = begins
+        edges[row_starts] = np.arange(num_rows, dtype=np.int64) * length
+        lengths = np.diff(edges, append=total).astype(np.int32)
+        edges += np.cumsum(is_document) - 1
         return Plan(
-            row_starts=np.append(np.searchsorted(edges, row_edges), len(edges)),
-            starts=edges + document,
-            lengths=np.diff(edges, append=ends[-1]).astype(np.int32),
+            row_starts=np.append(row_starts, len(edges)),
+            starts=edges,
+            lengths=lengths,
             ids=np.arange(1, len(edges) + 1, dtype=np.int32),
         )
 
@@ -96,6 +146,8 @@ class Concatenate(Packing):
 @dataclasses.dataclass(frozen=True)
 class Unpacked(Packing):
     """One chunk of at most `length` targets a row, padded: the reference for the other ways."""
+
+    REVISION: ClassVar[int] = 1
 
     def plan(self, num_targets: np.ndarray, length: int) -> Plan:
         """Return the plan; a document is cut every `length` of its own targets."""
@@ -111,6 +163,8 @@ class FirstFit(Packing):
 
     Source: Johnson 1973, Near-optimal bin packing algorithms (first fit).
     """
+
+    REVISION: ClassVar[int] = 1
 
     def plan(self, num_targets: np.ndarray, length: int) -> Plan:
         """Return the plan; full chunks have a row each, the ends of documents share rows."""
@@ -159,6 +213,7 @@ def _first_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:
             first_by_room[room] = bins_by_room[room][0] if bins_by_room[room] else none
         opened[item] = bin_
         left = room - length
-        heapq.heappush(bins_by_room[left], bin_)
-        first_by_room[left] = bins_by_room[left][0]
+        if left:  # a full bin is never looked at again
+            heapq.heappush(bins_by_room[left], bin_)
+            first_by_room[left] = bins_by_room[left][0]
     return opened

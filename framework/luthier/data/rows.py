@@ -77,25 +77,34 @@ class PackedRows:
     @property
     def num_targets(self) -> int:
         """The targets of all rows."""
-        return int(self.plan.lengths.sum())
+        return self.plan.num_targets
 
     @functools.cached_property
     def digest(self) -> str:
         """A fingerprint of all rows: equal digests, equal rows."""
-        hasher = hashlib.blake2b(f"{self.corpus}{self.length}".encode(), digest_size=16)
         plan = self.plan
-        parts = (plan.row_starts, plan.starts, plan.lengths, plan.ids)
-        for part in parts if self.corpus else (self.stream.tokens, *parts):
-            if not self.corpus:
-                hasher.update(f"{part.dtype.str}{part.shape}".encode())
+        if self.corpus:
+            return plan.digest(f"{self.corpus}{self.length}")
+        hasher = hashlib.blake2b(f"{self.length}".encode(), digest_size=16)
+        for part in (self.stream.tokens, plan.row_starts, plan.starts, plan.lengths, plan.ids):
+            hasher.update(f"{part.dtype.str}{part.shape}".encode())
             hasher.update(np.ascontiguousarray(part).data)
         return hasher.hexdigest()
 
     @functools.cached_property
-    def _opens(self) -> np.ndarray:
+    def opens(self) -> np.ndarray:
         """Whether a chunk begins its document; bool [chunks]."""
-        ends = np.cumsum(self.stream.num_targets + 1)
-        return np.isin(self.plan.starts, ends - self.stream.num_targets - 1)
+        if self.plan.opens is not None:
+            return self.plan.opens
+        return np.isin(self.plan.starts, self.first_inputs(self.stream.num_targets))
+
+    def first_inputs(self, num_targets: np.ndarray) -> np.ndarray:
+        """Return where the first chunk of each document starts in the token stream.
+
+        Args:
+          num_targets: The targets of each document, int64 [documents].
+        """
+        return np.cumsum(num_targets + 1) - num_targets - 1
 
     def gather(self, rows: np.ndarray, visit: Visit | None = None) -> dict[str, np.ndarray]:
         """Assemble rows.
@@ -116,7 +125,7 @@ class PackedRows:
         target_N = self.stream.tokens[input_N + 1]
         bytes_N = self.byte_lengths[target_N]
         if self.prefix_bytes:
-            first = at.before_E[self._opens[at.chunk_E]]
+            first = at.before_E[self.opens[at.chunk_E]]
             bytes_N[first] = np.maximum(bytes_N[first] - self.prefix_bytes, 0)
         shape = (len(rows), self.length)
         batch = {name: np.zeros(shape, np.int32) for name in INT_ENTRIES}

@@ -83,6 +83,11 @@ def kernel_flops(name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
+def is_abstract() -> bool:
+    """Return whether kernels stand by their abstract forms."""
+    return _is_abstract.get()
+
+
 @contextlib.contextmanager
 def abstract_forms() -> Iterator[None]:
     """Let kernels stand by their abstract forms, which can be traced without their device."""

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from luthier.losses.chunking import Chunking, Whole
-from luthier.parallel import is_explicit
+from luthier.parallel import current_layout, is_explicit
 
 
 @jax.tree_util.register_dataclass
@@ -76,15 +76,22 @@ def cross_entropy(
 
 
 def _of_targets(logits_BLV: jax.Array, targets_BL: jax.Array) -> jax.Array:
-    if is_explicit():  # a look-up along a dimension that devices share out would gather it
+    # A look-up along a dimension that devices share out would gather it; and on accelerators its
+    # gradient is a table of zeros in memory. A comparison is fused with what is around it.
+    if is_explicit() or _is_on_accelerator():
         classes_BLV = jax.lax.broadcasted_iota(
             targets_BL.dtype,
             logits_BLV.shape,
             logits_BLV.ndim - 1,
-            out_sharding=jax.typeof(logits_BLV).sharding,
+            out_sharding=jax.typeof(logits_BLV).sharding if is_explicit() else None,
         )
         return jnp.sum(jnp.where(classes_BLV == targets_BL[..., None], logits_BLV, 0), axis=-1)
     return jnp.take_along_axis(logits_BLV, targets_BL[..., None], axis=-1)[..., 0]
+
+
+def _is_on_accelerator() -> bool:
+    layout = current_layout()
+    return layout is not None and layout.mesh.devices.flat[0].platform != "cpu"
 
 
 def unembedded_cross_entropy(

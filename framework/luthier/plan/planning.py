@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,13 +32,13 @@ from luthier.plan.report.report import Report
 from luthier.plan.report.roofline import roofline
 from luthier.plan.search import model, tracing
 from luthier.plan.search import search as searching
-from luthier.plan.search.activity import Activity
+from luthier.plan.search.buffers import Activity
 from luthier.plan.targets import Chip, CpuSlice, Slice, devices, missing_compiler, stand_ins
 from luthier.tasks.flops import count
 
 SHAPES, COMPILE = "shapes", "compile"
 NUM_PROPOSED, NUM_TRIED = 3, 6
-READING = "3"
+READING = "4"
 """Changes where compiled programs are read otherwise, so that what is kept is read anew."""
 
 
@@ -83,7 +84,7 @@ class _Job:
 
     def __init__(self, slice: Slice, level: str, packages: Sequence[str], tell: Tell):
         self._slice, self._packages, self._tell = slice, packages, tell
-        self._notes: list[str] = []
+        self._about, self._notes = "", list[str]()
         self._timings: dict[str, float] = {}
         missing = missing_compiler(slice) if level == COMPILE else ""
         if missing:
@@ -110,7 +111,7 @@ class _Job:
         traced = None
         if is_compiled or search:
             with self._timed("estimate"):
-                traced = tracing.trace(program)
+                traced = tracing.trace(program, self._chip.platform)
                 fields |= _estimate(program, traced.activity, fields, self._chip)
         fields |= self._stepped(program, fields)
         fields |= {"tokens_per_step": self._tokens, "notes": self._notes}
@@ -133,7 +134,7 @@ class _Job:
                 jaxpr = program.traced_step.jaxpr
                 parts["flops"]["hardware"] = count(jaxpr).total
                 by_type = flops_by_dtype(jaxpr)
-            compiled, terms = _compiled(program, self._slice, fields, self._timings, self._tell)
+            compiled, terms = _compiled(program, self._slice, fields, self._timings, self._telling)
             parts |= compiled
         elif "estimated_bytes" in fields:
             parts["needed_bytes"] = fields["estimated_bytes"]
@@ -166,36 +167,48 @@ class _Job:
         limit, is_proved = report.memory.limit_bytes, search and self._level == COMPILE
         with self._timed("search"):
             number, count = self._slice.num_devices, NUM_TRIED if is_proved else NUM_PROPOSED
-            traced, make = traced or tracing.trace(program), self._program
+            traced = traced or tracing.trace(program, self._chip.platform)
+            make = self._program
             known = (graph, program, self._chip, number, make, traced, limit, count, is_proved)
             rows, told = searching.find(*known)
             self._notes += told
         if is_proved:
-            rows = self._proved_rows(graph, rows, limit)
-            # First what is no worse than the layout there is, in both.
-            own = report.memory.needed_bytes or 0, report.step["step_seconds"]
-            rows.sort(key=lambda r: r["needed_bytes"] > own[0] or r["step_seconds"] > own[1])
+            rows = self._proved_rows(graph, rows, report)
         return dataclasses.replace(report, proposals=rows, notes=self._notes)
 
     def _proved_rows(
-        self, graph: Any, rows: Sequence[dict[str, Any]], limit: int | None
+        self, graph: Any, rows: Sequence[dict[str, Any]], report: Report
     ) -> list[dict[str, Any]]:
-        """Return the first proposals that the compiler finds to fit, the fastest first."""
+        """Return proposals that the compiler finds to fit, up to one that beats what there is."""
         kept: list[dict[str, Any]] = []
-        for row in rows:
+        best: list[dict[str, Any]] = []
+        own = report.memory.needed_bytes or 0, report.step["step_seconds"]
+        limit = report.memory.limit_bytes
+        for number, row in enumerate(rows, 1):
+            self._about = f"layout {number} of at most {len(rows)}: "
             proved = self._proved(graph, row)
-            if limit is None or proved["needed_bytes"] <= limit:
-                kept.append(proved)
-            if len(kept) == NUM_PROPOSED:
+            if proved is None or (limit is not None and proved["needed_bytes"] > limit):
+                continue
+            if proved["needed_bytes"] <= own[0] and proved["step_seconds"] <= own[1]:
+                best = [proved]
                 break
-        return sorted(kept, key=lambda row: row["step_seconds"])
+            kept.append(proved)
+        self._about = ""
+        if rows and not best:
+            self._notes.append(
+                f"of {len(rows)} other layouts that were compiled, none needs no more bytes and "
+                "no more time than this one"
+            )
+        return [*best, *sorted(kept, key=lambda row: row["step_seconds"])][:NUM_PROPOSED]
 
-    def _proved(self, graph: Any, row: dict[str, Any]) -> dict[str, Any]:
-        """Return a proposal as the compiler sees it."""
+    def _proved(self, graph: Any, row: dict[str, Any]) -> dict[str, Any] | None:
+        """Return a proposal as the compiler sees it; None where it refuses."""
         changed = graphs.apply(graph, row["overrides"])
         program = self._program(changed)
         fields = building.outline(changed, program, self._slice, self._chip)
         parts = self._stepped(program, fields)
+        if parts.get("refusal"):
+            return None
         needed = parts.get("needed_bytes", row["needed_bytes"])
         seconds = parts["step"]["step_seconds"]
         return row | {"needed_bytes": needed, "step_seconds": seconds, "is_compiled": True}
@@ -204,7 +217,10 @@ class _Job:
         return checked_program(graph, self._devices, [])
 
     def _timed(self, phase: str) -> Any:
-        return timed(self._timings, phase, self._tell)
+        return timed(self._timings, phase, self._telling)
+
+    def _telling(self, message: Mapping[str, Any]) -> None:
+        self._tell({**message, "phase": f"{self._about}{message['phase']}"})
 
 
 def _estimate(
@@ -257,7 +273,8 @@ def _compiled(
         lowered = program.traced_step.lower()
         text = lowered.as_text()
     target = f"{slice!r} {program.mesh.devices.shape}"
-    key = cache.key_of(text, target, _versions())
+    versions = _versions() | {"options": json.dumps(program.compiler_options, sort_keys=True)}
+    key = cache.key_of(text, target, versions)
     kept = cache.read(key)
     if kept is None:
         estimates = Estimates(slice)
@@ -272,7 +289,7 @@ def _compile(
     program: programs.Program, lowered: Any, slice: Slice, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
     try:
-        compiled = lowered.compile()
+        compiled = lowered.compile(program.compiler_options)
     except jax.errors.JaxRuntimeError as error:
         told = refusal(error)
         if told is None:

@@ -11,7 +11,7 @@ from luthier.checkpoint import Checkpoints, Restore
 from luthier.durations import Duration
 from luthier.metrics import Selector
 from luthier.optim import Ema, Guard, Mask, Optimizer
-from luthier.parallel import Parallelism
+from luthier.parallel import Parallelism, XlaOptions
 from luthier.program.offload import Memory
 from luthier.program.precision import Precision
 from luthier.records import Records
@@ -160,6 +160,7 @@ class Experiment:
       training: How long, on how much at once, and with what care.
       parallelism: The mesh, and what is laid out along it.
       precision: Numerical precision of the program.
+      compiler: Options that XLA compiles the program with.
       checkpoints: When to save and what to keep; None saves nothing.
       records: Where the run is written down.
       restore: Where the first parameters come from; None initializes them. Read once, when a new
@@ -176,6 +177,7 @@ class Experiment:
     training: Training
     parallelism: Parallelism = dataclasses.field(default_factory=Parallelism)
     precision: Precision = dataclasses.field(default_factory=Precision)
+    compiler: XlaOptions = dataclasses.field(default_factory=XlaOptions)
     checkpoints: Checkpoints | None = None
     records: Records = dataclasses.field(default_factory=Records)
     restore: Restore | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from luthier.program.program import Leaves, Program, Values
-from luthier.program.restoring import init_with
+from luthier.program.restoring import complete, init_with
 
 
 def materialize(
@@ -34,7 +34,8 @@ def materialize(
       CheckpointError: The checkpoint is damaged, or does not hold this state.
     """
     if store is None and restoration is not None:
-        return init_with(program, values, restoration.read())
+        arrays = complete(program, values, restoration.read(), restoration.partial)
+        return init_with(program, values, arrays)
     if store is None:
         return program.init(values)
     arrays = store.restore(step, program.abstract_state, data)

@@ -18,6 +18,7 @@ from luthier.errors import BadInput, LuthierError, Problem, ValidationError
 from luthier.parallel import (
     ArrayInfo,
     Placement,
+    XlaOptions,
     activation_rules,
     axis_product,
     format_bytes,
@@ -106,6 +107,12 @@ class Program:
         """The sharding of an array that every device holds whole."""
         return NamedSharding(self.mesh, PartitionSpec())
 
+    @property
+    def compiler_options(self) -> dict[str, Any]:
+        """The options that XLA compiles the program with; precision has the last word."""
+        options = self.experiment.compiler.of(self.mesh.devices.flat[0].platform)
+        return options | self.experiment.precision.compiler_options()
+
     def values(self, graph: Any | None = None) -> Values:
         """Return the hoisted leaves of `graph` (default: the program's own) as arguments."""
         arrays = hoisting.values_of(self.graph if graph is None else graph, self.hoist)
@@ -139,7 +146,7 @@ class Program:
             return tuple(state[name] for name in self.names)
 
         shardings = tuple(leaf.sharding for leaf in self.abstract_leaves)
-        options = self.experiment.precision.compiler_options()
+        options = self.compiler_options
         made = lambda: jax.jit(init, out_shardings=shardings, compiler_options=options)  # noqa: E731
         return self.once("init", made)(values)
 
@@ -193,7 +200,7 @@ class Program:
         Args:
           traced: The function, as `traced_step` or `traced_evaluation`.
         """
-        return traced.lower().compile(self.experiment.precision.compiler_options())
+        return traced.lower().compile(self.compiler_options)
 
     def compile_step(self) -> Callable[[Values, Leaves, Mapping[str, jax.Array]], Any]:
         """Compile the training step.
@@ -287,9 +294,12 @@ def make(graph: Any, devices: Sequence[jax.Device], hoist: Sequence[str] = ()) -
       ValidationError: The batch cannot be divided, or the model cannot be built.
     """
     problems = [*unsupported(graph, devices), *precisions.unsupported(graph, devices)]
+    problems += _without_kernels(graph, devices)
     if problems:
         raise ValidationError(problems)
     experiment = graphs.build(graph)
+    if refused := list(_refused_options(graph, experiment.compiler, devices)):
+        raise ValidationError(refused)
     mesh = experiment.parallelism.mesh.arrange(devices)
     sizes = dict(mesh.shape)
     shapes, axes = _abstract_state(graph, hoist)
@@ -315,6 +325,26 @@ def make(graph: Any, devices: Sequence[jax.Device], hoist: Sequence[str] = ()) -
         placements=placements,
         batch=batch,
     )
+
+
+def _without_kernels(graph: Any, devices: Sequence[jax.Device]) -> Iterator[Problem]:
+    """Yield the nodes whose kernels the devices cannot run."""
+    for found in graphs.walk(graph, defaults=False, once=True):
+        if not hasattr(getattr(found.value, "__fn_or_cls__", None), "lacking"):
+            continue
+        what = graphs.build(found.value).lacking(devices[0])
+        if what:
+            origin = graphs.origin_of(graph, found.path)
+            yield Problem(what, found.path, origin, "use FusedAttention")
+
+
+def _refused_options(
+    graph: Any, options: XlaOptions, devices: Sequence[jax.Device]
+) -> Iterator[Problem]:
+    for option in options.refused(devices):
+        path = f"compiler.{option.path}"
+        origin = graphs.origin_of(graph, path)
+        yield Problem(option.what, path, origin, nearest=option.nearest)
 
 
 def vector_of(scalars: Mapping[str, jax.Array]) -> jax.Array:

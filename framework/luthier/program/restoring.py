@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from luthier.checkpoint import Restoration, Target
@@ -65,7 +66,8 @@ def targets(program: Program) -> dict[str, Target]:
             stacked = next(iter(axes.get(own, ())), None) == "layers"
             # Of a parameter with a master, what is read becomes the master.
             kept = program.abstract_state.get(f"{MASTERS}/{own}", array)
-            found[own] = Target(tuple(array.shape), kept.dtype, array.sharding, stacked)
+            named = axes.get(own, ())
+            found[own] = Target(tuple(array.shape), kept.dtype, array.sharding, stacked, named)
     return found
 
 
@@ -78,6 +80,51 @@ def limits(model: Any) -> dict[str, int]:
     """Return the sizes of logical dimensions that the model's parameters may pad."""
     size = getattr(model, "vocab_size", None)
     return {} if size is None else {"vocab": int(size)}
+
+
+def complete(
+    program: Program,
+    values: Values,
+    arrays: Mapping[str, jax.Array],
+    partial: Mapping[str, tuple[int, int]],
+) -> dict[str, jax.Array]:
+    """Return parameters, with entries that a source lacks as a new model has them.
+
+    Args:
+      program: What to make the state of.
+      values: The hoisted scalars.
+      arrays: Parameters and variables by name, where they belong.
+      partial: For those that are held in part: the dimension, and how many entries along it.
+    """
+    kinds = (MASTERS, "parameters", "variables")
+    own = {
+        name: next(f"{k}/{name}" for k in kinds if f"{k}/{name}" in program.abstract_state)
+        for name in partial
+    }
+    if not own:
+        return dict(arrays)
+
+    def init(values: Values) -> Leaves:
+        with program.tracing(values) as experiment:
+            state = init_state(experiment)
+        return tuple(state[name] for name in own.values())
+
+    shardings = tuple(arrays[name].sharding for name in own)
+    made = dict(zip(own, jax.jit(init, out_shardings=shardings)(values), strict=True))
+
+    def join(made: jax.Array, array: jax.Array, name: str) -> jax.Array:
+        dimension, count = partial[name]
+        shape = [-1 if n == dimension else 1 for n in range(array.ndim)]
+        held = (jnp.arange(array.shape[dimension]) < count).reshape(shape)
+        return jnp.where(held, array, made.astype(array.dtype))
+
+    joined = {
+        name: jax.jit(join, static_argnums=2, out_shardings=arrays[name].sharding)(
+            made[name], arrays[name], name
+        )
+        for name in own
+    }
+    return dict(arrays) | joined
 
 
 def init_with(program: Program, values: Values, arrays: Mapping[str, jax.Array]) -> Leaves:

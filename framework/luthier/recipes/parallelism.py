@@ -197,7 +197,12 @@ def _swap_cores(changed: Any, make: Callable[[fdl.Buildable], fdl.Buildable]) ->
 
 def _cores(model: Any) -> Iterator[Place]:
     """Yield the places of what attends, but for the cores within exchanging ones."""
-    known = (layers.EinsumAttention, layers.FusedAttention, layers.AllToAllAttention)
+    known = (
+        layers.EinsumAttention,
+        layers.FusedAttention,
+        layers.CudnnAttention,
+        layers.AllToAllAttention,
+    )
     seen: set[tuple[int, Any]] = set()
     for place in graph.walk(model):
         made = getattr(place.value, "__fn_or_cls__", type(place.value))
@@ -225,7 +230,9 @@ def _exchanging_core(core: fdl.Buildable) -> fdl.Buildable:
 def _ring_core(core: fdl.Buildable) -> fdl.Buildable:
     if core.__fn_or_cls__ is layers.RingAttention:
         return core
-    node = fdl.Config(layers.RingAttention, **core.__arguments__)
+    settings = dict(core.__arguments__)
+    settings.pop("max_documents", None)  # of cuDNN's kernel alone
+    node = fdl.Config(layers.RingAttention, **settings)
     mask = graph.get(node, "mask")
     if getattr(mask, "__fn_or_cls__", type(mask)) is not layers.Causal:
         # Only a causal mask gives the ends of rows more work than their fronts.

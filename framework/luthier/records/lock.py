@@ -95,7 +95,7 @@ def _read(descriptor: int) -> Holder | None:
     try:
         fields: dict[str, Any] = json.loads(text)
         return Holder(**fields)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 

@@ -14,7 +14,7 @@ import jax
 from luthier import graph as graphs
 from luthier import plan as plans
 from luthier.checkpoint import Provenance, Restoration, Saves, open_checkpoints, require_space
-from luthier.data import left_out
+from luthier.data import left_out, made_plans
 from luthier.errors import CheckpointError, LuthierError, Problem
 from luthier.parallel import distributed, format_bytes, hosts
 from luthier.program import WarmStart, materialize
@@ -207,7 +207,8 @@ def _train(
         recorder.emit(_header(plan, opened, position, restored))
         changed = store.notices(last) if store is not None and last is not None else []
         fallback = [f"{problem}; going on from step {last}" for problem in damage]
-        for notice in [*opened.notices, *fallback, *changed, *left_out(experiment.data)]:
+        told = [*left_out(experiment.data), *made_plans(experiment.data)]
+        for notice in [*opened.notices, *fallback, *changed, *told]:
             recorder.notice(notice)
         again = _again(command, directory, plan.program.graph)
         batches = (lambda: 0) if agreeing is None else (lambda: agreeing.batches)
@@ -247,6 +248,8 @@ def _newest_whole(store: Saves) -> tuple[int | None, list[str]]:
         return last, [str(problem) for problem in damage]
 
     last, damage = distributed.decided(look)
+    if last is not None:
+        store.trust(last)  # one process has read it all: that is enough
     return last, damage
 
 

@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from luthier.checkpoint import Init, Restoration, Safetensors, Skip, Take
+from luthier.checkpoint import Init, Resize, Restoration, Safetensors, Skip, Take
 from luthier.errors import CheckpointError
 
 LIMITS = {"vocab": 7}
@@ -28,6 +28,14 @@ def test_tensors_are_split_stacked_and_padded(unrolled, toy, targets, tensors, w
         key = found[f"blocks.{layer}.k"] if unrolled else found["blocks.k"][layer]
         expected = tensors[f"model.h.{layer}.qk"][:, 15:].reshape(4, 2, 5)
         np.testing.assert_array_equal(key, expected)
+
+
+def test_a_foreign_vocabulary_is_not_resized(toy, targets, tensors, write):
+    rules = (Resize("embedding"), Take())
+    assert _problems(Safetensors(write(tensors), toy, rules), targets()) == [
+        "restore: embedding.table cannot be resized: a source with names of its own is read whole; "
+        "start a run from it, and resize that: Resize is for run:DIR"
+    ]
 
 
 def test_a_bare_model_lacks_the_prefix(toy, targets, tensors, write):

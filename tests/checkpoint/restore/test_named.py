@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from luthier.checkpoint import Target
+from luthier.checkpoint import Resize, Target
 from luthier.checkpoint.restore.named import find
 from luthier.checkpoint.restore.source import Wanted, assemble
 
@@ -73,3 +73,66 @@ def test_what_is_missing_misshapen_or_left_over_is_told_together():
     assert lines[2] == "bias [4] is not in the source"
     assert lines[3].startswith("head float64[2] of the source has no place to go")
     assert len(lines) == 4
+
+
+def _resize(there, target, rule, limits=None):
+    wanted = Wanted(
+        {"table": ("table", target)}, {}, {}, lambda name: False, limits or {}, {"table": rule}
+    )
+    described = {name: (array.shape, str(array.dtype)) for name, array in there.items()}
+    return find(described, lambda name, index: there[name][index], wanted, "the source")
+
+
+TABLE = np.arange(1.0, 13.0).reshape(6, 2)
+
+
+@pytest.mark.parametrize("rows", [4, 6, 9])
+@pytest.mark.parametrize("axes", [("vocab", "embed"), ("embed", "vocab")])
+def test_a_resized_table_has_the_rows_of_both(rows, axes):
+    turn = (lambda array: array.T) if axes[1] == "vocab" else (lambda array: array)
+    target = Target(turn(np.ones((rows, 2))).shape, np.float64, axes=axes)
+    found = _resize({"table": turn(TABLE)}, target, Resize())
+    assert not found.problems
+    piece, both = found.pieces["table"], min(rows, 6)
+    array = turn(np.asarray(assemble(target, piece)))
+    np.testing.assert_array_equal(array[:both], TABLE[:both])
+    np.testing.assert_array_equal(array[both:], 0)
+    assert piece.held == ((axes.index("vocab"), 6) if rows == 9 else None)
+    shown = {6: "table", 4: "table[:4]", 9: "table[:6]"}[rows]
+    assert piece.tensor == (shown.replace("[", "[:, ") if axes[1] == "vocab" else shown)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rule", "said"),
+    [
+        (
+            (9, 3),
+            Resize(),
+            "table is [9, 3] here, and table [6, 2] in the source; only the size of",
+        ),
+        ((9, 2), Resize(size=7), "table has 6 entries in the source, not 7; mend the size of its"),
+        ((9, 2), Resize(), "table of the source ends in 1 entries of zeros, as padding does; say"),
+    ],
+)
+def test_what_cannot_be_resized_is_told(shape, rule, said):
+    table = TABLE.copy()
+    table[5] = 0
+    found = _resize({"table": table}, Target(shape, np.float64, axes=("vocab", "embed")), rule)
+    (problem,) = found.problems
+    assert str(problem).startswith(said)
+
+
+def test_padding_of_both_is_no_reason_to_ask():
+    table = TABLE.copy()
+    table[5] = 0
+    target = Target((8, 2), np.float64, axes=("vocab", "embed"))
+    found = _resize({"table": table}, target, Resize(), {"vocab": 5})
+    assert not found.problems
+    assert found.pieces["table"].held is None
+
+
+def test_a_vector_of_zeros_and_of_the_same_size_is_taken_as_it_is():
+    target = Target((4,), np.float64, axes=("embed",))
+    found = _resize({"table": np.zeros(4)}, target, Resize())
+    assert not found.problems
+    assert found.pieces["table"].tensor == "table"

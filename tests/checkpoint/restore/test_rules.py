@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.checkpoint.restore.rules import Init, Skip, Take, claim
+from luthier.checkpoint.restore.rules import Init, Resize, Skip, Take, claim
 from luthier.errors import BadInput, CheckpointError
 
 
@@ -34,7 +34,9 @@ def test_all_that_nobody_claims_is_listed():
     assert lines[1:] == ["head.kernel", "norm.scale"]
 
 
-@pytest.mark.parametrize("make", [lambda: Take("("), lambda: Init("["), lambda: Take("a", r"\1")])
+@pytest.mark.parametrize(
+    "make", [lambda: Take("("), lambda: Init("["), lambda: Take("a", r"\1"), lambda: Resize(size=0)]
+)
 def test_broken_patterns_and_templates_are_refused(make):
     with pytest.raises(BadInput):
         make()

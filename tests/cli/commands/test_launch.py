@@ -1,4 +1,5 @@
 import json
+import os
 import pathlib
 import time
 
@@ -61,6 +62,29 @@ def test_bad_input(words, lines, project, capsys, monkeypatch):
     for found, wanted in zip(told, lines, strict=True):
         assert found.startswith(f"luthier: {wanted}")
     assert not (project / "runs").exists()
+
+
+def test_a_site_that_refuses_leaves_nothing_behind(project, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
+    commands = project / "commands"
+    commands.mkdir()
+    sbatch = commands / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    told = "luthier: cannot submit job.sh: sbatch: error: no such partition\n"
+    assert main.main(["train", TINY, "--on", "slurm:partition=gpus"]) == 2
+    assert capsys.readouterr().err == told
+    assert list((project / "runs" / "tiny").iterdir()) == []
+    (commands / "sbatch").write_text("#!/bin/sh\necho 12\n")
+    assert main.main(["train", TINY, "--on", "slurm"]) == 0
+    (run,) = (project / "runs" / "tiny").iterdir()
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
+    capsys.readouterr()
+    assert main.main(["train", TINY, "--on", "slurm:partition=gpus", "--run", run.name]) == 2
+    assert capsys.readouterr().err == told
+    assert [path.name for path in (run / "launch").iterdir()] == ["1"]  # what was there stays
+    assert (run / "config.json").exists()
 
 
 def test_no_jobs_here(project, capsys):

@@ -1,4 +1,6 @@
+import os
 import pickle
+import resource
 
 import numpy as np
 import pytest
@@ -112,3 +114,14 @@ def test_nothing_is_read_before_the_first_use(tmp_path):
 def test_too_few_rows(directory):
     with pytest.raises(DataError, match=r"bytes has \d+ rows of 4096 tokens, too few for a batch"):
         Prepared(directory, 4096, Concatenate()).iterator(global_batch_size=64, seed=0)
+
+
+def test_more_shards_than_files_that_may_be_open(directory):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(os.listdir("/proc/self/fd"))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 3, limits[1]))
+        assert Prepared(directory, 16, FirstFit()).num_rows
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (opened + 8, limits[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -1,7 +1,10 @@
 import dataclasses
+import pathlib
 import shutil
 
+import drills
 import kubernetes_cluster
+import kubernetes_controller
 import pytest
 import yaml
 
@@ -76,6 +79,24 @@ def test_what_the_cluster_refuses_is_one_line(cluster, gang, tmp_path):
     assert "field is immutable" in str(refusal.value)
     with pytest.raises(RunError, match=r"limits\.memory: 'lots' is no quantity"):
         Kubernetes(image="i", limits={"memory": "lots"}).submit([found], str(tmp_path / "b"))
+
+
+@needs_kubectl
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_hundred_short_trials_on_four_workers_survive_random_kills(
+    cluster, tmp_path, monkeypatch
+):
+    tests = pathlib.Path(__file__).parents[2]
+    folders = [tests.parent / "framework", tests / "launch", tests / "sweep"]
+    monkeypatch.setenv("PYTHONPATH", ":".join(map(str, folders)))
+    monkeypatch.chdir(tmp_path)
+    with kubernetes_controller.Controller(cluster) as controller:
+        engine = Kubernetes(image="i")
+        outcome, kills = drills.drive(tmp_path, engine, slices=4, trials=200, kills=40, seed=5)
+    losses = drills.check_nothing_lost(tmp_path, outcome, 200)
+    assert 10 <= controller.restarts <= kills
+    assert 0 < sum(number * times for number, times in losses.items()) <= kills
 
 
 def test_without_kubectl_the_manifests_are_written_for_whoever_has_it(gang, tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def cluster(monkeypatch):
     try:
         with slurm_cluster.SlurmCluster(place) as found:
             for name in ("PATH", "SLURM_CONF"):
-                monkeypatch.setenv(name, found.environment[name])
+                monkeypatch.setenv(name, found.variables[name])
             yield found
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -241,11 +241,17 @@ def test_the_driver_is_cancelled_and_the_study_goes_on(cluster, project):
     job = project / "driver.sh"
     job.write_text(f"#!/bin/bash\n#SBATCH --output=driver.log\nsrun -n1 bash -c '{line}'\n")
     cluster.run("sbatch", str(job))
-    _until(lambda: len(_steps_of(project, 0)) > 30, 400, cluster)
+    log = project / "driver.log"
+
+    def is_under_way():
+        assert "1" in cluster.run("squeue", "-h", "-o%i").split(), log.read_text()
+        return len(_steps_of(project, 0)) > 30
+
+    _until(is_under_way, 400, cluster)
     cluster.run("scancel", "1")
     _until(lambda: cluster.run("squeue", "-h") == "", 200, cluster)
     before = len(_steps_of(project, 0))
-    assert 30 < before < 1500, (project / "driver.log").read_text()
+    assert 30 < before < 1500, log.read_text()
     out = _luthier("sweep", "--resume", "studies/drill", "--on", on)
     assert "3 trials" in out or "3 complete" in out, out
     ended = {line["trial"]: line["outcome"] for line in _of_kind(project, "ended")}

@@ -29,6 +29,25 @@ def test_the_peak_is_where_most_is_alive():
     assert [t.num_bytes for t in found] == [16_384, 1024]
 
 
+STARTED = """\
+HloModule m, is_scheduled=true
+
+ENTRY %main (a: f32[256]) -> f32[256] {
+  %a = f32[256]{0} parameter(0)
+  %big = f32[4096]{0} custom-call(%a), custom_call_target="x"
+  %start = (f32[4096]{0:S(1)}, f32[4096]{0}, u32[]{:S(2)}) copy-start(%big)
+  %done = f32[4096]{0:S(1)} copy-done(%start)
+  ROOT %r = f32[256]{0} custom-call(%done), custom_call_target="x"
+}
+"""
+
+
+def test_what_a_copy_reads_is_there_once():
+    assert [(str(t.array), t.opcode) for t in at_peak(parse(STARTED))] == [
+        ("f32[4096]", "custom-call")
+    ]
+
+
 def test_it_is_near_the_compilers_own_sum():
     def loss(ws, x):
         def layer(x, w):

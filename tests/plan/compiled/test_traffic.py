@@ -28,6 +28,32 @@ def test_of_a_slice_the_slice_alone_is_read():
     assert memory_traffic(parse(TEXT)) == 32 + 32 + 4
 
 
+UPDATED = """\
+HloModule m, is_scheduled=true
+
+%update (p0: s32[], p1: f32[1,8], p2: f32[64,16,8]) -> f32[1024,8] {
+  %p2 = f32[64,16,8]{2,1,0} parameter(2)
+  %b = f32[1024,8]{1,0} bitcast(%p2)
+  %p1 = f32[1,8]{1,0} parameter(1)
+  %p0 = s32[] parameter(0)
+  %z = s32[] constant(0)
+  %u = f32[1024,8]{1,0} dynamic-update-slice(%b, %p1, %p0, %z)
+  ROOT %r = f32[64,16,8]{2,1,0} bitcast(%u)
+}
+
+ENTRY %main (i: s32[], a: f32[1,8], x: f32[64,16,8]) -> f32[64,16,8] {
+  %i = s32[] parameter(0)
+  %a = f32[1,8]{1,0} parameter(1)
+  %x = f32[64,16,8]{2,1,0} parameter(2)
+  ROOT %f = f32[64,16,8]{2,1,0} fusion(%i, %a, %x), kind=kLoop, calls=%update
+}
+"""
+
+
+def test_what_is_updated_by_another_shape_stays_where_it_is():
+    assert memory_traffic(parse(UPDATED)) == 32 + 32 + 4
+
+
 def test_a_loop_moves_as_much_as_its_turns():
     def run(times):
         def turn(x, _):

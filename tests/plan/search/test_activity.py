@@ -3,6 +3,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from luthier.plan.search.activity import follow
+from luthier.plan.search.compilers import Compiler
 from luthier.plan.search.labels import BATCH, Manual
 from luthier.plan.search.model import Layout, peak, residual_bytes
 
@@ -112,3 +113,51 @@ def test_what_nothing_reads_has_no_memory():
 
     jaxpr = jax.make_jaxpr(wasteful)(jax.ShapeDtypeStruct((B, B), "float32"))
     assert peak(follow(jaxpr, [(None, None)], [False]), ONE) == B * B * 4
+
+
+def test_products_of_bfloat16_read_it_unless_more_is_asked():
+    def two(x, precision=None):
+        return jnp.dot(jnp.sin(jnp.dot(x, x)), x, precision=precision)
+
+    x, narrow = jax.ShapeDtypeStruct((B, B), "float32"), Compiler(narrows=True)
+
+    def sizes(precision, compiler):
+        jaxpr = jax.make_jaxpr(lambda x: two(x, precision))(x)
+        return [b.size for b in follow(jaxpr, [(None, None)], [False], None, compiler).buffers]
+
+    assert sizes(None, None) == [4 * B * B, 4 * B * B, 4 * B * B]
+    assert sizes(None, narrow) == [4 * B * B, 2 * B * B, 4 * B * B]
+    assert sizes("highest", narrow) == [4 * B * B, 4 * B * B, 4 * B * B]
+
+
+def test_single_elements_may_be_found_by_comparing_positions():
+    def chosen(logits, labels):
+        return jnp.sum(jnp.take_along_axis(logits, labels[:, None], axis=1))
+
+    given = jax.ShapeDtypeStruct((B, F), "float32"), jax.ShapeDtypeStruct((B,), "int32")
+    jaxpr = jax.make_jaxpr(jax.grad(chosen))(*given)
+
+    def scattered(compiler):
+        found = follow(jaxpr, [(BATCH, None), (BATCH,)], [False] * 2, None, compiler).buffers
+        return [b.size for b in found if b.name.startswith("(scatter")]
+
+    assert scattered(Compiler()) == [4 * B * F]
+    assert scattered(Compiler(compares=True)) == [0]
+
+
+def test_what_only_a_gradient_needs_may_wait_for_the_layers():
+    def loss(w, head, x):
+        x = jax.lax.scan(jax.checkpoint(lambda x, w: (jnp.tanh(x @ w), None)), x, w)[0]
+        return jnp.sum((x @ head) ** 2)
+
+    shapes = (L, D, D), (D, 64 * F), (B, D)
+    given = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
+    jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(*given)
+    labels = [("layers", None, None), (None, "vocab"), (BATCH, None)]
+
+    def kinds(compiler):
+        steps = follow(jaxpr, labels, [True, True, False], None, compiler).steps
+        return ["loop" if s.inner else "gradient" for s in steps if s.inner or s.is_gradient]
+
+    assert kinds(Compiler()) == ["loop", "loop", "gradient"]
+    assert kinds(Compiler(delays=False)) == ["loop", "gradient", "loop"]

@@ -64,7 +64,8 @@ def test_what_cannot_be_divided_is_no_candidate(graph, program):
 
 
 def test_logits_may_be_computed_in_chunks(graph, program):
-    (found,) = in_chunks(graph, program, [Remat("", ())])
-    assert found.overrides == ("task.chunking=luthier.losses.Chunked(length=32)",)
-    chunked = graphs.apply(graph, list(found.overrides))
-    assert in_chunks(chunked, checked_program(chunked, jax.devices()[:8]), [found]) == []
+    halves, quarters = in_chunks(graph, program, [Remat("", ())])
+    assert halves.overrides == ("task.chunking=luthier.losses.Chunked(length=64)",)
+    assert quarters.overrides == ("task.chunking=luthier.losses.Chunked(length=32)",)
+    chunked = graphs.apply(graph, list(quarters.overrides))
+    assert in_chunks(chunked, checked_program(chunked, jax.devices()[:8]), [quarters]) == []

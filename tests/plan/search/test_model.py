@@ -6,7 +6,8 @@ import pytest
 from luthier import graph as graphs
 from luthier.plan.planning import checked_program
 from luthier.plan.search import model
-from luthier.plan.search.activity import Activity, Buffer, Exchange, Step
+from luthier.plan.search.buffers import Activity, Buffer, Exchange, Step
+from luthier.plan.search.compilers import Compiler
 from luthier.plan.search.tracing import trace
 from luthier.plan.targets import CHIPS
 
@@ -82,21 +83,13 @@ def test_compilers_differ_in_what_they_keep():
     made = Activity([Buffer(100, ("batch",)), Buffer(60, ("batch",))])
     made.steps = [Step(makes=[0], ends=[0]), Step(makes=[1], ends=[1])]
     alone = model.Layout({}, {}, {})
-    slack = dataclasses.replace(model.COMPILERS["cpu"], slack=1)
+    slack = Compiler(slack=1)
     assert model.peak(made, alone) == 100
     assert model.peak(made, alone, slack) == 160
     passing = [Buffer(30, ("embed",)), Buffer(50, ("mlp",))]
     made.steps = [Step(passing=[one]) for one in passing]
     assert model.peak(made, alone) == 50
     assert model.peak(made, alone, dataclasses.replace(slack, ahead=True)) == 80
-
-
-def test_what_a_loop_collects_of_products_may_be_there_twice():
-    made = Activity([Buffer(100, ("layers", "batch"))])
-    made.steps = [Step(makes=[0], products=[0], inner=[Activity()], times=2)]
-    alone = model.Layout({}, {}, {})
-    twice = dataclasses.replace(model.COMPILERS["cpu"], copies_products=True)
-    assert (model.peak(made, alone), model.peak(made, alone, twice)) == (100, 200)
 
 
 def test_copies_of_parameters_are_laid_out_as_parameters():

@@ -5,7 +5,7 @@ from luthier.checkpoint.restore.origins import T5X, BigVision, MaxText
 from luthier.checkpoint.restore.other_run import FromRun
 from luthier.checkpoint.restore.pax import Pax
 from luthier.checkpoint.restore.restoration import Provenance, Restoration
-from luthier.checkpoint.restore.rules import Init, Rule, Skip, Take
+from luthier.checkpoint.restore.rules import Init, Resize, Rule, Skip, Take
 from luthier.checkpoint.restore.source import Restore, Target
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "MaxText",
     "Pax",
     "Provenance",
+    "Resize",
     "Restoration",
     "Restore",
     "Rule",

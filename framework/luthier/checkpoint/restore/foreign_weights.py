@@ -148,7 +148,14 @@ class OfFamily(Opened):
             for layer, _ in layers[name]
             if layer in resolved.views
         }
-        problems = self._check(resolved, taken, needed)
+        problems = [
+            Problem(
+                f"{name} cannot be resized: a source with names of its own is read whole",
+                remedy="start a run from it, and resize that: Resize is for run:DIR",
+            )
+            for name in wanted.resized
+        ]
+        problems += self._check(resolved, taken, needed)
         problems += self._check_copies(resolved, needed, wanted.is_skipped)
         problems += self._left_over(resolved, needed, left, wanted.is_skipped)
         pieces: dict[str, Piece | list[Piece]] = {}

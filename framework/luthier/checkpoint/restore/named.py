@@ -13,6 +13,7 @@ import numpy as np
 
 from luthier.checkpoint.foreign.layers import Cycles, Slot, guess, slots
 from luthier.checkpoint.foreign.layout import Index, Shape
+from luthier.checkpoint.restore.rules import Resize
 from luthier.checkpoint.restore.source import Found, Piece, Target, Wanted
 from luthier.errors import Problem
 
@@ -28,7 +29,7 @@ def find(there: Mapping[str, tuple[Shape, str]], read: Read, wanted: Wanted, whe
       wanted: What is looked for.
       where: What the source is called in problems.
     """
-    search = _Search(there, read, where)
+    search = _Search(there, read, where, wanted)
     problems: list[Problem] = []
     pieces: dict[str, Piece | list[Piece]] = {}
     sources = dict(wanted.taken.values())
@@ -48,8 +49,10 @@ def find(there: Mapping[str, tuple[Shape, str]], read: Read, wanted: Wanted, whe
 class _Search:
     """Looks up arrays by name and shape, and remembers which were used."""
 
-    def __init__(self, there: Mapping[str, tuple[Shape, str]], read: Read, where: str):
-        self._there, self._read, self._where = there, read, where
+    def __init__(
+        self, there: Mapping[str, tuple[Shape, str]], read: Read, where: str, wanted: Wanted
+    ):
+        self._there, self._read, self._where, self._wanted = there, read, where, wanted
         self._slots = slots(guess({name: shape for name, (shape, _) in there.items()}))
         self.used: set[str] = set()
 
@@ -57,6 +60,11 @@ class _Search:
         self, name: str, source: str, target: Target, cycles: Cycles
     ) -> tuple[Piece | list[Piece], list[Problem]]:
         """Return the piece or pieces of a parameter, and what is wrong."""
+        if (rule := self._wanted.resized.get(name)) and source in self._there:
+            dimension = _dimension(target, rule.axis)
+            is_alike = rule.axis not in target.axes and self._there[source][0] == target.shape
+            if dimension is not None and not is_alike:
+                return self._resized(name, source, target, rule, dimension)
         if source in self._there and self._there[source][0] == target.shape:
             return self._piece(source, None), []
         layers = list(cycles.slots(source, target.stacked))
@@ -72,11 +80,50 @@ class _Search:
             elif slot.shape != own.shape:
                 self.used.add(slot.parameter)
                 what = f"{called} is {list(own.shape)} here, and {layer} {list(slot.shape)}"
-                problems.append(Problem(f"{what} in {self._where}"))
+                vocab = list(target.axes).index("vocab") if "vocab" in target.axes else None
+                fits = vocab is not None and _alike(own.shape, slot.shape, vocab)
+                remedy = "pad it with new entries, or cut it: Resize(pattern)" if fits else ""
+                problems.append(Problem(f"{what} in {self._where}", remedy=remedy))
             else:
                 found.append(self._piece(slot.parameter, slot))
         is_whole = len(layers) == 1 and layers[0][1].index is None
         return found[0] if is_whole and found else found, problems
+
+    def _resized(
+        self, name: str, source: str, target: Target, rule: Resize, dimension: int
+    ) -> tuple[Piece | list[Piece], list[Problem]]:
+        """Return a parameter as far as the source has it, and what is wrong."""
+        self.used.add(source)
+        shape, dtype = self._there[source]
+        if not _alike(shape, target.shape, dimension):
+            what = f"{name} is {list(target.shape)} here, and {source} {list(shape)}"
+            remedy = f"only the size of its dimension {dimension} may differ"
+            return [], [Problem(f"{what} in {self._where}", remedy=remedy)]
+        there, size = shape[dimension], target.shape[dimension]
+        needed = min(self._wanted.limits.get(rule.axis, size), size)
+        if rule.size is not None and rule.size > there:
+            what = f"{source} has {there} entries in {self._where}, not {rule.size}"
+            return [], [Problem(what, remedy="mend the size of its rule")]
+        count = min(there if rule.size is None else rule.size, needed)
+        zeros = self._zeros(source, dimension) if rule.size is None else 0
+        if zeros and there - zeros < needed:
+            what = f"{source} of {self._where} ends in {zeros} entries of zeros, as padding does"
+            remedy = f"say how many are no padding: Resize(pattern, size={there - zeros})"
+            return [], [Problem(what, remedy=remedy)]
+        if shape == target.shape and count == needed:
+            return self._piece(source, None), []
+        read = functools.partial(_read_part, self._read, source, dimension, count)
+        shown = ", ".join([*[":"] * dimension, f":{count}"])
+        held = (dimension, count) if count < needed else None
+        return Piece(f"{source}[{shown}]", dtype, read, held), []
+
+    def _zeros(self, source: str, dimension: int) -> int:
+        """Return how many of the last entries along a dimension are zero."""
+        whole = tuple(slice(0, size) for size in self._there[source][0])
+        others = tuple(n for n in range(len(whole)) if n != dimension)
+        filled = np.flatnonzero(np.any(self._read(source, whole) != 0, axis=others))
+        last = int(filled[-1]) + 1 if len(filled) else 0
+        return self._there[source][0][dimension] - last
 
     def _piece(self, parameter: str, slot: Slot | None) -> Piece:
         self.used.add(parameter)
@@ -89,3 +136,26 @@ class _Search:
             return self._read(parameter, (slice(layer, layer + 1), *index))[0]
 
         return Piece(f"{parameter}[{layer}]", dtype, read)
+
+
+def _dimension(target: Target, axis: str) -> int | None:
+    """Return the dimension of a logical axis; that of a vector, whatever it is called."""
+    if axis in target.axes:
+        return list(target.axes).index(axis)
+    return 0 if len(target.shape) == 1 else None
+
+
+def _alike(first: Shape, second: Shape, dimension: int) -> bool:
+    """Return whether two shapes are equal but for the size of one dimension."""
+    return len(first) == len(second) and all(
+        n == dimension or a == b for n, (a, b) in enumerate(zip(first, second, strict=True))
+    )
+
+
+def _read_part(read: Read, source: str, dimension: int, count: int, index: Index) -> np.ndarray:
+    """Return a block of what has only `count` entries along a dimension, and zeros beyond."""
+    wanted = index[dimension]
+    start, stop = min(wanted.start, count), min(wanted.stop, count)
+    block = read(source, (*index[:dimension], slice(start, stop), *index[dimension + 1 :]))
+    missing = (wanted.stop - wanted.start) - (stop - start)
+    return np.pad(block, [(0, missing if n == dimension else 0) for n in range(len(index))])

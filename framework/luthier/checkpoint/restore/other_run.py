@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import pathlib
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from luthier.checkpoint import memory
 from luthier.checkpoint.foreign.layout import Index, Shape
 from luthier.checkpoint.restore import named
 from luthier.checkpoint.restore.rules import Rule, Take
@@ -21,6 +23,7 @@ from luthier.checkpoint.restore.source import (
     Target,
     Wanted,
     assemble,
+    tensors_of,
 )
 from luthier.checkpoint.store import Store
 from luthier.errors import CheckpointError, Problem
@@ -122,10 +125,18 @@ class _Checkpoint(Opened):
                 for name, saved in alike.items()
             },
         )
-        return {
-            name: loaded[alike[name]] if name in alike else assemble(targets[name], pieces)
-            for name, pieces in found.pieces.items()
-        }
+        arrays = {name: loaded[saved] for name, saved in alike.items()}
+        others = {name: _arrays_of(own) for name, own in found.pieces.items() if name not in alike}
+        waiting = collections.Counter(used for names in others.values() for used in names)
+        # Those of one array together: it is read whole, and let go when the last is made.
+        for name in sorted(others, key=others.__getitem__):
+            with memory.returned():
+                arrays[name] = assemble(targets[name], found.pieces[name])
+                waiting.subtract(others[name])
+                for used in others[name]:
+                    if not waiting[used]:
+                        self._whole.pop(used, None)
+        return {name: arrays[name] for name in found.pieces}
 
     def _same(self, pieces: Piece | Sequence[Piece], target: Target) -> str:
         """Return the saved array that a parameter is, as it is; empty where it is put together."""
@@ -146,3 +157,8 @@ class _Checkpoint(Opened):
             saved = self._saved[name]
             self._whole[name] = np.asarray(self._store.load(self._step, {saved: abstract})[saved])
         return self._whole[name][index]
+
+
+def _arrays_of(pieces: Piece | Sequence[Piece]) -> list[str]:
+    """Return the names of the arrays that a parameter is put together from, in order."""
+    return sorted({piece.tensor.partition("[")[0] for piece in tensors_of(pieces)})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from luthier.checkpoint.foreign.tokenizer_files import copy_tokenizer
-from luthier.checkpoint.restore.rules import Init, Skip, Take, claim
+from luthier.checkpoint.restore.rules import Init, Resize, Skip, Take, claim
 from luthier.checkpoint.restore.source import (
     Found,
     Opened,
@@ -38,7 +38,8 @@ class Provenance:
 
     Args:
       parameter: Its name.
-      source: The tensor or tensors that it was read from; `init` where the model made it.
+      source: The tensor or tensors that it was read from; `init` where the model made it, and
+        `+ init` where it made the rest.
       shape: Its shape.
       dtype: Its dtype, after the one that it has in the source where they differ.
       rule: The number and kind of the rule that claimed it.
@@ -99,6 +100,7 @@ class Restoration:
             for kind in (Take, Init, Skip)
         }
         words = [f"{counts[Take]} parameters from {self._source.title}"]
+        words += [f"{len(self.partial)} of them in part"] if self.partial else []
         words += [f"{counts[Init]} initialized"] if counts[Init] else []
         words += [f"{counts[Skip]} skipped"] if counts[Skip] else []
         return ", ".join(words)
@@ -132,6 +134,15 @@ class Restoration:
         """Return the parameters that are taken, by name; the others are for the model to make."""
         return self._source.read(self._found, self._targets)
 
+    @property
+    def partial(self) -> dict[str, tuple[int, int]]:
+        """For parameters that the source holds in part: the dimension, and how many entries."""
+        return {
+            name: pieces.held
+            for name, pieces in self._found.pieces.items()
+            if isinstance(pieces, Piece) and pieces.held is not None
+        }
+
     def _find(self, restore: Restore, limits: Mapping[str, int]) -> Found:
         def of(kind: type) -> dict[str, tuple[str, Target]]:
             return {
@@ -145,7 +156,13 @@ class Restoration:
         def is_skipped(name: str) -> bool:
             return any(rule.claims(name) for rule in skips)
 
-        found = self._source.find(Wanted(of(Take), of(Init), of(Skip), is_skipped, limits))
+        resized = {
+            name: claimed.rule
+            for name, claimed in self._claims.items()
+            if isinstance(claimed.rule, Resize)
+        }
+        wanted = Wanted(of(Take), of(Init), of(Skip), is_skipped, limits, resized)
+        found = self._source.find(wanted)
         if found.problems:
             raise CheckpointError(
                 dataclasses.replace(problem, path=problem.path or "restore")
@@ -161,7 +178,8 @@ class Restoration:
         pieces = self._found.pieces[name]
         kinds = {piece.dtype for piece in tensors_of(pieces)} - {dtype}
         shown = f"{'/'.join(sorted(kinds))} -> {dtype}" if kinds else dtype
-        return Provenance(name, _sources(pieces), target.shape, shown, str(claimed))
+        source = _sources(pieces) + (" + init" if name in self.partial else "")
+        return Provenance(name, source, target.shape, shown, str(claimed))
 
 
 def _sources(pieces: Piece | Sequence[Piece]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from luthier.errors import BadInput, CheckpointError, Problem
 
@@ -70,6 +71,36 @@ class Take(Rule):
         if self.source is None:
             return name
         return re.sub(self.pattern, self.source, name, count=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize(Take):
+    """Restores parameters of which the source has more or fewer entries: those of a vocabulary.
+
+    The first entries are those of the source, as far as both reach. What the source lacks is as a
+    new model has it, and what it has too much is left unread. Which dimension that is, its logical
+    axis tells; a vector has one only. A parameter of the same shape is restored as `Take` does.
+
+    Args:
+      pattern: Which parameters; all of them by default.
+      source: Their names in the source, as in `Take`.
+      size: How many entries the source has without its padding; None means all of them.
+      axis: The logical axis along which entries are counted.
+
+    Raises:
+      BadInput: A size below 1.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"size": "1 <= x"}
+
+    size: int | None = None
+    axis: str = "vocab"
+
+    def __post_init__(self) -> None:
+        """Refuse a size that no source has."""
+        super().__post_init__()
+        if self.size is not None and self.size < 1:
+            raise BadInput(Problem(f"a size of {self.size} is less than 1", "size"))
 
 
 @dataclasses.dataclass(frozen=True)

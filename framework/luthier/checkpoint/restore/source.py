@@ -13,7 +13,7 @@ import numpy as np
 
 from luthier.checkpoint.foreign.layers import Stacked
 from luthier.checkpoint.foreign.layout import Index, Shape
-from luthier.checkpoint.restore.rules import Rule
+from luthier.checkpoint.restore.rules import Resize, Rule
 from luthier.errors import Problem
 
 if TYPE_CHECKING:
@@ -29,12 +29,14 @@ class Target:
       dtype: Its dtype.
       sharding: Where it goes; None means the default device.
       is_stacked: Whether its first axis is that of scanned layers.
+      axes: The logical axis of every dimension; empty where they are not known.
     """
 
     shape: Shape
     dtype: Any
     sharding: Any = None
     is_stacked: bool = False
+    axes: Sequence[str | None] = ()
 
     @property
     def stacked(self) -> Stacked:
@@ -52,6 +54,7 @@ class Wanted:
       skipped: The same for parameters that are left alone although the source has them.
       is_skipped: Whether a tensor of the source may be left unread.
       limits: For logical dimensions that are padded in ours, their size without.
+      resized: The rules of those taken parameters that may be of another size in the source.
     """
 
     taken: Mapping[str, tuple[str, Target]]
@@ -59,6 +62,7 @@ class Wanted:
     skipped: Mapping[str, tuple[str, Target]]
     is_skipped: Callable[[str], bool]
     limits: Mapping[str, int]
+    resized: Mapping[str, Resize] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +73,14 @@ class Piece:
       tensor: What the source calls it.
       dtype: The dtype that it has there.
       read: Returns a block of it, in the shape of ours.
+      held: The dimension and how many entries along it are the source's, where the others are for
+        the model to make; None where it is the whole.
     """
 
     tensor: str
     dtype: str
     read: Callable[[Index], np.ndarray]
+    held: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +160,7 @@ def assemble(target: Target, pieces: Piece | Sequence[Piece]) -> jax.Array:
         )
         key = tuple((part.start, part.stop) for part in bounds)
         if key not in blocks:
-            blocks[key] = np.asarray(_read(pieces, bounds)).astype(target.dtype)
+            blocks[key] = np.asarray(_read(pieces, bounds)).astype(target.dtype, copy=False)
         return blocks[key]
 
     sharding = target.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

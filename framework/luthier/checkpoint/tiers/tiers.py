@@ -95,11 +95,16 @@ class Tiers:
                 if step not in store.steps():
                     continue
                 if not (damage := store.check(step)):
+                    store.trust(step)
                     return step, problems
                 problems += damage
                 if store is self._fast:
                     store.delete(step)
         return None, problems
+
+    def trust(self, step: int) -> None:
+        """Take a checkpoint as whole; see `Store.trust`."""
+        self._store_of(step).trust(step)
 
     def read_extra(self, step: int) -> dict[str, Any]:
         """Return what was saved beside the arrays; see `Store.read_extra`."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from typing import Any
 from luthier.cli import project
 from luthier.cli.arguments import Problems
 from luthier.cli.tables import table
-from luthier.errors import EXIT_DONE, Problem
+from luthier.errors import EXIT_DONE, LuthierError, Problem
 
 ROOTS = ("runs/*/*", "studies/*")
 """Where launches are looked for: runs and studies."""
@@ -199,12 +200,18 @@ def _submit(
     graph, packages = experiment
     request = opening.Request(arguments.run, arguments.new, arguments.extend, packages)
     root, name = graphs.get(graph, "records.directory"), graphs.get(graph, "name")
+    known = set(Path(root, name).glob("*"))
     directory = opening.reserve(graph, root, name, request)
     place = launches.new_folder(directory.path.absolute())
     if "--run" not in words:
         words = [*words, "--run", directory.id]
     gang = _gang(words, graph, place)
-    jobs = engine.submit([gang], str(place))
+    try:
+        jobs = engine.submit([gang], str(place))
+    except LuthierError:
+        is_new = directory.path not in known and directory.writer() is None
+        shutil.rmtree(directory.path if is_new else place)
+        raise
     command = shlex.join(["luthier", "train", *arguments.argv])
     launches.make_launch(place, engine, command, chosen.lines(), jobs)
     id = f"{directory.name}/{directory.id}"
@@ -233,21 +240,10 @@ def _launches() -> Iterator[Any]:
 
 
 def _stand() -> list[tuple[Any, Any, Any]]:
-    """Return every launch here with its jobs and how they stand; each engine is asked once."""
-    from luthier.launch import settings
-    from luthier.launch.engine import Standing
+    """Return every launch here with its jobs and how they stand."""
+    from luthier.launch import standings
 
-    every = [(launch, job) for launch in _launches() for job in launch.jobs]
-    found: dict[int, Any] = {}
-    for name in dict.fromkeys(job.engine for _, job in every):
-        numbers = [i for i, (_, job) in enumerate(every) if job.engine == name]
-        try:
-            engine = settings.engine_of(every[numbers[0]][0])
-            told = engine.standings([every[i][1] for i in numbers])
-        except (ImportError, KeyError) as error:
-            told = [Standing("unknown", str(error))] * len(numbers)
-        found |= dict(zip(numbers, told, strict=True))
-    return [(launch, job, found[i]) for i, (launch, job) in enumerate(every)]
+    return standings.standings(_launches())
 
 
 def _list(arguments: argparse.Namespace) -> int:

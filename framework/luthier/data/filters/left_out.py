@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from luthier.data.filters.filtered import Filtered
+
+_Node = TypeVar("_Node")
 
 
 def left_out(data: Any) -> list[str]:
@@ -16,7 +18,7 @@ def left_out(data: Any) -> list[str]:
       data: A node of data, or anything that is built of sources.
     """
     lines = []
-    for source in _filtered(data):
+    for source in nodes_of(data, Filtered):
         if problems := source.verdict.problems:
             count, total = len(problems), len(source.source)
             documents = "document" if count == 1 else "documents"
@@ -27,8 +29,14 @@ def left_out(data: Any) -> list[str]:
     return lines
 
 
-def _filtered(node: Any) -> Iterator[Filtered]:
-    if isinstance(node, Filtered):
+def nodes_of(node: Any, kind: type[_Node]) -> Iterator[_Node]:
+    """Yield the nodes of one kind in data, itself and what it is built of.
+
+    Args:
+      node: A node of data, or anything that is built of them.
+      kind: The class of the nodes that are asked for.
+    """
+    if isinstance(node, kind):
         yield node
     if isinstance(node, Mapping):
         parts: Sequence[Any] = list(node.values())
@@ -39,4 +47,4 @@ def _filtered(node: Any) -> Iterator[Filtered]:
     else:
         parts = ()
     for part in parts:
-        yield from _filtered(part)
+        yield from nodes_of(part, kind)

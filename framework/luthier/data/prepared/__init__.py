@@ -2,7 +2,16 @@
 
 from luthier.data.prepared.layout import Layout, Survey, plan_layout, survey
 from luthier.data.prepared.prepare import prepare
-from luthier.data.prepared.prepared import Prepared
+from luthier.data.prepared.prepared import Prepared, made_plans
 from luthier.data.prepared.shards import verify
 
-__all__ = ["Layout", "Prepared", "Survey", "plan_layout", "prepare", "survey", "verify"]
+__all__ = [
+    "Layout",
+    "Prepared",
+    "Survey",
+    "made_plans",
+    "plan_layout",
+    "prepare",
+    "survey",
+    "verify",
+]

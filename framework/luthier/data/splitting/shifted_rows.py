@@ -32,7 +32,7 @@ class ShiftedRows(PackedRows):
     @property
     def num_examples(self) -> int:
         """The largest number among `documents`: the segments."""
-        return int(self.plan.ids.max(initial=0))
+        return self.plan.largest_id
 
     @property
     def num_targets(self) -> int:
@@ -45,11 +45,13 @@ class ShiftedRows(PackedRows):
         parts = f"{super().digest}{self.shift}".encode()
         return hashlib.blake2b(parts, digest_size=16).hexdigest()
 
-    @functools.cached_property
-    def _opens(self) -> np.ndarray:
-        """Whether a chunk begins its document; bool [chunks]."""
-        sizes = self.stream.num_targets
-        return np.isin(self.plan.starts, np.cumsum(sizes + 1) - sizes)
+    def first_inputs(self, num_targets: np.ndarray) -> np.ndarray:
+        """Return where the first token of each document stands in the token stream.
+
+        Args:
+          num_targets: The targets of each document, int64 [documents].
+        """
+        return np.cumsum(num_targets + 1) - num_targets
 
     def gather(self, rows: np.ndarray, visit: Visit | None = None) -> dict[str, np.ndarray]:
         """Assemble rows.
@@ -67,7 +69,7 @@ class ShiftedRows(PackedRows):
         token_N = self.stream.tokens[at.index_N + np.repeat(first_E, at.length_E)]
         bytes_N = self.byte_lengths[token_N]
         if self.prefix_bytes:
-            first = at.before_E[self._opens[at.chunk_E]]
+            first = at.before_E[self.opens[at.chunk_E]]
             bytes_N[first] = np.maximum(bytes_N[first] - self.prefix_bytes, 0)
         id_E = plan.ids[at.chunk_E]
         opens_E = (at.segment_E == 0) | (id_E != np.roll(id_E, 1))

@@ -33,9 +33,11 @@ class ShiftedPacking(Packing):
         byte_lengths: np.ndarray,
         prefix_bytes: int = 0,
         corpus: str = "",
+        plan: Plan | None = None,
     ) -> ShiftedRows:
         """Return the rows of a corpus; arguments are those of `Packing.rows`."""
-        plan = self.plan(stream.num_targets, length)
+        if plan is None:
+            plan = self.plan(stream.num_targets, length)
         settings = (byte_lengths, length, prefix_bytes, corpus)
         return ShiftedRows(stream, plan, *settings, shift=self.shift)
 
@@ -58,6 +60,7 @@ class SplitTokens(ShiftedPacking):
     """
 
     RANGES: ClassVar[dict[str, str]] = {"documents_per_group": "1 <= x"}
+    REVISION: ClassVar[int] = 1
 
     shift: Shift = ShiftLeft()
     documents_per_group: int = 4096
@@ -96,6 +99,8 @@ class TrimTokens(ShiftedPacking):
 
     Source: seqio 0.0.17, `utils.trim_and_pad_dataset`, as in the evaluation of Paxml 1.4.0.
     """
+
+    REVISION: ClassVar[int] = 1
 
     shift: Shift = ShiftLeft()
 

@@ -106,7 +106,7 @@ class Slurm:
           RunError: sbatch refuses.
         """
         write_files(self.files(gangs, directory), directory)
-        told = queue.call(*self.command(directory), what=f"submit {directory}/{SCRIPT}")
+        told = queue.call(*self.command(directory), what=f"submit {SCRIPT}")
         id = queue.submitted(told)
         is_array = math.ceil(len(gangs) / self.gangs_per_job) > 1
         return [

@@ -17,6 +17,7 @@ from luthier.layers.attention.context_parallel import (
 )
 from luthier.layers.attention.cores import Core, EinsumAttention, FusedAttention, soft_cap
 from luthier.layers.attention.cross import CrossAttention
+from luthier.layers.attention.cudnn import CudnnAttention
 from luthier.layers.attention.masks import Causal, Mask, SameDocument, Window
 from luthier.layers.attention.multi_head import Attention, KeyValues
 from luthier.layers.attention.own_bias import OwnBias
@@ -33,6 +34,7 @@ __all__ = [
     "Contiguous",
     "Core",
     "CrossAttention",
+    "CudnnAttention",
     "EinsumAttention",
     "FusedAttention",
     "HeadNorms",

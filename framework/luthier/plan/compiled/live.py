@@ -15,6 +15,13 @@ from luthier.plan.compiled.hlo import Array, Instruction, Module
 _NAMES = ("parameter", "get-tuple-element", "tuple", "bitcast", "while", "optimization-barrier")
 _NOTHING = ("constant", "after-all", "partition-id", "replica-id", "iota")
 _IN_PLACE = ("dynamic-update-slice", "scatter")
+# What starts a copy gives what it reads once more: as which of its results.
+_READ_BY_START = {
+    "copy-start": 1,
+    "slice-start": 0,
+    "all-gather-start": 0,
+    "collective-permute-start": 0,
+}
 _DEVICE = 0
 
 Buffer = tuple[str, str, int]
@@ -142,6 +149,9 @@ class _Peaks:
             every = tuple(leaf for read in reads for leaf in read)
             return every if len(every) == number else (frozenset(_flat(every)),) * number
         own = [frozenset({(computation, instruction.name, i)}) for i in range(number)]
+        again = _READ_BY_START.get(opcode, number)
+        if again < number and len(reads) == 1 == len(reads[0]):
+            own[again] = reads[0][0]
         place = self._place_of_update(instruction)
         if place is not None and place < len(reads) and len(reads[place]) == 1 == number:
             return (reads[place][0],)

@@ -59,10 +59,10 @@ def _by_fusion(
         for name in inner.operands:
             users.setdefault(name, []).append(inner)
     table = {inner.name: inner for inner in body}
-    root = next(inner for inner in body if inner.is_root)
+    root = _renamed(next(inner for inner in body if inner.is_root), table)
     total, updated = _in_memory(fusion), ""
-    if root.opcode == "dynamic-update-slice":
-        updated = root.operands[0]
+    if root.opcode == "dynamic-update-slice":  # what is not updated stays where it is
+        updated = _renamed(table[root.operands[0]], table).name
         total = table[root.operands[1]].num_bytes
     for inner in body:
         if inner.opcode != "parameter" or inner.name == updated:
@@ -74,6 +74,13 @@ def _by_fusion(
             whole = min(whole, sum(user.num_bytes for user in used))
         total += whole
     return total
+
+
+def _renamed(instruction: Instruction, table: Mapping[str, Instruction]) -> Instruction:
+    """Return what an instruction gives by another shape."""
+    while instruction.opcode == "bitcast":
+        instruction = table[instruction.operands[0]]
+    return instruction
 
 
 def _in_memory(instruction: Instruction) -> int:

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 
+from luthier.plan.search.buffers import Activity, Buffer, Exchange, Step
+from luthier.plan.search.compilers import Compiler
 from luthier.plan.search.labels import (
     BATCH,
     Labels,
@@ -22,6 +24,7 @@ from luthier.plan.search.labels import (
     num_elements,
     out_labels,
     spread_back,
+    together,
 )
 
 _INLINED = {
@@ -43,87 +46,6 @@ _PRODUCTS = {"dot_general", "ragged_dot_general", "ragged_dot", "conv_general_di
 
 
 @dataclasses.dataclass(frozen=True)
-class Buffer:
-    """A value that has memory.
-
-    Args:
-      size: Bytes over all devices.
-      labels: Logical axis of every dimension.
-      name: What people call it, where it is a residual.
-    """
-
-    size: int
-    labels: Labels
-    name: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Exchange:
-    """What devices must send each other, as far as it is known without a mesh.
-
-    Args:
-      value: What is exchanged.
-      over: The logical axes whose mesh axes it is exchanged along; none for a parameter that is
-        gathered along all axes that activations are not shared out by.
-      times: How often in a step.
-    """
-
-    value: Buffer
-    over: tuple[str, ...]
-    times: int
-
-
-@dataclasses.dataclass
-class Step:
-    """One step of a program: what it makes, what dies after it, and what runs inside of it.
-
-    Args:
-      makes: Buffers that it makes.
-      ends: Buffers that nothing reads after it.
-      passing: Parameters and sums of gradients that are whole while it runs.
-      inner: What runs inside: the body of a loop, or the sides of a branch.
-      times: How often that runs.
-      is_product: Whether it is a product.
-      is_gradient: Whether it is a product that only a gradient needs.
-      is_by_element: Whether what it makes can take the place of what dies.
-      products: Buffers of a loop that collect results of products, turn by turn.
-      reads: Buffers that it reads.
-    """
-
-    makes: list[int] = dataclasses.field(default_factory=list)
-    ends: list[int] = dataclasses.field(default_factory=list)
-    passing: list[Buffer] = dataclasses.field(default_factory=list)
-    inner: Sequence[Activity] = ()
-    times: int = 1
-    is_product: bool = False
-    is_gradient: bool = False
-    is_by_element: bool = False
-    products: list[int] = dataclasses.field(default_factory=list)
-    reads: list[int] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
-class Activity:
-    """Buffers of a program, and the steps that make and end them; what is given has its own.
-
-    Args:
-      buffers: All that have memory.
-      steps: What is done, in order.
-      exchanges: What devices send each other.
-      residuals: What loops keep for the backward pass.
-      given: Buffers whose memory is counted outside.
-      copies: Parameters in the narrower type that is computed in, by the number of the parameter.
-    """
-
-    buffers: list[Buffer] = dataclasses.field(default_factory=list)
-    steps: list[Step] = dataclasses.field(default_factory=list)
-    exchanges: list[Exchange] = dataclasses.field(default_factory=list)
-    residuals: list[Buffer] = dataclasses.field(default_factory=list)
-    given: set[int] = dataclasses.field(default_factory=set)
-    copies: dict[Any, Buffer] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
 class _Value:
     labels: Labels
     sources: frozenset[int]
@@ -138,6 +60,7 @@ def follow(
     labels: Sequence[Labels],
     is_parameter: Sequence[bool],
     manual: Manual | None = None,
+    compiler: Compiler | None = None,
 ) -> Activity:
     """Return the activity of a program.
 
@@ -146,7 +69,9 @@ def follow(
       labels: Logical axes of every argument.
       is_parameter: Whether an argument is a parameter, which is gathered where it is used.
       manual: What tells the logical axes of mesh axes; None where the program names no mesh.
+      compiler: What it is compiled by; None means one that does what the program says.
     """
+    compiler = compiler or Compiler()
     values = []
     for i, (var, own) in enumerate(zip(jaxpr.jaxpr.invars, labels, strict=True)):
         whole = Buffer(_bytes(var.aval), own) if is_parameter[i] else None
@@ -154,16 +79,26 @@ def follow(
     known: dict[Any, Labels] = {}
     for _ in range(3):  # what is read by element has the axes of what comes of it
         made = Activity()
-        outs = _Follower(made, 1, manual or Manual({}, {}), known).run(jaxpr.jaxpr, values)
-    _delay_gradients(made)
+        follower = _Follower(made, 1, manual or Manual({}, {}), known, compiler)
+        outs = follower.run(jaxpr.jaxpr, values)
+    if compiler.delays:
+        _delay_gradients(made)
     _close(made, outs)
     return made
 
 
 class _Follower:
-    def __init__(self, activity: Activity, times: int, manual: Manual, known: dict[Any, Labels]):
-        self._made, self._times, self._manual, self._known = activity, times, manual, known
-        self._read: set[Any] = set()
+    def __init__(
+        self,
+        activity: Activity,
+        times: int,
+        manual: Manual,
+        known: dict[Any, Labels],
+        compiler: Compiler,
+    ):
+        self._made, self._times, self._manual, self._known = (activity, times, manual, known)
+        self._compiler = compiler
+        self._read: dict[Any, bool] = {}
 
     def run(self, jaxpr: Any, given: Sequence[_Value]) -> list[_Value]:
         """Follow a program; return its results."""
@@ -234,7 +169,8 @@ class _Follower:
         parameter, number = given[0].parameter, given[0].number
         if parameter is not None:
             size = self._bytes(var.aval, labels)
-            if size < parameter.size and name == "convert_element_type" and number >= 0:
+            is_narrower = size < parameter.size and name == "convert_element_type"
+            if is_narrower and number >= 0 and self._times > 1:
                 self._made.copies[number] = Buffer(size * self._times, labels)
             parameter = Buffer(size, labels, parameter.name)
         is_copy = name == "convert_element_type" and bool(sources) and parameter is None
@@ -254,8 +190,7 @@ class _Follower:
 
     def _told(self, var: Any, labels: Labels) -> Labels:
         """Return the axes of a value with those that what reads it told before."""
-        known = self._known.get(var, labels)
-        return tuple(a or b for a, b in zip(labels, known, strict=True))
+        return together(labels, self._known.get(var))
 
     def _kept(self, var: Any, value: _Value, given: Sequence[_Value]) -> _Value:
         """Return a value that is fused, or has a buffer because a product reads it."""
@@ -273,8 +208,12 @@ class _Follower:
         name: str = "",
     ) -> _Value:
         step = Step(makes=[len(self._made.buffers)], reads=sorted(sources))
-        step.is_by_element = False
-        buffer = Buffer(self._bytes(var.aval, labels), labels, name)
+        size = self._bytes(var.aval, labels)
+        if equation is None and not self._read[var]:  # products of what they are given
+            size = self._narrowed(var.aval, size)
+        if self._compiler.compares and _is_placing(equation) and BATCH in labels:
+            size = 0
+        buffer = Buffer(size, labels, name)
         self._made.buffers.append(buffer)
         if equation is not None and equation.primitive.name in _PRODUCTS:
             step.is_product = True
@@ -328,7 +267,7 @@ class _Follower:
                 for v, x in zip(given[1:], equation.invars[1:], strict=True)
             ]
             self._share(equation.outvars, branch.jaxpr.outvars)
-            follower = _Follower(inner, self._times, self._manual, self._known)
+            follower = _Follower(inner, self._times, self._manual, self._known, self._compiler)
             outs = follower.run(branch.jaxpr, entering)
             self._share(branch.jaxpr.invars, equation.invars[1:])
             _close(inner, ())
@@ -340,7 +279,7 @@ class _Follower:
         for i, var in enumerate(equation.outvars):
             labels = every[0][i].labels
             for outs in every[1:]:
-                labels = tuple(a or b for a, b in zip(labels, outs[i].labels, strict=True))
+                labels = together(labels, outs[i].labels)
             labels = self._told(var, labels)
             step.makes.append(len(self._made.buffers))
             self._made.buffers.append(Buffer(self._bytes(var.aval, labels), labels, "(cond)"))
@@ -351,7 +290,7 @@ class _Follower:
 
     def _scan(self, equation: Any, given: list[_Value]) -> list[_Value]:
         params = equation.params
-        consts, carries, length = params["num_consts"], params["num_carry"], params["length"]
+        consts, carries, length = (params["num_consts"], params["num_carry"], params["length"])
         stacked = given[consts + carries :]
         leading = next((v.labels[0] for v in stacked if v.labels and v.labels[0]), None)
         inner, outs = self._body(equation, given)
@@ -367,14 +306,13 @@ class _Follower:
                 results.append(_Value(out.labels, given[consts + i].sources))
                 continue
             labels = self._told(var, out.labels if i < carries else (leading, *out.labels))
-            buffer = Buffer(self._bytes(var.aval, labels), labels, out.name)
-            index = len(self._made.buffers)
+            size = self._bytes(var.aval, labels)
+            size = size if out.parameter is None else self._narrowed(var.aval, size)
+            buffer, index = Buffer(size, labels, out.name), len(self._made.buffers)
             self._made.buffers.append(buffer)
             step.makes.append(index)
             if i >= carries and BATCH in labels:
                 self._made.residuals.append(buffer)
-                if out.sources & results_of_products(inner):
-                    step.products.append(index)
             results.append(_Value(labels, frozenset({index}), out.name))
         self._made.steps.append(step)
         return results
@@ -382,7 +320,7 @@ class _Follower:
     def _body(self, equation: Any, given: list[_Value]) -> tuple[Activity, list[_Value]]:
         """Follow the body of a loop; a carry may have axes only after the first turn."""
         params = equation.params
-        consts, carries, length = params["num_consts"], params["num_carry"], params["length"]
+        consts, carries, length = (params["num_consts"], params["num_carry"], params["length"])
         body = params["jaxpr"].jaxpr
         inner_given = []
         for i, value in enumerate(given):
@@ -399,13 +337,14 @@ class _Follower:
                 _enter(inner, v, self._bytes(var.aval, v.labels))
                 for v, var in zip(inner_given, body.invars, strict=True)
             ]
-            follower = _Follower(inner, self._times * length, self._manual, self._known)
+            times = self._times * length
+            follower = _Follower(inner, times, self._manual, self._known, self._compiler)
             self._share(equation.outvars, body.outvars)
             outs = follower.run(body, entering)
             self._share(body.invars, equation.invars)
             for i in range(carries):
                 old = inner_given[consts + i]
-                merged = tuple(a or b for a, b in zip(old.labels, outs[i].labels, strict=True))
+                merged = together(old.labels, outs[i].labels)
                 inner_given[consts + i] = dataclasses.replace(old, labels=merged)
         return inner, outs
 
@@ -413,14 +352,10 @@ class _Follower:
         """Return the bytes of a value over all devices, of which a trace may see those of one."""
         return _bytes(aval) * self._manual.places(labels)
 
-
-def results_of_products(activity: Activity) -> set[int]:
-    """Return the buffers that hold results of products.
-
-    Args:
-      activity: Of a program.
-    """
-    return {i for step in activity.steps if step.is_product for i in step.makes}
+    def _narrowed(self, aval: Any, size: int) -> int:
+        """Return the bytes of a value that products read."""
+        per_element = _bytes(aval) // max(num_elements(aval), 1)
+        return size * 2 // per_element if self._compiler.narrows and per_element > 2 else size
 
 
 def _enter(inner: Activity, value: _Value, size: int) -> _Value:
@@ -483,15 +418,25 @@ def _needed(jaxpr: Any) -> list[Any]:
     return kept[::-1]
 
 
-def _read_by_products(jaxpr: Any) -> set[Any]:
-    """Return the variables that products read, also by another shape or type."""
-    found: set[Any] = set()
+def _read_by_products(jaxpr: Any) -> dict[Any, bool]:
+    """Return the variables that products read, and whether in more than the default precision."""
+    found: dict[Any, bool] = {}
     for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        operands = [v for v in equation.invars if not isinstance(v, jex_core.Literal)]
-        if name in _PRODUCTS:
-            found.update(operands[:2])
+        if equation.primitive.name not in _PRODUCTS:
+            continue
+        asked = jax.tree.leaves(equation.params.get("precision"))
+        is_exact = any(one not in (None, jax.lax.Precision.DEFAULT) for one in asked)
+        for var in equation.invars[:2]:
+            if not isinstance(var, jex_core.Literal):
+                found[var] = found.get(var, False) or is_exact
     return found
+
+
+def _is_placing(equation: Any) -> bool:
+    """Return whether an equation puts single elements into place."""
+    if equation is None or not equation.primitive.name.startswith("scatter"):
+        return False
+    return not equation.params["dimension_numbers"].update_window_dims
 
 
 def _jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:

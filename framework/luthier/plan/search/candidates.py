@@ -24,7 +24,7 @@ _KEPT = (
     ("attention_context",),
 )
 """Residuals that are kept together, fewer and fewer: what attention gives saves most traffic."""
-_CHUNKING = "task.chunking"
+_CHUNKING, _PARTS = "task.chunking", (2, 4)
 _MESH, _ACCUMULATION = "parallelism.mesh", "training.accumulation"
 _STACKS = (layers.Scanned, layers.Unrolled, layers.Pipelined)
 
@@ -115,7 +115,7 @@ def remats(graph: Any, names: Sequence[str] = ()) -> list[Remat]:
 
 
 def in_chunks(graph: Any, program: Any, policies: Sequence[Remat]) -> list[Remat]:
-    """Return policies that also compute the logits of a quarter of a row at a time, where they can.
+    """Return policies that also compute the logits of half or a quarter of a row at a time.
 
     Args:
       graph: The experiment graph.
@@ -126,10 +126,13 @@ def in_chunks(graph: Any, program: Any, policies: Sequence[Remat]) -> list[Remat
     if not isinstance(getattr(task, "chunking", None), losses.Whole):
         return []
     length = max(e.shape[1] for e in program.batch.values() if len(e.shape) > 1)
-    if length % 4:
-        return []
-    override = f"{_CHUNKING}=luthier.losses.Chunked(length={length // 4})"
-    return [Remat(f"{p.name} Chunked".strip(), (*p.overrides, override)) for p in policies]
+    found = []
+    for parts in (number for number in _PARTS if length % number == 0):
+        override = f"{_CHUNKING}=luthier.losses.Chunked(length={length // parts})"
+        for policy in policies:
+            name = f"{policy.name} Chunked({length // parts})".strip()
+            found.append(Remat(name, (*policy.overrides, override)))
+    return found
 
 
 def _is_stack(value: Any) -> bool:

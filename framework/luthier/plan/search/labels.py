@@ -161,18 +161,18 @@ def spread_back(
         name, out = equation.primitive.name, equation.outvars[0]
         if name in _NOT_BY_ELEMENT or out not in labels:
             continue
-        told = _together(labels[out], known.get(out))
+        told = together(labels[out], known.get(out))
         for var in equation.invars:
             if isinstance(var, jex_core.Literal) or var not in labels:
                 continue
             back = _back(equation, var.aval.shape, told)
-            if back is not None and _together(labels[var], back) != labels[var]:
-                known[var] = _together(back, known.get(var))
+            if back is not None and together(labels[var], back) != labels[var]:
+                known[var] = together(back, known.get(var))
 
 
 def _back(equation: Any, shape: Sequence[int], told: Labels) -> Labels | None:
     """Return the axes of an operand by those of the result; nothing where they are not alike."""
-    name, params, after = equation.primitive.name, equation.params, equation.outvars[0].aval.shape
+    name, params, after = (equation.primitive.name, equation.params, equation.outvars[0].aval.shape)
     if name == "reshape":
         return reshaped(after, shape, told)
     if name == "transpose":
@@ -189,8 +189,15 @@ def _back(equation: Any, shape: Sequence[int], told: Labels) -> Labels | None:
     return told if tuple(shape) == tuple(after) else None
 
 
-def _together(labels: Labels, others: Labels | None) -> Labels:
-    return tuple(a or b for a, b in zip(labels, others or labels, strict=True))
+def together(labels: Labels, others: Labels | None) -> Labels:
+    """Return the logical axes of a value that is known in two ways; a batch stays one.
+
+    Args:
+      labels: Its axes.
+      others: Its axes as something else tells them; None where nothing does.
+    """
+    pairs = zip(labels, others or labels, strict=True)
+    return tuple(BATCH if BATCH in pair else pair[0] or pair[1] for pair in pairs)
 
 
 def _merged(shape: Sequence[int], operands: Sequence[Any], given: Sequence[Labels]) -> Labels:
@@ -199,8 +206,7 @@ def _merged(shape: Sequence[int], operands: Sequence[Any], given: Sequence[Label
     for operand, labels in zip(operands, given, strict=True):
         if len(operand.aval.shape) != len(shape):
             continue
-        for i, label in enumerate(labels):
-            found[i] = found[i] or label
+        found = list(together(tuple(found), labels))
     return tuple(found)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from luthier.parallel.rules import axis_product
 from luthier.plan.report.roofline import Roofline, roofline
-from luthier.plan.search.activity import Activity, Buffer
+from luthier.plan.search.buffers import Activity, Buffer
+from luthier.plan.search.compilers import COMPILERS, Compiler
 from luthier.plan.search.labels import BATCH, LAYERS, STAGE
 from luthier.plan.targets import Chip
 
@@ -78,34 +79,6 @@ def layout_of(program: Any) -> Layout:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Compiler:
-    """How a compiler of one kind of devices uses memory; calibrated against its own counts.
-
-    Args:
-      temporaries: Factor of what lives within a step: fragments, and small buffers.
-      slack: How many steps a buffer outlives its last reader, because others run beside it.
-      ahead: Whether parameters for the next product are gathered while one runs.
-      keeps_copies: Whether parameters in the narrower type that is computed in are kept from
-        before the first layer on, laid out as the parameters.
-      copies_products: Whether what a loop collects of its products is there twice while it runs:
-        where a product is fused with the gathering of its parameter, it is not put in place.
-    """
-
-    temporaries: float
-    slack: int
-    ahead: bool
-    keeps_copies: bool
-    copies_products: bool
-
-
-COMPILERS: Mapping[str, Compiler] = {
-    "tpu": Compiler(1.0, 0, True, True, True),
-    "gpu": Compiler(1.0, 4, True, False, False),
-    "cpu": Compiler(1.0, 0, False, False, False),
-}
-
-
 def temporary_bytes(activity: Activity, layout: Layout, platform: str) -> int:
     """Return the bytes on one device of what lives within a step.
 
@@ -121,7 +94,7 @@ def temporary_bytes(activity: Activity, layout: Layout, platform: str) -> int:
         most += gradients
     if compiler.keeps_copies:
         most += sum(layout.bytes_of(b) for b in activity.copies.values())
-    return int(compiler.temporaries * max(most, gradients))
+    return int(max(most, gradients))
 
 
 def peak(activity: Activity, layout: Layout, compiler: Compiler | None = None) -> float:
@@ -133,7 +106,7 @@ def peak(activity: Activity, layout: Layout, compiler: Compiler | None = None) -
       compiler: Of which kind of devices; None means one that frees at once and does one thing
         after the other.
     """
-    compiler = compiler or COMPILERS["cpu"]
+    compiler = compiler or Compiler()
     sizes = [layout.bytes_of(buffer) for buffer in activity.buffers]
     passing = [sum(layout.bytes_of(b, is_gathered=True) for b in s.passing) for s in activity.steps]
     alive = most = 0.0
@@ -143,8 +116,6 @@ def peak(activity: Activity, layout: Layout, compiler: Compiler | None = None) -
         alive += made
         whole = passing[i] + (sum(passing[i + 1 : i + 2]) if compiler.ahead else 0.0)
         within = max((peak(inner, layout, compiler) for inner in step.inner), default=0.0)
-        if compiler.copies_products:
-            within += sum(sizes[k] for k in step.products)
         dying = {sizes[k] for k in step.ends} if step.is_by_element else ()
         most = max(most, alive + whole + within - (made if made in dying else 0.0))
         waiting.append(ended)

@@ -16,8 +16,8 @@ from luthier.plan.search.tracing import Traced, trace
 from luthier.plan.targets import Chip
 
 MARGINS: Mapping[str, float] = {"tpu": 0.9, "gpu": 0.9, "cpu": 0.9}
-"""Share of a device's memory that an estimate may take, by kind of device: the model is within a
-tenth of the compiler's count on GPUs and CPUs, and above it on TPUs."""
+"""Share of a device's memory that an estimate may take, by kind of device: the model is about
+within a tenth of the compiler's count."""
 
 HOPELESS = 1.25
 """Times a device's memory from which on an estimate is believed without a compiler."""
@@ -68,7 +68,7 @@ def estimates(
       own: The gradient of the experiment as it is, if it is traced already.
       policies: Remat policies to choose from; None means all that there are.
     """
-    own, found = own or trace(program), []
+    own, found = own or trace(program, chip.platform), []
     precision = program.experiment.precision.matmul.value
     now = layout_of(program)
     if policies is None:
@@ -78,7 +78,7 @@ def estimates(
     else:
         every = list(policies)
     policies = [policy for policy in every if layouts.can_change(graph, policy)]
-    traces = {policy: _trace(graph, policy, make, own) for policy in policies}
+    traces = {policy: _trace(graph, policy, make, own, chip.platform) for policy in policies}
     for candidate in layouts.candidates(graph, program, num_devices, policies):
         traced = traces[candidate.remat]
         layout = dataclasses.replace(
@@ -187,10 +187,13 @@ def enough_devices(
     return None
 
 
-def _trace(graph: Any, policy: Remat, make: Callable[[Any], Any], own: Traced) -> Traced:
+def _trace(
+    graph: Any, policy: Remat, make: Callable[[Any], Any], own: Traced, platform: str
+) -> Traced:
     if not policy.overrides:
         return own
-    return trace(make(layouts.changed(graph, Candidate({}, policy, 1, policy.overrides))))
+    changed = layouts.changed(graph, Candidate({}, policy, 1, policy.overrides))
+    return trace(make(changed), platform)
 
 
 def state_bytes(program: Any, layout: Layout) -> int:
@@ -223,10 +226,7 @@ def batch_bytes(program: Any, layout: Layout) -> int:
 
 
 def proposals(
-    found: Sequence[Estimate],
-    room: float | None,
-    count: int = 3,
-    than: Estimate | None = None,
+    found: Sequence[Estimate], room: float | None, count: int = 3, than: Estimate | None = None
 ) -> list[dict[str, Any]]:
     """Return the best layouts that fit and change something, as rows of a report.
 
@@ -257,8 +257,9 @@ def _by_turns(found: Sequence[Estimate], than: Estimate) -> list[Estimate]:
     # The model is within a tenth: what is slower by less may be faster.
     near = [e for e in front if e.step_seconds <= 1.05 * than.step_seconds]
     better = [e for e in near if e.needed_bytes <= than.needed_bytes]
+    best = [e for e in better if e.step_seconds <= than.step_seconds]
     ordered: list[Estimate] = []
-    for group in (better, near, front):
+    for group in (best, better, near, front):
         left = [e for e in group if e not in ordered]
         while left:
             ordered.append(left.pop(0 if len(left) % 2 else -1))

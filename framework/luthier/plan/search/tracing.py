@@ -11,7 +11,9 @@ import jax
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.plan.report.products import flops_by_dtype
-from luthier.plan.search.activity import Activity, follow
+from luthier.plan.search.activity import follow
+from luthier.plan.search.buffers import Activity
+from luthier.plan.search.compilers import COMPILERS
 from luthier.plan.search.labels import Manual
 
 _ACCUMULATION = "training.accumulation"
@@ -32,7 +34,7 @@ class Traced:
     names: tuple[str, ...] = ()
 
 
-def trace(program: programs.Program) -> Traced:
+def trace(program: programs.Program, platform: str = "cpu") -> Traced:
     """Return what the gradient of an experiment keeps and computes.
 
     It is traced on the mesh of the program, whose constraints tell logical axes, and without
@@ -40,6 +42,7 @@ def trace(program: programs.Program) -> Traced:
 
     Args:
       program: The experiment's program on any devices.
+      platform: What it is compiled for: `tpu`, `gpu` or `cpu`.
     """
     graph = graphs.apply(program.graph, [f"{_ACCUMULATION}=1"])
     single = program.of(graph)
@@ -59,7 +62,8 @@ def trace(program: programs.Program) -> Traced:
         axes = tuple(task_axes[name])
         labels.append((*axes, *(None,) * (len(batch[name].shape) - len(axes))))
         is_parameter.append(False)
-    activity = follow(jaxpr, labels, is_parameter, Manual(rules.activations, program.sizes))
+    manual = Manual(rules.activations, program.sizes)
+    activity = follow(jaxpr, labels, is_parameter, manual, COMPILERS[platform])
     return Traced(activity, flops_by_dtype(jaxpr), tuple(sorted(set(_names(jaxpr)))))
 
 

@@ -102,5 +102,5 @@ def _read(found: Object) -> Writer | None:
         return None
     try:
         return Writer(**json.loads(found.data))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None

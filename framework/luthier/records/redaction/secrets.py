@@ -23,10 +23,12 @@ _NAME = re.compile(
     r"(^|_)(API_?KEY|KEY|ACCESS_KEY(_ID)?|SECRET|TOKEN|PASS|PASSWD|PASSWORD|CREDENTIALS?|AUTH)S?$",
     re.IGNORECASE,
 )
-_PASSWORD_IN_URL = re.compile(r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#@'\"<>]+@")
+_PASSWORD_IN_URL = re.compile(
+    r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]*://)(?!\*\*\*@)[^\s/?#@'\"<>]+@"
+)
 _SECRET_IN_QUERY = re.compile(
     r"(?P<name>[?&;](?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|token|"
-    r"access_token|api_?key|key|password|secret)=)[^&;#\s'\"<>]+",
+    r"access_token|api_?key|key|password|secret)=)(?!\*\*\*)[^&;#\s'\"<>]+",
     re.IGNORECASE,
 )
 

@@ -23,6 +23,7 @@ from typing import Any
 from luthier import graph as graphs
 from luthier.errors import Problem, RunError, UnknownReference
 from luthier.graph import nearest
+from luthier.records import redaction
 from luthier.records.files import (
     read_json,
     run_error,
@@ -75,14 +76,14 @@ class StudyDirectory:
         """Write the study down; `study.json` last, because it says that the others are there.
 
         Args:
-          graph: The study's graph.
+          graph: The study's graph, as `without_secrets` returns it.
           shelves: Modules whose fiddlers may be named without their module.
           packages: The user's modules that values may name.
         """
         modules = {"shelves": list(shelves), "packages": list(packages)}
         write_json(self.path / "modules.json", modules)
         text = json.dumps(graphs.history_record(graph), default=str)
-        write_atomically(self.path / "study.history.json", text)
+        write_atomically(self.path / "study.history.json", redaction.redact(text))
         write_atomically(self.path / "study.json", graphs.to_json(graph))
 
     def read_modules(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -113,7 +114,8 @@ class StudyDirectory:
         try:
             path.mkdir(exist_ok=True)
             # Not synced: the journal knows the words, and a history can be done without.
-            (path / "config.history.json").write_text(history, encoding="utf-8")
+            told = redaction.redact(history)
+            (path / "config.history.json").write_text(told, encoding="utf-8")
             (path / "assignment.json").write_text(assignment + "\n", encoding="utf-8")
         except OSError as error:
             raise run_error("write", path, error) from error
@@ -130,6 +132,24 @@ class StudyDirectory:
             return None
         _, packages = self.read_modules()
         return _read(path / "config.json", path / "config.history.json", packages)
+
+
+def without_secrets(graph: Any) -> Any:
+    """Return a study as it is recorded: its storage without the password that a URL may hold.
+
+    Args:
+      graph: The study's graph.
+
+    Raises:
+      RecordError: Something else of it holds a secret.
+    """
+    storage = graphs.get(graph, "storage")
+    recorded = graph
+    if isinstance(storage, str) and redaction.redact(storage) != storage:
+        recorded = graphs.copy_graph(graph)
+        recorded.storage = redaction.redact(storage)
+    redaction.require_none(graphs.to_dict(recorded), "the record of the study")
+    return recorded
 
 
 def _read(path: pathlib.Path, history: pathlib.Path, packages: Sequence[str]) -> Any:

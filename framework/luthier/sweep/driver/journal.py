@@ -16,6 +16,7 @@ from typing import Any
 
 from luthier.errors import Problem, RunError
 from luthier.records.files import run_error, sync_directory
+from luthier.records.redaction import redact
 
 NAME = "journal.jsonl"
 
@@ -67,7 +68,7 @@ class Journal:
           The line.
         """
         line = {"kind": kind, "at": round(time.time(), 3), **fields}
-        self._waiting.append(encode_line(line))
+        self._waiting.append(redact(encode_line(line).decode()).encode())
         return line
 
     def commit(self) -> None:
@@ -132,7 +133,7 @@ def read_journal(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
                 return
             try:
                 yield json.loads(line, object_hook=_number)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 what = f"{os.fspath(path)} is damaged in line {number}: {error}"
                 raise RunError(Problem(what)) from error
 

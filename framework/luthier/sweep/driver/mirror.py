@@ -10,20 +10,26 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from luthier.errors import RunError
+from luthier.errors import BadInput, Problem, RunError
 from luthier.records.lock import Lock
+from luthier.records.redaction import redact
 from luthier.sweep.driver.journal import read_journal
 
+VARIABLE = "LUTHIER_STORAGE"
+"""The variable of the environment with the URL of a storage that must not be recorded."""
 FACTS = "facts.json"
 _STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "infeasible": "PRUNED", "failed": "FAIL"}
 _POLL_SECONDS = 1.0
+_HIDDEN = re.compile(r"\*\*\*|\[[A-Z][A-Z_]+\]")  # what `redact` leaves
 
 
 def describe(study: Any) -> dict[str, Any]:
@@ -38,7 +44,7 @@ def describe(study: Any) -> dict[str, Any]:
 
     return {
         "name": study.name,
-        "storage": study.storage,
+        "storage": None if study.storage is None else redact(study.storage),
         "trials": study.budget.trials,
         "directions": [objective.direction for objective in study.objectives],
         "metrics": [objective.name for objective in study.objectives],
@@ -49,15 +55,35 @@ def describe(study: Any) -> dict[str, Any]:
     }
 
 
-def begin(directory: pathlib.Path) -> subprocess.Popen[bytes]:
+def storage_of(study: Any) -> str | None:
+    """Return where Optuna's copy is kept; a password that was not recorded is asked for.
+
+    Args:
+      study: The study.
+
+    Raises:
+      BadInput: The password is nowhere.
+    """
+    if study.storage is None or not _HIDDEN.search(study.storage):
+        return study.storage
+    if found := os.environ.get(VARIABLE):
+        return found
+    what = f"was recorded without its password ({study.storage})"
+    remedy = f"give it again, as storage=URL or by the environment ({VARIABLE}=URL)"
+    raise BadInput(Problem(what, "storage", remedy=f"{remedy}, or no copy: storage=None"))
+
+
+def begin(directory: pathlib.Path, storage: str) -> subprocess.Popen[bytes]:
     """Start the process that mirrors a study while it is driven.
 
     Args:
       directory: The study's folder.
+      storage: Where the copy is kept; told by the environment, because it may hold a password.
     """
     command = [sys.executable, "-m", "luthier.sweep.driver.mirror", str(directory)]
     with open(directory / "optuna.log", "ab") as log:
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        told = {**os.environ, VARIABLE: storage}
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=told)
 
 
 def mirror(directory: pathlib.Path) -> int:
@@ -72,7 +98,7 @@ def mirror(directory: pathlib.Path) -> int:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
         study_name=said["name"],
-        storage=_open_storage(directory, said["storage"]),
+        storage=_open_storage(directory, os.environ.get(VARIABLE) or said["storage"]),
         directions=["minimize" if d == "lower" else "maximize" for d in said["directions"]],
         load_if_exists=True,
     )
@@ -183,7 +209,11 @@ def main(arguments: Sequence[str]) -> None:
             now = os.stat(directory / "journal.jsonl").st_size
             if now != size:
                 start = time.monotonic()
-                mirror(directory)
+                try:
+                    mirror(directory)
+                except Exception:
+                    print(redact(traceback.format_exc()), file=sys.stderr)
+                    raise SystemExit(1) from None
                 size = now
                 # Each look reads everything anew, so that it is worth less and less often.
                 pause = max(_POLL_SECONDS, 20 * (time.monotonic() - start))

@@ -18,7 +18,7 @@ from luthier.sweep import study as studies
 from luthier.sweep.checks import check_study
 from luthier.sweep.driver import mirror, snapshot
 from luthier.sweep.driver.admission import Admission
-from luthier.sweep.driver.directory import StudyDirectory, find_study
+from luthier.sweep.driver.directory import StudyDirectory, find_study, without_secrets
 from luthier.sweep.driver.journal import Journal, read_journal
 from luthier.sweep.driver.ledger import Ledger
 from luthier.sweep.driver.loop import Driver, Parts, View, reduced
@@ -159,14 +159,15 @@ def _drive(given: _Given, view: View | None, engine: Engine | None) -> Outcome:
     if engine is None:
         remedy = "set engine=luthier.sweep.Local()"
         raise BadInput(Problem("is not set, so nothing runs the trials", "engine", remedy=remedy))
+    recorded, storage = without_secrets(given.graph), mirror.storage_of(study)
     directory.create()
     with Lock(directory.path / "lock", patience_seconds=2.0):
         if given.is_new and directory.exists:
             raise BadInput(Problem(f"another process has just begun {directory.path}"))
         snapshot.take(directory.path, given.editing.packages)
-        if given.is_new or not graphs.equal(directory.read_study(), given.graph):
+        if given.is_new or not graphs.equal(directory.read_study(), recorded):
             editing = given.editing
-            directory.write_study(given.graph, editing.shelves, editing.packages)
+            directory.write_study(recorded, editing.shelves, editing.packages)
         journal = Journal(directory.journal_path)
         with contextlib.closing(journal):
             ledger, suggester, waiting, pruning = _read_back(study, directory)
@@ -181,10 +182,10 @@ def _drive(given: _Given, view: View | None, engine: Engine | None) -> Outcome:
             if journal.mended:
                 journal.add("noted", notice=f"{journal.mended} torn bytes were cut off the journal")
             driver.tell_edits()
-            with _stopping(driver), _mirrored(study, directory, ledger):
+            with _stopping(driver), _mirrored(study, storage, directory, ledger):
                 is_over = driver.run()
             is_late = driver.is_late and not driver.stop_asked and not is_over
-        notices = _publish(directory, given.graph)
+        notices = _publish(directory, recorded)
     return Outcome(directory.path, is_over, ledger, is_late, notices)
 
 
@@ -248,13 +249,15 @@ def make_pruning(study: studies.Study) -> Pruning | None:
 
 
 @contextlib.contextmanager
-def _mirrored(study: studies.Study, directory: StudyDirectory, ledger: Ledger) -> Iterator[None]:
+def _mirrored(
+    study: studies.Study, storage: str | None, directory: StudyDirectory, ledger: Ledger
+) -> Iterator[None]:
     """Keep Optuna's copy up to date in a process of its own; wait for its last look at the end."""
     write_json(directory.path / mirror.FACTS, mirror.describe(study))
-    if study.storage is None:
+    if storage is None:
         yield
         return
-    process = mirror.begin(directory.path)
+    process = mirror.begin(directory.path, storage)
     try:
         yield
     finally:

@@ -115,7 +115,8 @@ def _compile(
     }
     active = jax.ShapeDtypeStruct((num_lanes,), jnp.bool_, sharding=whole)
     step = jax.jit(over, donate_argnums=1, out_shardings=(stacked, whole))
-    compiled = step.lower(values, abstract, (entries,) * num_lanes, active).compile()
+    lowered = step.lower(values, abstract, (entries,) * num_lanes, active)
+    compiled = lowered.compile(program.compiler_options)
     return PackedProgram(
         program=program,
         lanes=lanes,

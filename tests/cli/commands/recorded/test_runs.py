@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -85,6 +86,64 @@ def test_numbers(value, text):
 
 def test_durations():
     assert runs._duration(3661.5) == "1:01:01"
+
+
+def _launched(run, id):
+    from luthier.launch import Job, Slurm
+    from luthier.launch.gang import records as launches
+
+    job = Job("slurm", id, "tiny", str(run))
+    launches.make_launch(launches.new_folder(run), Slurm(), "luthier train", (), [job])
+
+
+def test_a_launched_run_tells_how_it_stands_in_the_queue(importable_project, monkeypatch, capsys):
+    from luthier.launch import Slurm, Standing
+
+    def never(engine, jobs):
+        raise AssertionError("nothing was launched")
+
+    monkeypatch.setattr(Slurm, "standings", never)
+    _record([], "aa11")
+    waits = _record(["seed=1"], "bb22").path
+    for changed in (["--directory", "kept"], ["aa11", "--directory", "kept"]):
+        assert main.main(["runs", *changed]) == 0
+        assert "queue" not in capsys.readouterr().out
+    asked = []
+
+    def told(engine, jobs):
+        asked.append([job.id for job in jobs])
+        return [Standing("waiting", "PENDING (Priority)", ("n1", "n2"))] * len(jobs)
+
+    monkeypatch.setattr(Slurm, "standings", told)
+    _launched(waits, "12")
+    _launched(waits, "13")  # the newest counts
+    over = _record(["seed=2"], "cc33")
+    over.write_status(dataclasses.replace(over.read_status(), status="finished"))
+    _launched(over.path, "11")  # finished: no queue is asked for it
+    assert main.main(["runs", "--directory", "kept"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split()[2:5] == ["status", "queue", "step"]
+    place = head.index("queue")
+    assert sorted((row.split()[0], row[place : place + 8].strip()) for row in rows) == [
+        ("aa11", ""),
+        ("bb22", "waiting"),
+        ("cc33", "finished"),
+    ]
+    assert asked == [["13"]]
+    assert main.main(["runs", "bb22", "--directory", "kept"]) == 0
+    assert [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[3:5]] == [
+        ["queue", "waiting on n1, n2: job 13 of slurm"],
+        ["PENDING", "(Priority)"],
+    ]
+    assert main.main(["runs", "bb22", "--json", "--directory", "kept"]) == 0
+    assert json.loads(capsys.readouterr().out)["queue"] == {
+        "engine": "slurm",
+        "job": "13",
+        "state": "waiting",
+        "detail": "PENDING (Priority)",
+        "hosts": ["n1", "n2"],
+        "restarts": 0,
+    }
 
 
 def _record(overrides, id):

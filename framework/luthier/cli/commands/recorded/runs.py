@@ -9,7 +9,7 @@ import argparse
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.cli import project
@@ -18,6 +18,8 @@ from luthier.cli.tables import table
 from luthier.errors import EXIT_DONE, Problem
 
 DIRECTORY = "runs"
+QUEUE_SECONDS = 3.0
+"""How long queues may take to say how runs stand there."""
 
 
 def add_directory(parser: argparse.ArgumentParser) -> None:
@@ -66,10 +68,11 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if arguments.goodput:
         return _goodput(directory, arguments.json)
     summary = records.summarize(directory)
+    queued = _queued([summary]).get(directory.path)
     if arguments.json:
-        print(json.dumps(_as_json(summary), indent=1))
+        print(json.dumps(_as_json(summary, queued), indent=1))
         return EXIT_DONE
-    print("\n".join(_describe(summary)))
+    print("\n".join(_describe(summary, queued)))
     return EXIT_DONE
 
 
@@ -129,15 +132,44 @@ def _diff(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def _queued(summaries: Sequence[Any]) -> dict[Any, tuple[Any, Any]]:
+    """Return the newest job of each run that was launched, with how it stands, by the run's folder.
+
+    No engine is asked for a run whose own record says that it is finished.
+    """
+    from luthier.launch.gang import records as launches
+
+    newest = {}
+    for summary in summaries:
+        found = launches.launches(summary.directory.path)
+        if found and found[-1].jobs:
+            newest[summary.directory.path] = (found[-1], summary.status.status == "finished")
+    if not newest:
+        return {}
+    from luthier.launch import Standing, standings
+
+    queued = {
+        path: (launch.jobs[0], Standing("finished"))
+        for path, (launch, is_finished) in newest.items()
+        if is_finished
+    }
+    asked = [launch for launch, is_finished in newest.values() if not is_finished]
+    for launch, job, standing in standings.standings(asked, QUEUE_SECONDS):
+        queued[launch.of] = (job, standing)
+    return queued
+
+
 def _list(summaries: list[Any], arguments: argparse.Namespace) -> int:
+    queued = _queued(summaries)
     if arguments.json:
-        print(json.dumps([_as_json(summary) for summary in summaries], indent=1))
+        told = [_as_json(summary, queued.get(summary.directory.path)) for summary in summaries]
+        print(json.dumps(told, indent=1))
         return EXIT_DONE
     if not summaries:
         print(f"no runs in {arguments.directory}/")
         return EXIT_DONE
     rows = [
-        (
+        [
             summary.directory.id,
             summary.directory.name,
             summary.status.status,
@@ -147,21 +179,34 @@ def _list(summaries: list[Any], arguments: argparse.Namespace) -> int:
             _moment(summary.status.updated),
             _size(summary.directory.size()),
             _evaluations(summary.status.evaluations),
-        )
+        ]
         for summary in summaries
     ]
     heads = ["id", "name", "status", "step", "loss", "time", "last written", "size", "evaluations"]
+    if queued:
+        heads.insert(3, "queue")
+        for row, summary in zip(rows, summaries, strict=True):
+            _, standing = queued.get(summary.directory.path, (None, None))
+            row.insert(3, "" if standing is None else standing.state)
     print("\n".join(table(heads, rows)))
     return EXIT_DONE
 
 
-def _describe(summary: Any) -> list[str]:
+def _queue_lines(job: Any, standing: Any) -> list[tuple[str, str]]:
+    """Say how the job of a run stands."""
+    hosts = f" on {', '.join(standing.hosts)}" if standing.hosts else ""
+    lines = [("queue", f"{standing.state}{hosts}: job {job.id} of {job.engine}")]
+    return [*lines, ("", standing.detail)] if standing.detail else lines
+
+
+def _describe(summary: Any, queued: tuple[Any, Any] | None) -> list[str]:
     status, directory = summary.status, summary.directory
     rows = [
         ("run", f"{directory.name}/{directory.id}"),
         ("folder", str(directory.path)),
         ("status", status.status),
         *(("", line) for line in status.message.splitlines()),
+        *(_queue_lines(*queued) if queued else ()),
         ("step", _steps(status)),
         ("saved", "never" if status.saved_step is None else f"step {status.saved_step}"),
         ("tokens", f"{status.tokens:,}"),
@@ -182,13 +227,18 @@ def _describe(summary: Any) -> list[str]:
     return [f"{name:<{width}}  {text}".rstrip() for name, text in rows]
 
 
-def _as_json(summary: Any) -> dict[str, Any]:
+def _as_json(summary: Any, queued: tuple[Any, Any] | None) -> dict[str, Any]:
+    queue = None
+    if queued is not None:
+        job, standing = queued
+        queue = {"engine": job.engine, "job": job.id, **dataclasses.asdict(standing)}
     return {
         "id": summary.directory.id,
         "name": summary.directory.name,
         "path": str(summary.directory.path),
         "problem": summary.problem,
         "size_bytes": summary.directory.size(),
+        "queue": queue,
         **dataclasses.asdict(summary.status),
     }
 

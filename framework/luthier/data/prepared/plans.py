@@ -1,0 +1,219 @@
+"""Plans of packing, kept beside the shards that they are of: made once, then memory-mapped.
+
+A plan is a folder with an array a file and `plan.json`: what the plan is of, sizes, a few elements
+of every array, and a digest of all this. It is read without a pass over its arrays, and one that is
+torn or damaged is made anew. Plans may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from luthier.data.packing import Packing, Plan
+from luthier.data.prepared.shards import write_json
+from luthier.data.rows import PackedRows
+
+FORMAT = 1
+FOLDER, HEADER = "plans", "plan.json"
+_ALWAYS = {"row_starts": "<i8", "starts": "<i8", "lengths": "<i4", "ids": "<i4"}
+_ARRAYS = {**_ALWAYS, "opens": "|b1"}
+_SAMPLES = 64
+_ABANDONED = 24 * 60 * 60  # seconds after which nobody writes a partial plan any more
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a start has to know of a plan.
+
+    Args:
+      documents: All documents.
+      targets: The targets of all chunks.
+      largest_id: The largest number of a chunk.
+      corpus: What `digest` was asked for.
+      digest_of_rows: And what it answered.
+    """
+
+    documents: int
+    targets: int
+    largest_id: int
+    corpus: str
+    digest_of_rows: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KeptPlan(Plan):
+    """A plan that knows its sizes and its digest without a look at its arrays.
+
+    Args:
+      facts: The sizes and the digest.
+      folder: Where it is kept; empty where no folder could be written.
+    """
+
+    facts: Facts = dataclasses.field(kw_only=True)
+    folder: str = dataclasses.field(default="", kw_only=True)
+
+    @property
+    def num_targets(self) -> int:
+        """The targets of all chunks."""
+        return self.facts.targets
+
+    @property
+    def largest_id(self) -> int:
+        """The largest number of a chunk."""
+        return self.facts.largest_id
+
+    def digest(self, corpus: str) -> str:
+        """Return a fingerprint of the plan and of what it is of; `corpus` as in `Plan.digest`."""
+        known = corpus == self.facts.corpus
+        return self.facts.digest_of_rows if known else super().digest(corpus)
+
+
+def is_kept(packing: Packing) -> bool:
+    """Return whether plans of a packing are kept: its class itself says its `REVISION`."""
+    return vars(type(packing)).get("REVISION", 0) > 0
+
+
+def identity(
+    manifest: Mapping[str, Any], shards: Sequence[np.ndarray], length: int, packing: Packing
+) -> dict[str, Any]:
+    """Return what a plan is of, JSON-able: equal identities, equal plans.
+
+    Args:
+      manifest: Of the corpus.
+      shards: The tokens of each shard.
+      length: The targets for which a row has room.
+      packing: How documents share rows.
+    """
+    name = f"{type(packing).__module__}.{type(packing).__qualname__}"
+    return {
+        "format": FORMAT,
+        "manifest": _digest(manifest),
+        "tokens": _digest([[len(shard), shard.dtype.str] for shard in shards]),
+        "length": length,
+        "packing": [name, packing.REVISION, repr(packing)],
+    }
+
+
+def find(directory: str, of: Mapping[str, Any]) -> KeptPlan | None:
+    """Return the plan that is kept, memory-mapped, or None where none is or all are damaged.
+
+    Args:
+      directory: The folder of the shards.
+      of: What `identity` returned.
+    """
+    for root in _roots(directory):
+        with contextlib.suppress(Exception):  # a header is text, which fails in any way
+            return _read(os.path.join(root, _digest(of)), of)
+    return None
+
+
+def keep(directory: str, of: Mapping[str, Any], rows: PackedRows, documents: int) -> KeptPlan:
+    """Write the plan of rows whole or not at all.
+
+    Args:
+      directory: The folder of the shards; where it cannot be written, the user's cache folder is.
+      of: What `identity` returned.
+      rows: The rows of the plan.
+      documents: All documents.
+
+    Returns:
+      The plan, memory-mapped; in memory where no folder could be written.
+    """
+    plan, corpus = rows.plan, f"{rows.corpus}{rows.length}"
+    facts = Facts(documents, plan.num_targets, plan.largest_id, corpus, plan.digest(corpus))
+    arrays = {name: np.ascontiguousarray(getattr(plan, name)) for name in _ALWAYS}
+    if rows.prefix_bytes:
+        arrays["opens"] = rows.opens
+    for root in _roots(directory):
+        with contextlib.suppress(OSError):
+            _write(root, of, arrays, facts)
+        if kept := find(directory, of):
+            return kept
+    return _kept(arrays, facts)
+
+
+def _roots(directory: str) -> Iterator[str]:
+    yield os.path.join(directory, FOLDER)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    yield os.path.join(cache, "luthier", FOLDER)
+
+
+def _write(
+    root: str, of: Mapping[str, Any], arrays: Mapping[str, np.ndarray], facts: Facts
+) -> None:
+    os.makedirs(root, exist_ok=True)
+    _remove_abandoned(root)
+    folder = os.path.join(root, _digest(of))
+    partial = f"{folder}.partial-{secrets.token_hex(4)}"
+    try:
+        os.mkdir(partial)
+        for name, array in arrays.items():
+            with open(os.path.join(partial, f"{name}.npy"), "wb") as file:
+                np.save(file, array, allow_pickle=False)
+                file.flush()
+                os.fsync(file.fileno())
+        said = {
+            "of": of,
+            "facts": dataclasses.asdict(facts),
+            "arrays": {name: _sizes(array) for name, array in arrays.items()},
+        }
+        write_json(os.path.join(partial, HEADER), {**said, "digest": _digest(said)})
+        if os.path.exists(folder):  # damaged, or another process was faster
+            os.rename(folder, f"{partial}-old")
+        os.rename(partial, folder)
+    finally:
+        for left in (partial, f"{partial}-old"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _remove_abandoned(root: str) -> None:
+    for name in os.listdir(root):
+        path = os.path.join(root, name)
+        with contextlib.suppress(OSError):
+            if ".partial-" in name and time.time() - os.path.getmtime(path) > _ABANDONED:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _read(folder: str, of: Mapping[str, Any]) -> KeptPlan:
+    with open(os.path.join(folder, HEADER), encoding="utf-8") as file:
+        said = json.load(file)
+    if said.pop("digest") != _digest(said) or said["of"] != of:
+        raise ValueError(f"{folder}: its header is damaged")
+    arrays = {}
+    for name, sizes in said["arrays"].items():
+        path = os.path.join(folder, f"{name}.npy")
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.asarray(mapped)  # a plain array, which is faster to index
+        beyond = os.path.getsize(path) - mapped.offset - array.nbytes
+        if beyond or array.dtype.str != _ARRAYS[name] or _sizes(array) != sizes:
+            raise ValueError(f"{path}: is damaged")
+        arrays[name] = array
+    return _kept(arrays, Facts(**said["facts"]), folder)
+
+
+def _kept(arrays: Mapping[str, np.ndarray], facts: Facts, folder: str = "") -> KeptPlan:
+    row_starts, starts, lengths, ids = (arrays[name] for name in _ALWAYS)
+    opens = arrays.get("opens")
+    return KeptPlan(row_starts, starts, lengths, ids, opens, facts=facts, folder=folder)
+
+
+def _sizes(array: np.ndarray) -> dict[str, Any]:
+    """Return the length of an array, and a few elements of it, evenly spread."""
+    samples = array[np.linspace(0, len(array) - 1, min(_SAMPLES, len(array))).astype(np.int64)]
+    return {"length": len(array), "samples": samples.tolist()}
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,264 @@
+"""Attention by NVIDIA's cuDNN: no scores in memory, and no work for pairs that a mask hides.
+
+cuDNN is told where the documents of a row begin and how long they are (its packed layout), so no
+mask is ever made. The alternatives, and why they are not used: a mask as a bias is read for every
+head, its gradient is written, and no work is saved; tokamax 0.0.17 needs Python 3.12 and JAX
+0.11.1, which this framework does not.
+
+Shapes: B rows, L queries, S keys, H heads, G key and value heads, K head_dim, M documents.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from luthier.errors import BadInput, Problem
+from luthier.layers.attention.biases import Bias
+from luthier.layers.attention.cores import EinsumAttention
+from luthier.layers.attention.masks import Causal, Mask, SameDocument, Window, pair_share
+from luthier.layers.declared import is_abstract, visible
+from luthier.layers.dropout import DropoutKeys
+from luthier.layers.positions import Tokens
+
+_TYPES = (jnp.bfloat16, jnp.float16)
+_LARGEST_HEAD = 256
+_HOPPER = 9.0
+_BLOCK = 128
+_INSTEAD = "use FusedAttention"
+# Before, offsets of keys counted the heads of the queries (https://github.com/jax-ml/jax/pull/39521).
+_COUNTS_KEY_HEADS = jax.__version_info__ >= (0, 12)
+
+
+@dataclasses.dataclass(frozen=True)
+class CudnnAttention:
+    """The attention of `EinsumAttention` by cuDNN's fused kernels, in bfloat16 or float16.
+
+    Documents must stand in one piece each. A row that has more of them than `max_documents` gets
+    nothing but NaN, so that no wrong number passes for a right one. The kernel has neither biases
+    nor caps nor dropout. A decoder's few new tokens are attended from by plain products, and so
+    are all where the kernel stands by its abstract form: block by block, as flash attention does.
+
+    Args:
+      mask: `Causal`, `Window` or `SameDocument`.
+      scale: Factor of the scores; None means 1 / sqrt(K).
+      max_documents: M, most documents of a row. 1 is for rows of one document, which starts where
+        the row does; more needs a GPU of compute capability 9.0. The kernel's time and the memory
+        of its statistics, 4 M B L H bytes, grow with it.
+
+    Raises:
+      BadInput: The mask is of another kind.
+
+    Source: Dao 2023, arXiv 2307.08691 (the algorithm); NVIDIA cuDNN documentation, "Scaled dot
+      product attention".
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"max_documents": "1 <= x"}
+
+    mask: Mask = Causal()
+    scale: float | None = None
+    max_documents: int = 16
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mask, Causal | Window | SameDocument):
+            what = f"CudnnAttention has no mask {type(self.mask).__name__}"
+            remedy = f"it has Causal, Window and SameDocument; or {_INSTEAD}"
+            raise BadInput(Problem(what, remedy=remedy))
+
+    def lacking(self, device: Any) -> str:
+        """Return what a device lacks to run this; nothing where it lacks nothing.
+
+        Args:
+          device: A device of JAX, here or absent.
+        """
+        if is_abstract():
+            return ""
+        try:
+            since = float(getattr(device, "compute_capability", 0.0))
+        except ValueError:  # a GPU of another make
+            since = 0.0
+        if device.platform not in ("gpu", "cuda") or not since:
+            return f"{device.device_kind} has no cuDNN"
+        if self.max_documents > 1 and since < _HOPPER:
+            return f"{device.device_kind} has no cuDNN attention of several documents in a row"
+        return ""
+
+    def __call__(
+        self,
+        query_BLHK: jax.Array,
+        key_BSGK: jax.Array,
+        value_BSGK: jax.Array,
+        query: Tokens,
+        key: Tokens,
+        dropout: DropoutKeys | None = None,
+        bias: Bias | None = None,
+    ) -> jax.Array:
+        """Attend.
+
+        Args:
+          query_BLHK: [B, L, H, K], bfloat16 or float16.
+          key_BSGK: [B, S, G, K]; query head h uses key head h // (H / G).
+          value_BSGK: [B, S, G, K].
+          query: Positions and segments of the queries.
+          key: Positions and segments of the keys; where S is L, those of the queries.
+          dropout: Not used.
+          bias: Must be None.
+
+        Returns:
+          [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
+
+        Raises:
+          BadInput: cuDNN does not have this type, size of heads, or bias.
+        """
+        self._check(query_BLHK, bias)
+        if is_abstract() or query_BLHK.shape[1] != key_BSGK.shape[1]:
+            return self._in_blocks(query_BLHK, key_BSGK, value_BSGK, query, key)
+        documents = documents_of(key.segments_BL, self.max_documents)
+        is_token_BL11 = (key.segments_BL > 0)[:, :, None, None]
+        # Padding is no document: what cuDNN leaves in its places, also in gradients, is dropped.
+        query_BLHK, key_BSGK, value_BSGK = (
+            _read(x, is_token_BL11) for x in (query_BLHK, key_BSGK, value_BSGK)
+        )
+        with visible(pair_share(self.mask, query_BLHK.shape[1], key_BSGK.shape[1])):
+            context_BLHK = self._attend(query_BLHK, key_BSGK, value_BSGK, documents)
+        context_BLHK = _only(context_BLHK, is_token_BL11)
+        fits_B111 = documents.fits_B[:, None, None, None]
+        return jnp.where(fits_B111, context_BLHK, jnp.nan)
+
+    def _check(self, query_BLHK: jax.Array, bias: Bias | None) -> None:
+        problems = []
+        if query_BLHK.dtype not in _TYPES:
+            what = f"CudnnAttention computes in bfloat16 or float16, not in {query_BLHK.dtype}"
+            remedy = f"compute in bfloat16 (fiddler:bf16), or {_INSTEAD}"
+            problems.append(Problem(what, remedy=remedy))
+        size = query_BLHK.shape[-1]
+        if size % 8 or size > _LARGEST_HEAD:
+            what = f"CudnnAttention has no heads of {size}"
+            remedy = f"make head_dim a multiple of 8 up to {_LARGEST_HEAD}, or {_INSTEAD}"
+            problems.append(Problem(what, remedy=remedy))
+        if bias is not None:
+            remedy = f"drop the bias, or {_INSTEAD}"
+            problems.append(Problem("CudnnAttention adds no bias to scores", remedy=remedy))
+        if problems:
+            raise BadInput(problems)
+
+    def _attend(
+        self,
+        query_BLHK: jax.Array,
+        key_BLGK: jax.Array,
+        value_BLGK: jax.Array,
+        documents: Documents,
+    ) -> jax.Array:
+        from jax._src.cudnn.fused_attention_stablehlo import MaskType, dot_product_attention
+
+        is_causal = not isinstance(self.mask, SameDocument)
+        window = int(self.mask.size) if isinstance(self.mask, Window) else None
+        scale = query_BLHK.shape[-1] ** -0.5 if self.scale is None else float(self.scale)
+        kind = MaskType.PADDING_CAUSAL if is_causal else MaskType.PADDING
+        lengths = documents.lengths_BM
+        offsets: jax.Array | None = documents.offsets_BN
+        if self.max_documents == 1:
+            lengths, offsets = lengths[:, 0], None
+        elif not _COUNTS_KEY_HEADS:
+            repeats = query_BLHK.shape[2] // key_BLGK.shape[2]
+            key_BLGK, value_BLGK = (jnp.repeat(x, repeats, 2) for x in (key_BLGK, value_BLGK))
+        found: jax.Array = dot_product_attention(
+            query_BLHK,
+            key_BLGK,
+            value_BLGK,
+            q_seqlen=lengths,
+            kv_seqlen=lengths,
+            q_offsets=offsets,
+            kv_offsets=offsets,
+            scale=scale,
+            mask_type=kind,
+            sliding_window_length=window,
+        )
+        return found
+
+    def _in_blocks(
+        self,
+        query_BLHK: jax.Array,
+        key_BSGK: jax.Array,
+        value_BSGK: jax.Array,
+        query: Tokens,
+        key: Tokens,
+    ) -> jax.Array:
+        """Attend by plain products, from one block of queries after another, again going back."""
+        plain = EinsumAttention(self.mask, self.scale)
+        length, num_keys = query_BLHK.shape[1], key_BSGK.shape[1]
+        num_blocks, rest = divmod(length, _BLOCK)
+        if rest or num_blocks < 2:
+            return plain(query_BLHK, key_BSGK, value_BSGK, query, key)
+
+        def block(part: tuple[jax.Array, Tokens]) -> jax.Array:
+            return plain(part[0], key_BSGK, value_BSGK, part[1], key)
+
+        parts = jax.tree.map(lambda x: _split(x, num_blocks), (query_BLHK, query))
+        with visible(pair_share(self.mask, length, num_keys)):
+            context_NBCHK = jax.lax.map(jax.checkpoint(block, prevent_cse=False), parts)
+        return jnp.moveaxis(context_NBCHK, 0, 1).reshape(query_BLHK.shape)
+
+
+class Documents(NamedTuple):
+    """Where the documents of rows stand; N is M + 1.
+
+    Args:
+      lengths_BM: Tokens of each document, int32; -1 where a row has fewer.
+      offsets_BN: The place where each begins, int32; -1 where a row has fewer, and at the end.
+      fits_B: Whether this tells all documents of a row.
+    """
+
+    lengths_BM: jax.Array
+    offsets_BN: jax.Array
+    fits_B: jax.Array
+
+
+def documents_of(segments_BL: jax.Array, max_documents: int) -> Documents:
+    """Return where the documents of rows stand.
+
+    Args:
+      segments_BL: Documents of the tokens, int32 [B, L]; 0 is padding. Each stands in one piece.
+      max_documents: M; with 1, the document must start where the row does.
+    """
+    before_BL = jnp.pad(segments_BL[:, :-1], ((0, 0), (1, 0)))
+    is_token_BL = segments_BL > 0
+    starts_BL = is_token_BL & (segments_BL != before_BL)
+    number_BL = jnp.where(is_token_BL, jnp.cumsum(starts_BL, 1), 0)
+    is_own_BML = number_BL[:, None] == jnp.arange(1, max_documents + 1)[:, None]
+    lengths_BM = is_own_BML.sum(-1, dtype=jnp.int32)
+    places_L = jnp.arange(segments_BL.shape[1], dtype=jnp.int32)
+    offsets_BM = jnp.sum(jnp.where(is_own_BML & starts_BL[:, None], places_L, 0), -1)
+    is_there_BM = lengths_BM > 0
+    fits_B = number_BL.max(1) <= max_documents
+    if max_documents == 1:
+        fits_B &= offsets_BM[:, 0] == 0
+        return Documents(lengths_BM, offsets_BM, fits_B)
+    offsets_BN = jnp.pad(
+        jnp.where(is_there_BM, offsets_BM, -1), ((0, 0), (0, 1)), constant_values=-1
+    )
+    return Documents(jnp.where(is_there_BM, lengths_BM, -1), offsets_BN.astype(jnp.int32), fits_B)
+
+
+def _only(x: jax.Array, is_token: jax.Array) -> jax.Array:
+    return jnp.where(is_token, x, jnp.zeros((), x.dtype))
+
+
+@jax.custom_vjp
+def _read(x: jax.Array, is_token: jax.Array) -> jax.Array:
+    """Return x as it is, so that nothing is copied; its gradient is that of tokens only."""
+    return x
+
+
+_read.defvjp(
+    lambda x, is_token: (x, is_token), lambda is_token, change: (_only(change, is_token), None)
+)
+
+
+def _split(x_BL: jax.Array, num_blocks: int) -> jax.Array:
+    """[B, N*C, ...] -> [N, B, C, ...]."""
+    rows, _, *rest = x_BL.shape
+    return jnp.moveaxis(x_BL.reshape(rows, num_blocks, -1, *rest), 1, 0)

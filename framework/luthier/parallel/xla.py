@@ -1,0 +1,145 @@
+"""Options that XLA compiles programs with, by platform.
+
+They belong to a program and not to the process: each is handed over when the program is compiled.
+So they hold whether or not a backend is up, differ between trials of a sweep, are the same where a
+plan compiles for devices that are not here, and name entries of the compilation cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import SingleDeviceSharding
+
+Option = bool | int | float | str | None
+
+_UNKNOWN = re.compile(r"No such compile option")
+_BAD_VALUE = re.compile(r"While setting option \w+, (.*)")
+_MIB = 2**20
+_KNOWN = (
+    "xla_backend_optimization_level",
+    "xla_cpu_enable_fast_math",
+    "xla_cpu_multi_thread_eigen",
+    "xla_disable_hlo_passes",
+    "xla_gpu_all_gather_combine_threshold_bytes",
+    "xla_gpu_all_reduce_combine_threshold_bytes",
+    "xla_gpu_autotune_level",
+    "xla_gpu_enable_command_buffer",
+    "xla_gpu_enable_latency_hiding_scheduler",
+    "xla_gpu_enable_pipelined_all_gather",
+    "xla_gpu_enable_pipelined_all_reduce",
+    "xla_gpu_enable_pipelined_reduce_scatter",
+    "xla_gpu_enable_triton_gemm",
+    "xla_gpu_enable_while_loop_double_buffering",
+    "xla_gpu_graph_min_graph_size",
+    "xla_gpu_memory_limit_slop_factor",
+    "xla_gpu_reduce_scatter_combine_threshold_bytes",
+    "xla_llvm_disable_expensive_passes",
+    "xla_tpu_enable_async_collective_fusion",
+    "xla_tpu_scoped_vmem_limit_kib",
+)
+"""Names that are proposed where one is not known; compilers have many more."""
+
+
+def gpu_options() -> dict[str, Option]:
+    """Return what programs for GPUs are compiled with.
+
+    The scheduler that hides latency starts collectives early and waits for them late. Collectives
+    are put together up to sizes at which links are busy; the layers of a stack stay apart.
+
+    Source: JAX documentation, "GPU performance tips" (scheduler, combining); MaxText,
+      configs/gpu/a3 (sizes).
+    """
+    return {
+        "xla_gpu_enable_latency_hiding_scheduler": True,
+        "xla_gpu_all_gather_combine_threshold_bytes": 128 * _MIB,
+        "xla_gpu_all_reduce_combine_threshold_bytes": 128 * _MIB,
+        "xla_gpu_reduce_scatter_combine_threshold_bytes": 64 * _MIB,
+    }
+
+
+class Refused(NamedTuple):
+    """An option that a compiler does not take.
+
+    Args:
+      path: Where it stands in the options: `gpu.xla_gpu_autotune_level`.
+      what: What is wrong, as one clause.
+      nearest: Names that may have been meant.
+    """
+
+    path: str
+    what: str
+    nearest: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class XlaOptions:
+    """Options of XLA by their own names, such as `xla_gpu_autotune_level`, for each platform.
+
+    Only those of the platform that is compiled for are handed over. None leaves an option as XLA
+    has it. What a compiler does not know, or not with such a value, is refused.
+
+    Args:
+      cpu: For programs that run on CPUs.
+      gpu: For programs that run on GPUs.
+      tpu: For programs that run on TPUs.
+    """
+
+    cpu: dict[str, Option] = dataclasses.field(default_factory=dict)
+    gpu: dict[str, Option] = dataclasses.field(default_factory=gpu_options)
+    tpu: dict[str, Option] = dataclasses.field(default_factory=dict)
+
+    def of(self, platform: str) -> dict[str, bool | int | float | str]:
+        """Return the options that a program is compiled with.
+
+        Args:
+          platform: `cpu`, `gpu` or `tpu`.
+        """
+        own = {"cpu": self.cpu, "gpu": self.gpu, "tpu": self.tpu}.get(platform, {})
+        return {name: option for name, option in own.items() if option is not None}
+
+    def refused(self, devices: Sequence[jax.Device]) -> list[Refused]:
+        """Return the options that the compiler of some devices does not take.
+
+        Args:
+          devices: What is compiled for; they may be absent.
+        """
+        own = [device for device in devices if device.process_index == jax.process_index()]
+        device = (own or devices)[0]
+        options = self.of(device.platform)
+        if _refusal(device, tuple(options.items())) is None:
+            return []
+        found = []
+        for name, option in options.items():
+            said = _refusal(device, ((name, option),))
+            if said is None:
+                continue
+            path, bad = f"{device.platform}.{name}", _BAD_VALUE.search(said)
+            what, near = said, list[str]()
+            if _UNKNOWN.search(said):
+                what = f"XLA has no option {name!r} for a {device.platform.upper()}"
+                near = difflib.get_close_matches(name, _KNOWN, n=2)
+            elif bad is not None:
+                what = bad[1].rstrip(".")
+            found.append(Refused(path, what, tuple(near)))
+        return found
+
+
+@functools.lru_cache(maxsize=256)
+def _refusal(device: jax.Device, options: tuple[tuple[str, Option], ...]) -> str | None:
+    """Return what the compiler says against options; None where it takes them."""
+    if not options:
+        return None
+    scalar = jax.ShapeDtypeStruct((), "int32", sharding=SingleDeviceSharding(device))
+    given: dict[str, Any] = dict(options)
+    try:
+        jax.jit(lambda x: x).lower(scalar).compile(given)
+    except jax.errors.JaxRuntimeError as error:
+        return str(error).partition("\n")[0].partition(": ")[2]
+    return None

@@ -1,0 +1,251 @@
+"""cuDNN's attention: what it is told of documents, its abstract form, and what it refuses.
+
+The kernel itself runs on a GPU only. Elsewhere a stand-in does what cuDNN says it does with
+lengths and offsets, and leaves NaN where cuDNN leaves what was there before.
+"""
+
+import math
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+from luthier import graph as graphs
+from luthier import program as programs
+from luthier.errors import BadInput, ValidationError
+from luthier.layers import Alibi, Causal, CudnnAttention, EinsumAttention, SameDocument, Window
+from luthier.layers.attention.cudnn import documents_of
+from luthier.layers.declared import abstract_forms
+from luthier.tasks.flops import Flops, count
+
+MASKS = [Causal(), Window(5), SameDocument()]
+MOST_BY_NIGHT = [
+    pytest.param(mask, id=type(mask).__name__, marks=() if mask == Window(5) else pytest.mark.slow)
+    for mask in MASKS
+]
+ROWS = [[7, 1, 20], [32], [], [3, 30]]
+LENGTH = 40
+
+
+def _told(q_seqlen, kv_seqlen, q_offsets, length):
+    """Return the number of the document of every token, as lengths and offsets tell it."""
+    assert q_seqlen is kv_seqlen
+    lengths = q_seqlen if q_seqlen.ndim == 2 else q_seqlen[:, None]
+    starts = jnp.zeros_like(lengths) if q_offsets is None else q_offsets[:, :-1]
+    places = jnp.arange(length)
+    is_own = (places >= starts[..., None]) & (places < (starts + lengths)[..., None])
+    is_own &= (lengths > 0)[..., None]
+    return jnp.where(is_own.any(1), is_own.argmax(1) + 1, 0)
+
+
+@jax.custom_vjp
+def _read(x, is_read):
+    """Read some places; the gradient of the others is what was there before."""
+    return jnp.where(is_read, x, 0)
+
+
+_read.defvjp(
+    lambda x, is_read: (_read(x, is_read), is_read),
+    lambda is_read, change: (jnp.where(is_read, change, jnp.nan), None),
+)
+
+
+def stand_in(query, key, value, **told):
+    """Attend as cuDNN says that it does."""
+    assert told["kv_offsets"] is told["q_offsets"]
+    number = _told(told["q_seqlen"], told["kv_seqlen"], told["q_offsets"], query.shape[1])
+    is_read = (number > 0)[:, :, None, None]
+    places = jnp.arange(query.shape[1])
+    distance = places[:, None] - places
+    sees = (number[:, :, None] == number[:, None]) & (number > 0)[:, None]
+    if told["mask_type"] is cudnn.MaskType.PADDING_CAUSAL:
+        sees &= distance >= 0
+    if told["sliding_window_length"] is not None:
+        sees &= distance < told["sliding_window_length"]
+    arrays = [_read(x, is_read) for x in (query, key, value)]
+    found = jax.nn.dot_product_attention(*arrays, mask=sees[:, None], scale=told["scale"])
+    return jnp.where(is_read, found, jnp.nan)
+
+
+@pytest.fixture
+def no_kernel(monkeypatch):
+    monkeypatch.setattr(cudnn, "dot_product_attention", stand_in)
+
+
+def _inputs(draw, num_kv_heads=2, rows=4, length=LENGTH):
+    shapes = (4, num_kv_heads, num_kv_heads)
+    return [draw(rows, length, heads, 16).astype(jnp.bfloat16) for heads in shapes]
+
+
+def _with_gradients(core, arrays, tokens):
+    def loss(*arrays):
+        context = core(*arrays, tokens, tokens).astype(jnp.float32)
+        return (context * jnp.cos(jnp.arange(context.size)).reshape(context.shape)).sum(), context
+
+    (_, context), gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*arrays)
+    return [context, *(x.astype(jnp.float32) for x in gradients)]
+
+
+def _check_equal(core, arrays, tokens, distance, limit=0.01):
+    expected = _with_gradients(EinsumAttention(core.mask, core.scale), arrays, tokens)
+    for one, other in zip(_with_gradients(core, arrays, tokens), expected, strict=True):
+        assert distance(one, other) < limit
+
+
+def test_where_documents_stand(pack):
+    found = documents_of(pack(ROWS, LENGTH).segments_BL, 3)
+    assert found.lengths_BM.tolist() == [[7, 1, 20], [32, -1, -1], [-1, -1, -1], [3, 30, -1]]
+    assert found.offsets_BN.tolist() == [[0, 7, 8, -1], [0, -1, -1, -1], [-1] * 4, [0, 3, -1, -1]]
+    assert found.fits_B.all()
+    assert documents_of(pack(ROWS, LENGTH).segments_BL, 2).fits_B.tolist() == [False, *[True] * 3]
+
+
+def test_padding_may_stand_between_documents():
+    found = documents_of(jnp.asarray([[0, 2, 2, 0, 1, 7]]), 4)
+    assert found.lengths_BM.tolist() == [[2, 1, 1, -1]]
+    assert found.offsets_BN.tolist() == [[1, 4, 5, -1, -1]]
+
+
+def test_a_single_document_starts_with_its_row():
+    found = documents_of(jnp.asarray([[1, 1, 0], [0, 1, 1], [1, 2, 2], [0, 0, 0]]), 1)
+    assert found.lengths_BM[:, 0].tolist()[:2] == [2, 2]
+    assert found.fits_B.tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize("mask", MOST_BY_NIGHT)
+def test_what_cudnn_is_told_makes_the_same_attention(mask, draw, pack, distance, no_kernel):
+    _check_equal(CudnnAttention(mask, 0.3, 3), _inputs(draw), pack(ROWS, LENGTH), distance)
+
+
+@pytest.mark.slow
+def test_rows_of_one_document_need_no_offsets(draw, pack, distance, no_kernel):
+    tokens = pack([[40], [33], [], [1]], LENGTH)
+    _check_equal(CudnnAttention(max_documents=1), _inputs(draw, 1), tokens, distance)
+
+
+def test_a_row_of_too_many_documents_is_never_a_wrong_number(draw, pack, no_kernel):
+    tokens = pack(ROWS, LENGTH)
+    found = jax.jit(CudnnAttention(max_documents=2))(*_inputs(draw), tokens, tokens)
+    is_nan = jnp.isnan(found).reshape(len(ROWS), -1)
+    assert is_nan.all(1).tolist() == [True, False, False, False]
+    assert is_nan.any(1).tolist() == [True, False, False, False]
+
+
+@pytest.mark.slow
+def test_heads_of_keys_are_repeated_where_offsets_count_those_of_queries(
+    draw, pack, distance, monkeypatch
+):
+    """The stand-in is told by the number of heads that it sees."""
+    seen = []
+
+    def spy(query, key, value, **told):
+        seen.append(key.shape[2])
+        return stand_in(query, key, value, **told)
+
+    monkeypatch.setattr(cudnn, "dot_product_attention", spy)
+    tokens = pack(ROWS, LENGTH)
+    for counts, heads in ((True, 2), (False, 4)):
+        monkeypatch.setattr("luthier.layers.attention.cudnn._COUNTS_KEY_HEADS", counts)
+        _check_equal(CudnnAttention(max_documents=3), _inputs(draw), tokens, distance)
+        assert set(seen) == {heads}
+        seen.clear()
+
+
+@pytest.mark.parametrize(
+    "mask", [pytest.param(Causal(), marks=pytest.mark.slow), Window(100)], ids=["causal", "window"]
+)
+def test_the_abstract_form_is_the_same_attention_in_blocks(mask, draw, pack, distance):
+    tokens = pack([[100, 30, 50], [256]], 256)
+    core, arrays = CudnnAttention(mask), _inputs(draw, rows=2, length=256)
+    with abstract_forms():
+        _check_equal(core, arrays, tokens, distance)
+        text = str(jax.make_jaxpr(lambda *x: core(*x, tokens, tokens))(*arrays))
+    assert "256,256" not in text  # no scores of all pairs
+
+
+def test_few_new_tokens_are_attended_from_by_products(draw, pack, distance):
+    tokens = pack([[9]], 9)
+    new = jax.tree.map(lambda x: x[:, 8:], tokens)
+    query, key, value = _inputs(draw, rows=1, length=9)
+    found = jax.jit(CudnnAttention())(query[:, 8:], key, value, new, tokens)
+    expected = jax.jit(EinsumAttention())(query, key, value, tokens, tokens)[:, 8:]
+    assert distance(found.astype(jnp.float32), expected.astype(jnp.float32)) < 0.01
+
+
+@pytest.mark.parametrize("mask", [Causal(), Window(64), SameDocument()])
+def test_flops_of_the_kernel_and_of_its_abstract_form_are_the_same(mask, pack, draw, monkeypatch):
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91_000)
+    monkeypatch.setattr(cudnn, "check_is_flash_attention", lambda *_, **__: None)
+    tokens, arrays = pack([[256]], 256), _inputs(draw, 4, 1, 256)
+    core = CudnnAttention(mask)
+    products = 2 * 2 * 4 * 256 * 256 * 16
+    share = {Causal: 1 / 2, Window: 64 / 256 - 64**2 / 2 / 256**2}.get(type(mask), 1)
+    expected = Flops(batched=products, hidden=products - math.floor(products * share))
+    assert count(jax.make_jaxpr(lambda *x: core(*x, tokens, tokens))(*arrays)) == expected
+    with abstract_forms():
+        assert count(jax.make_jaxpr(lambda *x: core(*x, tokens, tokens))(*arrays)) == expected
+
+
+def test_what_it_cannot_do_is_told_before_anything_is_compiled(draw, pack):
+    tokens = pack([[8]], 8)
+    arrays = [draw(1, 8, 2, 12)] * 3
+    with pytest.raises(BadInput) as caught:
+        CudnnAttention()(*arrays, tokens, tokens, bias=Alibi(num_heads=2))
+    assert str(caught.value).splitlines() == [
+        "CudnnAttention computes in bfloat16 or float16, not in float32; compute in bfloat16 "
+        "(fiddler:bf16), or use FusedAttention",
+        "CudnnAttention has no heads of 12; make head_dim a multiple of 8 up to 256, or use "
+        "FusedAttention",
+        "CudnnAttention adds no bias to scores; drop the bias, or use FusedAttention",
+    ]
+
+
+def test_other_masks_are_refused():
+    class Odd:
+        pass
+
+    with pytest.raises(BadInput) as caught:
+        CudnnAttention(Odd())
+    told = "CudnnAttention has no mask Odd; it has Causal, Window and SameDocument; "
+    assert str(caught.value) == told + "or use FusedAttention"
+
+
+def _device(platform, kind, capability):
+    return types.SimpleNamespace(platform=platform, device_kind=kind, compute_capability=capability)
+
+
+def test_devices_that_cannot_run_it():
+    one, many = CudnnAttention(max_documents=1), CudnnAttention(max_documents=8)
+    hopper, ampere = _device("gpu", "H100", "9.0"), _device("gpu", "A100", "8.0")
+    radeon = _device("gpu", "MI300", "gfx942")
+    assert one.lacking(hopper) == many.lacking(hopper) == one.lacking(ampere) == ""
+    told = "A100 has no cuDNN attention of several documents in a row"
+    assert many.lacking(ampere) == told
+    assert one.lacking(radeon) == "MI300 has no cuDNN"
+    assert one.lacking(jax.devices("cpu")[0]) == "cpu has no cuDNN"
+
+
+def test_an_experiment_on_such_devices_is_refused_at_its_node():
+    core = "model.block.attention.core"
+    word = f"{core}:=luthier.layers.CudnnAttention()"
+    graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [word])
+    with pytest.raises(ValidationError) as caught:
+        programs.make(graph, jax.devices()[:1])
+    told = f"{core}: cpu has no cuDNN [set by argument 1: {word}]; use FusedAttention"
+    assert str(caught.value) == told
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="cuDNN's kernels run on a GPU only")
+@pytest.mark.parametrize("mask", MASKS, ids=lambda mask: type(mask).__name__)
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
+def test_the_kernel_attends_as_products_do(mask, num_kv_heads, draw, pack, distance):
+    rows = [[70, 1, 150], [256], [], [3, 250]]
+    arrays = _inputs(draw, num_kv_heads, 4, 256)
+    core = CudnnAttention(mask, max_documents=4)
+    _check_equal(core, arrays, pack(rows, 256), distance, 0.02)
+    single = pack([[256], [200], [1], [130]], 256)
+    _check_equal(CudnnAttention(mask, max_documents=1), arrays, single, distance, 0.02)
+    assert all(np.isfinite(x).all() for x in _with_gradients(core, arrays, pack(rows, 256)))

@@ -1,0 +1,176 @@
+"""Options of XLA: they reach the compiler wherever a program is compiled, and bad ones are told."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from luthier import graph as graphs
+from luthier import plan as plans
+from luthier import program as programs
+from luthier.errors import ValidationError
+from luthier.parallel import XlaOptions
+from luthier.plan import planning
+from luthier.plan.targets import environment, missing_compiler, read
+from luthier.sweep.lanes import pack
+from tests.program.test_precision import SMALL
+
+OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_enable_fast_math": True}
+SET = f"compiler.cpu={OPTIONS}"
+
+
+def graph_of(*overrides):
+    return graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL, *overrides])
+
+
+def test_only_those_of_the_platform_that_are_set_are_handed_over():
+    options = XlaOptions(cpu={"a": 1, "b": None}, gpu={"c": True}, tpu={"d": "x"})
+    assert options.of("cpu") == {"a": 1}
+    assert options.of("gpu") == {"c": True}
+    assert options.of("tpu") == {"d": "x"}
+    assert options.of("another") == {}
+
+
+def test_what_compilers_have_by_default_is_taken():
+    options = XlaOptions()
+    assert options.of("cpu") == {}
+    on_cpu = XlaOptions(cpu=options.of("gpu"))  # XLA has one list of options for both
+    assert options.of("gpu")
+    assert not on_cpu.refused(jax.devices())
+
+
+def test_options_change_what_the_compiler_makes():
+    """Without its main pass of fusion, a CPU's program falls into smaller pieces."""
+    texts = []
+    for word in ((), ("compiler.cpu={'xla_disable_hlo_passes': 'fusion'}",)):
+        program = programs.make(graph_of(*word), jax.devices()[:1])
+        traced = jax.jit(lambda x: jnp.tanh(x @ x + 1) * 2).trace(jnp.ones((4, 4)))
+        texts.append(program.lower_and_compile(traced).as_text())
+    assert texts[0].count("kind=kLoop") < texts[1].count("kind=kLoop")
+
+
+def test_all_bad_options_are_told_at_once_with_their_places():
+    bad = (
+        "compiler.cpu={'xla_cpu_multi_thread_eigne': True, 'xla_gpu_autotune_level': 'x', "
+        "'xla_backend_optimization_level': 0, 'quark': 1}"
+    )
+    with pytest.raises(ValidationError) as caught:
+        programs.make(graph_of(bad), jax.devices()[:1])
+    told = str(caught.value).replace(f" [set by argument {len(SMALL) + 1}: {bad}]", "!")
+    assert told.splitlines() == [
+        "compiler.cpu.xla_cpu_multi_thread_eigne: XLA has no option 'xla_cpu_multi_thread_eigne' "
+        "for a CPU!; did you mean xla_cpu_multi_thread_eigen?",
+        "compiler.cpu.xla_gpu_autotune_level: 'x' is not a valid int32 value!",
+        "compiler.cpu.quark: XLA has no option 'quark' for a CPU!",
+    ]
+
+
+class _Compiled(Exception):
+    """What the compiler was given; it is not waited for."""
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """Return a function that tells with which options a call compiles."""
+
+    real = jax.stages.Lowered.compile
+
+    def compiled(lowered, compiler_options=None, **named):
+        if compiler_options is None:  # no program: what a device can do is measured
+            return real(lowered)
+        raise _Compiled(compiler_options)
+
+    def options_of(call, *arguments):
+        monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
+        with pytest.raises(_Compiled) as caught:
+            call(*arguments)
+        monkeypatch.setattr(jax.stages.Lowered, "compile", real)
+        return caught.value.args[0]
+
+    return options_of
+
+
+def test_they_reach_a_training(given):
+    program = programs.make(graph_of(SET), jax.devices()[:1])
+    assert given(program.compile_step) == OPTIONS
+    assert given(program.compile_evaluation, program.batch, "parameters") == OPTIONS
+
+
+def test_precision_has_the_last_word():
+    words = ("compiler.cpu={'xla_gpu_deterministic_ops': False}", "precision.repeatability=exact")
+    program = programs.make(graph_of(*words), jax.devices()[:1])
+    assert program.compiler_options == {"xla_gpu_deterministic_ops": True}
+
+
+@pytest.mark.slow
+def test_they_reach_a_plan_and_name_what_it_keeps(given, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    slice, names = read("cpu:8"), []
+    monkeypatch.setattr(planning.cache, "read", names.append)
+    planned = functools.partial(planning.plan_here, slice=slice, level="compile")
+    words = ("training.global_batch_size=8",)
+    assert given(planned, graph_of(*words, SET)) == OPTIONS
+    assert given(planned, graph_of(*words)) == {}
+    assert names[0] != names[1]
+
+
+def test_they_reach_the_lanes_of_a_sweep(given):
+    program = plans.make(graph_of(SET), jax.devices()[:1]).program
+    assert given(pack.compile_lanes, program, "vmap", 2, jax.devices()[:1]) == OPTIONS
+
+
+def test_the_compilation_cache_tells_them_apart(tmp_path):
+    """JAX names an entry by the options, too."""
+    from jax._src import compilation_cache
+
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    try:
+        jax.config.update(names[0], str(tmp_path))
+        jax.config.update(names[1], 0.0)
+        compilation_cache.reset_cache()
+        lowered = jax.jit(lambda x: jnp.tanh(x) + 7.25).lower(np.ones(3, np.float32))
+        for options in ({}, {"xla_backend_optimization_level": 0}, {}):
+            lowered.compile(options)
+        assert len(list(tmp_path.glob("*-cache"))) == 2
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+def test_they_are_a_part_of_the_program_and_of_a_space():
+    one, other = graph_of(), graph_of("compiler.gpu.xla_gpu_autotune_level:=2")
+    prints = [graphs.fingerprint(graph, "program") for graph in (one, other)]
+    assert prints[0] != prints[1]
+    options = graphs.build(graphs.get(other, "compiler")).of("gpu")
+    assert options["xla_gpu_autotune_level"] == 2
+    assert options["xla_gpu_enable_latency_hiding_scheduler"] is True
+
+
+ABSENT = """
+import sys
+from luthier.parallel import XlaOptions
+from luthier.plan.targets import devices, read
+
+found = devices(read(sys.argv[1]))
+platform = found[0].platform
+assert not XlaOptions().refused(found)
+(refused,) = XlaOptions(**{platform: {"quark": 1}}).refused(found)
+assert refused.path == f"{platform}.quark"
+assert refused.what == f"XLA has no option 'quark' for a {platform.upper()}"
+"""
+
+
+@pytest.mark.parametrize("slice", ["h100:8", "v5e-4"])
+def test_compilers_of_absent_devices_take_the_defaults_and_refuse_others(slice):
+    asked = read(slice)
+    if missing_compiler(asked):
+        pytest.skip(missing_compiler(asked))
+    command = [sys.executable, "-c", ABSENT, slice]
+    subprocess.run(command, env=environment(asked, os.environ), check=True)
