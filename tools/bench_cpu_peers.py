@@ -10,11 +10,11 @@ is pinned to one core, and the sides take turns in each round, so that noise is 
 * first step: from the start of the process to the line of its first step, with nothing compiled
   before. The row "second start" finds on the disk what luthier compiled at its first.
 
-Both are taken with the environment as it is and, in the columns "large pages", with
-GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for everybody: luthier sets it for itself, a peer does not.
+`--large-pages` sets GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for everybody: luthier does so for
+itself, a peer does not.
 
 Command: python tools/bench_cpu_peers.py --kauldron PYTHON --maxtext PYTHON --pax PYTHON
-  --nanogpt PYTHON FOLDER [--rounds 3] [--steps 25] [--core 0] [--json FILE]
+  --nanogpt PYTHON FOLDER [--rounds 3] [--steps 25] [--core 0] [--large-pages] [--json FILE]
 
 Peers that are not named are left out. Their environments (each of its own):
   kauldron  Python 3.11, pip install kauldron
@@ -352,6 +352,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--large-pages", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -370,44 +371,47 @@ def main() -> None:
             peers.append(pax(options.pax))
         if options.nanogpt:
             peers.append(nanogpt(*options.nanogpt, options.steps, place))
-        runs: dict[tuple[str, bool], list[Run]] = {}
+        runs: dict[str, list[Run]] = {}
         for number in range(options.rounds):
-            for large_pages in (False, True):
-                for peer in peers if number % 2 else reversed(peers):
-                    taken = run(peer, corpus, options.steps, options.core, large_pages)
-                    runs.setdefault((peer.name, large_pages), []).append(taken)
-                    median = statistics.median(taken.steps)
-                    pages = "large pages" if large_pages else "as it is"
-                    print(
-                        f"round {number + 1}, {pages}: {peer.name}: first step "
-                        f"{taken.first_step:.1f} s, step {median:.3f} s",
-                        flush=True,
-                    )
+            for peer in peers if number % 2 else reversed(peers):
+                taken = run(peer, corpus, options.steps, options.core, options.large_pages)
+                runs.setdefault(peer.name, []).append(taken)
+                print(
+                    f"round {number + 1}: {peer.name}: first step {taken.first_step:.1f} s, "
+                    f"step {statistics.median(taken.steps):.3f} s",
+                    flush=True,
+                )
     rows = [_row(peer.name, runs) for peer in peers]
-    found = report.Report("cpu_peers", {"core": options.core, "steps": options.steps}, rows)
+    settings = {
+        "core": options.core,
+        "steps": options.steps,
+        "rounds": options.rounds,
+        "large pages for all": options.large_pages,
+    }
+    found = report.Report("cpu_peers", settings, rows)
     print(report.table(found))
     if options.json:
         report.write(found, options.json)
 
 
-def _row(name: str, runs: Mapping[tuple[str, bool], Sequence[Run]]) -> dict[str, object]:
+def _row(name: str, runs: Mapping[str, Sequence[Run]]) -> dict[str, object]:
     """Return the medians of a side, and the ratio of luthier's to them."""
-    row: dict[str, object] = {"side": name}
-    for large_pages, suffix in ((False, ""), (True, ", large pages")):
-        own, ours = runs[name, large_pages], runs["luthier", large_pages]
-        steps = [statistics.median(run.steps) for run in own]
-        first = [run.first_step for run in own]
-        our_steps = [statistics.median(run.steps) for run in ours]
-        our_first = [run.first_step for run in ours]
-        row |= {
-            f"s/step{suffix}": statistics.median(steps),
-            f"spread{suffix}": max(steps) - min(steps),
-            f"luthier / side{suffix}": statistics.median(our_steps) / statistics.median(steps),
-            f"first step s{suffix}": statistics.median(first),
-            f"luthier / side, first step{suffix}": statistics.median(our_first)
-            / statistics.median(first),
-        }
-    return row
+    steps, ours = _steps(runs[name]), _steps(runs["luthier"])
+    first = [run.first_step for run in runs[name]]
+    our_first = [run.first_step for run in runs["luthier"]]
+    return {
+        "side": name,
+        "s/step": statistics.median(steps),
+        "spread": max(steps) - min(steps),
+        "luthier / side": statistics.median(ours) / statistics.median(steps),
+        "first step, s": statistics.median(first),
+        "first spread": max(first) - min(first),
+        "luthier / side, first step": statistics.median(our_first) / statistics.median(first),
+    }
+
+
+def _steps(runs: Sequence[Run]) -> list[float]:
+    return [statistics.median(run.steps) for run in runs]
 
 
 if __name__ == "__main__":

@@ -90,7 +90,11 @@ def step_rate(blocks: int) -> tuple[float, float, float]:
         np.asarray(told)
         rates.append(tokens / (time.process_time() - cpu) * (os.cpu_count() or 1))
         walls.append(tokens / (time.perf_counter() - began))
-    return statistics.median(rates[1:]), statistics.median(walls[1:]), max(rates) - min(rates[1:])
+    return (
+        statistics.median(rates[1:]),
+        statistics.median(walls[1:]),
+        max(rates[1:]) - min(rates[1:]),
+    )
 
 
 def rates(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -109,12 +113,16 @@ def rates(options: argparse.Namespace) -> list[dict[str, Any]]:
                 name = f"{type(tokenizer).__name__} {type(packing).__name__}"
                 source = data.Shakespeare("train")
                 nodes[name] = data.Packed(source, tokenizer, options.length, packing)
+        source, directory = data.Shakespeare("train"), f"{folder}/prepared"
+        layout = data.plan_layout(source, bpe, data.survey(source, bpe))
+        data.prepare(source, bpe, directory, layout)
+        nodes["Prepared Bpe Concatenate"] = data.Prepared(directory, options.length, packings[0])
         held_out = data.Packed(
             data.Shakespeare("held_out"), data.Bytes(), options.length, data.Concatenate()
         )
         both = {"train": nodes["Bytes Concatenate"], "held_out": held_out}
         nodes["Bytes Concatenate, mixture of 2"] = data.Mixture(
-            both, [data.Stage(0, {"train": 3.0, "held_out": 1.0})]
+            both, [data.Stage({"train": 3.0, "held_out": 1.0})]
         )
         for name, node in nodes.items():
             rows += _assembled(name, node, step, options)
@@ -140,8 +148,8 @@ def _assembled(
         found = _rates(batches, options, clock)
         middle, spread = statistics.median(found), max(found) - min(found)
         goal = GOAL_TIMES if way == "assemble" else None
-        unit = "M tokens/s"
-        yield _row(f"{way}: {name}", middle / 1e6, unit, spread / 1e6, middle / step, goal)
+        values = (middle / 1e6, "M tokens/s", spread / 1e6, middle / step, goal)
+        yield _row(f"{way}: {name}", *values)
     iterator.close()
 
 

@@ -40,6 +40,20 @@ stacked there and not here, or the other way round.
 In Python these are nodes (`restore=luthier.checkpoint.T5X("DIR", rules=[...])`), whose rules say
 what else is done: `Skip(r"^head")` leaves a head for other classes, `Init(pattern)` makes what the
 checkpoint lacks.
+
+## Another vocabulary
+
+A table of embeddings with more or fewer rows is refused, if no rule says what to do. `Resize` pads
+it, or cuts it: the first rows are those of the run, to the last bit, and new ones are as a new
+model has them. Kernels of logits are resized along their columns. `restored.txt` says how much was
+read (`embedding.table[:258] + init`); the optimizer begins anew, as it always does here.
+
+    from luthier.checkpoint import FromRun, Resize, Take
+
+    graph.restore = FromRun("DIR", rules=[Resize(r"embedding\\.(table|kernel)$", size=258), Take()])
+
+`size` is how many rows of the run are no padding; where its last rows are zeros, and it is not
+given, nothing is guessed. This is for `run:DIR` and for safetensors under luthier's own names.
 """
 
 T5X = """

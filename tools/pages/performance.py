@@ -26,9 +26,8 @@ CPU_PEERS = """
     {command}
 
 One GPT-2 of 4 layers (d = 256, MLP 1024) on rows of 256 bytes, 8 a step, AdamW, float32; every
-process pinned to one core. Ratios are luthier's time over the side's: below 1 luthier is faster.
-"large pages" has `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` for everybody, which luthier asks for
-itself (below).
+process pinned to one core, with nothing compiled before but in the row "second start". Ratios are
+luthier's time over the side's: below 1 luthier is faster.
 
 {table}
 """

@@ -1,6 +1,9 @@
+import contextlib
 import dataclasses
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -248,6 +251,36 @@ def test_two_that_make_one_plan_at_once_both_have_it(directory):
     assert Prepared(directory, 16, FirstFit()).rows.plan.folder
 
 
+START = """
+import sys, time
+from luthier.data import FirstFit, Prepared
+node = Prepared(sys.argv[1], 16, FirstFit())
+print("ready", flush=True)
+sys.stdin.readline()
+print(node.rows.digest, node.rows.plan.folder)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_that_begin_at_once_have_one_plan(directory):
+    command = [sys.executable, "-c", START, directory]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(2)]
+        for process in processes:
+            assert process.stdout.readline() == "ready\n"
+        told = []
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in processes:
+            told.append(process.communicate()[0].split())
+    assert told[0] == told[1]
+    rows = Prepared(directory, 16, FirstFit()).rows
+    assert told[0] == [rows.digest, rows.plan.folder]
+    assert len(kept(directory)) == 1
+
+
 def test_what_a_killed_process_left_is_removed_after_a_day(directory):
     root = os.path.join(directory, "plans")
     for name, age in (("old", 2), ("new", 0)):
@@ -294,7 +327,7 @@ def test_plans_are_no_part_of_what_is_verified_and_shards_are_prepared_again(dir
 
 def test_a_plan_that_took_its_time_is_told(directory, monkeypatch):
     node = Prepared(directory, 16, FirstFit())
-    mixture = Mixture({"a": node}, [Stage(0, {"a": 1.0})])
+    mixture = Mixture({"a": node}, [Stage({"a": 1.0})])
     assert node.num_rows
     assert made_plans(mixture) == []
     folder = node.rows.plan.folder
