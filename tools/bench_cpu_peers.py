@@ -298,7 +298,8 @@ def run(peer: Peer, corpus: Path, steps: int, core: int, large_pages: bool) -> R
     Raises:
       RuntimeError: It failed, or did not print its steps.
     """
-    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    left_out = ("GLIBC_TUNABLES", "PYTHONDONTWRITEBYTECODE")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
     environment |= {
         "JAX_PLATFORMS": "cpu",
         "HF_HUB_OFFLINE": "1",
@@ -361,7 +362,6 @@ def main() -> None:
         byte_tokenizer(place)
         ours = luthier(options.steps)
         again = dataclasses.replace(ours, name="luthier, second start", cache=place / "cache")
-        run(again, corpus, options.steps, options.core, large_pages=True)
         peers = [ours, again]
         if options.kauldron:
             peers.append(kauldron(options.kauldron, options.steps))
@@ -371,6 +371,8 @@ def main() -> None:
             peers.append(pax(options.pax))
         if options.nanogpt:
             peers.append(nanogpt(*options.nanogpt, options.steps, place))
+        for peer in peers:  # Python compiles the modules of all once
+            run(peer, corpus, options.steps, options.core, large_pages=True)
         runs: dict[str, list[Run]] = {}
         for number in range(options.rounds):
             for peer in peers if number % 2 else reversed(peers):
