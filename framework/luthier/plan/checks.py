@@ -27,8 +27,8 @@ def check(graph: Any, program: programs.Program, unread: list[str] | None = None
     Args:
       graph: The experiment graph.
       program: Its program.
-      unread: Takes what cannot be looked at because the data is not here; None means that the
-        experiment is to be run, and needs its data.
+      unread: Takes what cannot be looked at because the data is not here, and holds what could not
+        be looked at before; None means that the experiment is to be run, and needs its data.
 
     Raises:
       DataError: The data is not here, and is needed.
@@ -102,7 +102,12 @@ def _masks(graph: Any, program: programs.Program) -> list[Problem]:
     return found
 
 
+_NOT_COMPARED = "the vocabulary was not compared with the model's"
+
+
 def _vocabulary(experiment: Any, unread: list[str] | None) -> list[Problem]:
+    if any(note.startswith(_NOT_COMPARED) for note in unread or ()):
+        return []  # it cannot be reached, which may have taken a while to find out
     tokenizer = getattr(experiment.data, "tokenizer", None)
     size = getattr(experiment.model, "keywords", {}).get("vocab_size")
     if tokenizer is None or not isinstance(size, int):
@@ -112,7 +117,7 @@ def _vocabulary(experiment: Any, unread: list[str] | None) -> list[Problem]:
     except DataError as error:
         if unread is None:
             raise
-        unread.append(f"the vocabulary was not compared with the model's: {error.problems[0].what}")
+        unread.append(f"{_NOT_COMPARED}: {error.problems[0].what}")
         return []
     if size >= needed:
         return []

@@ -214,7 +214,7 @@ class _Job:
         return row | {"needed_bytes": needed, "step_seconds": seconds, "is_compiled": True}
 
     def _program(self, graph: Any) -> programs.Program:
-        return checked_program(graph, self._devices, [])
+        return checked_program(graph, self._devices, [*self._notes])
 
     def _timed(self, phase: str) -> Any:
         return timed(self._timings, phase, self._telling)
