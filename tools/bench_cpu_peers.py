@@ -7,8 +7,9 @@ is pinned to one core, and the sides take turns in each round, so that noise is 
 
 * seconds per step: the time between the lines that a trainer prints for its steps; the median of a
   process, without its first five steps, and the median over rounds.
-* first step: from the start of the process to the line of its first step, with nothing compiled
-  before. The row "second start" finds on the disk what luthier compiled at its first.
+* first step: from the start of the process to the line of its first step, with files in memory and
+  nothing compiled before. The row "second start" finds on the disk what luthier compiled at its
+  first.
 
 `--large-pages` sets GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for everybody: luthier does so for
 itself, a peer does not.
@@ -61,6 +62,8 @@ class Peer:
       line: Pattern of the line that it prints after a step; its group is the number of the step.
       environment: Variables that it needs.
       cache: Folder of compiled programs that stays from run to run; None is empty at each start.
+      module: Its main module, imported right before each run: the system may have dropped the files
+        of whoever did not run for some minutes.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Peer:
     line: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     cache: Path | None = None
+    module: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +178,7 @@ def luthier(steps: int) -> Peer:
         [sys.executable, *words],
         r"^step (\d+)/",
         {"PYTHONPATH": os.pathsep.join([root, f"{root}/framework"])},
+        module="luthier.train, grain, orbax.checkpoint",
     )
 
 
@@ -185,6 +190,7 @@ def kauldron(python: str, steps: int) -> Peer:
         [python, *words, f"--cfg.num_train_steps={steps}"],
         r"\[(\d+)\] collection=train",
         {"PYTHONPATH": str(FILES)},
+        module="kauldron.kd, kauldron.main",
     )
 
 
@@ -241,6 +247,7 @@ def maxtext(python: str, steps: int, folder: Path) -> Peer:
         [python, *words, *(f"{name}={value}" for name, value in settings.items())],
         r"completed step: (\d+)",
         {"DECOUPLE_GCLOUD": "TRUE"},
+        module="maxtext.trainers.pre_train.train",
     )
 
 
@@ -248,7 +255,11 @@ def pax(python: str) -> Peer:
     """Return Pax 1.4.0."""
     words = ["-m", "paxml.main", "--exp=pax_lm.LanguageModel", "--job_log_dir=out"]
     return Peer(
-        "Pax", [python, *words, "--alsologtostderr"], r"step_i: (\d+)", {"PYTHONPATH": str(FILES)}
+        "Pax",
+        [python, *words, "--alsologtostderr"],
+        r"step_i: (\d+)",
+        {"PYTHONPATH": str(FILES)},
+        module="paxml.main",
     )
 
 
@@ -289,7 +300,9 @@ def nanogpt(python: str, checkout: str, steps: int, folder: Path) -> Peer:
     # It looks for its data and its model below the working directory.
     start = f"import os, runpy, sys; os.chdir({str(root)!r}); sys.path.insert(0, {str(root)!r}); "
     start += f"sys.argv = {words!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
-    return Peer("nanoGPT (torch, eager)", [python, "-c", start], r"^iter (\d+): loss")
+    return Peer(
+        "nanoGPT (torch, eager)", [python, "-c", start], r"^iter (\d+): loss", module="torch"
+    )
 
 
 def run(peer: Peer, corpus: Path, steps: int, core: int, large_pages: bool) -> Run:
@@ -313,6 +326,8 @@ def run(peer: Peer, corpus: Path, steps: int, core: int, large_pages: bool) -> R
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     if large_pages:
         environment["GLIBC_TUNABLES"] = TUNABLES
+    warm_up = [peer.command[0], "-c", f"import {peer.module}"]
+    subprocess.run(warm_up, env=environment, capture_output=True, check=True)
     times: dict[int, float] = {}
     told: list[str] = []
     with tempfile.TemporaryDirectory() as folder:

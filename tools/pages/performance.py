@@ -26,8 +26,8 @@ CPU_PEERS = """
     {command}
 
 One GPT-2 of 4 layers (d = 256, MLP 1024) on rows of 256 bytes, 8 a step, AdamW, float32; every
-process pinned to one core, with nothing compiled before but in the row "second start". Ratios are
-luthier's time over the side's: below 1 luthier is faster.
+process pinned to one core. Ratios are luthier's time over the side's: below 1 luthier is faster.
+Peers run as they come; with the same variable as luthier's (below) they gain, too.
 
 {table}
 """
@@ -40,8 +40,7 @@ processor time; with large pages it takes 136. `luthier train`, `evaluate`, `gen
 start themselves again with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` where the kernel gives large
 pages to those who ask (`madvise` in /sys/kernel/mm/transparent_hugepage/enabled) and the variable
 does not name the tunable. `glibc.malloc.hugetlb=0` in it leaves all as it is. A script of your own
-that imports luthier needs the variable in its environment. What is left to torch is attention:
-PyTorch's fused kernel never writes the matrix of scores, XLA writes it and its gradient.
+that imports luthier needs the variable in its environment.
 """
 
 STARTUP = """
