@@ -71,6 +71,10 @@ def test_what_does_not_fit_is_told_with_changes_that_would(graph, monkeypatch):
         ),
         (2, 4),
     )  # fmt: skip
+    quick = plan_here(graph, tiny, level="shapes")
+    assert quick.fits is False
+    assert not quick.proposals
+    assert any("--search" in note for note in quick.notes)
     report = plan_here(graph, tiny, level="shapes", search=True)
     assert report.fits is False
     assert report.proposals

@@ -90,6 +90,7 @@ class _Job:
         if missing:
             self._notes.append(f"planned by shapes alone: {missing}")
         self._level = SHAPES if missing else level
+        self._is_quick = level == SHAPES
 
     def report(self, graph: Any, search: bool) -> Report:
         """Return the report of an experiment."""
@@ -116,9 +117,11 @@ class _Job:
         fields |= self._stepped(program, fields)
         fields |= {"tokens_per_step": self._tokens, "notes": self._notes}
         report = Report.of_fields({"level": SHAPES, **fields, "timings": self._timings})
-        if search or report.fits is False:
-            report = self._with_proposals(graph, program, report, traced, search)
-        return report
+        if search or (report.fits is False and not self._is_quick):
+            return self._with_proposals(graph, program, report, traced, search)
+        if report.fits is False:
+            self._notes.append("--search tells which layouts would fit")
+        return dataclasses.replace(report, notes=self._notes)
 
     def _stepped(self, program: programs.Program, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is known of a step, compiled if it is to be, as fields of a report."""
