@@ -1,6 +1,6 @@
-"""What stands in the environment of a process that computes, before it imports JAX.
+"""How a process is set up before it imports JAX.
 
-Two things that a library is told at its start or never:
+Things that are told at the start or never:
 
 * Large pages. XLA's CPU client allocates the temporary memory of a step anew at every step; the C
   library maps such blocks from the system and gives them back, so that each step touches all of its
@@ -9,6 +9,8 @@ Two things that a library is told at its start or never:
   pages where `GLIBC_TUNABLES` holds `glibc.malloc.hugetlb=1`.
 * What is compiled is kept on the disk, so that a second start of the same program does not compile
   it again.
+* The collector of cycles, which by default looks for them at every 700 new objects, walked through
+  what imports and traces had made again and again: a tenth of a start (`tools/bench_shapes.py`).
 
 Source: the manual of the GNU C Library, "Memory Allocation Tunables"; the kernel's
   Documentation/admin-guide/mm/transhuge.rst; JAX, "Persistent compilation cache".
@@ -17,6 +19,7 @@ Source: the manual of the GNU C Library, "Memory Allocation Tunables"; the kerne
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import os
 import platform
@@ -28,6 +31,9 @@ LARGE_PAGES = "glibc.malloc.hugetlb"
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 MOST_BYTES = 8 * 2**30
 """Of compiled programs on the disk; beyond it the oldest are dropped at a start."""
+
+NEW_OBJECTS = 50_000
+"""After so many, cycles are looked for among them; older ones in the usual proportion."""
 
 _MODES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _PROCESSOR = Path("/proc/cpuinfo")
@@ -77,6 +83,16 @@ def kept_programs(environment: Mapping[str, str], shortest: float) -> dict[str, 
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(shortest),
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
     }
+
+
+def collect_rarely() -> None:
+    """Look for cycles of dead objects after more new ones than Python does by default.
+
+    A collector that is off stays off.
+    """
+    newest, *others = gc.get_threshold()
+    if newest:
+        gc.set_threshold(NEW_OBJECTS, *others)
 
 
 def drop_oldest(folder: str, most_bytes: int = MOST_BYTES) -> None:

@@ -1,5 +1,6 @@
 """A command that computes starts once more with its environment in order; the others do not."""
 
+import gc
 import json
 import os
 import subprocess
@@ -7,9 +8,11 @@ import sys
 
 import pytest
 
+from luthier import environment
+
 # Stands for `luthier`: goes through the same door, and tells how it got here.
 PROGRAM = """
-import json, os, sys
+import gc, json, os, sys
 from pathlib import Path
 from luthier import environment
 from luthier.cli import start
@@ -17,7 +20,7 @@ environment._MODES = Path(__file__).with_name("modes")
 start.prepare(sys.argv[1:])
 names = ("GLIBC_TUNABLES", "JAX_COMPILATION_CACHE_DIR")
 held = {name: os.environ.get(name) for name in names}
-print(json.dumps({"pid": os.getpid(), "words": sys.argv[1:]} | held))
+print(json.dumps({"pid": os.getpid(), "words": sys.argv[1:], "gc": gc.get_threshold()} | held))
 """
 
 
@@ -59,3 +62,10 @@ def test_where_large_pages_cannot_be_had_it_goes_on(run):
     told = run("train", modes="always madvise [never]")[1]
     assert told["GLIBC_TUNABLES"] is None
     assert told["JAX_COMPILATION_CACHE_DIR"] is not None
+
+
+@pytest.mark.parametrize("words", [("train",), ("show", "lm")])
+def test_cycles_are_looked_for_rarely(run, words):
+    newest, *others = run(*words)[1]["gc"]
+    assert newest == environment.NEW_OBJECTS
+    assert others == list(gc.get_threshold()[1:])

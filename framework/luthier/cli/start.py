@@ -13,7 +13,7 @@ COMMANDS = ("train", "evaluate", "generate", "sweep")
 
 
 def prepare(words: list[str]) -> None:
-    """Give a command that computes large pages, and a place for what it compiles.
+    """Put the process in order; give a command that computes large pages, and a place for programs.
 
     The C library reads its variables when a process starts, so the process replaces itself by
     itself, once: it keeps its id, its open files and its words. Where the system refuses, it goes
@@ -22,6 +22,7 @@ def prepare(words: list[str]) -> None:
     Args:
       words: The command and its arguments.
     """
+    environment.collect_rarely()
     if not any(word in COMMANDS for word in words[:2]):
         return
     kept = environment.kept_programs(os.environ, shortest=0.1)

@@ -12,6 +12,8 @@ import signal
 import sys
 from typing import BinaryIO
 
+from luthier import environment
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run trials until the driver says that it is over, or dies.
@@ -26,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--memory-bytes", type=int)
     parser.add_argument("--package", action="append", default=[])
     options = parser.parse_args(arguments)
+    environment.collect_rarely()
     received, sent = _own_streams()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if options.cores and hasattr(os, "sched_setaffinity"):
