@@ -1,9 +1,14 @@
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
-from luthier.layers import FanIn, Linear, Normal
+from luthier.layers import FanIn, Linear, MatrixProduct, Normal, QuantizedProduct
+from luthier.parallel import Mesh, Rules, activation_rules, activation_rules_table, constrain
 
 HEADS = {
     "inputs": (6,),
@@ -65,3 +70,26 @@ def test_computes_in_its_dtype(draw):
     linear = Linear(bias=Normal(), **HEADS, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     assert linear.kernel.dtype == jnp.float32
     assert linear(draw(3, 6)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("product", [MatrixProduct(), QuantizedProduct(gradient=jnp.int8)])
+def test_where_the_length_is_shared_out_each_device_maps_its_own_positions(product, draw):
+    linear = Linear(product=product, **HEADS, rngs=nnx.Rngs(0))
+    graphdef, state = nnx.split(linear)
+    x_BLD, axes = draw(4, 64, 6), ("batch", "length", "embed")
+
+    def loss(state, x_BLD):
+        return (nnx.merge(graphdef, state)(constrain(x_BLD, axes)) ** 2).mean()
+
+    expected = jax.jit(jax.value_and_grad(loss))(state, x_BLD)
+    mesh = Mesh(data=2, sequence=2).arrange(jax.devices()[:4])
+    with activation_rules(mesh, Rules(activations=activation_rules_table())):
+        compiled = jax.jit(jax.value_and_grad(loss)).lower(state, x_BLD).compile()
+        found = compiled(*jax.device_put((state, x_BLD), compiled.input_shardings[0]))
+    for leaf, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(leaf, other, rtol=1e-5, atol=1e-6)
+    text = compiled.as_text()
+    assert "all-gather" not in text
+    sizes = [shape.split(",") for shape in re.findall(r"= \w+\[([\d,]+)\]\S* dot\(", text)]
+    made = {math.prod(map(int, shape)) for shape in sizes}
+    assert made == {64 * 8, 6 * 8}  # half of the rows and of their positions; and the gradient

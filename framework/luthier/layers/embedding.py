@@ -14,6 +14,7 @@ from flax import nnx
 from luthier.layers.attention.cores import soft_cap
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.initializers import FanIn, Initializer, Normal, describe
+from luthier.layers.linear import flattened
 from luthier.layers.parameters import DType, Template, create, parameter, value_of, vector, wide
 from luthier.layers.positions import Tokens
 from luthier.parallel import constrain, result_sharding
@@ -236,8 +237,7 @@ def _logits(hidden_BLD: jax.Array, kernel_DV: jax.Array, vocab_size: int) -> jax
             spec, hidden_BLD, kernel_DV, preferred_element_type=kind, out_sharding=sharding
         )
         return constrain(logits_BLV[..., :vocab_size], LOGITS_AXES)
-    # A matrix product, not a tensor product: see `Linear`.
-    hidden = hidden_BLD.astype(kernel_DV.dtype).reshape(-1, hidden_BLD.shape[-1])
-    logits = jnp.matmul(hidden, kernel_DV, preferred_element_type=kind)
+    hidden_TD = flattened(hidden_BLD.astype(kernel_DV.dtype))
+    logits = jnp.matmul(hidden_TD, kernel_DV, preferred_element_type=kind)
     logits_BLV = logits.reshape(*hidden_BLD.shape[:-1], -1)
     return constrain(logits_BLV[..., :vocab_size], LOGITS_AXES)

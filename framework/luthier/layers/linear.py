@@ -20,7 +20,7 @@ from luthier.errors import BadInput, Problem
 from luthier.layers.initializers import FanIn, Initializer
 from luthier.layers.parameters import DType, gathered, parameter, value_of, vector
 from luthier.layers.products import MatrixProduct, Product
-from luthier.parallel import result_sharding
+from luthier.parallel import current_layout, result_sharding
 
 _AXIS_TYPE = "parallelism.mesh.axis_type"
 
@@ -110,8 +110,26 @@ def _product(
             out_sharding=sharding,
         )
     inputs, outputs = kernel.shape[:num_inputs], kernel.shape[num_inputs:]
-    # Matrices, not tensors: the CPU backend transposes both factors of a weight gradient that
-    # contracts more than one dimension, which takes longer than the product.
-    x_TI = x.astype(dtype).reshape(-1, math.prod(inputs))
-    y_TO = product(x_TI, kernel.astype(dtype).reshape(math.prod(inputs), -1))
-    return y_TO.reshape(*x.shape[: x.ndim - num_inputs], *outputs)
+    leading, fan_in = x.shape[: x.ndim - num_inputs], math.prod(inputs)
+    x_TI = flattened(x.astype(dtype).reshape(*leading, fan_in))
+    y_TO = product(x_TI, kernel.astype(dtype).reshape(fan_in, -1))
+    return y_TO.reshape(*leading, *outputs)
+
+
+def flattened(x: jax.Array) -> jax.Array:
+    """Return an array [..., D] as a matrix [T, D], unless devices would have to exchange for it.
+
+    Matrices, not tensors: the CPU backend transposes both factors of a weight gradient that
+    contracts more than one dimension, which takes longer than the product. But where the mesh
+    shares out the length of rows, a device's positions do not follow one another in a matrix of all
+    tokens: the compiler would gather the length, and compute the product on each place of its axis.
+
+    Args:
+      x: [..., D].
+
+    Returns:
+      [T, D]; `x` itself where the length of rows is shared out.
+    """
+    layout = current_layout()
+    is_cut = layout is not None and bool(layout.mesh_axes("length"))
+    return x if is_cut else x.reshape(-1, x.shape[-1])

@@ -69,6 +69,17 @@ def test_with_one_all_three_products_are_quantized(product, kind, of_gradient, d
     assert distance(to_kernel, expected) < 1e-6
 
 
+@pytest.mark.parametrize("product", [INT8, QuantizedProduct(gradient=jnp.int8), FP8])
+def test_tokens_may_be_several_dimensions(product, draw):
+    x_BLI, kernel_IO, weights_BLO = draw(3, 7, 16), draw(16, 5), draw(3, 7, 5)
+    flat = gradients(product, x_BLI.reshape(21, 16), kernel_IO, weights_BLO.reshape(21, 5))
+    found = gradients(product, x_BLI, kernel_IO, weights_BLO)
+    np.testing.assert_allclose(found[0].reshape(21, 16), flat[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found[1], flat[1], rtol=1e-6, atol=1e-6)
+    y_TO = product(x_BLI.reshape(21, 16), kernel_IO)
+    np.testing.assert_array_equal(product(x_BLI, kernel_IO).reshape(21, 5), y_TO)
+
+
 def test_sums_of_integers_are_of_32_bits():
     count = 2**16
     x_TI, kernel_IO = jnp.ones((1, count)), jnp.ones((count, 1))

@@ -18,7 +18,7 @@ class Product(Protocol):
         """Return the product [T, O] in the type of its factors.
 
         Args:
-          x_TI: [T, I].
+          x_TI: [T, I]; where the mesh shares out the length of rows, T is more than one dimension.
           kernel_IO: [I, O], of the same type.
         """
 
@@ -37,7 +37,7 @@ class MatrixProduct:
     """The product as it is, in the type of its factors."""
 
     def __call__(self, x_TI: jax.Array, kernel_IO: jax.Array) -> jax.Array:
-        """Return the product [T, O] of [T, I] and [I, O]."""
+        """Return the product [T, O] of [T, I] and [I, O]; T may be more dimensions than one."""
         return x_TI @ kernel_IO
 
     def grouped(self, x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array) -> jax.Array:

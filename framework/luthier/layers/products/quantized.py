@@ -79,7 +79,7 @@ class QuantizedProduct:
         """Return the product [T, O] in the type of its factors.
 
         Args:
-          x_TI: [T, I].
+          x_TI: [T, I]; T may be more dimensions than one.
           kernel_IO: [I, O], of the same type.
         """
         return _product(x_TI, kernel_IO, self)
@@ -131,19 +131,26 @@ def _same_kind(left: Any, right: Any, dtype: DType) -> tuple[Any, Any]:
 
 
 def _sum_over(
-    left: jax.Array, right: jax.Array, axes: tuple[int, int], kinds: tuple[DType | None, ...]
+    left: jax.Array,
+    right: jax.Array,
+    dims: tuple[tuple[int, ...], tuple[int, ...]],
+    kinds: tuple[DType | None, ...],
 ) -> jax.Array:
-    """Return the product of two matrices over a dimension of each, their factors quantized."""
-    channels = [(1 - axis,) for axis in axes]
+    """Return the product of two arrays over some dimensions of each, their factors quantized."""
+    channels = [
+        tuple(dim for dim in range(array.ndim) if dim not in summed)
+        for array, summed in zip((left, right), dims, strict=True)
+    ]
     factors = (_quantize(left, kinds[0], channels[0]), _quantize(right, kinds[1], channels[1]))
-    numbers = (((axes[0],), (axes[1],)), ((), ()))
+    numbers = (dims, ((), ()))
     found: jax.Array = _qwix().dot_general(*_same_kind(*factors, left.dtype), numbers)
     return found.astype(left.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _product(x_TI: jax.Array, kernel_IO: jax.Array, types: QuantizedProduct) -> jax.Array:
-    return _sum_over(x_TI, kernel_IO, (1, 0), (types.inputs, types.kernel))
+    dims = ((x_TI.ndim - 1,), (0,))
+    return _sum_over(x_TI, kernel_IO, dims, (types.inputs, types.kernel))
 
 
 def _product_forward(x_TI: jax.Array, kernel_IO: jax.Array, types: QuantizedProduct) -> Any:
@@ -153,8 +160,9 @@ def _product_forward(x_TI: jax.Array, kernel_IO: jax.Array, types: QuantizedProd
 def _product_backward(types: QuantizedProduct, factors: Any, gradient_TO: jax.Array) -> Any:
     x_TI, kernel_IO = factors
     inputs, kernel = _of_backward(types)
-    to_x = _sum_over(gradient_TO, kernel_IO, (1, 1), (types.gradient, kernel))
-    to_kernel = _sum_over(x_TI, gradient_TO, (0, 0), (inputs, types.gradient))
+    last, tokens = x_TI.ndim - 1, tuple(range(x_TI.ndim - 1))
+    to_x = _sum_over(gradient_TO, kernel_IO, ((last,), (1,)), (types.gradient, kernel))
+    to_kernel = _sum_over(x_TI, gradient_TO, (tokens, tokens), (inputs, types.gradient))
     return to_x, to_kernel
 
 
