@@ -15,7 +15,7 @@ from luthier.optim import (
     state_axes,
 )
 from luthier.optim.layouts import complete
-from luthier.program.step import layouts_of
+from luthier.program.step import structure_of
 from tests.optim.experiments import small_graph
 
 KERNEL = Layout((3, 6, 2, 4), ("layers", "embed", "heads", "head_dim"), 1)
@@ -66,7 +66,7 @@ def test_a_model_knows_its_layouts():
     experiment = programs.make(
         small_graph("luthier.optim.muon(0.01)"), jax.devices()[:1]
     ).experiment
-    layouts = layouts_of(experiment)
+    layouts = structure_of(experiment).layouts()
     matrices = {name: x for name, x in layouts.items() if x.is_matrix}
     query = matrices["blocks.attention.query.kernel"]
     assert query.axes == ("layers", "embed", "heads", "head_dim")

@@ -29,13 +29,7 @@ from luthier.program import hoist as hoisting
 from luthier.program import precision as precisions
 from luthier.program.donation import not_reused
 from luthier.program.offload import on_devices, placed, unsupported
-from luthier.program.step import (
-    evaluate_step,
-    init_state,
-    optimizer_axes,
-    structure_of,
-    train_step,
-)
+from luthier.program.step import evaluate_step, init_state, initialized, train_step
 
 Leaves = tuple[jax.Array, ...]
 Values = tuple[jax.Array, ...]
@@ -359,9 +353,9 @@ def _abstract_state(
 
     def init(values: Values) -> dict[str, Any]:
         experiment = graphs.build(graph, hoisting.substitutions(graph, hoist, values))
-        axes.update(structure_of(experiment).axes())
-        axes.update(optimizer_axes(experiment))
-        return init_state(experiment)
+        state, told = initialized(experiment)
+        axes.update(told)
+        return state
 
     with components_at_fault("the model cannot be built", "model"):
         return jax.eval_shape(init, hoisting.values_of(graph, hoist)), axes

@@ -11,7 +11,7 @@ import optax
 from flax import nnx
 
 from luthier.layers.parameters import outlined
-from luthier.optim import Layout, state_axes
+from luthier.optim import state_axes
 from luthier.program.accumulation import (
     additive_gradient,
     counted_gradient,
@@ -58,15 +58,15 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
       The next state, and the step's scalars by name.
     """
     training, optimizer = experiment.training, experiment.optimizer
-    step = state["step"]
-    total, gradient = gradient_of(experiment, state, batch)
+    step, structure = state["step"], structure_of(experiment)
+    total, gradient = _gradient(experiment, structure, state, batch)
     masters = below(MASTERS, state)
     parameters = {name: masters.get(name, state[f"parameters/{name}"]) for name in gradient}
 
     loss = total.loss.value()
     gradient_norm = optax.tree.norm(gradient)
     next_state = state | changed("variables", total.updates, state)
-    layouts = layouts_of(experiment)
+    layouts = structure.layouts()
     empty = jax.eval_shape(lambda p: optimizer.init(p, layouts), parameters)
     memory = as_computed(unflatten("optimizer", empty, state), empty)
     update, memory = optimizer.update(gradient, memory, parameters, layouts)
@@ -112,8 +112,13 @@ def gradient_of(experiment: Any, state: State, batch: Batch) -> tuple[Any, dict[
       The task's sums over the whole batch, and the gradient by name of a trained parameter, in the
       dtype of the parameter but not below float32.
     """
-    task, training = experiment.task, experiment.training
-    structure, arrays = structure_of(experiment), model_arrays(state)
+    return _gradient(experiment, structure_of(experiment), state, batch)
+
+
+def _gradient(
+    experiment: Any, structure: Structure, state: State, batch: Batch
+) -> tuple[Any, dict[str, jax.Array]]:
+    task, training, arrays = experiment.task, experiment.training, model_arrays(state)
     key = jax.random.fold_in(dropout_key(experiment.seed), state["step"])
     trained = chosen(below("parameters", state), training.trainable)
     kinds = experiment.precision.sums(trained)
@@ -153,36 +158,44 @@ def evaluate_step(experiment: Any, state: State, prefix: str, batch: Batch) -> d
 
 def init_state(experiment: Any) -> State:
     """Return the state before the first step: a pure function of the experiment's seed."""
+    return initialized(experiment)[0]
+
+
+def initialized(experiment: Any) -> tuple[State, dict[str, tuple[str | None, ...]]]:
+    """Return the state before the first step, and the logical axes of its arrays, where told.
+
+    Args:
+      experiment: The experiment, built inside the trace.
+
+    Returns:
+      The state, and axes by the name of a variable of the model (without the prefix that it has in
+      the state) or, for what the optimizer tells, by the name in the state.
+    """
     training = experiment.training
     model = experiment.model(rngs=rngs_of(experiment.seed))
-    _, parameters, variables = split(model)
+    structure, parameters, variables = split(model)
+    layouts = structure.layouts()
     trained = chosen(parameters, training.trainable)
     precision = experiment.precision
     masters, stored = precision.masters_of(trained), precision.stored(parameters)
     trained = {name: masters.get(name, stored[name]) for name in trained}
     state: State = {"step": jnp.zeros((), jnp.int32)}
     state |= with_prefix("parameters", stored) | with_prefix("variables", variables)
-    memory = flatten_tree("optimizer", experiment.optimizer.init(trained, layouts_of(experiment)))
+    told = experiment.optimizer.init(trained, layouts)
+    memory = flatten_tree("optimizer", told)
     state |= precision.stored_optimizer(memory) | with_prefix(MASTERS, masters)
     if training.ema is not None:
         state |= with_prefix("ema", training.ema.init(trained))
     if training.guard is not None:
         state |= flatten_tree("guard", training.guard.init())
-    return state
+    axes = {n: a.names for n, a in flatten_tree("optimizer", state_axes(told, layouts)).items()}
+    return state, structure.axes() | axes
 
 
 def structure_of(experiment: Any) -> Structure:
     """Return the model without its arrays, for use inside the current trace."""
     with outlined():
         return split(experiment.model(rngs=rngs_of(experiment.seed)))[0]
-
-
-def layouts_of(experiment: Any) -> dict[str, Layout]:
-    """Return how every parameter of the model is made up; computes nothing."""
-    layouts: dict[str, Layout] = {}
-    # The module stays inside: it may hold hoisted scalars, which are tracers.
-    jax.eval_shape(lambda: layouts.update(structure_of(experiment).layouts()))
-    return layouts
 
 
 def initializers_of(experiment: Any) -> dict[str, str]:
@@ -197,21 +210,6 @@ def active_shares_of(experiment: Any) -> dict[str, float]:
     found: dict[str, float] = {}
     jax.eval_shape(lambda: found.update(structure_of(experiment).active_shares()))
     return found
-
-
-def optimizer_axes(experiment: Any) -> dict[str, tuple[str | None, ...]]:
-    """Return the logical axes that the optimizer tells of arrays in its state, by their name."""
-    told: State = {}
-
-    def init() -> None:
-        with outlined():
-            structure, parameters, _ = split(experiment.model(rngs=rngs_of(experiment.seed)))
-        trained, layouts = chosen(parameters, experiment.training.trainable), structure.layouts()
-        state = experiment.optimizer.init(trained, layouts)
-        told.update(flatten_tree("optimizer", state_axes(state, layouts)))
-
-    jax.eval_shape(init)
-    return {name: axes.names for name, axes in told.items()}
 
 
 def rngs_of(seed: Any) -> Any:
