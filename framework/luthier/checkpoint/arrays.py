@@ -11,7 +11,7 @@ import pathlib
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from luthier.checkpoint import memory
+from luthier.checkpoint import memory, tensorstore_json
 from luthier.errors import BadInput, CheckpointError, Problem
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def save(path: pathlib.Path, arrays: Mapping[str, jax.Array], iterator: Any = No
     """
     from orbax.checkpoint import v1 as ocp
 
+    tensorstore_json.spare()
     items: dict[str, Any] = {_ARRAYS: {k: v for k, v in arrays.items() if math.prod(v.shape)}}
     if iterator is not None:
         items[_ITERATOR] = _checkpointable(iterator)
@@ -78,6 +79,7 @@ def load(
     import jax.numpy as jnp
     from orbax.checkpoint import v1 as ocp
 
+    tensorstore_json.spare()
     placed = {}
     for name, array in abstract.items():
         sharding = array.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
