@@ -4,9 +4,9 @@
   `save_checkpointables_async` with the same arrays and the same small JSON state. Both sides take
   turns in one process, each save is waited for outside of the measured time, and medians are
   compared: in wall time, and in CPU time of the calling thread, which other programs do not touch.
+  Orbax has here what spares it TensorStore's JSON (`luthier.checkpoint.tensorstore_json`), too.
 * `memory`: resident memory after each of many saves, and how many small objects Python has more
-  after each. TensorStore leaves some behind whenever it gives Python what was JSON, which Orbax
-  asks for once for each array and twice for each save: that share is measured alone, beside it.
+  after each; each side in a process of its own, Orbax as it comes.
 
 Command: python tools/bench_checkpoint.py [--mebibytes 64] [--arrays 100] [--rounds 30]
   [--saves 200] [--profile] [--json FILE]
@@ -17,28 +17,33 @@ from __future__ import annotations
 import argparse
 import cProfile
 import gc
+import itertools
 import json
 import os
 import pstats
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 import numpy as np
-import tensorstore as ts
 from orbax.checkpoint import v1 as ocp
 
-from luthier.checkpoint import Checkpoints, Store
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from luthier.checkpoint import Checkpoints, Store
+from tools.bench import report
+
+SIDES = ("luthier", "orbax")
 POSITION = {"progress": {"steps": 100, "tokens": 10_000, "epochs": 0.1, "seconds": 9.5}}
 
 
-class Iterator:
+class Position:
     """A data iterator, as far as a save sees it."""
 
     def get_state(self) -> dict:
@@ -64,13 +69,13 @@ def timed(call: Callable[[], object]) -> tuple[float, float, object]:
     return time.perf_counter() - wall, time.thread_time() - cpu, result
 
 
-def measure_blocking(state: dict[str, jax.Array], folder: Path, rounds: int) -> dict:
+def measure_blocking(state: dict[str, jax.Array], folder: Path, rounds: int) -> list[dict]:
     """Let both sides save in turns."""
     seconds: dict[str, list[tuple[float, float]]] = {"luthier": [], "orbax": []}
     store = Store(folder / "luthier", Checkpoints(keep_latest=1))
     for step in range(rounds + 2):
         *ours, _ = timed(
-            lambda step=step: store.save(step, state, Iterator(), {"position": POSITION})
+            lambda step=step: store.save(step, state, Position(), {"position": POSITION})
         )
         store.wait()
         path = folder / f"orbax-{step}"
@@ -84,13 +89,20 @@ def measure_blocking(state: dict[str, jax.Array], folder: Path, rounds: int) -> 
             seconds["luthier"].append(tuple(ours))
             seconds["orbax"].append(tuple(bare))
     store.close()
-    report: dict = {}
-    for place, kind in enumerate(("wall", "cpu")):
-        medians = {side: statistics.median(s[place] for s in seconds[side]) for side in seconds}
-        ratio = medians["luthier"] / medians["orbax"]
-        report[kind] = {f"{side}_ms": 1e3 * value for side, value in medians.items()}
-        report[kind]["ratio"] = ratio
-    return report
+    return [
+        row(
+            f"blocking a save, {kind}, ms",
+            *(1e3 * statistics.median(s[place] for s in seconds[side]) for side in SIDES),
+            "ratio <= 1.1",
+        )
+        for place, kind in enumerate(("wall", "CPU of the thread"))
+    ]
+
+
+def row(what: str, ours: float, bare: float, limit: str | None = None) -> dict:
+    """Return a row of the table; what is about zero has no ratio."""
+    ratio = ours / bare if ours >= 0 and bare > 0 else None
+    return {"what": what, "luthier": ours, "bare Orbax": bare, "ratio": ratio, "limit": limit}
 
 
 def resident_bytes() -> int:
@@ -99,59 +111,72 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def measure_memory(state: dict[str, jax.Array], folder: Path, saves: int) -> dict:
-    """Save again and again; compare the second quarter with the last."""
-    sizes, blocks = [], []
-    with Store(folder / "memory", Checkpoints(keep_latest=1)) as store:
-        for step in range(saves):
-            store.save(step, state, Iterator(), {"position": POSITION})
-            store.wait()
-            gc.collect()
-            sizes.append(resident_bytes())
-            blocks.append(sys.getallocatedblocks())
+def measure_memory(num_arrays: int, folder: Path, saves: int) -> list[dict]:
+    """Let each side save again and again; compare the second quarter with the last."""
+    told = {}
+    for side in SIDES:
+        command = [sys.executable, __file__, "--arrays", str(num_arrays), "--saves", str(saves)]
+        command += ["--folder", str(folder), "--memory-of", side]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        told[side] = json.loads(done.stdout)
+    whats = (
+        ("early_mib", f"resident memory, second quarter of {saves} saves, MiB"),
+        ("late_mib", "resident memory, last quarter, MiB"),
+        ("growth_kib", "resident memory left by a save, KiB"),
+        ("blocks", "small objects left by a save"),
+    )
+    return [row(what, *(told[side][key] for side in SIDES)) for key, what in whats]
+
+
+def memory_of(side: str, num_arrays: int, folder: Path, saves: int) -> dict[str, float]:
+    """Save with one side in this process."""
+    state = make_state(4, num_arrays)
+    sizes, blocks = np.zeros(saves), np.zeros(saves)
+    saving = luthier_saves if side == "luthier" else orbax_saves
+    for step, _ in zip(range(saves), saving(state, folder), strict=False):
+        gc.collect()
+        sizes[step], blocks[step] = resident_bytes(), sys.getallocatedblocks()
     quarter = max(saves // 4, 1)
     early, late = (
-        statistics.median(sizes[quarter : 2 * quarter]),
-        statistics.median(sizes[-quarter:]),
+        np.median(sizes[at]) for at in (slice(quarter, 2 * quarter), slice(-quarter, None))
     )
     return {
-        "saves": saves,
         "early_mib": early / 2**20,
         "late_mib": late / 2**20,
-        "growth_kib_per_save": (late - early) / 2**10 / (2.5 * quarter),
-        "blocks_per_save": (blocks[-1] - blocks[quarter - 1]) / max(saves - quarter, 1),
-        "blocks_of_tensorstore": len(state) * left_by(_spec) + 2 * left_by(_metrics),
+        "growth_kib": (late - early) / 2**10 / (2 * quarter),
+        "blocks": (blocks[-1] - blocks[quarter - 1]) / max(saves - quarter, 1),
     }
 
 
-def _spec() -> object:
-    return ts.KvStore.Spec({"driver": "file", "path": "/tmp/checkpoint/"}).to_json()
+def luthier_saves(state: dict[str, jax.Array], folder: Path) -> Iterator[None]:
+    """Save for ever; yield after each save."""
+    with Store(folder / "luthier-memory", Checkpoints(keep_latest=1)) as store:
+        for step in itertools.count():
+            store.save(step, state, Position(), {"position": POSITION})
+            store.wait()
+            store.committed()
+            yield
 
 
-def _metrics() -> object:
-    return ts.experimental_collect_matching_metrics("/tensorstore/kvstore/")
-
-
-def left_by(call: Callable[[], object], calls: int = 200) -> float:
-    """Return how many blocks of memory Python has more after each call, whose result is dropped."""
-    call()
-    gc.collect()
-    before = sys.getallocatedblocks()
-    for _ in range(calls):
-        call()
-    gc.collect()
-    return (sys.getallocatedblocks() - before) / calls
+def orbax_saves(state: dict[str, jax.Array], folder: Path) -> Iterator[None]:
+    """Save for ever; yield after each save."""
+    for step in itertools.count():
+        path = folder / f"orbax-memory-{step}"
+        items = {"arrays": state, "rest": {"iterator": POSITION, "extra": {"position": POSITION}}}
+        ocp.save_checkpointables_async(path, items).result()
+        shutil.rmtree(path)
+        yield
 
 
 def profile(state: dict[str, jax.Array], folder: Path) -> None:
     """Print where the calling thread spends the time of a save."""
     profiler = cProfile.Profile()
     with Store(folder / "profile", Checkpoints(keep_latest=1)) as store:
-        store.save(0, state, Iterator(), {})
+        store.save(0, state, Position(), {})
         store.wait()
         for step in range(1, 11):
             profiler.enable()
-            store.save(step, state, Iterator(), {"position": POSITION})
+            store.save(step, state, Position(), {"position": POSITION})
             profiler.disable()
             store.wait()
     pstats.Stats(profiler).sort_stats("cumulative").print_stats(45)
@@ -165,35 +190,32 @@ def main() -> int:
     parser.add_argument("--saves", type=int, default=200)
     parser.add_argument("--folder", help="where to save (default: a temporary folder)")
     parser.add_argument("--profile", action="store_true", help="only tell where the time goes")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--json", type=Path, help="also write the table here")
+    parser.add_argument("--memory-of", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    state = make_state(arguments.mebibytes, arguments.arrays)
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        if arguments.profile:
-            profile(state, Path(folder))
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        folder, num_arrays, saves = Path(name), arguments.arrays, arguments.saves
+        if arguments.memory_of:
+            print(json.dumps(memory_of(arguments.memory_of, num_arrays, folder, saves)))
             return 0
-        report = {"mebibytes": arguments.mebibytes, "arrays": arguments.arrays}
-        report |= measure_blocking(state, Path(folder), arguments.rounds)
-        for kind in ("wall", "cpu"):
-            figures = report[kind]
-            print(
-                f"blocking, {kind:<4}  luthier {figures['luthier_ms']:8.2f} ms   "
-                f"orbax {figures['orbax_ms']:8.2f} ms   ratio {figures['ratio']:.3f}"
-            )
-        if arguments.saves:
-            small = make_state(4, arguments.arrays)
-            memory = report["memory"] = measure_memory(small, Path(folder), arguments.saves)
-            print(
-                f"memory over {memory['saves']} saves: {memory['early_mib']:.1f} MiB in the second "
-                f"quarter, {memory['late_mib']:.1f} MiB in the last: "
-                f"{memory['growth_kib_per_save']:+.1f} KiB a save"
-            )
-            print(
-                f"small objects left by a save: {memory['blocks_per_save']:.0f}; by TensorStore's "
-                f"own calls in it: {memory['blocks_of_tensorstore']:.0f}"
-            )
+        state = make_state(arguments.mebibytes, num_arrays)
+        if arguments.profile:
+            profile(state, folder)
+            return 0
+        rows = measure_blocking(state, folder, arguments.rounds)
+        del state
+        if saves:
+            rows += measure_memory(num_arrays, folder, saves)
+    settings = {"mebibytes": arguments.mebibytes, "arrays": num_arrays, "saves": saves}
+    notes = (
+        f"{num_arrays} arrays of {arguments.mebibytes:g} MiB together where time is measured, of "
+        "4 MiB where memory is.",
+        "What blocks is measured in turns in one process, memory in a process for each side.",
+    )
+    made = report.Report("checkpoint", settings, rows, notes)
+    print(report.table(made))
     if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        report.write(made, arguments.json)
     return 0
 
 
