@@ -10,13 +10,11 @@ Processor seconds are what counts. Exit code 1 where a median is above its limit
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 from typing import Any
 
-from bench_graph import ROOT, count, experiment, measure
+from bench_graph import asked, count, experiment, measure
 
 LIMITS = {"read": 1.0, "compare": 1.0, "records": 1.0, "live": 1.0, "page": 2.0}
 
@@ -39,12 +37,7 @@ def edited(made: Any) -> Any:
 
 def main() -> int:
     """Measure, print a table, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=5, help="runs of each (default: 5)")
-    parser.add_argument("--nodes", type=int, default=5000, help="nodes (default: 5000)")
-    arguments = parser.parse_args()
-    os.chdir(ROOT)
-    sys.path.insert(0, str(ROOT))
+    arguments = asked(__doc__)
     from luthier import graph
     from luthier.graph import compare
 

@@ -102,14 +102,24 @@ def used() -> float:
     return sum(one.ru_utime + one.ru_stime for one in times)
 
 
-def main() -> int:
-    """Measure, print a table, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def asked(doc: str) -> argparse.Namespace:
+    """Return `runs` and `nodes` of the command line; go where the experiments are.
+
+    Args:
+      doc: Of the command; its first line is shown.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5, help="runs of each (default: 5)")
     parser.add_argument("--nodes", type=int, default=5000, help="nodes (default: 5000)")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
+    return arguments
+
+
+def main() -> int:
+    """Measure, print a table, and return the exit code."""
+    arguments = asked(__doc__)
     from luthier import graph
 
     made = experiment(arguments.nodes)

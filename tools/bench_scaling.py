@@ -15,18 +15,17 @@ Command: python tools/bench_scaling.py [--rounds 3] [--json FILE]
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tools.bench import report
+from tools import bench_step
+from tools.bench import child, report
 
-ROOT = Path(__file__).resolve().parents[1]
 DEPTHS = (12, 24, 48, 96)
 DEVICES = (1, 8, 16, 32, 64)
 
@@ -52,7 +51,6 @@ print(json.dumps({n: b - a for n, a, b in zip(names, moments, moments[1:])}))
 LOOP = """
 import json, sys, tempfile
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
 from tools import bench_step
 number = int(sys.argv[1])
 words = ["data.length=8", f"training.global_batch_size={number}", "model.dim=16",
@@ -60,21 +58,16 @@ words = ["data.length=8", f"training.global_batch_size={number}", "model.dim=16"
 with tempfile.TemporaryDirectory() as folder:
     case = bench_step.Case(words, Path(folder), devices=number)
     sides = {"loop": case.ours(), "bare_call": case.bare(waits=True)}
-    _, host = bench_step.interleave(sides, 5, 40)
-    print(json.dumps({name: sorted(s)[len(s) // 2] for name, s in host.items()}))
+    print(json.dumps(bench_step.take_turns(sides, 20, 10)))
+    case.close()
 """
 
 
-def run(code: str, number: int, devices: int) -> dict[str, float]:
+def run(code: str, number: int, devices: int) -> dict[str, Any]:
     """Return what a process told of one case."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     variables["JAX_NUM_CPU_DEVICES"] = str(devices)
-    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "framework")])
-    command = [sys.executable, "-c", code, str(number), str(ROOT)]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+    return child.told(code, [str(number)], variables)
 
 
 def main() -> None:
@@ -86,12 +79,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     depths: dict[int, list[dict[str, float]]] = {}
-    loops: dict[int, list[dict[str, float]]] = {}
+    loops: dict[int, dict[str, list[float]]] = {}
     for _ in range(options.rounds):
         for depth in DEPTHS:
             depths.setdefault(depth, []).append(run(DEPTH, depth, 1))
         for number in DEVICES:
-            loops.setdefault(number, []).append(run(LOOP, number, number))
+            for name, seconds in run(LOOP, number, number).items():
+                loops.setdefault(number, {}).setdefault(name, []).extend(seconds)
     rows = []
     for depth, taken in depths.items():
         row = {name: statistics.median(t[name] for t in taken) for name in taken[0]}
@@ -104,9 +98,9 @@ def main() -> None:
     depth_table = report.Report("depth", {"rounds": options.rounds}, rows)
     rows = []
     for number, taken in loops.items():
-        loop, bare = (statistics.median(t[n] for t in taken) * 1e6 for n in ("loop", "bare_call"))
-        ratio = statistics.median(t["loop"] / t["bare_call"] for t in taken)
-        rows.append({"devices": number, "loop us": loop, "bare call us": bare, "ratio": ratio})
+        row = bench_step.compared("", taken["loop"], taken["bare_call"], "")
+        kept = ("ours us", "other us", "ratio", "quartiles")
+        rows.append({"devices": number, **{name: row[name] for name in kept}})
     device_table = report.Report("devices", {"rounds": options.rounds}, rows)
     print(report.table(depth_table), report.table(device_table), sep="\n\n")
     if options.json:

@@ -15,7 +15,6 @@ Command: python tools/bench_startup.py [--rounds 5] [--core 0] [--json FILE]
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import statistics
@@ -28,9 +27,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tools.bench import report
+from tools.bench import child, report
 
-ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = "configs.lm.quickstart"
 OVERRIDES = ("training.steps=1", "evaluations={}", "checkpoints=None")
 
@@ -64,7 +62,7 @@ def environment(cache: Path, core: int) -> tuple[dict[str, str], list[str]]:
     """Return the variables of a process, and the words that pin it to a core."""
     left_out = ("JAX_COMPILATION_CACHE_DIR", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
-    path = os.pathsep.join([str(ROOT), str(ROOT / "framework")])
+    path = os.pathsep.join([str(child.ROOT), str(child.ROOT / "framework")])
     kept |= {"XDG_CACHE_HOME": str(cache), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     return kept, ["taskset", "-c", str(core)]
 
@@ -74,7 +72,7 @@ def to_the_end(words: Sequence[str], cache: Path, core: int) -> float:
     variables, pin = environment(cache, core)
     start = time.perf_counter()
     command = [*pin, sys.executable, "-m", "luthier", *words]
-    subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, check=True)
+    subprocess.run(command, cwd=child.ROOT, env=variables, capture_output=True, check=True)
     return time.perf_counter() - start
 
 
@@ -86,7 +84,7 @@ def to_the_first_step(cache: Path, core: int) -> float:
         start = time.perf_counter()
         with subprocess.Popen(
             [*pin, sys.executable, "-m", "luthier", *words],
-            cwd=ROOT,
+            cwd=child.ROOT,
             env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -109,11 +107,7 @@ def parts(cache: Path, core: int) -> dict[str, float]:
     variables, pin = environment(cache, core)
     variables |= environments.kept_programs(variables, shortest=0.1)
     variables |= environments.large_pages(variables)
-    command = [*pin, sys.executable, "-c", PARTS, REFERENCE, *OVERRIDES]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+    return child.told(PARTS, [REFERENCE, *OVERRIDES], variables, pin)
 
 
 def main() -> None:

@@ -2,23 +2,31 @@
 
 Two comparisons, each interleaved in one process, with the batch already on the device:
 
-* `model`: our loop (scalars fetched, recorded as JSON lines, cadences, guard) against a plain
-  `jax.jit` loop over the same model, optimizer and guard, at 4 layers, d = 256.
-* `leaves`: the loop's host time per step (CPU time of the thread that trains, which does not count
-  waiting for the device) over that of the bare ahead-of-time call on flat leaves, at about 1,000
-  state arrays. `leaves_wall` is the same in wall time.
+* `model`: our loop with all that records a run (JSON lines, status, spans, console), cadences and
+  guard, against a plain `jax.jit` loop over the same model, optimizer and guard, at 4 layers,
+  d = 256; wall time.
+* `leaves`: the same loop's host time per step (CPU time of the thread that trains, which does not
+  count waiting for the device) over that of the bare ahead-of-time call on flat leaves, at about
+  1,000 state arrays.
+* `outside`: the same loop seen from within: in each step, the host time outside of the compiled
+  call over that of the call, without the noise of two loops.
 
-Command: python tools/bench_step.py [--blocks 7] [--json FILE]
+Sides take turns in short blocks, and each block is compared with its neighbour of the other side:
+the table has the median and the quartiles of these ratios, so that what else the machine does
+falls on both.
+
+Command: python tools/bench_step.py [--blocks 60] [--json FILE]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import fiddle as fdl
@@ -31,8 +39,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from luthier import graph as graphs
 from luthier import plan as plans
 from luthier.program import train_step
-from luthier.records import Goodput
+from luthier.records import Console, Goodput, Recorder
+from luthier.records.goodput import Spans
 from luthier.records.json_lines import JsonLines
+from luthier.records.status import StatusFile
 from luthier.train.feed import Fed
 from luthier.train.interrupt import StopSignals
 from luthier.train.loop import Loop, OwnSlot, Position, Rates
@@ -86,7 +96,14 @@ class StillFeed:
 
 
 class Case:
-    """A program with one batch, and the loops over it."""
+    """A program with one batch, and the loops over it.
+
+    Args:
+      overrides: Of the quickstart.
+      directory: Where the loops record what they do.
+      model: Template of another model; None means the quickstart's.
+      devices: How many devices it runs on.
+    """
 
     def __init__(self, overrides, directory, model=None, devices=1):
         graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*overrides, *COMMON])
@@ -106,26 +123,18 @@ class Case:
         self.tokens = int(rows["weights"].sum())
         self.values = self.program.values()
         self.compiled = self.program.compile_step()
-        self.lines = JsonLines(directory / f"{time.time_ns()}.jsonl", print)
+        self._directory = directory
+        self._recorders = []
+
+    def close(self):
+        """Write down what the loops recorded."""
+        for recorder in self._recorders:
+            recorder.close()
 
     def ours(self):
         """Return a function that takes `count` steps in our loop."""
-        rates = Rates(self.plan.model_flops.full, 1e12, 1000)
-        slot = OwnSlot(self.program)
+        slot, loop = self._loop()
         slot.load(self.values, self.program.init(self.values))
-        loop = Loop(
-            self.plan,
-            self.values,
-            slot,
-            Position(),
-            StillFeed(self.batch, self.tokens),
-            emit=self.lines.emit,
-            save=lambda *_: None,
-            rates=rates,
-            profiler=Profiler(None, Path("unused")),
-            goodput=Goodput(),
-        )
-
         steps = loop.steps(StopSignals())
         fed = next(steps)
 
@@ -136,6 +145,53 @@ class Case:
             loop._drain(0)
 
         return run
+
+    def outside(self, count):
+        """Take `count` steps in our loop; return the host seconds of each, out of and in the call.
+
+        The two lists are the seconds outside of the compiled call, and in it.
+        """
+        slot, loop = self._loop()
+        slot.load(self.values, self.program.init(self.values))
+        steps = loop.steps(StopSignals())
+        fed = next(steps)
+        own, call = [], []
+        for _ in range(count):
+            start = time.thread_time()
+            vector = slot.step(fed.arrays)
+            middle = time.thread_time()
+            fed = steps.send(vector)
+            own.append(time.thread_time() - middle)
+            call.append(middle - start)
+        return own, call
+
+    def _loop(self):
+        """Return a slot and our loop over it, with everything that records a run."""
+        folder = self._directory / str(time.time_ns())
+        folder.mkdir()
+        goodput = Goodput()
+        sinks = [
+            JsonLines(folder / "metrics.jsonl"),
+            Spans(folder / "goodput.jsonl", goodput),
+            StatusFile(folder / "status.json"),
+            Console().open(open(os.devnull, "w")),  # noqa: SIM115 - for as long as the process
+        ]
+        recorder = Recorder(sinks, goodput)
+        self._recorders.append(recorder)
+        slot = OwnSlot(self.program)
+        loop = Loop(
+            self.plan,
+            self.values,
+            slot,
+            Position(),
+            StillFeed(self.batch, self.tokens),
+            emit=plans.Measured().watching(recorder.emit),
+            save=lambda *_: None,
+            rates=Rates(self.plan.model_flops.full, 1e12, 1000),
+            profiler=Profiler(None, Path("unused")),
+            goodput=goodput,
+        )
+        return slot, loop
 
     def by_hand(self):
         """Return a function that takes `count` steps in a plain `jax.jit` loop over a dict."""
@@ -172,44 +228,44 @@ class Case:
         return run
 
 
-def interleave(sides, blocks, count):
+def take_turns(
+    sides: Mapping[str, Callable[[int], None]],
+    blocks: int,
+    count: int,
+    clock: Callable[[], float] = time.thread_time,
+) -> dict[str, list[float]]:
     """Time blocks of `count` steps of every side in turn; return seconds per step by side.
 
-    Returns wall seconds and the thread's CPU seconds.
+    Args:
+      sides: Takes `count` steps, by name; what is at the same place of two lists stood side by
+        side in time.
+      blocks: How many of each.
+      count: Steps of a block.
+      clock: Returns seconds; CPU time of the calling thread if not said otherwise.
     """
-    seconds = {name: [] for name in sides}
-    host_seconds = {name: [] for name in sides}
     for run in sides.values():
         run(count)
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
     for block in range(blocks):
         order = list(sides.items())
         for name, run in order if block % 2 else reversed(order):
-            start, host_start = time.perf_counter(), time.thread_time()
+            start = clock()
             run(count)
-            seconds[name].append((time.perf_counter() - start) / count)
-            host_seconds[name].append((time.thread_time() - host_start) / count)
-    return seconds, host_seconds
+            seconds[name].append((clock() - start) / count)
+    return seconds
 
 
-def summary(seconds, over):
-    """Return medians, spread, and the median of the blocks' ratios and differences."""
-    (ours, other) = seconds
-    ratios = [a / b for a, b in zip(seconds[ours], seconds[other], strict=True)]
-    differences = [a - b for a, b in zip(seconds[ours], seconds[other], strict=True)]
-    found = {
-        "ours": ours,
-        "ms": statistics.median(seconds[ours]) * 1e3,
-        "spread ms": (max(seconds[ours]) - min(seconds[ours])) * 1e3,
-        "other": other,
-        "other ms": statistics.median(seconds[other]) * 1e3,
-        "other spread ms": (max(seconds[other]) - min(seconds[other])) * 1e3,
-    }
-    medians = [statistics.median(s) for s in seconds.values()]
-    return found | {
-        "ratio of medians": medians[0] / medians[1],
-        "median ratio": statistics.median(ratios),
-        "median difference us": statistics.median(differences) * 1e6,
-        "limit": over,
+def compared(what: str, ours: Sequence[float], other: Sequence[float], limit: str) -> dict:
+    """Return the row of two sides: medians, and the ratio of neighbours with its quartiles."""
+    ratios = [a / b for a, b in zip(ours, other, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return {
+        "what": what,
+        "ours us": statistics.median(ours) * 1e6,
+        "other us": statistics.median(other) * 1e6,
+        "ratio": middle,
+        "quartiles": f"{low:.3f} to {high:.3f}",
+        "limit": limit,
     }
 
 
@@ -217,28 +273,28 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--blocks", type=int, default=7)
+    parser.add_argument("--blocks", type=int, default=60)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         case = Case(MODEL, Path(folder))
-        sides = {"loop": case.ours(), "jit_by_hand": case.by_hand()}
-        wall, _ = interleave(sides, options.blocks, 5)
-        rows.append({"what": "model", **summary(wall, "ratio <= 1.02")})
-        print(json.dumps(rows[-1], indent=2), flush=True)
+        sides = {"ours": case.ours(), "other": case.by_hand()}
+        found = take_turns(sides, max(options.blocks // 6, 2), 3, time.perf_counter)
+        rows.append(compared("model: loop / jit by hand, wall", **found, limit="1.02"))
+        case.close()
         case = Case(LEAVES, Path(folder), fdl.Partial(ManyLeaves, 331))
-        sides = {"loop": case.ours(), "bare_call": case.bare()}
-        wall, host = interleave(sides, options.blocks, 400)
-        what = f"{len(case.program.names)} leaves, host"
-        rows.append({"what": what, **summary(host, "ratio <= 1.05 or difference <= 100 us")})
-        what = f"{len(case.program.names)} leaves, wall"
-        limit = "none; the hosts run ahead of the device by 2 and 100"
-        rows.append({"what": what, **summary(wall, limit)})
-    found = report.Report("step", {"blocks": options.blocks}, rows)
-    print(report.table(found))
+        leaves = f"{len(case.program.names)} leaves"
+        sides = {"ours": case.ours(), "other": case.bare()}
+        found = take_turns(sides, options.blocks, 20)
+        rows.append(compared(f"{leaves}: loop / bare call, host", **found, limit="1.05"))
+        own, call = case.outside(20 * options.blocks)
+        rows.append(compared(f"{leaves}: outside / in the call, host", own, call, "0.05"))
+        case.close()
+    made = report.Report("step", {"blocks": options.blocks}, rows)
+    print(report.table(made))
     if options.json:
-        report.write(found, options.json)
+        report.write(made, options.json)
 
 
 if __name__ == "__main__":

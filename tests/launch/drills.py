@@ -6,10 +6,10 @@ import os
 import pathlib
 import random
 import signal
-import threading
 
 import fiddle as fdl
 import simulated_engine
+from meanwhile import Meanwhile
 from short_worker import ShortSlices
 
 from luthier import sweep
@@ -17,7 +17,7 @@ from luthier.sweep import results
 from luthier.sweep.driver.journal import read_journal
 
 
-class Killer(threading.Thread):
+class Killer(Meanwhile):
     """Kills workers at random moments within the `with` block, at most as often as was said.
 
     Args:
@@ -28,18 +28,10 @@ class Killer(threading.Thread):
     """
 
     def __init__(self, folder, kills, seed=0, longest=1.5):
-        super().__init__(daemon=True)
+        super().__init__()
         self._folder, self._left, self._longest = pathlib.Path(folder), kills, longest
-        self._chance, self._over = random.Random(seed), threading.Event()
+        self._chance = random.Random(seed)
         self.done = 0
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *unused):
-        self._over.set()
-        self.join()
 
     def run(self):
         while self._left and not self._over.wait(self._chance.uniform(0.2, self._longest)):

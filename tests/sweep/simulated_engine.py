@@ -228,6 +228,21 @@ class InstantEngine:
         self.is_open = False
 
 
+class FailingEngine(InstantEngine):
+    """Raises an error instead of its `count`th look at events; all before is as it should be."""
+
+    def __init__(self, count: int, error: BaseException):
+        super().__init__()
+        self._count, self._error = count, error
+
+    def events(self, timeout: float) -> Sequence[Event]:
+        """Return what happened, or fail."""
+        self._count -= 1
+        if not self._count:
+            raise self._error
+        return super().events(timeout)
+
+
 class SimulatedEngine:
     """Runs trials in worker processes that sleep between steps, and go on where they were killed.
 

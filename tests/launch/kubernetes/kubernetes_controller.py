@@ -9,10 +9,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+
+from meanwhile import Meanwhile
 
 
-class Controller(threading.Thread):
+class Controller(Meanwhile):
     """Runs the pods of all JobSets within the `with` block.
 
     Args:
@@ -20,17 +21,12 @@ class Controller(threading.Thread):
     """
 
     def __init__(self, job_sets):
-        super().__init__(daemon=True)
-        self._job_sets, self._pods, self._over = job_sets, {}, threading.Event()
+        super().__init__()
+        self._job_sets, self._pods = job_sets, {}
         self.restarts = 0
 
-    def __enter__(self):
-        self.start()
-        return self
-
     def __exit__(self, *unused):
-        self._over.set()
-        self.join()
+        super().__exit__()
         for key in list(self._pods):
             self._end(key)
 

@@ -22,18 +22,9 @@ class Killed(BaseException):
     """The driver dies."""
 
 
-class Dying(toys.InstantEngine):
-    """Dies before its `count`th look at events, with what it ran written down or not."""
-
-    def __init__(self, count):
-        super().__init__()
-        self._count = count
-
-    def events(self, timeout):
-        self._count -= 1
-        if not self._count:
-            raise Killed
-        return super().events(timeout)
+def _dying(count):
+    """Return an engine that dies with the driver at its `count`th look at events."""
+    return toys.FailingEngine(count, Killed())
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsga-ii", "quasi-random", "random", "grid"])
@@ -42,10 +33,10 @@ def test_a_study_that_stopped_goes_on_to_the_same_trials(make, tmp_path, sampler
     whole = _run(make(sampler, budget=budget, name="whole"))
     study = make(sampler, budget=budget)
     with pytest.raises(Killed):
-        sweep.run(study, packages=toys.PACKAGES, engine=Dying(9))
+        sweep.run(study, packages=toys.PACKAGES, engine=_dying(9))
     for count in (8, 5):
         with pytest.raises(Killed):
-            sweep.resume(str(tmp_path / "toy"), engine=Dying(count))
+            sweep.resume(str(tmp_path / "toy"), engine=_dying(count))
     again = sweep.resume(str(tmp_path / "toy"), engine=toys.InstantEngine())
     for trial in range(30):
         first, second = (graphs.to_json(_trial(o, trial)) for o in (whole, again))
@@ -86,7 +77,7 @@ def test_a_pruner_knows_after_a_stop_what_was_reported_before(make, tmp_path):
     whole = _run(make(pruner=pruner, budget=budget, name="whole"))
     study = make(pruner=pruner, budget=budget)
     with pytest.raises(Killed):
-        sweep.run(study, packages=toys.PACKAGES, engine=Dying(25))
+        sweep.run(study, packages=toys.PACKAGES, engine=_dying(25))
     again = sweep.resume(str(tmp_path / "toy"), engine=toys.InstantEngine())
     assert [t.state for t in again.ledger.trials] == [t.state for t in whole.ledger.trials]
     assert "pruned" in [t.state for t in whole.ledger.trials]
@@ -150,12 +141,12 @@ def test_a_study_without_an_engine_is_refused(make):
 
 def test_an_edit_is_told_once_and_a_torn_journal_is_told(make, tmp_path):
     with pytest.raises(Killed):
-        sweep.run(make(), packages=toys.PACKAGES, engine=Dying(3))
+        sweep.run(make(), packages=toys.PACKAGES, engine=_dying(3))
     (tmp_path / "toy" / "source" / "hashes.json").write_text('{"luthier": "of another day"}')
     with open(tmp_path / "toy" / "journal.jsonl", "ab") as file:
         file.write(b"{torn")
     with pytest.raises(Killed):
-        sweep.resume(str(tmp_path / "toy"), engine=Dying(3))
+        sweep.resume(str(tmp_path / "toy"), engine=_dying(3))
     outcome = sweep.resume(str(tmp_path / "toy"), engine=toys.InstantEngine())
     assert outcome.ledger.notices == [
         "5 torn bytes were cut off the journal",

@@ -15,20 +15,6 @@ from luthier.sweep.driver.mirror import VARIABLE
 SECRET = "hunter2-and-more"
 
 
-class Halting(toys.InstantEngine):
-    """Stops after a few looks at events, and tells the secret in its last breath."""
-
-    def __init__(self, count):
-        super().__init__()
-        self._count = count
-
-    def events(self, timeout):
-        self._count -= 1
-        if not self._count:
-            raise RuntimeError(SECRET)
-        return super().events(timeout)
-
-
 class Failing(toys.InstantEngine):
     """Says a secret where a trial ends."""
 
@@ -70,8 +56,9 @@ def test_a_password_in_the_storage_is_used_and_not_recorded(tmp_path, url):
 
 @pytest.mark.parametrize("given", ["by the environment", "by an override"])
 def test_a_study_goes_on_when_the_password_is_given_again(tmp_path, url, given, monkeypatch):
+    halting = toys.FailingEngine(4, RuntimeError(SECRET))
     with pytest.raises(RuntimeError):
-        sweep.run(_study(tmp_path, storage=url), packages=toys.PACKAGES, engine=Halting(4))
+        sweep.run(_study(tmp_path, storage=url), packages=toys.PACKAGES, engine=halting)
     place = tmp_path / "studies" / "toy"
     with pytest.raises(BadInput) as caught:
         sweep.resume(str(place), packages=toys.PACKAGES, engine=toys.InstantEngine())
