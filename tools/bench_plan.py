@@ -4,10 +4,12 @@ python tools/bench_plan.py                     # all that the installed compiler
 python tools/bench_plan.py llama2_7b-h100:8    # one of them
 python tools/bench_plan.py calibration         # small models: six to calibrate by, six held out
 python tools/bench_plan.py --named             # five plans, with what each phase takes
+python tools/bench_plan.py search              # layouts beside those that were written by hand
 
 Prints a table: what a step needs on each device by the compiler and by the model, how far they are
 apart, the least time of a step, and processor seconds. What was compiled before is not compiled
-again. Exit code 1 where the model is off by more than its limit.
+again. Exit code 1 where the model is off by more than its limit, or a search finds nothing that is
+no worse.
 """
 
 from __future__ import annotations
@@ -135,6 +137,13 @@ HELD_OUT: dict[str, Case] = {
 }  # fmt: skip
 
 
+# Experiment, slice, and what makes its layout one for that slice.
+SEARCHES: dict[str, tuple[str, str, list[str]]] = {
+    "search-1b-h100": ("configs.lm.pax_c4", "h100:8", [f"{MESH}fsdp=8"]),
+    "search-16b-v4": ("configs.lm.pax_c4:decoder_16b", "v4-64", []),
+}
+
+
 def configuration(name: str) -> tuple[Any, str]:
     """Return the experiment of a named configuration, and its slice."""
     import fiddle as fdl
@@ -224,15 +233,48 @@ def calibration(names: list[str]) -> int:
     return int(is_far)
 
 
+def searches(names: Sequence[str]) -> int:
+    """Print what searches find beside layouts of people; exit code 1 where all of it is worse."""
+    from luthier import graph
+    from luthier.parallel import format_bytes
+    from luthier.plan import plan_apart, targets
+
+    is_worse = False
+    print("| search | slice | layout | needs | a step | bound by | CPU |")
+    print("|---|---|---|---|---|---|---|")
+    for name in names:
+        reference, slice, words = SEARCHES[name]
+        missing = targets.missing_compiler(targets.read(slice))
+        if missing:
+            print(f"{name}: {missing}", file=sys.stderr)
+            continue
+        made, before = graph.apply(graph.resolve(reference), words), used()
+        report = plan_apart(made, slice, search=True)
+        seconds, own = used() - before, report.memory.needed_bytes
+        step = report.step["step_seconds"], report.step["binding"]
+        told = [name, slice, "by hand", format_bytes(own), f"{step[0]:.4g} s", step[1]]
+        print(f"| {' | '.join(told)} | {seconds:.0f} s |", flush=True)
+        for row in report.proposals:
+            told = [" ".join(f"`{word}`" for word in row["overrides"])]
+            told += [format_bytes(row["needed_bytes"]), f"{row['step_seconds']:.4g} s"]
+            print(f"| | | {' | '.join(told)} | | |", flush=True)
+        best = report.proposals[0] if report.proposals else None
+        is_worse |= best is None or best["needed_bytes"] > own or best["step_seconds"] > step[0]
+        print("\n".join(report.notes), file=sys.stderr)
+    return int(is_worse)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    known = [*CASES, *CALIBRATION, *HELD_OUT]
+    known = [*CASES, *CALIBRATION, *HELD_OUT, *SEARCHES]
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(known)}")
     parser.add_argument("--named", action="store_true", help="tell what planning takes")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     if options.named:
         return named(options.cases or NAMED)
+    if options.cases == ["search"] or set(options.cases) & set(SEARCHES):
+        return searches([*SEARCHES] if options.cases == ["search"] else options.cases)
     small = [*CALIBRATION, *HELD_OUT]
     if options.cases == ["calibration"] or set(options.cases) & set(small):
         return calibration(small if options.cases == ["calibration"] else options.cases)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import pytest
 
@@ -5,7 +7,7 @@ from luthier import graph as graphs
 from luthier.errors import DataError
 from luthier.layers import EinsumAttention
 from luthier.layers.declared import kernel
-from luthier.plan import plan_here, targets
+from luthier.plan import plan_here, planning, targets
 from luthier.plan.planning import checked_program
 from luthier.plan.targets import read, topologies
 
@@ -101,3 +103,29 @@ def test_kernels_of_absent_devices_stand_by_their_abstract_forms(graph, monkeypa
     assert found.flops == whole.flops
     with pytest.raises(RuntimeError, match="the device is not here"):
         checked_program(graph, jax.devices()[:8]).traced_step  # noqa: B018
+
+
+def test_a_layout_that_is_refused_is_compared_by_the_model(graph, monkeypatch):
+    """There is no compiled time of it; that of another layout would always seem longer."""
+    own = graphs.apply(graph, ["parallelism.mesh.data=4", "parallelism.mesh.tensor=2"])
+    compiled = []
+
+    def compile_for(program, slice, fields, timings, tell):
+        compiled.append(program)
+        if len(compiled) == 1:
+            told = {"refusal": "Used 1.0T of 1.0G hbm", "needed_bytes": 2**40}
+            return {"level": "compile", **told}, {}
+        return {"level": "compile", "needed_bytes": 2**20}, {"traffic": 10**15}
+
+    slow = dataclasses.replace(planning.cpu_chip(8), memory_bandwidth=1e9)
+    monkeypatch.setattr(planning, "cpu_chip", lambda number: slow)
+    monkeypatch.setattr(planning, "_compiled", compile_for)
+    report = plan_here(own, read("cpu:8"), level="compile", search=True)
+    assert report.fits is False
+    assert "memory" in report.step["seconds_by_term"]
+    assert "the times of a step are those of the analytic model" in report.notes
+    assert not any(note.endswith("no more time than this one") for note in report.notes)
+    assert len(compiled) == 2
+    (row,) = report.proposals
+    assert row["is_compiled"]
+    assert row["step_seconds"] > report.step["step_seconds"]

@@ -114,7 +114,7 @@ class _Job:
             with self._timed("estimate"):
                 traced = tracing.trace(program, self._chip.platform)
                 fields |= _estimate(program, traced.activity, fields, self._chip)
-        fields |= self._stepped(program, fields)
+        fields |= self._stepped(program, fields, traced)
         fields |= {"tokens_per_step": self._tokens, "notes": self._notes}
         report = Report.of_fields({"level": SHAPES, **fields, "timings": self._timings})
         if search or (report.fits is False and not self._is_quick):
@@ -123,7 +123,9 @@ class _Job:
             self._notes.append("--search tells which layouts would fit")
         return dataclasses.replace(report, notes=self._notes)
 
-    def _stepped(self, program: programs.Program, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _stepped(
+        self, program: programs.Program, fields: Mapping[str, Any], traced: tracing.Traced | None
+    ) -> dict[str, Any]:
         """Return what is known of a step, compiled if it is to be, as fields of a report."""
         parts: dict[str, Any] = {"flops": dict(self._flops)}
         terms: dict[str, Any] = {}
@@ -150,9 +152,15 @@ class _Job:
         number = self._slice.num_devices
         bubbles = [p["bubble_fraction"] for p in fields["pipelines"].values()]
         bubble = max(bubbles, default=0.0)
-        found = roofline(
-            self._chip, number, by_type, precision=precision, bubble_fraction=bubble, **terms
-        )
+        is_uncompiled = bool(parts.get("refusal")) or is_hopeless
+        if is_uncompiled and self._level == COMPILE and traced is not None:
+            known = (traced.activity, model.layout_of(program), self._chip, traced.flops, precision)
+            found = dataclasses.replace(model.step_time(*known), bubble_fraction=bubble)
+            self._notes.append("the times of a step are those of the analytic model")
+        else:
+            found = roofline(
+                self._chip, number, by_type, precision=precision, bubble_fraction=bubble, **terms
+            )
         peak = self._chip.peak(most, precision) * number
         steps = program.experiment.training.steps
         parts["step"] = building.step_of(found, parts["flops"], self._tokens, steps, peak)
@@ -182,17 +190,23 @@ class _Job:
     def _proved_rows(
         self, graph: Any, rows: Sequence[dict[str, Any]], report: Report
     ) -> list[dict[str, Any]]:
-        """Return proposals that the compiler finds to fit, up to one that beats what there is."""
+        """Return proposals that the compiler finds to fit, up to one that beats what there is.
+
+        Of a layout that is refused, or far from fitting, there is no compiled time: then the times
+        that are compared are those of the analytic model, of both.
+        """
         kept: list[dict[str, Any]] = []
         best: list[dict[str, Any]] = []
         own = report.memory.needed_bytes or 0, report.step["step_seconds"]
         limit = report.memory.limit_bytes
+        is_modelled = bool(report.memory.refusal) or report.subject.level != COMPILE
         for number, row in enumerate(rows, 1):
             self._about = f"layout {number} of at most {len(rows)}: "
             proved = self._proved(graph, row)
             if proved is None or (limit is not None and proved["needed_bytes"] > limit):
                 continue
-            if proved["needed_bytes"] <= own[0] and proved["step_seconds"] <= own[1]:
+            seconds = (row if is_modelled else proved)["step_seconds"]
+            if proved["needed_bytes"] <= own[0] and seconds <= own[1]:
                 best = [proved]
                 break
             kept.append(proved)
@@ -209,7 +223,7 @@ class _Job:
         changed = graphs.apply(graph, row["overrides"])
         program = self._program(changed)
         fields = building.outline(changed, program, self._slice, self._chip)
-        parts = self._stepped(program, fields)
+        parts = self._stepped(program, fields, None)
         if parts.get("refusal"):
             return None
         needed = parts.get("needed_bytes", row["needed_bytes"])
