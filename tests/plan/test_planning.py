@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from luthier import graph as graphs
+from luthier.data.sources import remote
 from luthier.errors import DataError
 from luthier.layers import EinsumAttention
 from luthier.layers.declared import kernel
@@ -41,6 +42,14 @@ def test_a_plan_needs_no_data(graph, tmp_path):
     report = plan_here(changed, read("v5e-8"), level="shapes")
     assert report.notes[0].startswith("the vocabulary was not compared with the model's: ")
     assert str(absent) in report.notes[0]
+
+
+def test_a_plan_asks_no_object_store(graph, monkeypatch):
+    monkeypatch.setattr(remote, "_store", lambda *asked: pytest.fail(f"asked {asked}"))
+    words = ["class:Packed.tokenizer=luthier.data.SentencePiece('gs://bucket/c4.model')"]
+    report = plan_here(graphs.apply(graph, words), read("v5e-8"), level="shapes")
+    start = "the vocabulary was not compared with the model's: gs://bucket/c4.model: "
+    assert report.notes[0].startswith(start)
 
 
 def test_without_the_compiler_shapes_are_told_and_why(graph, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
@@ -12,6 +13,7 @@ import jax
 
 from luthier import graph as graphs
 from luthier import program as programs
+from luthier.data.sources.remote import offline
 from luthier.errors import ValidationError
 from luthier.layers.declared import abstract_forms
 from luthier.layers.parameters import outlined
@@ -272,7 +274,8 @@ def checked_program(
         raise ValidationError(problems)
     with outlined():  # of parameters that are never made, shapes are enough
         program = programs.make(graph, found)
-    problems = check(graph, program, unread)
+    with contextlib.nullcontext() if unread is None else offline():
+        problems = check(graph, program, unread)
     if problems:
         raise ValidationError(problems)
     return program

@@ -147,3 +147,21 @@ except Exception as error:
     assert line.startswith(f"{scheme}://no-such-bucket.invalid/c4/*: cannot be read: ")
     assert line.endswith("; check the network and your credentials, or name a copy on this machine")
     assert time.monotonic() - start < 30
+
+
+def test_offline_the_newest_copy_stands_for_an_object(stores, cache):
+    path = "gs://bucket/c4/lines.jsonl"
+    with remote.offline(), pytest.raises(DataError, match=r"lines\.jsonl: there is no copy"):
+        read_file(path)
+    asked = len(stores)
+    with remote.offline(), pytest.raises(DataError, match="object store"):
+        matching_files("gs://bucket/c4/*")
+    assert read_file(path) == OBJECTS["c4/lines.jsonl"]
+    assert len(stores) > asked
+    older = cache / "gs" / "bucket" / "c4" / "lines.jsonl@0"
+    older.write_bytes(b"older")
+    os.utime(older, (1, 1))
+    asked = len(stores)
+    with remote.offline():
+        assert read_file(path) == OBJECTS["c4/lines.jsonl"]
+    assert len(stores) == asked

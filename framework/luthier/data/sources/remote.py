@@ -11,8 +11,10 @@ TensorStore, which checkpoints need too, is imported at the first remote path.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import fnmatch
 import functools
+import glob
 import hashlib
 import os
 import re
@@ -29,11 +31,22 @@ _WILD = re.compile(r"[*?\[]")
 _LOG = re.compile(rb"[EIW]\d{4} ")
 _FEW = {"max_retries": 2, "initial_delay": "0.5s", "max_delay": "1s"}
 _REMEDY = "check the network and your credentials, or name a copy on this machine"
+_is_offline = contextvars.ContextVar("is_offline", default=False)
 
 
 def is_remote(path: str) -> bool:
     """Return whether a path or a pattern is one of an object store."""
     return path.startswith(SCHEMES)
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Ask no store: of an object, the newest copy that is on this machine stands for it."""
+    token = _is_offline.set(True)
+    try:
+        yield
+    finally:
+        _is_offline.reset(token)
 
 
 def matching_objects(pattern: str) -> tuple[str, ...]:
@@ -66,9 +79,19 @@ def local_copy(path: str) -> str:
       path: A local path, or a URL.
 
     Raises:
-      DataError: when the object does not exist or cannot be read, or the copy cannot be written.
+      DataError: when the object does not exist or cannot be read, or the copy cannot be written;
+        `offline`, when no copy was made before.
     """
-    return _copied(path) if is_remote(path) else path
+    if not is_remote(path):
+        return path
+    return _newest_copy(path) if _is_offline.get() else _copied(path)
+
+
+def _newest_copy(path: str) -> str:
+    found = glob.glob(glob.escape(_copy_of(path, "")) + "*")
+    if not found:
+        raise DataError(Problem(f"{path}: there is no copy on this machine", remedy=_REMEDY))
+    return max(found, key=os.path.getmtime)
 
 
 @functools.cache
@@ -78,7 +101,7 @@ def _copied(path: str) -> str:
     if found.state == "missing":
         raise DataError(Problem(f"{path}: there is no such object", remedy="check its name"))
     version = hashlib.blake2b(found.stamp.generation, digest_size=6).hexdigest()
-    copy = os.path.join(_cache(), path.replace("://", "/") + f"@{version}")
+    copy = _copy_of(path, version)
     if not os.path.exists(copy):
         try:
             _download(root, key, path, copy)
@@ -87,6 +110,10 @@ def _copied(path: str) -> str:
             remedy = "make room, or set XDG_CACHE_HOME to a larger disk"
             raise DataError(Problem(what, remedy=remedy)) from None
     return copy
+
+
+def _copy_of(path: str, version: str) -> str:
+    return os.path.join(_cache(), path.replace("://", "/") + f"@{version}")
 
 
 def _split(path: str) -> tuple[str, str]:
@@ -137,6 +164,8 @@ def _store(root: str, hurried: bool) -> Any:
 
 def _reached(path: str, ask: Any, seconds: float = _WAIT_SECONDS) -> Any:
     """Return the answer of a store, or say in one line why there is none."""
+    if _is_offline.get():
+        raise DataError(Problem(f"{path}: it is in an object store", remedy=_REMEDY))
     try:
         with _without_native_logs():
             return ask().result(timeout=seconds)
