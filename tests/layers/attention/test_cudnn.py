@@ -4,7 +4,9 @@ The kernel itself runs on a GPU only. Elsewhere a stand-in does what cuDNN says 
 lengths and offsets, and leaves NaN where cuDNN leaves what was there before.
 """
 
+import json
 import math
+import re
 import types
 
 import jax
@@ -187,6 +189,63 @@ def test_flops_of_the_kernel_and_of_its_abstract_form_are_the_same(mask, pack, d
     assert count(jax.make_jaxpr(lambda *x: core(*x, tokens, tokens))(*arrays)) == expected
     with abstract_forms():
         assert count(jax.make_jaxpr(lambda *x: core(*x, tokens, tokens))(*arrays)) == expected
+
+
+CALL = re.compile(r"stablehlo\.custom_call @(\S+)\((.*?)\) \{(.*?)\} : \((.*?)\) -> \((.*)\)")
+
+
+def _calls(core, num_kv_heads, draw, pack):
+    """Return the kernels that a pass there and back asks a Hopper for: name, settings, types."""
+    arrays, tokens = _inputs(draw, num_kv_heads, 2, 256), pack([[70, 186], [256]], 256)
+
+    def loss(*arrays):
+        return core(*arrays, tokens, tokens).astype(jnp.float32).sum()
+
+    traced = jax.jit(jax.grad(loss, (0, 1, 2))).trace(*arrays)
+    found = []
+    for name, _, attributes, given, made in CALL.findall(
+        traced.lower(lowering_platforms=("cuda",)).as_text()
+    ):
+        if "cudnn" in name:
+            (text,) = re.findall(r'backend_config = "(.*?)", ', attributes)
+            settings = json.loads(text.replace("\\22", '"'))["cudnn_fmha_backend_config"]
+            types = [re.findall(r"tensor<(.*?)>", side) for side in (given, made)]
+            found.append((name.replace("\\24", "$").strip('"'), settings, *types))
+    return found
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """Lower as for a GPU of compute capability 9.0 with cuDNN 9.10."""
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91_000)
+    monkeypatch.setattr(cudnn, "check_compute_capability", lambda wanted: float(wanted) <= 9.0)
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=lambda mask: type(mask).__name__)
+@pytest.mark.parametrize(
+    ("max_documents", "num_kv_heads"), [(1, 4), (1, 2), (3, 4), (3, 1)], ids=str
+)
+def test_what_a_gpu_is_asked_for(mask, max_documents, num_kv_heads, draw, pack, hopper):
+    core = CudnnAttention(mask, max_documents=max_documents)
+    there, back = _calls(core, num_kv_heads, draw, pack)
+    assert there[0] == "__cudnn$fmhaSoftmax"  # no bias, no dropout
+    assert back[0] == "__cudnn$fmhaSoftmaxBackward"
+    for _, settings, given, _ in (there, back):
+        kind = "PADDING" if mask == SameDocument() else "PADDING_CAUSAL"
+        assert settings["mask_type"] == kind
+        assert settings["sliding_window_length"] == (5 if mask == Window(5) else 0)
+        assert settings["max_seg_per_batch"] == max_documents
+        assert settings["dropout_rate"] == 0
+        assert settings["fmha_scale"] == 16**-0.5
+        assert settings["intermediate_tensor_shape"]["element_type"] == "BF16"
+        repeated = max_documents > 1 and jax.__version_info__ < (0, 12)
+        heads = 4 if repeated else num_kv_heads
+        assert given[:3] == ["2x256x4x16xbf16", *[f"2x256x{heads}x16xbf16"] * 2]
+        places = ["2xi32"] * 2 if max_documents == 1 else ["2x3xi32"] * 2 + ["2x4xi32"] * 2
+        assert [kind for kind in given if kind.endswith("i32")] == places
+    context, statistics, _ = there[3]
+    assert (context, statistics) == ("2x4x256x16xbf16", f"{2 * max_documents}x4x256xf32")
+    assert not any("256x256" in kind for call in (there, back) for kind in (*call[2], *call[3]))
 
 
 def test_what_it_cannot_do_is_told_before_anything_is_compiled(draw, pack):
