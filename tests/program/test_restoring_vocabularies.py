@@ -31,10 +31,12 @@ T5 = (
     "data.input_length=16",
     "data.target_length=16",
 )
+T5_TIED = (*T5, "model.unembedding:=partial:luthier.layers.ScaledTiedUnembedding")
 MODELS = {
     "gpt tied": (GPT, {"embedding.table": 0}),
     "gpt untied": (UNTIED, {"embedding.table": 0, "unembedding.kernel": 1}),
     "t5 untied": (T5, {"embedding.table": 0, "unembedding.kernel": 1}),
+    "t5 tied": (T5_TIED, {"embedding.table": 0}),
 }
 KV = "parallelism.rules.parameters.kv_heads=()"  # one head is not shared out
 SIZE = 258  # of the run that is started from
@@ -47,7 +49,9 @@ def _program(model, devices=1, *more):
     )
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("gpt untied", "t5 untied")]
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow) for name in ("gpt untied", "t5 untied", "t5 tied")
+]
 
 
 @pytest.fixture(scope="module", params=["gpt tied", *SLOW])
