@@ -1,7 +1,7 @@
 """Spares Orbax what TensorStore never frees: the Python dicts that it makes of JSON.
 
 `KvStore.Spec.to_json` and `experimental_collect_matching_metrics` keep a reference to each key and
-each value for ever (TensorStore 0.1.80 to 0.1.86). Orbax calls the first once for each array of a
+each value for ever (TensorStore 0.1.84 to 0.1.86). Orbax calls the first once for each array of a
 save, to have the spec of a local folder that it has just written said back to it, and the second
 twice for each save, to log a rate. No setting, leaf handler or type handler of Orbax comes between:
 both stand in functions of one private module. That module is given a view of TensorStore which

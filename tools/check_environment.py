@@ -1,0 +1,197 @@
+"""Look over what luthier and its extras need and is installed, without a network.
+
+* `faults`: no installed version, and no version that pyproject.toml allows, is one of
+  tools/advisories.toml.
+* `files`: every file of a package is as its RECORD says, by SHA-256: nothing was changed after
+  it was installed, torn by a full disk or overwritten by another package.
+* `bounds`: every package has what it needs, in versions that it takes.
+* `licences`: every package has a licence of the list.
+
+What it cannot do: it knows the advisories that were written into the table by hand, and its date is
+printed; what was published later, or is about packages of other people's environments, `pip-audit`
+with a network tells. RECORD is no signature: whoever changes a package can change it, too.
+
+Command: python tools/check_environment.py [faults files bounds licences]
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import collections
+import hashlib
+import importlib.metadata
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = Path(__file__).with_name("advisories.toml")
+_LICENCE = re.compile(r"license|licence", re.IGNORECASE)
+_LOWER = re.compile(r">=\s*([0-9][^,\s;]*)")
+
+Distributions = Mapping[str, importlib.metadata.Distribution]
+
+
+def installed() -> Distributions:
+    """Return what is installed, by canonical name; the first on the path counts."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    for distribution in importlib.metadata.distributions():
+        found.setdefault(canonicalize_name(distribution.metadata["Name"]), distribution)
+    return found
+
+
+def faults(
+    distributions: Distributions, advisories: Iterable[Mapping[str, str]], lines: Iterable[str]
+) -> list[str]:
+    """Return what is known against installed versions, and against the lower bounds of `lines`.
+
+    Args:
+      distributions: What is installed.
+      advisories: Each with `id`, `package`, `fixed` and `what`.
+      lines: Requirements, as pyproject.toml has them.
+    """
+    bounds = collections.defaultdict(set)
+    for line in lines:
+        if lower := _LOWER.search(line):
+            bounds[canonicalize_name(Requirement(line).name)].add(lower[1])
+    told = []
+    for advisory in advisories:
+        name, fixed = canonicalize_name(advisory["package"]), Version(advisory["fixed"])
+        why = f"{advisory['id']}, {advisory['what']}; fixed in {fixed}"
+        if name in distributions and Version(distributions[name].version) < fixed:
+            told.append(f"{name} {distributions[name].version} is installed: {why}")
+        for lower in sorted(bounds[name]):
+            if Version(lower) < fixed:
+                told.append(f"{name}>={lower} in pyproject.toml allows: {why}")
+    return told
+
+
+def changed(distribution: importlib.metadata.Distribution) -> list[str]:
+    """Return the files of a package that are gone, or not as its RECORD says."""
+    told, name = [], distribution.metadata["Name"]
+    for file in distribution.files or ():
+        if file.hash is None:
+            continue
+        path = Path(str(distribution.locate_file(file)))
+        if not path.is_file():
+            told.append(f"{name}: {file} is missing")
+            continue
+        with path.open("rb") as content:
+            digest = hashlib.file_digest(content, file.hash.mode).digest()
+        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
+            told.append(f"{name}: {file} differs from what was installed")
+    return told
+
+
+def unmet(distributions: Distributions) -> list[str]:
+    """Return every need of these packages that no package among them meets."""
+    told = []
+    for name, distribution in sorted(distributions.items()):
+        for need in _needs(distribution):
+            other = distributions.get(canonicalize_name(need.name))
+            if other is None:
+                told.append(f"{name} needs {need.name}, which is not installed")
+            elif not need.specifier.contains(other.version, prereleases=True):
+                told.append(f"{name} needs {need.name}{need.specifier}, not {other.version}")
+    return told
+
+
+def below(distributions: Distributions, root: str) -> Distributions:
+    """Return a package and what it needs, with its extras as far as they are installed.
+
+    Args:
+      distributions: What is installed.
+      root: Name of the package.
+    """
+    found: dict[str, importlib.metadata.Distribution] = {}
+    pending = [root, *(Requirement(line).name for line in distributions[root].requires or ())]
+    while pending:
+        name = canonicalize_name(pending.pop())
+        if name in found or name not in distributions:
+            continue
+        found[name] = distributions[name]
+        pending += [need.name for need in _needs(distributions[name])]
+    return found
+
+
+def licence(distribution: importlib.metadata.Distribution) -> str:
+    """Return what a package says of its licence, in small letters: all that it says it by."""
+    data = distribution.metadata
+    words = [data.get("License-Expression"), (data.get("License") or "")[:200]]
+    words += [line for line in data.get_all("Classifier") or () if line.startswith("License")]
+    said = " ".join(word for word in words if word)
+    if not said.strip() or said.strip().lower() == "unknown":
+        for file in distribution.files or ():
+            path = Path(str(distribution.locate_file(file)))
+            if _LICENCE.search(file.name) and path.is_file():
+                said += path.read_text(encoding="utf-8", errors="replace")[:400]
+    return " ".join(said.lower().split())
+
+
+def unlicensed(
+    distributions: Distributions, allowed: Iterable[str], exceptions: Iterable[str]
+) -> list[str]:
+    """Return the packages whose licence is none of those allowed, and that are no exceptions."""
+    words = [re.compile(rf"\b{re.escape(word)}") for word in allowed]
+    return [
+        f"{name}: {said[:120] or 'says nothing of its licence'}"
+        for name, distribution in sorted(distributions.items())
+        for said in (licence(distribution),)
+        if name not in exceptions and not any(word.search(said) for word in words)
+    ]
+
+
+def _needs(distribution: importlib.metadata.Distribution) -> list[Requirement]:
+    """Return what a package needs here, without extras."""
+    needs = map(Requirement, distribution.requires or ())
+    return [need for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
+
+
+def _lines(content: Mapping[str, Any]) -> list[str]:
+    project = content["project"]
+    extras = project["optional-dependencies"].values()
+    own = [*project["dependencies"], *(line for lines in extras for line in lines)]
+    return [*own, *content["build-system"]["requires"]]
+
+
+def main() -> int:
+    checks = ("faults", "files", "bounds", "licences")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"of {', '.join(checks)}")
+    chosen = parser.parse_args().checks or list(checks)
+    if unknown := set(chosen) - set(checks):
+        parser.error(f"no check is called {', '.join(sorted(unknown))}")
+    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    distributions, failed = below(installed(), "luthier"), False
+    for check in chosen:
+        if check == "faults":
+            told = faults(distributions, table["advisory"], _lines(project))
+            what = f"{len(table['advisory'])} advisories, as of {table['reviewed']}"
+        elif check == "files":
+            told = [line for each in distributions.values() for line in changed(each)]
+            what = f"files of {len(distributions)} packages"
+        elif check == "bounds":
+            told, what = unmet(distributions), f"needs of {len(distributions)} packages"
+        else:
+            listed = table["licences"]
+            told = unlicensed(distributions, listed["allowed"], listed["exceptions"])
+            what = (
+                f"licences of {len(distributions)} packages, {len(listed['exceptions'])} excepted"
+            )
+        print(f"{check}: {what}: {f'{len(told)} findings' if told else 'nothing found'}")
+        print("".join(f"  {line}\n" for line in told), end="")
+        failed |= bool(told)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
