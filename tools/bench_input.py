@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,9 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from luthier import data
 from luthier.data.prepared.layout import tokenizer_facts
-from tools.bench import report
+from tools.bench import child, report
 
-ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = "configs.lm.quickstart"
 ONLY = ("evaluations={}", "checkpoints=None")
 DOCUMENT_BYTES, DOCUMENT_TARGETS, SHARD_BYTES = 2000, 500, 64 << 20
@@ -208,13 +206,7 @@ def start(directory: Path, packing: str, options: argparse.Namespace) -> dict[st
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     sizes = [str(options.start_length), str(options.global_batch_size)]
-    command = [sys.executable, "-c", START, str(directory), *sizes, packing]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "framework")])
-    variables = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+    return child.told(START, [str(directory), *sizes, packing])
 
 
 def starts(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -291,7 +283,8 @@ def main() -> None:
         rows += rates(options)
     if "starts" in options.part.split(","):
         rows += starts(options)
-    settings = {name: value for name, value in vars(options).items() if name != "json"}
+    left_out = ("json", "folder")  # places on this machine
+    settings = {name: value for name, value in vars(options).items() if name not in left_out}
     made = report.Report("input", settings, rows)
     print(report.table(made))
     if options.json:

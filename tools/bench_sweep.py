@@ -1,12 +1,14 @@
 """Sixteen learning rates, fifty steps each: what a sweep costs, one way and another.
 
-    python tools/bench_sweep.py                  # both workloads, all of our ways
+    python tools/bench_sweep.py --json FILE      # both workloads, all of our ways
     python tools/bench_sweep.py --peers          # and hydra and Ray Tune, where they are installed
     python tools/bench_sweep.py --trials 2 --steps 5 --workloads d32   # a smoke run
 
 Every way trains the same graphs: a decoder of 4 layers on bytes, AdamW with clipping. `separate` is
 one `luthier train` process per trial; `warm` has a cache of compiled programs that was filled
-before. Wall time covers everything from the first process to the last result.
+before. Wall time covers everything from the first process to the last result. `bare` is what no
+sweep can do without: one compile, and the steps of all trials in a plain loop, in one process that
+runs already. Ways take turns in each round; medians of the rounds.
 
 Peers run `luthier train` through their own launchers, from environments of their own:
 HYDRA_PYTHON and RAY_PYTHON name their interpreters, in which luthier is importable.
@@ -16,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import pathlib
 import resource
@@ -26,16 +27,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from luthier import graph as graphs
 from luthier import plan as plans
 from luthier.records.metrics_file import read_metrics
 from luthier.sweep.engines import Local
 from luthier.sweep.protocol import Ended, Lost, TrialWork, Work
+from tools.bench import report
 
 PEAK = "optimizer.learning_rate.peak"
 EXPERIMENT = "configs.lm.quickstart"
@@ -67,6 +72,7 @@ class Workload:
         )
 
 
+OURS = ("ours, hoisted", "ours, lanes=auto")
 WORKLOADS = {"d128": Workload(128, 128, 8), "d32": Workload(32, 32, 4)}
 
 
@@ -145,24 +151,31 @@ def ours(case: Case, lanes: str) -> float:
 
 
 def bare(case: Case) -> tuple[float, float]:
-    """Return seconds of one compile, and of the steps of all trials called in a plain loop."""
+    """Return wall and CPU seconds of one compile, and of the steps of all trials in a plain loop.
+
+    Those of the steps are taken from the median of one trial's.
+    """
     graph = graphs.apply(graphs.resolve(EXPERIMENT), [*case.trials[0]])
-    start = time.perf_counter()
+    start, processor = time.perf_counter(), time.process_time()
     program = plans.make(graph, jax.devices()[:1], (PEAK,)).program
     step, values = program.compile_step(), program.values()
     leaves = jax.block_until_ready(program.init(values))
     compiled = time.perf_counter() - start
+    compiled_processor = time.process_time() - processor
     batch = {
         name: jax.device_put(np.zeros(entry.shape, entry.dtype), entry.sharding)
         for name, entry in program.batch.items()
     }
-    times = []
+    times, processor = [], time.process_time()
     for _ in range(case.steps):
         start = time.perf_counter()
         leaves, vector = step(values, leaves, batch)
         jax.block_until_ready(vector)
         times.append(time.perf_counter() - start)
-    return compiled, statistics.median(times) * case.steps * len(case.trials)
+    stepped = statistics.median(times) * case.steps * len(case.trials)
+    stepped_processor = (time.process_time() - processor) * len(case.trials)
+    print(f"  bare: one compile {compiled:.1f} s, all steps {stepped:.1f} s")
+    return compiled + stepped, compiled_processor + stepped_processor
 
 
 HYDRA = """
@@ -231,16 +244,15 @@ def timed(name: str, call: Callable[[], None]) -> tuple[float, float]:
 def measure(name: str, case: Case, with_peers: bool) -> dict[str, tuple[float, float]]:
     """Time all ways of one workload."""
     print(f"{name}: {len(case.trials)} trials x {case.steps} steps")
-    found = {"separate, cold": timed("separate, cold", lambda: separate(case, None))}
+    found = {"bare": bare(case)}
+    found["separate, cold"] = timed("separate, cold", lambda: separate(case, None))
     separate(dataclasses.replace(case, trials=case.trials[:1]), "warm")
     found["separate, warm cache"] = timed("separate, warm cache", lambda: separate(case, "warm"))
     worked: dict[str, float] = {}
-    for way, lanes in (("ours, hoisted", "single"), ("ours, lanes=auto", "auto")):
+    for way, lanes in zip(OURS, ("single", "auto"), strict=True):
         found[way] = timed(way, lambda w=way, x=lanes: worked.update({w: ours(case, x)}))
-    compiled, steps = bare(case)
-    print(f"  bare: one compile {compiled:.1f} s, all steps {steps:.1f} s")
     for way, seconds in worked.items():
-        ratio = seconds / (compiled + steps)
+        ratio = seconds / found["bare"][0]
         print(f"  {way:28s} {seconds:8.1f} s without process start, {ratio:.2f} x bare")
     for peer_name in ("hydra", "ray") if with_peers else ():
         python = os.environ.get(f"{peer_name.upper()}_PYTHON")
@@ -248,10 +260,27 @@ def measure(name: str, case: Case, with_peers: bool) -> dict[str, tuple[float, f
             print(f"  {peer_name}: skipped, set {peer_name.upper()}_PYTHON to its interpreter")
             continue
         found[peer_name] = timed(peer_name, lambda p=peer_name, x=python: peer(case, p, x))
-    best = min(found["ours, hoisted"][0], found["ours, lanes=auto"][0])
-    for way, (wall, _) in found.items():
-        print(f"  {way:28s} {wall / best:6.2f} x the better of ours")
     return found
+
+
+def rows(name: str, rounds: Sequence[Mapping[str, tuple[float, float]]]) -> list[dict[str, Any]]:
+    """Return the rows of a workload: medians and spread of the rounds, and ratios within them."""
+    best = [min(taken[way][0] for way in OURS) for taken in rounds]
+    made = []
+    for way in rounds[0]:
+        walls, processor = zip(*(taken[way] for taken in rounds), strict=True)
+        ratios = [wall / least for wall, least in zip(walls, best, strict=True)]
+        made.append(
+            {
+                "workload": name,
+                "way": way,
+                "wall s": statistics.median(walls),
+                "spread": max(walls) - min(walls),
+                "CPU s": statistics.median(processor),
+                "to the better of ours": statistics.median(ratios),
+            }
+        )
+    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -260,22 +289,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")
     sys.path.insert(0, os.getcwd())
     rates = np.geomspace(1e-4, 1e-2, options.trials)
-    found = {}
+    found: list[dict[str, Any]] = []
     for name in options.workloads:
         steps = f"training.steps={options.steps}"
         shared = (*WORKLOADS[name].overrides, *COMMON, steps)
         trials = tuple((*shared, f"{PEAK}={rate:.6g}") for rate in rates)
-        with tempfile.TemporaryDirectory(prefix="luthier-bench-") as folder:
-            case = Case(trials, options.steps, pathlib.Path(folder))
-            found[name] = measure(name, case, options.peers)
+        rounds = []
+        for _ in range(options.rounds):
+            with tempfile.TemporaryDirectory(prefix="luthier-bench-") as folder:
+                case = Case(trials, options.steps, pathlib.Path(folder))
+                rounds.append(measure(name, case, options.peers))
+        found += rows(name, rounds)
+    kept = ("trials", "steps", "rounds")
+    made = report.Report("sweep", {name: getattr(options, name) for name in kept}, found)
+    print(report.table(made))
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        report.write(made, options.json)
 
 
 if __name__ == "__main__":

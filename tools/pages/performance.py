@@ -95,6 +95,25 @@ CHECKPOINT = """
 {table}
 """
 
+SWEEP = """
+## Sweeps
+
+    {command}
+
+Sixteen learning rates of a decoder of 4 layers (d = 128 and 32), 50 steps each, one way and
+another; from the first process to the last result.
+
+{table}
+"""
+
+DRIVER = """
+What the driver of a sweep takes, where trials take no time:
+
+    {command}
+
+{table}
+"""
+
 GPU_LM = """
 ## Language models on a GPU
 
@@ -111,6 +130,8 @@ SECTIONS = (
     ("scaling.devices", "python tools/bench_scaling.py", DEVICES),
     ("input", "python tools/bench_input.py", INPUT),
     ("checkpoint", "python tools/bench_checkpoint.py", CHECKPOINT),
+    ("sweep", "python tools/bench_sweep.py", SWEEP),
+    ("driver", "python tools/bench_driver.py", DRIVER),
     ("gpu_lm", "python tools/bench_gpu_lm.py", GPU_LM),
 )
 
@@ -127,8 +148,16 @@ def render() -> str:
             )
             parts.append(text.format(command=command, table=report.table(made)))
             parts.extend(f"\n{note}\n" for note in made.notes)
-            parts.append(f"\n{_where(content['environment'])}\n")
+            parts.append(f"\n{_asked(made.settings)}{_where(content['environment'])}\n")
     return "".join(parts)
+
+
+def _asked(settings: dict) -> str:
+    """Return what the command was told, for the line below a table."""
+    kept = {n: v for n, v in settings.items() if v is not None and v is not False}
+    told = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in kept.items()}
+    words = [f"{name.replace('_', ' ')} {value}" for name, value in told.items()]
+    return f"With {', '.join(words)}. " if words else ""
 
 
 def _where(environment: dict) -> str:
