@@ -47,7 +47,10 @@ CASES: dict[str, tuple[str, int, int, str, list[str]]] = {
     ),
     "llama2_7b-h100:8-large": ("llama2_7b", 256, 4096, "h100:8", [FULL, BF16]),
     "pax_16b-v4-16": ("pax_16b", 128, 1024, "v4-16", [FULL, BF16]),
-    "pax_16b-v4-64": ("pax_16b", 512, 1024, "v4-64", [FULL, BF16, "parallelism.mesh.tensor=2"]),
+    "pax_16b-v4-64": (
+        "pax_16b", 512, 1024, "v4-64",
+        [FULL, BF16, "parallelism.mesh.tensor=2", "parallelism.rules.activations.embed=[tensor]"],
+    ),
     "pax_gpt3_175b-v5p-1024": (
         "pax_gpt3_175b", 512, 2048, "v5p-1024",
         [FULL, BF16, "parallelism.mesh.tensor=8", "model.embedding.pad_to_multiple=128"],
@@ -179,6 +182,30 @@ def experiment(recipe: str, rows: int, tokens: int, overrides: list[str]) -> Any
     return graph.apply(made, ["parallelism.mesh.fsdp=-1", "parallelism.mesh.data=1", *overrides])
 
 
+def gib(size: float) -> str:
+    """Return bytes as the page has them."""
+    return f"{size / 2**30:.2f} GiB"
+
+
+def absent(report: Any) -> list[str]:
+    """Return the parts of a compiled plan that tell nothing."""
+    memory, step = report.memory, report.step
+    parts = {
+        "parameters": report.subject.parameters,
+        "bytes by kind": memory.bytes_per_device,
+        "gradients": memory.gradient_bytes,
+        "residuals": memory.residuals,
+        "arrays at the peak": memory.live,
+        "limit": memory.limit_bytes,
+        "FLOPs in three conventions, and as it is run": len(report.flops) == 4,
+        "collectives": report.collectives,
+        "roofline": {"compute", "memory", "links"} <= set(step["seconds_by_term"]),
+        "time": all(step.get(name) for name in ("mfu", "tokens_per_day", "run_seconds")),
+        "sharding": all(row["reason"] for row in report.sharding),
+    }
+    return [name for name, part in parts.items() if not part]
+
+
 def used() -> float:
     """Return the processor seconds of the processes that were started and have ended."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -186,10 +213,10 @@ def used() -> float:
 
 
 def named(names: Sequence[str]) -> int:
-    """Print what planning takes, phase by phase, and what the plans say; compile all anew."""
-    from luthier.parallel import format_bytes
+    """Print what planning takes, and what the plans say; exit code 1 where a part is missing."""
     from luthier.plan import plan_apart
 
+    is_partial = False
     print("| plan | slice | devices | trace | compile | CPU | needs | of | a step | bound by |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name in names:
@@ -203,16 +230,19 @@ def named(names: Sequence[str]) -> int:
         memory, step = report.memory, report.step
         told = [name, target, str(report.subject.devices["count"])]
         told += [f"{sum(report.timings.values()) - compiling:.0f} s", f"{compiling:.0f} s"]
-        told += [f"{seconds:.0f} s", format_bytes(memory.needed_bytes or 0)]
-        told += [format_bytes(memory.limit_bytes or 0), f"{step['step_seconds']:.3g} s"]
-        print(f"| {' | '.join([*told, step['binding']])} |", flush=True)
-    return 0
+        told += [f"{seconds:.0f} s", gib(memory.needed_bytes or 0), gib(memory.limit_bytes or 0)]
+        told += [f"{step['step_seconds']:.3g} s", step["binding"]]
+        print(f"| {' | '.join(told)} |", flush=True)
+        missing = absent(report)
+        is_partial |= bool(missing)
+        if missing:
+            print(f"{name} does not tell: {', '.join(missing)}", file=sys.stderr)
+    return int(is_partial)
 
 
 def calibration(names: list[str]) -> int:
     """Print how far the model is from compilers; exit code 1 where a held-out one is too far."""
     sys.path.insert(0, str(ROOT))
-    from luthier.parallel import format_bytes
     from luthier.plan import plan_apart, targets
 
     is_far = False
@@ -227,8 +257,8 @@ def calibration(names: list[str]) -> int:
         memory = plan_apart(made, slice).memory
         off = memory.estimated_bytes / memory.needed_bytes - 1
         is_far |= name in HELD_OUT and abs(off) > LIMIT
-        told = ["calibrate" if name in CALIBRATION else "check", format_bytes(memory.needed_bytes)]
-        told += [format_bytes(memory.estimated_bytes), f"{off:+.1%}"]
+        told = ["calibrate" if name in CALIBRATION else "check", gib(memory.needed_bytes)]
+        told += [gib(memory.estimated_bytes), f"{off:+.1%}"]
         print(f"| {name} | {slice} | {' | '.join(told)} |", flush=True)
     return int(is_far)
 
@@ -236,7 +266,6 @@ def calibration(names: list[str]) -> int:
 def searches(names: Sequence[str]) -> int:
     """Print what searches find beside layouts of people; exit code 1 where all of it is worse."""
     from luthier import graph
-    from luthier.parallel import format_bytes
     from luthier.plan import plan_apart, targets
 
     is_worse = False
@@ -252,11 +281,11 @@ def searches(names: Sequence[str]) -> int:
         report = plan_apart(made, slice, search=True)
         seconds, own = used() - before, report.memory.needed_bytes
         step = report.step["step_seconds"], report.step["binding"]
-        told = [name, slice, "by hand", format_bytes(own), f"{step[0]:.4g} s", step[1]]
+        told = [name, slice, "by hand", gib(own), f"{step[0]:.4g} s", step[1]]
         print(f"| {' | '.join(told)} | {seconds:.0f} s |", flush=True)
         for row in report.proposals:
             told = [" ".join(f"`{word}`" for word in row["overrides"])]
-            told += [format_bytes(row["needed_bytes"]), f"{row['step_seconds']:.4g} s"]
+            told += [gib(row["needed_bytes"]), f"{row['step_seconds']:.4g} s"]
             print(f"| | | {' | '.join(told)} | | |", flush=True)
         best = report.proposals[0] if report.proposals else None
         is_worse |= best is None or best["needed_bytes"] > own or best["step_seconds"] > step[0]
@@ -279,7 +308,6 @@ def main() -> int:
     if options.cases == ["calibration"] or set(options.cases) & set(small):
         return calibration(small if options.cases == ["calibration"] else options.cases)
     names = options.cases or list(CASES)
-    from luthier.parallel import format_bytes
     from luthier.plan import plan_apart, targets
 
     worst = 0.0
@@ -297,7 +325,7 @@ def main() -> int:
         needed, estimated = report.memory.needed_bytes, report.memory.estimated_bytes
         off = estimated / needed - 1
         worst = max(worst, abs(off))
-        told = [format_bytes(needed), format_bytes(estimated), f"{off:+.1%}"]
+        told = [gib(needed), gib(estimated), f"{off:+.1%}"]
         told += [f"{report.step['step_seconds']:.3g} s", report.step["binding"], f"{seconds:.0f} s"]
         print(f"| {name} | {target} | {' | '.join(told)} |", flush=True)
     return int(worst > LIMIT)
