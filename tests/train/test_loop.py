@@ -4,7 +4,7 @@ from luthier import train
 from luthier.durations import Progress
 from luthier.train.early_stopping import Patience
 from luthier.train.guarding import Rise
-from luthier.train.loop import Position
+from luthier.train.loop import Position, _Memory
 
 
 def test_a_position_survives_a_checkpoint():
@@ -26,3 +26,18 @@ def test_a_rhythm_in_seconds_is_kept(tiny, tmp_path):
     )
     # What the first step took is known two steps later, and counts from the next one on.
     assert saved == [4, 5, 6]
+
+
+def test_memory_is_read_now_and_then():
+    class Device:
+        asked = 0
+
+        def memory_stats(self):
+            self.asked += 1
+            return {"peak_bytes_in_use": 1000 * self.asked}
+
+    device = Device()
+    memory = _Memory([device, Device()])
+    found = [memory.peak_bytes(now) for now in (5.0, 5.01, 5.05, 5.2, 5.25, 9.0)]
+    assert found == [1000, 1000, 1000, 2000, 2000, 3000]
+    assert device.asked == 3

@@ -13,12 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 from luthier.errors import Problem, RunError
-from luthier.records.events import Event
+from luthier.records.events import Event, Step
 from luthier.records.files import run_error
 from luthier.records.metrics_file import encode_event
 from luthier.records.redaction import redact
 
 _POLL_SECONDS = 0.1
+_PLAIN = {float, int}
+
+_Entry = dict[str, Any] | tuple[Event, float, int]
+"""A line's JSON object, or what `encode_event` makes it of."""
 
 
 def _silent(text: str) -> None:
@@ -59,7 +63,7 @@ class JsonLines:
         self._sync_seconds = sync_seconds
         self._retry_seconds = retry_seconds
         self._capacity = capacity
-        self._pending: deque[dict[str, Any]] = deque()
+        self._pending: deque[_Entry] = deque()
         self._condition = threading.Condition()
         self._asked = self._answered = 0  # numbers of flushes
         self._error: OSError | None = None
@@ -81,8 +85,14 @@ class JsonLines:
           RunError: The disk has refused for so long that no more events fit into memory.
           TypeError: A value of a step or an evaluation is not a number.
         """
-        record = encode_event(event, time.time(), self._step)
-        self._step = max(self._step, record["step"])
+        entry: _Entry
+        if isinstance(event, Step) and set(map(type, event.values.values())) <= _PLAIN:
+            # Nothing can be refused: the writer's thread encodes it.
+            entry, step = (event, time.time(), event.step), event.step
+        else:
+            entry = encode_event(event, time.time(), self._step)
+            step = entry["step"]
+        self._step = max(self._step, step)
         with self._condition:
             self._check()
             while len(self._pending) >= self._capacity:
@@ -90,7 +100,7 @@ class JsonLines:
                     raise run_error("write", self.path, self._error)
                 self._condition.wait(0.1)
                 self._check()
-            self._pending.append(record)
+            self._pending.append(entry)
 
     def flush(self) -> None:
         """Return when everything emitted so far is durable.
@@ -179,11 +189,11 @@ class JsonLines:
         elif error is None and before is not None:
             self._report(f"{self.path} can be written again; nothing is lost")
 
-    def _append(self, batch: list[dict[str, Any]]) -> OSError | None:
+    def _append(self, batch: list[_Entry]) -> OSError | None:
         """Write whole lines, or leave the file as it was."""
         if not batch:
             return None
-        data = memoryview(b"".join(_line(record) for record in batch))
+        data = memoryview(b"".join(_line(entry) for entry in batch))
         size = len(data)
         try:
             while data:
@@ -203,8 +213,9 @@ class JsonLines:
         return None
 
 
-def _line(record: dict[str, Any]) -> bytes:
-    """Return the line of a record; those with texts in them lose their secrets."""
+def _line(entry: _Entry) -> bytes:
+    """Return a line; those with texts in them lose their secrets."""
+    record = entry if isinstance(entry, dict) else encode_event(*entry)
     line = json.dumps(record, allow_nan=False)
     return (line if record["kind"] == "step" else redact(line)).encode() + b"\n"
 

@@ -50,6 +50,8 @@ def encode_number(value: Any) -> int | float | str:
     Raises:
       TypeError: It is not a number.
     """
+    if type(value) is float and math.isfinite(value):
+        return value  # nearly always, and the thread that trains waits for it
     if isinstance(value, str):
         raise TypeError(f"a recorded value is a number, not {value!r}")
     if isinstance(value, int | numbers.Integral):

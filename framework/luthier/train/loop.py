@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -30,6 +31,9 @@ from luthier.train.showing import Shows
 
 NUM_PENDING = 2
 """Steps whose scalars may still be on the device: the host never runs further ahead."""
+
+_FRESH_SECONDS = 0.1
+"""How long a reading of memory stands: to ask all devices takes as long as all else of a step."""
 
 
 @dataclasses.dataclass
@@ -90,6 +94,9 @@ class Rates:
 class Slot(Protocol):
     """The place on devices where the state of a run is, and where its steps are taken."""
 
+    def begin(self) -> None:
+        """Begin to compile the step, while the state is made or restored."""
+
     def load(self, values: Values, leaves: Leaves) -> None:
         """Put a state here, with the hoisted scalars that its steps take."""
 
@@ -114,12 +121,16 @@ class OwnSlot:
         self._step: Callable[..., Any]
         self.leaves: Leaves = ()
 
+    def begin(self) -> None:
+        """Begin to compile the step, in a thread."""
+        self._program.begin_step()
+
     def load(self, values: Values, leaves: Leaves) -> None:
         """Put a state here, with the hoisted scalars that its steps take."""
         self._values, self.leaves = values, leaves
 
     def prepare(self) -> None:
-        """Compile the step."""
+        """Wait for the compiled step."""
         self._step = self._program.compile_step()
 
     def step(self, batch: Mapping[str, jax.Array]) -> jax.Array:
@@ -174,11 +185,14 @@ class Loop:
         self._goodput = goodput
         self._beat = beat
         self._experiment = plan.program.experiment
+        self._global_batch_size = self._experiment.training.global_batch_size
         self._pending: collections.deque[tuple[Progress, jax.Array, Fed]] = collections.deque()
         self._evaluators = {
             name: Evaluator(plan.program, evaluation, f"evaluations.{name}", self._alive)
             for name, evaluation in self._experiment.evaluations.items()
         }
+        self._memory = _Memory(jax.local_devices())
+        self._scalar_names: tuple[str, ...] = ()
         self._shows = Shows(plan.program, emit)
         self._saved_step = position.progress.steps
         self._evaluated_step: dict[str, int] = {}
@@ -206,6 +220,7 @@ class Loop:
         """
         with self._goodput.span("compile"):
             self.slot.prepare()
+            self._scalar_names = self.plan.program.scalar_names
         self._clock = time.perf_counter()
         self._alive()
         while not self._is_complete():
@@ -245,11 +260,11 @@ class Loop:
 
     def _next_progress(self, fed: Fed) -> Progress:
         before = self.position.progress
-        rows = self._experiment.training.global_batch_size
+        steps = before.steps + 1
         return Progress(
-            steps=before.steps + 1,
+            steps=steps,
             tokens=before.tokens + fed.tokens,
-            epochs=(before.steps + 1) * rows / self._rates.rows_per_epoch,
+            epochs=steps * self._global_batch_size / self._rates.rows_per_epoch,
             seconds=before.seconds if fed.agreed is None else fed.agreed.seconds,
         )
 
@@ -267,9 +282,10 @@ class Loop:
             now = time.perf_counter()
             elapsed, self._clock = now - self._clock, now
             seconds = self._count_seconds(elapsed)
-            values = dict(zip(self.plan.program.scalar_names, scalars, strict=True))
-            totals = {"tokens": progress.tokens, "epochs": progress.epochs, "seconds": seconds}
-            self._emit(events.Step(progress.steps, values | totals | self._timings(elapsed, fed)))
+            values = dict(zip(self._scalar_names, scalars, strict=True))
+            values |= {"tokens": progress.tokens, "epochs": progress.epochs, "seconds": seconds}
+            self._add_timings(values, elapsed, fed)
+            self._emit(events.Step(progress.steps, values))
             self._heed_guard(progress.steps, values)
             self._heed_divergence(progress.steps, values["loss"])
 
@@ -280,22 +296,19 @@ class Loop:
             # The progress, which decides, takes the primary's clock from the next batch.
             self._feed.agreeing.seconds = self._seconds
         else:
-            progress = self.position.progress
-            self.position.progress = dataclasses.replace(progress, seconds=self._seconds)
+            now = self.position.progress
+            self.position.progress = Progress(now.steps, now.tokens, now.epochs, self._seconds)
         return self._seconds
 
-    def _timings(self, elapsed: float, fed: Fed) -> dict[str, float]:
+    def _add_timings(self, values: dict[str, float], elapsed: float, fed: Fed) -> None:
         rates = self._rates
-        timings = {
-            "step_seconds": elapsed,
-            "steps_per_second": 1 / elapsed,
-            "tokens_per_second": fed.tokens / elapsed,
-            "data_wait_seconds": fed.wait_seconds,
-            "memory_bytes": _memory_bytes(),
-        }
+        values["step_seconds"] = elapsed
+        values["steps_per_second"] = 1 / elapsed
+        values["tokens_per_second"] = fed.tokens / elapsed
+        values["data_wait_seconds"] = fed.wait_seconds
+        values["memory_bytes"] = self._memory.peak_bytes(self._clock)
         if rates.peak_flops:
-            timings["mfu"] = rates.model_flops_per_step / elapsed / rates.peak_flops
-        return timings
+            values["mfu"] = rates.model_flops_per_step / elapsed / rates.peak_flops
 
     def _heed_guard(self, step: int, values: Mapping[str, float]) -> None:
         guard = self._experiment.training.guard
@@ -408,11 +421,33 @@ class Loop:
             self._write()
 
 
-def _memory_bytes() -> float:
-    """Return the peak bytes of the fullest local device, or of this process where none tells."""
-    peaks = [(device.memory_stats() or {}) for device in jax.local_devices()]
-    known = [stats["peak_bytes_in_use"] for stats in peaks if "peak_bytes_in_use" in stats]
-    if known:
-        return max(known)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+class _Memory:
+    """Reads the peak of the memory that is in use, now and then.
+
+    Args:
+      devices: The devices of this process.
+    """
+
+    def __init__(self, devices: Sequence[Any]):
+        self._devices = devices
+        self._until = -math.inf
+        self._peak_bytes = 0.0
+
+    def peak_bytes(self, now: float) -> float:
+        """Return the peak bytes of the fullest device, or of this process where none tells.
+
+        Args:
+          now: Seconds by any clock; what was read within the last tenth of a second still counts.
+        """
+        if now >= self._until:
+            self._until = now + _FRESH_SECONDS
+            self._peak_bytes = self._read()
+        return self._peak_bytes
+
+    def _read(self) -> float:
+        peaks = [(device.memory_stats() or {}) for device in self._devices]
+        known = [stats["peak_bytes_in_use"] for stats in peaks if "peak_bytes_in_use" in stats]
+        if known:
+            return max(known)
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
