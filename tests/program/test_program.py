@@ -1,3 +1,7 @@
+import dataclasses
+import threading
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -118,3 +122,53 @@ def test_a_graph_with_other_hoisted_leaves_shares_all_that_is_compiled():
         batch, "parameters"
     )
     assert _make().compiled == {}
+
+
+def test_the_step_compiles_beside_other_work(monkeypatch):
+    program = _make()
+    compiled, threads, let_go = type(program.traced_step.lower()).compile, [], threading.Event()
+
+    def waiting(self, options):
+        threads.append(threading.current_thread())
+        assert let_go.wait(60)
+        return compiled(self, options)
+
+    monkeypatch.setattr(type(program.traced_step.lower()), "compile", waiting)
+    program.begin_step()
+    program.begin_step()
+    values = program.values()
+    leaves = program.init(values)  # while the other thread has not compiled anything
+    let_go.set()
+    step = program.compile_step()
+    assert program.compile_step() is step
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+    batch = {name: np.zeros(x.shape, x.dtype) for name, x in program.batch.items()}
+    (after, _) = step(values, leaves, batch)
+    program.begin_step()  # there is nothing left to begin
+    assert program.compile_step() is step
+    monkeypatch.undo()
+    alone = _make()
+    (expected, _) = alone.compile_step()(values, alone.init(values), batch)
+    for ours, theirs in zip(after, expected, strict=True):
+        assert (np.asarray(ours) == np.asarray(theirs)).all()
+
+
+def test_what_cannot_be_compiled_is_told_where_it_is_waited_for(monkeypatch):
+    program = _make()
+
+    def failing(self, options):
+        raise ValueError("no room")
+
+    monkeypatch.setattr(type(program.traced_step.lower()), "compile", failing)
+    program.begin_step()
+    with pytest.raises(ValueError, match="no room"):
+        program.compile_step()
+
+
+def test_beside_a_compiler_that_measures_nothing_runs():
+    program = _make()
+    gpu = types.SimpleNamespace(platform="gpu")
+    program = dataclasses.replace(program, mesh=types.SimpleNamespace(devices=np.array([gpu])))
+    program.begin_step()
+    assert not program.compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -33,6 +34,8 @@ from luthier.program.step import evaluate_step, init_state, initialized, train_s
 
 Leaves = tuple[jax.Array, ...]
 Values = tuple[jax.Array, ...]
+
+_BEGUN = "begun step"  # among what is compiled: a future
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -196,6 +199,21 @@ class Program:
         """
         return traced.lower().compile(self.compiler_options)
 
+    def begin_step(self) -> None:
+        """Begin to compile the training step, in a thread; `compile_step` waits for it.
+
+        It is for who makes or restores the state meanwhile. For GPUs nothing is begun: their
+        compiler chooses kernels by measuring them on the device, where nothing else may run then.
+        """
+        is_measured = self.mesh.devices.flat[0].platform == "gpu"
+        if is_measured or "step" in self.compiled or _BEGUN in self.compiled:
+            return
+        # What is configured by context managers holds in this thread, so it is lowered here.
+        lowered = self.traced_step.lower()
+        pool = concurrent.futures.ThreadPoolExecutor(1, "compile")
+        self.compiled[_BEGUN] = pool.submit(lowered.compile, self.compiler_options)
+        pool.shutdown(wait=False)
+
     def compile_step(self) -> Callable[[Values, Leaves, Mapping[str, jax.Array]], Any]:
         """Compile the training step.
 
@@ -206,7 +224,8 @@ class Program:
         """
 
         def compiled() -> Any:
-            step = self.lower_and_compile(self.traced_step)
+            begun = self.compiled.pop(_BEGUN, None)
+            step = self.lower_and_compile(self.traced_step) if begun is None else begun.result()
             for name, size in not_reused(step, self.abstract_state).items():
                 told = f"the step does not reuse the memory of {name} ({format_bytes(size)})"
                 warnings.warn(told, stacklevel=2)

@@ -183,6 +183,7 @@ def _train(
             times = stack.enter_context(contextlib.closing(Times(directory.path / HOSTS_FILE)))
             agreeing = Agreeing(lambda: watcher.requested, times)
         feed = stack.enter_context(contextlib.closing(_feed(plan, agreeing)))
+        slot.begin()
         values = plan.program.values()
         source = store if last is not None else None
         first = warm.open() if source is None else None

@@ -235,6 +235,9 @@ class LaneSlot:
         self._pack = pack
         self.lane = lane
 
+    def begin(self) -> None:
+        """Do nothing: the pack is compiled before its first trial begins."""
+
     def load(self, values: Values, leaves: Leaves) -> None:
         """Put a state here, with the hoisted scalars that its steps take."""
         self._pack.load(self.lane, values, leaves)
