@@ -2,7 +2,7 @@
 
     python tools/bench_sweep.py --json FILE      # both workloads, all of our ways
     python tools/bench_sweep.py --peers          # and hydra and Ray Tune, where they are installed
-    python tools/bench_sweep.py --trials 2 --steps 5 --workloads d32   # a smoke run
+    python tools/bench_sweep.py --trials 2 --steps 8 --workloads d32   # a smoke run
 
 Every way trains the same graphs: a decoder of 4 layers on bytes, AdamW with clipping. `separate` is
 one `luthier train` process per trial; `warm` has a cache of compiled programs that was filled
