@@ -52,6 +52,25 @@ def _made(path):
     return path
 
 
+def test_logs_that_are_kept_hold_no_secrets(supervise, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_planted-0123456789")
+    run = tmp_path / "run"
+    run.mkdir()
+    code, _, _, _ = supervise(f"""
+        note(run={str(run)!r})
+        print("cannot log in with", os.environ["HF_TOKEN"], "to https://me:abcdefgh@host",
+              file=sys.stderr, flush=True)
+        os.write(2, bytes([0xE9, 0xFF]) + b" stays")
+    """)
+    assert code == 0
+    logs = [path.read_bytes() for path in (run / "processes").iterdir()]
+    assert logs
+    for log in logs:
+        assert b"cannot log in with [HF_TOKEN] to https://***@host" in log
+        assert b"planted" not in log
+        assert bytes([0xE9, 0xFF]) + b" stays" in log
+
+
 def test_the_primary_speaks_and_the_others_write_logs(supervise, tmp_path):
     run = tmp_path / "run"
     run.mkdir()

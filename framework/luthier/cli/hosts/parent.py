@@ -137,7 +137,9 @@ def _passing_signals_on(children: Sequence[Child]) -> Iterator[None]:
 
 
 def _keep_logs(ends: Sequence[End], directory: pathlib.Path, code: int) -> pathlib.Path | None:
-    """Add the logs to those of the run; return where they are, or None where none are kept."""
+    """Add the logs to the run's, without secrets; return where they are, None for nowhere."""
+    from luthier.records.redaction import redact
+
     run = next((end.notes["run"] for end in ends if "run" in end.notes), None)
     if run is None:
         if code != errors.EXIT_DONE:
@@ -150,7 +152,9 @@ def _keep_logs(ends: Sequence[End], directory: pathlib.Path, code: int) -> pathl
         for number, end in enumerate(ends):
             name = f"process-{end.index(number)}-of-{end.count(len(ends))}.log"
             with end.log.open("rb") as log, (kept / name).open("ab") as file:
-                shutil.copyfileobj(log, file)
+                for line in log:
+                    text = redact(line.decode("utf-8", "surrogateescape"))
+                    file.write(text.encode("utf-8", "surrogateescape"))
     except OSError:
         return directory
     shutil.rmtree(directory, ignore_errors=True)

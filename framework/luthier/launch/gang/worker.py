@@ -23,6 +23,7 @@ from typing import Any
 
 from luthier.errors import EXIT_BUG, EXIT_DONE, EXIT_REQUEUE, BadInput
 from luthier.launch.gang import link
+from luthier.records.redaction import redact_output
 
 DRIVER_SECONDS = 60.0
 """How long a worker looks for its driver."""
@@ -203,6 +204,7 @@ def _follow(execution: Any, farewell: Farewell) -> int:
 
 
 if __name__ == "__main__":
+    redact_output()  # what is printed is kept in a file of the gang
     try:
         code = main(sys.argv[1:])
     except BadInput as error:

@@ -13,6 +13,7 @@ import sys
 from typing import BinaryIO
 
 from luthier import environment
+from luthier.records.redaction import redact_output
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -76,6 +77,8 @@ def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> i
 
 
 if __name__ == "__main__":
+    redact_output()  # what is printed is kept in a file of the study
     code = main()
+    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # all is written, and taking the interpreter down takes most of a second
