@@ -1,5 +1,7 @@
 """What plans propose, applied: it compiles for the slice, and fits. Minutes to hours each."""
 
+import resource
+
 import pytest
 
 from luthier import graph as graphs
@@ -21,11 +23,18 @@ def experiment(reference, slice, words):
     return graphs.apply(graphs.resolve(reference), words, shelves=("luthier.recipes",))
 
 
+def used():
+    """Return the processor seconds of the processes that were started and have ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [LLAMA, PAX_16B], ids=["llama", "pax_16b"])
 def test_each_change_that_is_proposed_compiles_and_fits(case):
-    graph, slice = experiment(*case), case[1]
+    graph, slice, before = experiment(*case), case[1], used()
     refused = plan_apart(graph, slice)
+    assert used() - before < 30  # of a processor, however busy the machine is
     assert refused.fits is False
     assert len(refused.proposals) == 3
     for proposal in refused.proposals:
