@@ -44,7 +44,9 @@ def test_a_hundred_random_kills(machine, truths, tmp_path, record_property):
     stage.train(STEPS, seconds=1200)
     assert stage.began() == reached
     assert compare(stage, truth) == "bit-identical"
-    assert max(lost) <= 3 * EVERY
+    assert max(lost) <= 2 * EVERY, (
+        "an interval, and what was trained while the next save was under way"
+    )
     told = {
         "kills inside a save": inside_saves,
         "kills before the first new step": while_starting,

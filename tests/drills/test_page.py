@@ -33,7 +33,7 @@ def test_the_table_has_every_fault_and_no_failure():
     first = next(index for index, row in enumerate(rows) if row[0] == "fault") + 2
     found = {}
     for fault, processes, detected, _, lost, _ in rows[first:]:
-        # Back to the newest committed save: while the next one is under way, that is the one before.
+        # Back to the newest committed save, which is the one before while the next is under way.
         assert int(lost) <= 2 * EVERY
         assert not detected.startswith(("FAILED", "cannot be staged"))
         found.setdefault(fault, []).extend(map(int, processes.split(", ")))
