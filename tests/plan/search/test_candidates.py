@@ -10,6 +10,7 @@ from luthier.plan.search.candidates import (
     changed,
     in_chunks,
     remats,
+    written_out,
 )
 
 WIDE = ["training.global_batch_size=16", "parallelism.mesh.fsdp=2"]
@@ -40,6 +41,17 @@ def test_policies_are_those_the_experiment_does_not_have(graph):
     assert found[1].overrides == ("model.stack.remat=luthier.layers.NoRemat()",)
     assert all(can_change(full, policy) for policy in found)
     assert not can_change(graph, Remat("x", ("model.no_such_path=1",)))
+
+
+def test_layers_are_written_out_with_the_policy_that_there_is(graph, program):
+    for policy in ("FullRemat()", "SaveNamed(names=['attention_context'])"):
+        words = [f"model.stack=luthier.layers.Scanned(remat=luthier.layers.{policy})"]
+        found = written_out(graphs.apply(graph, words), program)
+        stack = f"luthier.layers.Unrolled(remat=luthier.layers.{policy})"
+        assert found.overrides == (f"model.stack={stack}",)
+    assert written_out(graphs.apply(graph, list(found.overrides)), program) is None
+    deep = graphs.apply(graph, ["model.num_layers=33"])
+    assert written_out(deep, checked_program(deep, jax.devices()[:8])) is None
 
 
 def test_every_candidate_is_what_its_overrides_make(graph, program):

@@ -77,6 +77,19 @@ def test_better_layouts_come_first_by_turns_the_fastest_and_the_smallest():
     assert [row["overrides"] for row in rows] == [["small"], ["both"], ["fast"], ["tiny"]]
 
 
+def test_layers_that_are_written_out_come_last(graph, program):
+    make = lambda changed: checked_program(changed, jax.devices()[:8])
+    rows, _ = find(graph, program, CHIPS["v5e"], 8, make, trace(program), None, 2, True)
+    stacks = [row["overrides"][-1] for row in rows[-3:]]
+    assert stacks == ["model.stack=luthier.layers.Unrolled(remat=luthier.layers.NoRemat())"] * 3
+    assert [row["overrides"][:-1] for row in rows[-3:]] == [
+        [], ["training.accumulation=2"], ["training.accumulation=4"],
+    ]  # fmt: skip
+    for row in rows[-3:]:
+        make(graphs.apply(graph, row["overrides"]))
+    assert not any("Unrolled" in word for row in rows[:-3] for word in row["overrides"])
+
+
 def test_where_nothing_fits_it_is_told_why_and_what_else_would_do(graph, program):
     make = lambda changed: checked_program(changed, jax.devices()[:8])
     chip = dataclasses.replace(CHIPS["v5e"], memory_bytes=2**20, usable=1.0)

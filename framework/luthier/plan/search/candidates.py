@@ -27,6 +27,7 @@ _KEPT = (
 _CHUNKING, _PARTS = "task.chunking", (2, 4)
 _MESH, _ACCUMULATION = "parallelism.mesh", "training.accumulation"
 _STACKS = (layers.Scanned, layers.Unrolled, layers.Pipelined)
+_MOST_WRITTEN_OUT = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +115,36 @@ def remats(graph: Any, names: Sequence[str] = ()) -> list[Remat]:
     return found
 
 
+def written_out(graph: Any, program: Any) -> Remat | None:
+    """Return the policy that there is, with the layers of every loop written out.
+
+    What layers keep and what parameters get is then not copied into stacks and out of them.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program; tells how many layers there are.
+
+    Returns:
+      The policy; None where no layers are in loops, or so many that compiling takes long.
+    """
+    paths = [p.path for p in graphs.walk(graph, once=True) if _kind(p.value) is layers.Scanned]
+    every = program.placements.values()
+    depths = [p.shape[0] for p in every if (p.axes or ("",))[0] == "layers"]
+    if not paths or max(depths, default=0) > _MOST_WRITTEN_OUT:
+        return None
+    overrides = []
+    for path in paths:
+        policy = _policy(graph, path)
+        if policy not in (*_POLICIES, layers.SaveNamed):
+            return None
+        names = ""
+        if policy is layers.SaveNamed:
+            names = f"names={list(graphs.get(graph, f'{path}.remat.names'))}"
+        remat = f"luthier.layers.{policy.__name__}({names})"
+        overrides.append(f"{path}=luthier.layers.Unrolled(remat={remat})")
+    return Remat("written out", tuple(overrides))
+
+
 def in_chunks(graph: Any, program: Any, policies: Sequence[Remat]) -> list[Remat]:
     """Return policies that also compute the logits of half or a quarter of a row at a time.
 
@@ -135,13 +166,16 @@ def in_chunks(graph: Any, program: Any, policies: Sequence[Remat]) -> list[Remat
     return found
 
 
+def _kind(value: Any) -> Any:
+    return getattr(value, "__fn_or_cls__", type(value))
+
+
 def _is_stack(value: Any) -> bool:
-    return getattr(value, "__fn_or_cls__", type(value)) in _STACKS
+    return _kind(value) in _STACKS
 
 
 def _policy(graph: Any, path: str) -> Any:
-    value = graphs.get(graph, f"{path}.remat")
-    return getattr(value, "__fn_or_cls__", type(value))
+    return _kind(graphs.get(graph, f"{path}.remat"))
 
 
 def _override(graph: Any, path: str, policy: str) -> str:

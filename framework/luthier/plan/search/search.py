@@ -23,6 +23,7 @@ HOPELESS = 1.25
 """Times a device's memory from which on an estimate is believed without a compiler."""
 
 _AS_IS = Remat("", ())
+_NUM_WRITTEN_OUT = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +148,8 @@ def find(
     than = next((e for e in found if not e.candidate.overrides), None)
     room = None if limit is None else MARGINS[chip.platform] * limit
     rows = proposals(found, room, count, than if is_ranked_by_own else None)
+    if is_ranked_by_own and than is not None:
+        rows += _written_out(found, than, layouts.written_out(graph, program), room)
     if rows or limit is None:
         return rows, []
     held = state_bytes(program, layout_of(program))
@@ -244,6 +247,28 @@ def proposals(
     if than is not None:
         fitting = _by_turns(fitting, than)
     return [row_of(estimate) for estimate in fitting[:count]]
+
+
+def _written_out(
+    found: Sequence[Estimate], than: Estimate, policy: Remat | None, room: float | None
+) -> list[dict[str, Any]]:
+    """Return a layout and its microbatches with layers that are written out.
+
+    The model cannot tell what that saves, so they are estimated as what they are made of, and come
+    last.
+    """
+    if policy is None:
+        return []
+    same = [e for e in found if e.candidate.sizes == than.candidate.sizes]
+    same = [
+        e for e in same if e.candidate.remat == _AS_IS and (room is None or e.needed_bytes <= room)
+    ]
+    rows = []
+    for estimate in sorted(same, key=lambda e: e.candidate.accumulation)[:_NUM_WRITTEN_OUT]:
+        overrides = (*estimate.candidate.overrides, *policy.overrides)
+        candidate = dataclasses.replace(estimate.candidate, overrides=overrides)
+        rows.append(row_of(dataclasses.replace(estimate, candidate=candidate)))
+    return rows
 
 
 def _by_turns(found: Sequence[Estimate], than: Estimate) -> list[Estimate]:
