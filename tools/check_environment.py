@@ -2,8 +2,9 @@
 
 * `faults`: no installed version, and no version that pyproject.toml allows, is one of
   tools/advisories.toml.
-* `files`: every file of a package is as its RECORD says, by SHA-256: nothing was changed after
-  it was installed, torn by a full disk or overwritten by another package.
+* `files`: every file of a package is as a RECORD says, by SHA-256: nothing was changed after it
+  was installed, or torn by a full disk. Of packages that bring a file of the same name, such as a
+  README.md, the last one has the word.
 * `bounds`: every package has what it needs, in versions that it takes.
 * `licences`: every package has a licence of the list.
 
@@ -21,6 +22,7 @@ import base64
 import collections
 import hashlib
 import importlib.metadata
+import os
 import re
 import sys
 import tomllib
@@ -74,21 +76,45 @@ def faults(
     return told
 
 
-def changed(distribution: importlib.metadata.Distribution) -> list[str]:
-    """Return the files of a package that are gone, or not as its RECORD says."""
+def recorded(distributions: Iterable[importlib.metadata.Distribution]) -> dict[str, set[str]]:
+    """Return the digests that the RECORDs of packages have for each path."""
+    found = collections.defaultdict(set)
+    for distribution in distributions:
+        for file in distribution.files or ():
+            if file.hash is not None:
+                found[_path(distribution, file)].add(f"{file.hash.mode}={file.hash.value}")
+    return found
+
+
+def changed(
+    distribution: importlib.metadata.Distribution, known: Mapping[str, set[str]]
+) -> list[str]:
+    """Return the files of a package that are gone, or as no RECORD says.
+
+    Args:
+      distribution: The package.
+      known: What `recorded` returns for all that is installed.
+    """
     told, name = [], distribution.metadata["Name"]
     for file in distribution.files or ():
         if file.hash is None:
             continue
-        path = Path(str(distribution.locate_file(file)))
-        if not path.is_file():
+        path = _path(distribution, file)
+        if not os.path.isfile(path):
             told.append(f"{name}: {file} is missing")
             continue
-        with path.open("rb") as content:
+        with open(path, "rb") as content:
             digest = hashlib.file_digest(content, file.hash.mode).digest()
-        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
+        text = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if f"{file.hash.mode}={text}" not in known[path]:
             told.append(f"{name}: {file} differs from what was installed")
     return told
+
+
+def _path(
+    distribution: importlib.metadata.Distribution, file: importlib.metadata.PackagePath
+) -> str:
+    return os.path.normpath(str(distribution.locate_file(file)))
 
 
 def unmet(distributions: Distributions) -> list[str]:
@@ -177,7 +203,8 @@ def main() -> int:
             told = faults(distributions, table["advisory"], _lines(project))
             what = f"{len(table['advisory'])} advisories, as of {table['reviewed']}"
         elif check == "files":
-            told = [line for each in distributions.values() for line in changed(each)]
+            known = recorded(importlib.metadata.distributions())
+            told = [line for each in distributions.values() for line in changed(each, known)]
             what = f"files of {len(distributions)} packages"
         elif check == "bounds":
             told, what = unmet(distributions), f"needs of {len(distributions)} packages"

@@ -57,11 +57,24 @@ def test_a_bound_that_allows_a_known_fault_is_named():
 
 def test_a_changed_and_a_missing_file_are_named(install, tmp_path):
     package = install("sound")
-    assert check_environment.changed(package) == []
+    known = check_environment.recorded([package])
+    told = lambda: check_environment.changed(package, known)
+    assert told() == []
     (tmp_path / "sound.py").write_bytes(b"VALUE = 2\n")
-    assert check_environment.changed(package) == ["sound: sound.py differs from what was installed"]
+    assert told() == ["sound: sound.py differs from what was installed"]
     (tmp_path / "sound.py").unlink()
-    assert check_environment.changed(package) == ["sound: sound.py is missing"]
+    assert told() == ["sound: sound.py is missing"]
+
+
+def test_a_file_that_two_packages_bring_is_that_of_one_of_them(install, tmp_path):
+    both = [install("first"), install("second", code=b"VALUE = 2\n")]
+    record = tmp_path / "second-1.0.dist-info" / "RECORD"
+    record.write_text(record.read_text().replace("second.py,", "first.py,"))
+    (tmp_path / "first.py").write_bytes(b"VALUE = 2\n")
+    known = check_environment.recorded(both)
+    assert [check_environment.changed(each, known) for each in both] == [[], []]
+    (tmp_path / "first.py").write_bytes(b"VALUE = 3\n")
+    assert all(check_environment.changed(each, known) for each in both)
 
 
 def test_needs_that_are_not_met_are_named(install):
