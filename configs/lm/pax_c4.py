@@ -14,8 +14,8 @@ Pax published curves. The loss of this one, in nats per token, ends near 2.54 af
 that of `decoder_16b` near 2.56 after 11,200 steps on 32 chips, after spikes at about 850, 2,000 and
 2,450 steps. On TPU v4 it used 42.5% of the peak (16B) and 42.3% (32B).
 
-As in Pax, what layers hand on is shared out along the axis of tensors, too: a layer gathers it, and
-what is kept for the backward pass takes less.
+As in Pax, what layers hand on is shared out along the axis of tensors where there is one: a layer
+gathers it, and what is kept for the backward pass takes less.
 
 Pax caps the updates of the queries', keys' and values' kernels together, here each is capped by
 itself. `base_1p3b` asks to keep the attention's projections, but Pax does so only where layers are
@@ -80,6 +80,13 @@ def base_1p3b() -> fdl.Config[program.Experiment]:
     return graph
 
 
+def _rules(tensor: int) -> dict[str, fdl.Config[parallel.Rules]]:
+    if tensor == 1:
+        return {}
+    activations = {**parallel.activation_rules_table(), "embed": ("tensor",)}
+    return {"rules": fdl.Config(parallel.Rules, activations=activations)}
+
+
 def _train(
     name: str, model: fdl.Partial[models.Decoder], steps: int, rows: int, fsdp: int, tensor: int = 1
 ) -> fdl.Config[program.Experiment]:
@@ -107,10 +114,7 @@ def _train(
         parallelism=fdl.Config(
             parallel.Parallelism,
             mesh=fdl.Config(parallel.Mesh, data=1, fsdp=fsdp, tensor=tensor),
-            rules=fdl.Config(
-                parallel.Rules,
-                activations={**parallel.activation_rules_table(), "embed": ("tensor",)},
-            ),
+            **_rules(tensor),
         ),
         checkpoints=fdl.Config(
             checkpoint.Checkpoints, every=fdl.Config(durations.Steps, 1000), keep_latest=10
