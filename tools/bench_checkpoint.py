@@ -2,7 +2,8 @@
 
 * `blocking`: the time in which `Store.save` keeps the caller, over that of Orbax's own
   `save_checkpointables_async` with the same arrays and the same small JSON state. Both sides take
-  turns in one process, each save is waited for outside of the measured time, and medians are
+  turns in one process: each saves twice, and the second is measured, which finds memory and disk as
+  the side's own save left them. Each save is waited for outside of the measured time. Medians are
   compared: in wall time, and in CPU time of the calling thread, which other programs do not touch.
   Orbax has here what spares it TensorStore's JSON (`luthier.checkpoint.tensorstore_json`), too.
 * `memory`: resident memory after each of many saves, and how many small objects Python has more
@@ -70,24 +71,30 @@ def timed(call: Callable[[], object]) -> tuple[float, float, object]:
 
 
 def measure_blocking(state: dict[str, jax.Array], folder: Path, rounds: int) -> list[dict]:
-    """Let both sides save in turns."""
-    seconds: dict[str, list[tuple[float, float]]] = {"luthier": [], "orbax": []}
+    """Let both sides save in turns, each twice, as its own save before leaves memory and disk."""
     store = Store(folder / "luthier", Checkpoints(keep_latest=1))
-    for step in range(rounds + 2):
-        *ours, _ = timed(
-            lambda step=step: store.save(step, state, Position(), {"position": POSITION})
-        )
+    numbers = itertools.count()
+
+    def ours() -> tuple[float, float]:
+        step = next(numbers)
+        *seconds, _ = timed(lambda: store.save(step, state, Position(), {"position": POSITION}))
         store.wait()
-        path = folder / f"orbax-{step}"
+        return tuple(seconds)
+
+    def bare() -> tuple[float, float]:
+        path = folder / f"orbax-{next(numbers)}"
         items = {"arrays": state, "rest": {"iterator": POSITION, "extra": {"position": POSITION}}}
-        *bare, pending = timed(
-            lambda path=path, items=items: ocp.save_checkpointables_async(path, items)
-        )
+        *seconds, pending = timed(lambda: ocp.save_checkpointables_async(path, items))
         pending.result()
         shutil.rmtree(path)
-        if step >= 2:
-            seconds["luthier"].append(tuple(ours))
-            seconds["orbax"].append(tuple(bare))
+        return tuple(seconds)
+
+    sides = {"luthier": ours, "orbax": bare}
+    seconds: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
+    for number in range(rounds):
+        for side in list(sides) if number % 2 else reversed(sides):
+            sides[side]()
+            seconds[side].append(sides[side]())
     store.close()
     return [
         row(

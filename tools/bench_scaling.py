@@ -57,7 +57,7 @@ words = ["data.length=8", f"training.global_batch_size={number}", "model.dim=16"
          "model.num_layers=1", "model.block.mlp.hidden_dim=32"]
 with tempfile.TemporaryDirectory() as folder:
     case = bench_step.Case(words, Path(folder), devices=number)
-    sides = {"loop": case.ours(), "bare_call": case.bare(waits=True)}
+    sides = {"loop": case.ours(), "bare_call": case.bare(ahead=0)}
     print(json.dumps(bench_step.take_turns(sides, 20, 10)))
     case.close()
 """

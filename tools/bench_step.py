@@ -9,7 +9,8 @@ Two comparisons, each interleaved in one process, with the batch already on the 
   count waiting for the device) over that of the bare ahead-of-time call on flat leaves, at about
   1,000 state arrays.
 * `outside`: the same loop seen from within: in each step, the host time outside of the compiled
-  call over that of the call, without the noise of two loops.
+  call over that of the call, without the noise of two loops. What that noise is, a second loop of
+  bare calls beside the first tells.
 
 Sides take turns in short blocks, and each block is compared with its neighbour of the other side:
 the table has the median and the quartiles of these ratios, so that what else the machine does
@@ -21,6 +22,7 @@ Command: python tools/bench_step.py [--blocks 60] [--json FILE]
 from __future__ import annotations
 
 import argparse
+import collections
 import os
 import statistics
 import sys
@@ -45,7 +47,7 @@ from luthier.records.json_lines import JsonLines
 from luthier.records.status import StatusFile
 from luthier.train.feed import Fed
 from luthier.train.interrupt import StopSignals
-from luthier.train.loop import Loop, OwnSlot, Position, Rates
+from luthier.train.loop import NUM_PENDING, Loop, OwnSlot, Position, Rates
 from luthier.train.profile import Profiler
 from tools.bench import report
 
@@ -209,19 +211,22 @@ class Case:
 
         return run
 
-    def bare(self, waits=False):
+    def bare(self, ahead=NUM_PENDING):
         """Return a function that makes `count` bare calls of the compiled step on flat leaves.
 
-        It waits for each where virtual devices, which share threads, could wait for each other.
+        It runs ahead of the device as far as our loop does: where the device is the host's own
+        processor, how far decides in which thread a step is computed. With 0 it waits for each, for
+        virtual devices, which share threads and could wait for each other.
         """
         holder = [self.program.init(self.values)]
 
         def run(count):
-            leaves = holder[0]
+            leaves, pending = holder[0], collections.deque()
             for _ in range(count):
                 leaves, vector = self.compiled(self.values, leaves, self.batch)
-                if waits:
-                    vector.block_until_ready()
+                pending.append(vector)
+                if len(pending) > ahead:
+                    pending.popleft().block_until_ready()
             np.asarray(vector)
             holder[0] = leaves
 
@@ -285,9 +290,12 @@ def main():
         case.close()
         case = Case(LEAVES, Path(folder), fdl.Partial(ManyLeaves, 331))
         leaves = f"{len(case.program.names)} leaves"
-        sides = {"ours": case.ours(), "other": case.bare()}
+        sides = {"ours": case.ours(), "other": case.bare(), "control": case.bare()}
         found = take_turns(sides, options.blocks, 20)
+        control = found.pop("control")
         rows.append(compared(f"{leaves}: loop / bare call, host", **found, limit="1.05"))
+        what = f"{leaves}: bare call / bare call, host"
+        rows.append(compared(what, control, found["other"], "none: the noise"))
         own, call = case.outside(20 * options.blocks)
         rows.append(compared(f"{leaves}: outside / in the call, host", own, call, "0.05"))
         case.close()
