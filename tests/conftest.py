@@ -27,6 +27,19 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 _LARGE = 3 * 2**30  # of resident bytes: a worker that only adds up programs reaches 7 GiB
 
 
+_QUICKLY = "--xla_backend_optimization_level=0"
+
+
+def pytest_configure(config):
+    """Have XLA compile the ordinary tests quickly: each of their programs runs a few times at most.
+
+    It is the last stage alone, of machine code, that is left out, and nearly half of the time. The
+    nightly set runs what users run.
+    """
+    if config.getoption("markexpr") == "not slow" and "XLA_FLAGS" not in os.environ:
+        os.environ["XLA_FLAGS"] = _QUICKLY
+
+
 def pytest_xdist_auto_num_workers(config):
     """Share the whole suite, or whole rooms, among the cores; run single files in this process."""
     if any(Path(argument.partition("::")[0]).is_file() for argument in config.args):

@@ -2,27 +2,40 @@
 
     python tools/check_budgets.py                    # all budgets whose compiler is installed
     python tools/check_budgets.py quickstart-fsdp    # one
+    python tools/check_budgets.py recipes            # every shipped experiment, by shapes: minutes
     python tools/check_budgets.py --update           # take what is found as the budgets
 
 A budget is a file of tests/plan/budgets. It holds for the versions of JAX and of the slice's
 compiler that it names: other versions compile other programs. A change that costs memory or adds a
 collective is told, and the exit code is 1.
+
+To compile every shipped experiment takes hours. What each of them takes by shapes (bytes of state,
+gradients and batch on a device of its own mesh, and FLOPs) is in one file, `recipes.json`.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import importlib.metadata
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tools import shipped  # noqa: E402
+
+if TYPE_CHECKING:
+    from luthier.plan.budget import Budget
+
 BUDGETS = ROOT / "tests" / "plan" / "budgets"
 COMMAND = "python tools/check_budgets.py --update"
 QUICKSTART = "configs.lm.quickstart"
@@ -63,6 +76,10 @@ PLANNED = {
     "quickstart-h100": Planned(QUICKSTART, "h100:4", ACCELERATED),
     "pax-c4-1b": Planned("configs.lm.pax_c4", "v4-8"),
 }
+RECIPES = "recipes"
+"""The budget of all shipped experiments, by shapes."""
+
+NAMES = (*PLANNED, RECIPES)
 
 
 def found(name: str) -> object:
@@ -82,10 +99,64 @@ def found(name: str) -> object:
     return Budget.of(plan_apart(graph, planned.slice))
 
 
+def recipes(references: Sequence[str]) -> dict[str, Budget | str]:
+    """Return what shipped experiments take by shapes, or how they are refused, by reference.
+
+    Args:
+      references: The experiments.
+
+    Raises:
+      RuntimeError: One of them cannot be planned.
+    """
+    from luthier.plan.budget import Budget
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        reports = dict(zip(references, pool.map(shipped.report_by_shapes, references), strict=True))
+    return {
+        reference: report
+        if isinstance(report, str)
+        else Budget(
+            experiment=report["subject"]["experiment"],
+            slice=report["subject"]["slice"],
+            bytes_per_device=report["memory"]["bytes_per_device"],
+            collectives={},
+            flops=report["flops"],
+        )
+        for reference, report in reports.items()
+    }
+
+
+def difference_of_recipes(now: Mapping[str, Budget | str]) -> list[str]:
+    """Return what shipped experiments take more than `recipes.json` allows, a line each.
+
+    Args:
+      now: What they take, or how they are refused, by reference.
+    """
+    from luthier.plan.budget import Budget
+
+    told = []
+    kept = json.loads((BUDGETS / f"{RECIPES}.json").read_text())
+    for reference, budget in now.items():
+        before = kept.get(reference)
+        if before is None:
+            told.append(f"{reference}: has no budget")
+        elif isinstance(budget, str) or isinstance(before, str):
+            is_new = isinstance(budget, str) and budget != before
+            told += [f"{reference}: is refused: {budget}"] if is_new else []
+        elif before["slice"] != budget.slice:
+            told.append(f"{reference}: is of {budget.slice}, its budget of {before['slice']}")
+        else:
+            lines = Budget.from_dict(before).exceeded(budget)
+            told += [f"{reference}: {line}" for line in lines]
+    return told
+
+
 def versions(name: str) -> dict[str, str]:
     """Return the versions of what compiles a budget's program here."""
     from luthier.plan import targets
 
+    if name == RECIPES:
+        return {"jax": jax.__version__}
     slice = targets.read(PLANNED[name].slice)
     found = {"jax": jax.__version__}
     package = COMPILERS.get(type(slice).__name__)
@@ -109,6 +180,8 @@ def difference(name: str) -> list[str]:
     """Return what a step costs more than its budget, a line each."""
     from luthier.plan.budget import Budget
 
+    if name == RECIPES:
+        return difference_of_recipes(recipes(shipped.references()))
     kept = json.loads((BUDGETS / f"{name}.json").read_text())
     values = {key: value for key, value in kept.items() if key not in VERSIONED}
     now = found(name)
@@ -117,10 +190,15 @@ def difference(name: str) -> list[str]:
 
 def update(name: str) -> str:
     """Write a budget anew; return what happened."""
-    now = found(name)
-    if isinstance(now, str):
-        return f"not renewed: {now}"
-    text = json.dumps({**versions(name), **now.to_dict()}, indent=1, sort_keys=True)
+    if name == RECIPES:
+        every = recipes(shipped.references())
+        content = {k: v if isinstance(v, str) else v.to_dict() for k, v in every.items()}
+    else:
+        now = found(name)
+        if isinstance(now, str):
+            return f"not renewed: {now}"
+        content = now.to_dict()
+    text = json.dumps({**versions(name), **content}, indent=1, sort_keys=True)
     (BUDGETS / f"{name}.json").write_text(text + "\n")
     return "written"
 
@@ -128,15 +206,14 @@ def update(name: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check or renew budgets; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PLANNED))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--update", action="store_true", help="write what is found")
     options = parser.parse_args(arguments)
-    unknown = sorted(set(options.names) - set(PLANNED))
+    unknown = sorted(set(options.names) - set(NAMES))
     if unknown:
-        parser.error(f"there is no budget {unknown[0]}; there are {', '.join(PLANNED)}")
-    sys.path.insert(0, str(ROOT))
+        parser.error(f"there is no budget {unknown[0]}; there are {', '.join(NAMES)}")
     failed = False
-    for name in options.names or PLANNED:
+    for name in options.names or NAMES:
         if options.update:
             print(f"{name}: {update(name)}", flush=True)
             continue

@@ -91,13 +91,45 @@ def test_a_budget_of_other_versions_is_not_compared(monkeypatch):
     assert told == f"not compared: it is of jax {made}, and here is jax 0.9"
 
 
+def test_a_recipe_that_takes_more_is_told_by_its_name():
+    name = "configs.lm.pax_c4:experiment"
+    kept = json.loads((check_budgets.BUDGETS / "recipes.json").read_text())
+    before = Budget.from_dict(kept[name])
+    assert check_budgets.difference_of_recipes({name: before}) == []
+    more = dict(before.bytes_per_device) | {"optimizer": 2 * before.bytes_per_device["optimizer"]}
+    told = check_budgets.difference_of_recipes(
+        {name: dataclasses.replace(before, bytes_per_device=more), "mine:experiment": before}
+    )
+    assert told == [
+        f"{name}: bytes of optimizer: 4.1 GiB on each device, 2.1 GiB before (+100.0%)",
+        "mine:experiment: has no budget",
+    ]
+    (line,) = check_budgets.difference_of_recipes(
+        {name: dataclasses.replace(before, slice="cpu:8")}
+    )
+    assert line == f"{name}: is of cpu:8, its budget of cpu:4"
+    assert check_budgets.difference_of_recipes({name: "no"}) == [f"{name}: is refused: no"]
+
+
+def test_every_shipped_experiment_has_a_budget():
+    kept = json.loads((check_budgets.BUDGETS / "recipes.json").read_text())
+    assert kept.keys() - {"jax"} == set(check_budgets.shipped.references())
+
+
+def test_a_recipe_takes_what_its_budget_says():
+    name = "configs.lm.quickstart:experiment"
+    if told := check_budgets.why_not_compared(check_budgets.RECIPES):
+        pytest.skip(told)
+    assert check_budgets.difference_of_recipes(check_budgets.recipes([name])) == []
+
+
 def test_every_budget_has_its_file():
     there = {path.stem for path in check_budgets.BUDGETS.glob("*.json")}
-    assert there == set(check_budgets.PLANNED)
+    assert there == set(check_budgets.NAMES)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", check_budgets.PLANNED)
+@pytest.mark.parametrize("name", check_budgets.NAMES)
 def test_every_budget_is_kept(name):
     told = check_budgets.why_not_compared(name)
     if told:

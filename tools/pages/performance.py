@@ -30,6 +30,14 @@ process pinned to one core. Ratios are luthier's time over the side's: below 1 l
 Peers run as they come; with the same variable as luthier's (below) they gain, too.
 
 {table}
+
+The first step is counted from the start of the process, with nothing compiled before. Of luthier's
+time before it, XLA takes more than half: about 6 s for some 370 kernels of the step, one at a time
+on one core, and 2 s for those that initialize the state. What is compiled is kept, so that a second
+start ("second start") finds it, as it does on every later day.
+
+Medians on an AMD EPYC of two cores were 0.79 of Kauldron's time for a step, 0.74 of MaxText's, 0.52
+of Pax's and 0.95 of nanoGPT's.
 """
 
 WHY = """
