@@ -365,9 +365,9 @@ def products(python: str, core: int) -> str:
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
         reached[library] = json.loads(done.stdout)["GFLOP/s"]
     return (
-        "What is left to nanoGPT is in the products of matrices, of which a step consists: in "
-        f"float32 on this core {reached['torch']:.0f} GFLOP/s with torch and {reached['xla']:.0f} "
-        f"with XLA (ratio {reached['torch'] / reached['xla']:.2f}), the best of many calls."
+        "Products of matrices, which a step mostly consists of, reach in float32 on this core "
+        f"{reached['torch']:.0f} GFLOP/s with torch and {reached['xla']:.0f} with XLA (ratio "
+        f"{reached['torch'] / reached['xla']:.2f}), the best of many calls."
     )
 
 
