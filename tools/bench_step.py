@@ -7,14 +7,15 @@ Two comparisons, each interleaved in one process, with the batch already on the 
   d = 256; wall time.
 * `leaves`: the same loop's host time per step (CPU time of the thread that trains, which does not
   count waiting for the device) over that of the bare ahead-of-time call on flat leaves, at about
-  1,000 state arrays.
+  1,000 state arrays. Sides take turns after every step, each with its own state, so that both find
+  the caches of the processor as cold.
 * `outside`: the same loop seen from within: in each step, the host time outside of the compiled
   call over that of the call, without the noise of two loops. What that noise is, a second loop of
   bare calls beside the first tells.
 
-Sides take turns in short blocks, and each block is compared with its neighbour of the other side:
-the table has the median and the quartiles of these ratios, so that what else the machine does
-falls on both.
+Sides take turns in blocks of a few steps, and each block is compared with its neighbour of the
+other side: the table has the median and the quartiles of these ratios, so that what else the
+machine does falls on both.
 
 Command: python tools/bench_step.py [--blocks 60] [--json FILE]
 """
@@ -291,7 +292,7 @@ def main():
         case = Case(LEAVES, Path(folder), fdl.Partial(ManyLeaves, 331))
         leaves = f"{len(case.program.names)} leaves"
         sides = {"ours": case.ours(), "other": case.bare(), "control": case.bare()}
-        found = take_turns(sides, options.blocks, 20)
+        found = take_turns(sides, 20 * options.blocks, 1)
         control = found.pop("control")
         rows.append(compared(f"{leaves}: loop / bare call, host", **found, limit="1.05"))
         what = f"{leaves}: bare call / bare call, host"
