@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from luthier.plan.search.activity import follow
+from luthier.plan.search.activity import follow, parts_of_scan
 from luthier.plan.search.compilers import Compiler
 from luthier.plan.search.labels import BATCH, Manual
 from luthier.plan.search.model import Layout, peak, residual_bytes
@@ -161,3 +161,18 @@ def test_what_only_a_gradient_needs_may_wait_for_the_layers():
 
     assert kinds(Compiler()) == ["loop", "loop", "gradient"]
     assert kinds(Compiler(delays=False)) == ["loop", "gradient", "loop"]
+
+
+def test_the_parts_of_a_scan_are_told_by_their_ranks():
+    def scanned(carry, other, constant, stacked):
+        def body(carries, row):
+            first, second = carries
+            return (first + row.sum() * constant, 2 * second), (row, first)
+
+        return jax.lax.scan(body, (carry, other), stacked)
+
+    traced = jax.make_jaxpr(scanned)(1.0, jnp.ones((3, 2)), 2.0, jnp.ones((3, 4)))
+    (equation,) = (eqn for eqn in traced.eqns if eqn.primitive.name == "scan")
+    named = [equation.params.get(name) for name in ("num_consts", "num_carry")]
+    assert parts_of_scan(equation) == (1, 2)
+    assert named in ([None, None], [1, 2])

@@ -289,8 +289,8 @@ class _Follower:
         return results
 
     def _scan(self, equation: Any, given: list[_Value]) -> list[_Value]:
-        params = equation.params
-        consts, carries, length = (params["num_consts"], params["num_carry"], params["length"])
+        consts, carries = parts_of_scan(equation)
+        length = equation.params["length"]
         stacked = given[consts + carries :]
         leading = next((v.labels[0] for v in stacked if v.labels and v.labels[0]), None)
         inner, outs = self._body(equation, given)
@@ -319,9 +319,8 @@ class _Follower:
 
     def _body(self, equation: Any, given: list[_Value]) -> tuple[Activity, list[_Value]]:
         """Follow the body of a loop; a carry may have axes only after the first turn."""
-        params = equation.params
-        consts, carries, length = (params["num_consts"], params["num_carry"], params["length"])
-        body = params["jaxpr"].jaxpr
+        consts, carries = parts_of_scan(equation)
+        length, body = equation.params["length"], next(_jaxprs(equation.params))
         inner_given = []
         for i, value in enumerate(given):
             value = dataclasses.replace(value, sources=frozenset(), is_view=True)
@@ -382,6 +381,21 @@ def _delay_gradients(activity: Activity) -> None:
     late = [s for s in activity.steps[: loops[-1]] if s.is_gradient]
     kept = [s for s in activity.steps if not any(s is one for one in late)]
     activity.steps[:] = [*kept, *late]
+
+
+def parts_of_scan(equation: Any) -> tuple[int, int]:
+    """Return how many constants and how many carries a scan has, from ranks alone.
+
+    JAX up to 0.11 names both among the parameters, later versions do not.
+    """
+    body = next(_jaxprs(equation.params))
+    pairs = [*zip(equation.invars, body.invars, strict=True)]
+    stacked = sum(outer.aval.ndim > inner.aval.ndim for outer, inner in pairs)
+    carries = sum(
+        outer.aval.ndim == inner.aval.ndim
+        for outer, inner in zip(equation.outvars, body.outvars, strict=True)
+    )
+    return len(pairs) - stacked - carries, carries
 
 
 def _close(activity: Activity, outs: Sequence[_Value]) -> None:
