@@ -25,16 +25,14 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 _LARGE = 3 * 2**30  # of resident bytes: a worker that only adds up programs reaches 7 GiB
-
-
 _QUICKLY = "--xla_backend_optimization_level=0"
 
 
 def pytest_configure(config):
     """Have XLA compile the ordinary tests quickly: each of their programs runs a few times at most.
 
-    It is the last stage alone, of machine code, that is left out, and nearly half of the time. The
-    nightly set runs what users run.
+    It is the last stage alone, of machine code, that is left out, and nearly half of the time.
+    `.ci/run --slow` runs them once more as users compile, for what is claimed of bits.
     """
     if config.getoption("markexpr") == "not slow" and "XLA_FLAGS" not in os.environ:
         os.environ["XLA_FLAGS"] = _QUICKLY

@@ -15,7 +15,6 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FITS_OR_NOT = (0, 2)  # that an experiment does not fit a device is no fault of the plan
-AXES = ("stage", "replica", "data", "fsdp", "expert", "sequence", "tensor")
 
 
 def references() -> list[str]:
@@ -39,6 +38,7 @@ def _needs_nothing(function: Callable[..., object]) -> bool:
 def devices_of(reference: str) -> int:
     """Return how many devices the mesh of an experiment asks for."""
     from luthier import graph as graphs
+    from luthier.parallel.slices import AXES
 
     graph = graphs.resolve(reference)
     mesh = graphs.build(graphs.get(graph, "parallelism.mesh"))

@@ -30,6 +30,7 @@ from luthier.layers import (
     Window,
 )
 from luthier.models import Decoder
+from tests.compiling import QUICK
 
 VOCAB, NUM_LAYERS = 23, 5
 STACKS = [
@@ -89,9 +90,7 @@ def by_layer(state):
 
 
 # Two programs are compiled for each row, and each runs once: little is made of them.
-@functools.partial(
-    jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0}
-)
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
 def gradient(graphdef, state, inputs, key):
     keys = DropoutKeys.of_tokens(key, jnp.ones_like(inputs), jnp.arange(inputs.shape[1])[None])
 

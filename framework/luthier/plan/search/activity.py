@@ -386,7 +386,7 @@ def _delay_gradients(activity: Activity) -> None:
 def parts_of_scan(equation: Any) -> tuple[int, int]:
     """Return how many constants and how many carries a scan has, from ranks alone.
 
-    JAX up to 0.11 names both among the parameters, later versions do not.
+    JAX 0.10 names both among the parameters, 0.12 does not.
     """
     body = next(_jaxprs(equation.params))
     pairs = [*zip(equation.invars, body.invars, strict=True)]
