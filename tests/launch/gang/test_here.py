@@ -81,6 +81,28 @@ def test_jobs_whose_processes_were_killed_have_failed(tmp_path):
     assert _wait(engine, jobs, ("failed",))[0].detail == "its processes were killed"
 
 
+def test_an_exit_code_is_seen_whole_or_not_at_all(tmp_path, monkeypatch):
+    slow = tmp_path / "bin" / "mv"
+    slow.parent.mkdir()
+    slow.write_text(f"""#!/bin/sh
+touch {tmp_path}/moving
+while [ ! -e {tmp_path}/go ]; do sleep 0.05; done
+exec /bin/mv "$@"
+""")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(slow.parent), prepend=os.pathsep)
+    engine = Here()
+    jobs = engine.submit([_gang(tmp_path, "raise SystemExit(3)")], str(tmp_path))
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "moving").exists():
+        assert engine.standings(jobs)[0].state == "running"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert engine.standings(jobs)[0].state == "running"
+    (tmp_path / "go").touch()
+    assert _wait(engine, jobs, ("failed",))[0].detail == "exit code 3"
+
+
 def test_the_script_is_for_people_too(tmp_path):
     engine = Here(processes=3)
     (text,) = engine.files([_gang(tmp_path, "pass")], str(tmp_path)).values()

@@ -48,7 +48,8 @@ run_gang() {{
       if [ -e {directory}/closed ] || [ $failures -gt "$restarts" ]; then break; fi
     fi
   done
-  echo $worst > {directory}/"$name".exit
+  echo $worst > {directory}/."$name".exit  # moved when it is whole: whoever looks may look now
+  mv -f {directory}/."$name".exit {directory}/"$name".exit
 }}
 """
 
@@ -157,17 +158,23 @@ _started: list[subprocess.Popen[bytes]] = []
 def _standing(job: Job) -> Standing:
     for process in _started:
         process.poll()  # so that none stays as a zombie
-    ended = pathlib.Path(job.directory, f"{job.gang}.exit")
-    if ended.exists():
-        code = int(ended.read_text())
-        if pathlib.Path(job.directory, CANCELLED).exists():
-            return Standing("cancelled", f"exit code {code}")
-        return Standing("failed" if code else "finished", f"exit code {code}")
+    if (over := _over(job)) is not None:
+        return over
     try:
         os.kill(int(job.id), 0)
-    except ProcessLookupError:
-        return Standing("failed", "its processes were killed")
+    except ProcessLookupError:  # it may have ended since the first look
+        return _over(job) or Standing("failed", "its processes were killed")
     return Standing("running", f"process {job.id} since {_since(job)}", ("localhost",))
+
+
+def _over(job: Job) -> Standing | None:
+    try:
+        code = int(pathlib.Path(job.directory, f"{job.gang}.exit").read_text())
+    except FileNotFoundError:
+        return None
+    if pathlib.Path(job.directory, CANCELLED).exists():
+        return Standing("cancelled", f"exit code {code}")
+    return Standing("failed" if code else "finished", f"exit code {code}")
 
 
 def _since(job: Job) -> str:

@@ -18,6 +18,7 @@ from luthier.launch.engine import Gang, Standing
 from luthier.launch.ray.member import Member
 from luthier.launch.ray.placing import Places, reserve
 from luthier.launch.ray.request import Request
+from luthier.records.files import write_atomically
 
 LOST = -9
 """What counts as the exit code of a process whose node is lost."""
@@ -58,7 +59,8 @@ class Keeper:
 
     def _keep(self) -> None:
         code = keep(self._gang, self._begin, self._cancelled.is_set)
-        ended(self._gang).write_text(f"{code} {'cancelled' if self._cancelled.is_set() else ''}")
+        word = "cancelled" if self._cancelled.is_set() else ""
+        write_atomically(ended(self._gang), f"{code} {word}")
         _leave()
 
     def _begin(self) -> list[int]:
