@@ -9,7 +9,7 @@ is pinned to one core, and the sides take turns in each round, so that noise is 
   process, without its first five steps, and the median over rounds.
 * first step: from the start of the process to the line of its first step, with files in memory and
   nothing compiled before. The row "second start" finds on the disk what luthier compiled at its
-  first.
+  first; the row "quick_compile" compiles with the options of `fiddler:quick_compile`.
 
 `--large-pages` sets GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for everybody: luthier does so for
 itself, a peer does not.
@@ -188,7 +188,7 @@ def kauldron(python: str, steps: int) -> Peer:
     return Peer(
         "Kauldron",
         [python, *words, f"--cfg.num_train_steps={steps}"],
-        r"\[(\d+)\] collection=train",
+        r"\[(\d+)\] collection=train losses/",  # it tells texts of step 0 long before that step
         {"PYTHONPATH": str(FILES)},
         module="kauldron.kd, kauldron.main",
     )
@@ -392,7 +392,9 @@ def main() -> None:
         byte_tokenizer(place)
         ours = luthier(options.steps)
         again = dataclasses.replace(ours, name="luthier, second start", cache=place / "cache")
-        peers = [ours, again]
+        words = [*ours.command, "fiddler:quick_compile"]
+        quick = dataclasses.replace(ours, name="luthier, quick_compile", command=words)
+        peers = [ours, quick, again]
         if options.kauldron:
             peers.append(kauldron(options.kauldron, options.steps))
         if options.maxtext:

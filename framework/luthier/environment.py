@@ -32,7 +32,7 @@ CACHE = "JAX_COMPILATION_CACHE_DIR"
 MOST_BYTES = 8 * 2**30
 """Of compiled programs on the disk; beyond it the oldest are dropped at a start."""
 
-NEW_OBJECTS = 50_000
+NEW_OBJECTS = 200_000
 """After so many, cycles are looked for among them; older ones in the usual proportion."""
 
 _MODES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

@@ -14,7 +14,7 @@ from luthier import graph as graphs
 from luthier import plan as plans
 from luthier import program as programs
 from luthier.errors import ValidationError
-from luthier.parallel import XlaOptions
+from luthier.parallel import XlaOptions, quick_cpu_options
 from luthier.plan import planning
 from luthier.plan.targets import environment, missing_compiler, read
 from luthier.sweep.lanes import pack
@@ -101,6 +101,32 @@ def test_they_reach_a_training(given):
     assert given(program.compile_evaluation, program.batch, "parameters") == OPTIONS
 
 
+def test_what_runs_once_is_compiled_quickly_unless_the_user_says_otherwise(monkeypatch):
+    seen, real = [], jax.jit
+
+    def jit(function, **named):
+        seen.append(named.get("compiler_options"))
+        return real(function, **named)
+
+    def options_of(*overrides):
+        program = programs.make(graph_of(*overrides), jax.devices()[:1])
+        monkeypatch.setattr(jax, "jit", jit)
+        leaves = program.init(program.values())
+        monkeypatch.setattr(jax, "jit", real)
+        return seen.pop(), [np.asarray(leaf) for leaf in leaves]
+
+    quick, level = quick_cpu_options(), "xla_backend_optimization_level"
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    options, leaves = options_of()
+    assert options == quick
+    assert options_of(f"compiler.cpu={{{level!r}: 3}}")[0] == {**quick, level: 3}
+    monkeypatch.setenv("XLA_FLAGS", f"--{level}=0")  # read by XLA at its start: no effect here
+    options, again = options_of()
+    assert options == {name: value for name, value in quick.items() if name != level}
+    for leaf, other in zip(leaves, again, strict=True):
+        np.testing.assert_allclose(leaf, other, rtol=1e-6)
+
+
 def test_precision_has_the_last_word():
     words = ("compiler.cpu={'xla_gpu_deterministic_ops': False}", "precision.repeatability=exact")
     program = programs.make(graph_of(*words), jax.devices()[:1])
@@ -155,7 +181,7 @@ def test_they_are_a_part_of_the_program_and_of_a_space():
 
 ABSENT = """
 import sys
-from luthier.parallel import XlaOptions
+from luthier.parallel import XlaOptions, quick_cpu_options
 from luthier.plan.targets import devices, read
 
 found = devices(read(sys.argv[1]))

@@ -24,6 +24,7 @@ NAMES = (
     "remat",
     "swap_optimizer",
     "seed",
+    "quick_compile",
 )
 _WORD = re.compile(r"'(fiddler:[^']*)'|(fiddler:\S+)")
 _LINE = re.compile(r"  \[\S+:\d+\]$", re.MULTILINE)

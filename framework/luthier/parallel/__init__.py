@@ -23,7 +23,7 @@ from luthier.parallel.rules import (
 from luthier.parallel.slices import AXES, AcrossSlices
 from luthier.parallel.specs import ArrayInfo, Placement, place, shardings
 from luthier.parallel.table import format_spec, sharding_table
-from luthier.parallel.xla import XlaOptions
+from luthier.parallel.xla import XlaOptions, quick_cpu_options
 
 __all__ = [
     "AXES",
@@ -54,6 +54,7 @@ __all__ = [
     "parameter_rules",
     "place",
     "place_derived",
+    "quick_cpu_options",
     "random_bits",
     "result_sharding",
     "sharding_table",

@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from luthier.parallel import (
     format_bytes,
     place,
     place_derived,
+    quick_cpu_options,
 )
 from luthier.program import hoist as hoisting
 from luthier.program import precision as precisions
@@ -143,9 +145,20 @@ class Program:
             return tuple(state[name] for name in self.names)
 
         shardings = tuple(leaf.sharding for leaf in self.abstract_leaves)
-        options = self.compiler_options
+        options = self._options_to_run_once()
         made = lambda: jax.jit(init, out_shardings=shardings, compiler_options=options)  # noqa: E731
         return self.once("init", made)(values)
+
+    def _options_to_run_once(self) -> dict[str, Any]:
+        """The options for what runs once: on a CPU, compiling takes longer than running it does.
+
+        What the experiment or XLA_FLAGS say about an option holds.
+        """
+        if self.mesh.devices.flat[0].platform != "cpu":
+            return self.compiler_options
+        flags = os.environ.get("XLA_FLAGS", "")
+        quick = {n: option for n, option in quick_cpu_options().items() if n not in flags}
+        return quick | self.compiler_options
 
     @property
     def traced_step(self) -> Any:

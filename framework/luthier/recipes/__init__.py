@@ -18,6 +18,7 @@ from luthier.recipes.precision import (
     sum_gradients,
     without_quantization,
 )
+from luthier.recipes.quick_compile import quick_compile
 from luthier.recipes.scale import scale_depth, scale_width
 from luthier.recipes.seed import seed
 from luthier.recipes.stacks import pipeline, remat
@@ -45,6 +46,7 @@ __all__ = [
     "lora",
     "pipeline",
     "published",
+    "quick_compile",
     "remat",
     "ring",
     "scale_depth",
