@@ -21,7 +21,8 @@ def test_its_options_join_those_that_are_there():
 
 
 def test_later_overrides_win():
-    words = ["fiddler:luthier.recipes.quick_compile", "compiler.cpu.xla_backend_optimization_level=2"]
+    words = ["fiddler:luthier.recipes.quick_compile"]
+    words += ["compiler.cpu.xla_backend_optimization_level=2"]
     graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), words)
     assert graphs.get(graph, "compiler.cpu.xla_backend_optimization_level") == 2
 
