@@ -433,7 +433,10 @@ def _row(name: str, runs: Mapping[str, Sequence[Run]]) -> dict[str, object]:
     """Return the medians of a side, and the ratio of luthier's to them."""
     steps, ours = _steps(runs[name]), _steps(runs["luthier"])
     first = [run.first_step for run in runs[name]]
-    our_first = [run.first_step for run in runs["luthier"]]
+    our_first, quick_first = (
+        statistics.median(run.first_step for run in runs[side])
+        for side in ("luthier", "luthier, quick_compile")
+    )
     return {
         "side": name,
         "s/step": statistics.median(steps),
@@ -441,7 +444,8 @@ def _row(name: str, runs: Mapping[str, Sequence[Run]]) -> dict[str, object]:
         "luthier / side": statistics.median(ours) / statistics.median(steps),
         "first step, s": statistics.median(first),
         "first spread": max(first) - min(first),
-        "luthier / side, first step": statistics.median(our_first) / statistics.median(first),
+        "luthier / side, first step": our_first / statistics.median(first),
+        "quick_compile / side, first step": quick_first / statistics.median(first),
     }
 
 

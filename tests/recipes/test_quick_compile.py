@@ -53,4 +53,6 @@ def test_a_step_computes_the_same():
 
 def test_a_model_alone_is_refused():
     with pytest.raises(BadInput, match="a model alone is not compiled"):
-        quick_compile(recipes.decoders.gpt2(vocab_size=8, max_length=8, dim=8, num_layers=1))
+        quick_compile(
+            recipes.decoders.gpt2(vocab_size=8, max_length=8, dim=8, num_layers=1, num_heads=1)
+        )
