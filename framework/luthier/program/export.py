@@ -19,8 +19,8 @@ from luthier.layers import merge_adapters
 from luthier.program.program import Leaves, Program
 from luthier.program.restoring import abstract_model, limits, targets
 from luthier.program.state import model_arrays, split
+from luthier.recipes.fine_tuning import has_lora, without_lora
 from luthier.recipes.foreign import config_of
-from luthier.recipes.lora import has_lora, without_lora
 
 
 @dataclasses.dataclass(frozen=True)

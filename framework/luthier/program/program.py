@@ -145,20 +145,26 @@ class Program:
             return tuple(state[name] for name in self.names)
 
         shardings = tuple(leaf.sharding for leaf in self.abstract_leaves)
-        options = self._options_to_run_once()
-        made = lambda: jax.jit(init, out_shardings=shardings, compiler_options=options)  # noqa: E731
-        return self.once("init", made)(values)
+        return self.once("init", lambda: self.jit_initialization(init, shardings))(values)
 
-    def _options_to_run_once(self) -> dict[str, Any]:
-        """The options for what runs once: on a CPU, compiling takes longer than running it does.
+    def jit_initialization(
+        self, function: Callable[..., Any], shardings: Any
+    ) -> jax.stages.Wrapped:
+        """Return a function that makes state, jitted; all are compiled alike, for the same bits.
 
-        What the experiment or XLA_FLAGS say about an option holds.
+        It runs once. On a CPU compiling takes longer than that, so it is compiled quickly there;
+        what the experiment or XLA_FLAGS say about an option holds.
+
+        Args:
+          function: What is to be jitted.
+          shardings: Of what it returns.
         """
-        if self.mesh.devices.flat[0].platform != "cpu":
-            return self.compiler_options
-        flags = os.environ.get("XLA_FLAGS", "")
-        quick = {n: option for n, option in quick_cpu_options().items() if n not in flags}
-        return quick | self.compiler_options
+        options = self.compiler_options
+        if self.mesh.devices.flat[0].platform == "cpu":
+            flags = os.environ.get("XLA_FLAGS", "")
+            quick = {n: option for n, option in quick_cpu_options().items() if n not in flags}
+            options = quick | options
+        return jax.jit(function, out_shardings=shardings, compiler_options=options)
 
     @property
     def traced_step(self) -> Any:

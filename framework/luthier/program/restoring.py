@@ -110,7 +110,7 @@ def complete(
         return tuple(state[name] for name in own.values())
 
     shardings = tuple(arrays[name].sharding for name in own)
-    made = dict(zip(own, jax.jit(init, out_shardings=shardings)(values), strict=True))
+    made = dict(zip(own, program.jit_initialization(init, shardings)(values), strict=True))
 
     def join(made: jax.Array, array: jax.Array, name: str) -> jax.Array:
         dimension, count = partial[name]
@@ -152,7 +152,7 @@ def init_with(program: Program, values: Values, arrays: Mapping[str, jax.Array])
         return tuple(state[name] for name in made)
 
     shardings = tuple(program.abstract_state[name].sharding for name in made)
-    leaves = jax.jit(init, out_shardings=shardings)(values, dict(arrays))
+    leaves = program.jit_initialization(init, shardings)(values, dict(arrays))
     state = given | dict(zip(made, leaves, strict=True))
     return tuple(state[name] for name in program.names)
 

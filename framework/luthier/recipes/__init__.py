@@ -3,8 +3,13 @@
 from luthier.recipes import decoders, encoders, forecasting, published, vision
 from luthier.recipes.budget import scale_to
 from luthier.recipes.debug import debug
-from luthier.recipes.freeze import freeze, train_only
-from luthier.recipes.lora import has_lora, lora, without_lora
+from luthier.recipes.fine_tuning import (
+    freeze,
+    has_lora,
+    lora,
+    train_only,
+    without_lora,
+)
 from luthier.recipes.parallelism import all_to_all, data, expert, fsdp, hsdp, ring, sequence, tensor
 from luthier.recipes.precision import (
     bf16,

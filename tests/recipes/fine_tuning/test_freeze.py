@@ -4,7 +4,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import optim
 from luthier.errors import BadInput
-from luthier.recipes.freeze import freeze, train_only
+from luthier.recipes.fine_tuning import freeze, train_only
 
 NAMES = ("embedding.table", "blocks.attention.query.kernel", "blocks.mlp.up.kernel", "norm.scale")
 

@@ -11,7 +11,7 @@ from luthier.errors import BadInput
 from luthier.layers import merge_adapters
 from luthier.program.state import split
 from luthier.recipes import decoders
-from luthier.recipes.lora import has_lora, lora, without_lora
+from luthier.recipes.fine_tuning import has_lora, lora, without_lora
 
 SMALL = (
     "model.dim=16",
