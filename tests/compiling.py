@@ -1,6 +1,10 @@
 """Compiling for tests that only look whether something runs, not at its last bits or its speed."""
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Options for `jax.jit` and `Lowered.compile`."""
+
+QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+"""The same as XLA_FLAGS, for processes."""
 
 
 def quick_step(program):

@@ -16,6 +16,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import train
+from tests.compiling import QUICK_FLAGS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 LINE = "To be, or not to be, that is the question.\n"
@@ -57,7 +58,6 @@ def _overrides(place, steps, save_every, *others):
 
 
 # Half of the time of compiling; what follows more steps compiles as users do.
-QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
 def _start(place, *words, flags=""):
@@ -105,7 +105,7 @@ def _wait_until_saved(place, step, *processes):
 def test_two_processes_train_one_run_as_one_process_does(place):
     overrides = _overrides(place, 4, 2)
     words = (*overrides, "--processes", "2", "--devices", "cpu:2")
-    code, out, err = _end(_start(place, *words, flags=QUICK))
+    code, out, err = _end(_start(place, *words, flags=QUICK_FLAGS))
     assert (code, err) == (0, "")
     assert out.count("finished at step 4") == 1
     assert out.count("eval held_out at step 4") == 1

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from luthier import program as programs
+from tests.compiling import QUICK
 
 COMMON = (
     "precision.matmul=highest",
@@ -121,8 +122,7 @@ def gradient(case, batch, leaves):
 
     shardings = tuple(leaf.sharding for leaf in program.abstract_leaves)
     arguments = case.values, jax.device_put(leaves, shardings), case.put(batch)
-    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    found = jax.jit(compute).lower(*arguments).compile(compiler_options=options)(*arguments)
+    found = jax.jit(compute).lower(*arguments).compile(compiler_options=QUICK)(*arguments)
     return {name: np.asarray(array) for name, array in found.items()}
 
 

@@ -14,10 +14,9 @@ from luthier.optim import StoredAs
 from luthier.program import Precision
 from luthier.program.precision import MASTERS, unsupported
 from luthier.program.restoring import init_with, targets
-from tests.compiling import quick_step
+from tests.compiling import QUICK, quick_step
 
 SHELVES = ("luthier.recipes",)
-QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 SMALL = (
     "model.dim=16",
     "model.num_layers=2",

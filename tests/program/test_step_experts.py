@@ -8,6 +8,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import layers, tasks
 from luthier import program as programs
+from tests.compiling import QUICK
 
 SMALL = (
     "model.dim=16",
@@ -19,7 +20,6 @@ SMALL = (
     "optimizer:=luthier.optim.sgd(luthier.optim.Constant(0.5), momentum=0.0)",
     "precision.matmul=HIGHEST",
 )
-QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def _graph(dispatch, *overrides):

@@ -14,6 +14,7 @@ import pytest
 import slurm_cluster
 
 from luthier.launch import Gang, Slurm
+from tests.compiling import QUICK_FLAGS
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(
@@ -21,7 +22,6 @@ pytestmark = pytest.mark.skipif(
     reason=f"needs {', '.join(slurm_cluster.missing())}: Debian has them in slurmctld, slurmd, "
     "slurm-client and munge",
 )
-QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 TINY = (
     "model.dim=16",
     "model.num_layers=1",
@@ -57,7 +57,7 @@ def project(tmp_path, monkeypatch):
         shutil.copytree(source, tmp_path / "source" / source.name)
     (tmp_path / "a.txt").write_text("To be, or not to be, that is the question.\n" * 30)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "source"))
-    monkeypatch.setenv("XLA_FLAGS", QUICK)
+    monkeypatch.setenv("XLA_FLAGS", QUICK_FLAGS)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -10,6 +10,7 @@ from flax import nnx
 
 from luthier.layers import Scanned
 from luthier.parallel import Mesh, Rules, activation_rules, constrain
+from tests.compiling import QUICK
 
 ROWS, DIM, LAYERS = 16, 8, 8
 
@@ -36,7 +37,6 @@ def function(layer, index, x, own, rows):
 
 
 # Compiled without optimizing: these compare sums, not speeds.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 @functools.cache
@@ -65,6 +65,6 @@ def run(stack, makers=(Layer,), stages=1, num_layers=LAYERS, dtype=jnp.float32, 
     with activation_rules(mesh, Rules()) if stages > 1 else contextlib.nullcontext():
         gradient = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)
         lowered = jax.jit(gradient).lower(state, offsets, x)
-        gradients, (y, given) = lowered.compile(compiler_options=OPTIONS)(state, offsets, x)
+        gradients, (y, given) = lowered.compile(compiler_options=QUICK)(state, offsets, x)
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves((gradients, y))]
     return leaves, given

@@ -16,6 +16,7 @@ from luthier.checkpoint import Restoration, Target
 from luthier.checkpoint.foreign.layers import is_stacked
 from luthier.program.state import split
 from luthier.recipes.foreign.pax import import_dump
+from tests.compiling import QUICK
 
 from .conftest import GOLDENS
 
@@ -25,8 +26,7 @@ CASES = [*ORDINARY, *(pytest.param(name, marks=pytest.mark.slow) for name in SLO
 
 def compiled(function, parameters):
     """Run a function that is compiled without optimizing its machine code."""
-    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    return jax.jit(function).lower(parameters).compile(compiler_options=options)(parameters)
+    return jax.jit(function).lower(parameters).compile(compiler_options=QUICK)(parameters)
 
 
 @pytest.fixture
