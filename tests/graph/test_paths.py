@@ -180,6 +180,15 @@ def test_nearest_paths_name_fields_instead_of_a_node(graph):
     assert found[0] == "optimizer.learning_rate.peak"
 
 
+def test_what_is_hardly_alike_is_offered_only_where_it_was_looked_for(graph):
+    """A field of the same node at 0.6; elsewhere in the graph that would be a guess."""
+    assert nearest_paths(graph, "optimizer.b1x5") == ["optimizer.b1"]
+    assert nearest_paths(graph, "rules.bim") == []
+    with pytest.raises(UnknownReference) as refused:
+        find(graph, "rules.bim")
+    assert "rules has parameters" in str(refused.value)
+
+
 def test_the_facade_means_the_function(graph):
     assert dict(luthier_graph.paths(graph))["steps"] == 1000
 

@@ -1,4 +1,5 @@
 import json
+import types
 
 import jax
 import pytest
@@ -82,15 +83,17 @@ def test_steps_are_measured_after_the_first_ones():
         "memory_bytes": 5 * 2**20,
         "compiled_bytes_per_device": 5 * 2**20,
     }
-    assert comparison(PREDICTION, found, 1) == (
+    assert comparison(PREDICTION, found, None) == (
         "a step took 40 ms (median of 3), predicted at least 20 ms (links); memory of the device "
         "was 5.0 MiB at its peak, predicted by the compiler 5.0 MiB"
     )
     without = found | {"compiled_bytes_per_device": None}
     assert comparison(PREDICTION, without, 2).endswith(
-        "memory of the process was 5.0 MiB at its peak, predicted by shapes 8.0 MiB"
+        "the process, Python and libraries included, held 5.0 MiB at its peak, predicted by shapes "
+        "8.0 MiB for arrays"
     )
 
 
 def test_virtual_devices_share_the_memory_of_their_process():
     assert sharing(jax.devices()[:2]) == 2
+    assert sharing([types.SimpleNamespace(platform="gpu", process_index=0)]) is None

@@ -328,20 +328,23 @@ def get(graph: Any, path: str) -> Any:
     return place.value
 
 
-def nearest(name: str, candidates: Iterable[str], count: int = 3) -> list[str]:
+def nearest(
+    name: str, candidates: Iterable[str], count: int = 3, loosest: float = 0.6
+) -> list[str]:
     """Return the candidates that are most like `name`, best first.
 
     Args:
       name: What was given.
       candidates: What is valid.
       count: The most names to return.
+      loosest: How like one must at least be, from 0 to 1; below 0.7 only the best is returned.
     """
     known: dict[str, list[str]] = {}
     for candidate in dict.fromkeys(candidates):
         known.setdefault(candidate.lower(), []).append(candidate)
-    close = difflib.get_close_matches(name.lower(), known, count, cutoff=0.7)
+    close = difflib.get_close_matches(name.lower(), known, count, cutoff=max(0.7, loosest))
     if not close:
-        close = difflib.get_close_matches(name.lower(), known, 1, cutoff=0.6)
+        close = difflib.get_close_matches(name.lower(), known, 1, cutoff=loosest)
     return [candidate for lowered in close for candidate in known[lowered]][:count]
 
 
@@ -394,7 +397,7 @@ def _by_last_name(graph: Any, parts: Path, places: Iterable[Place] | None) -> li
     for place in walk(graph, unset=True, once=True) if places is None else places:
         if isinstance(place.part, str):
             by_name.setdefault(place.part, []).append(place)
-    names = [wanted] if wanted in by_name else nearest(wanted, by_name)
+    names = [wanted] if wanted in by_name else nearest(wanted, by_name, loosest=0.75)
     text = format_path(parts)
     found = [place for name in names for place in by_name[name][:50]]
     found.sort(key=lambda place: -difflib.SequenceMatcher(None, text, place.path).ratio())

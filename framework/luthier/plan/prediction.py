@@ -131,14 +131,14 @@ class Measured:
         }
 
 
-def comparison(prediction: Prediction, measured: Mapping[str, Any], num_sharing: int) -> str:
+def comparison(prediction: Prediction, measured: Mapping[str, Any], num_sharing: int | None) -> str:
     """Return what was predicted beside what was measured, in one line.
 
     Args:
       prediction: What shapes told.
       measured: What `Measured.to_dict` returned.
-      num_sharing: Devices that share the memory that was measured: 1, or those of a process
-        where only its own memory is known.
+      num_sharing: Devices that share the memory of the process that was measured; None where
+        a device's own memory was.
     """
     took = f"a step took {_time(measured['step_seconds'])} (median of {measured['num_steps']:,})"
     if prediction.step_seconds is not None:
@@ -146,20 +146,22 @@ def comparison(prediction: Prediction, measured: Mapping[str, Any], num_sharing:
     compiled = measured["compiled_bytes_per_device"]
     bytes_told = prediction.held_bytes + prediction.gradient_bytes if compiled is None else compiled
     by = "shapes" if compiled is None else "the compiler"
-    of = "process" if num_sharing > 1 else "device"
-    peak = f"memory of the {of} was {format_bytes(measured['memory_bytes'])} at its peak"
-    told = f"predicted by {by} {format_bytes(bytes_told * num_sharing)}"
-    return f"{took}; {peak}, {told}"
+    peak, told = format_bytes(measured["memory_bytes"]), format_bytes(bytes_told)
+    if num_sharing is None:
+        return f"{took}; memory of the device was {peak} at its peak, predicted by {by} {told}"
+    told = format_bytes(bytes_told * num_sharing)
+    held = f"the process, Python and libraries included, held {peak} at its peak"
+    return f"{took}; {held}, predicted by {by} {told} for arrays"
 
 
-def sharing(devices: list[Any]) -> int:
-    """Return how many devices share the memory that a run measures.
+def sharing(devices: list[Any]) -> int | None:
+    """Return how many devices share the memory of this process; None where each has its own.
 
     Args:
       devices: Those of the run.
     """
     local = [d for d in devices if d.process_index == jax.process_index()]
-    return len(local) if devices[0].platform == "cpu" else 1
+    return len(local) if devices[0].platform == "cpu" else None
 
 
 def _predict(plan: Plan) -> Prediction:
@@ -194,8 +196,8 @@ def _chip(devices: list[Any]) -> Chip | None:
 
 def _limit(devices: list[Any], chip: Chip | None) -> int | None:
     """Return what a device says of its memory itself, else what its data sheet does."""
-    if devices[0].platform == "cpu":
-        return cpu_chip(sharing(devices)).limit_bytes
+    if (num_sharing := sharing(devices)) is not None:
+        return cpu_chip(num_sharing).limit_bytes
     told = (devices[0].memory_stats() or {}).get("bytes_limit")
     return told or (None if chip is None else chip.limit_bytes)
 
