@@ -13,7 +13,8 @@ from luthier.records import RunDirectory
 from luthier.train.interrupt import StopSignals, Watcher
 from luthier.train.loop import OwnSlot
 from luthier.train.opening import Request
-from luthier.train.run import drive, next_steps, session
+from luthier.train.results import next_steps
+from luthier.train.run import drive, session
 
 
 def _lines(result, kind):
@@ -130,6 +131,11 @@ def test_what_is_next_fits_the_model(finished):
         f"to extend: luthier train x training.steps=24 --run {directory.id} --extend",
         f'to sample: luthier generate {directory.id} --prompt "To be"',
     ]
+    before = "luthier train x training.steps=12 --run 0123 --extend --new optimizer.b2=0.9"
+    assert next_steps(directory, "finished", before, 12) == (
+        "to extend: luthier train x optimizer.b2=0.9 training.steps=24 "
+        f"--run {directory.id} --extend"
+    )
     assert "sample" not in next_steps(directory, "finished", "luthier train x", 12)
     assert next_steps(directory, "interrupted", "luthier train x", 12) == (
         "to resume: luthier train x"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from luthier.checkpoint import Provenance
 from luthier.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REQUEUE
@@ -12,6 +14,7 @@ from luthier.metrics import Metric
 from luthier.train.interrupt import INTERRUPTED, PREEMPTED, PRUNED
 
 FINISHED = "finished"
+_LENGTH = re.compile(r" (--run[ =]\S+|--extend|--new|training\.steps=\S+)(?!\S)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,3 +46,27 @@ class Result:
         """What the process should end with."""
         ends = {INTERRUPTED: EXIT_INTERRUPTED, PREEMPTED: EXIT_REQUEUE}
         return {FINISHED: EXIT_DONE, PRUNED: EXIT_DONE, **ends}[self.status]
+
+
+def next_steps(
+    directory: Any, status: str, command: str, steps: int, can_sample: bool = False
+) -> str:
+    """Return what the user may do next with a run.
+
+    Args:
+      directory: The run's `RunDirectory`.
+      status: How it ended.
+      command: The command that started it; empty in a notebook.
+      steps: Optimizer steps of the whole run.
+      can_sample: Whether the model writes text.
+    """
+    again = command or "luthier.train(graph)"
+    if status != FINISHED:
+        return f"to resume: {again}"
+    if not command:
+        return f"the run is in {directory.path}"
+    longer = f"{_LENGTH.sub('', again)} training.steps={2 * steps}"
+    extend = f"to extend: {longer} --run {directory.id} --extend"
+    if not can_sample:
+        return extend
+    return f'{extend}\nto sample: luthier generate {directory.id} --prompt "To be"'

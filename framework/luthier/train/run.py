@@ -27,7 +27,7 @@ from luthier.train.loop import Loop, OwnSlot, Position, Rates, Slot
 from luthier.train.opening import Opened, Request, open_run, run_id
 from luthier.train.processes import HOSTS_FILE, Agreeing, Times, check_devices, check_same
 from luthier.train.profile import ProfiledSteps, Profiler
-from luthier.train.results import FINISHED, Result
+from luthier.train.results import FINISHED, Result, next_steps
 from luthier.train.showing import check_shows
 from luthier.train.trained import final_sample
 
@@ -340,34 +340,6 @@ def _again(command: str, directory: RunDirectory, graph: Any) -> str:
     if command and directory.id != run_id(graph) and "--run" not in command:
         command += f" --run {directory.id}"
     return command
-
-
-def next_steps(
-    directory: Any, status: str, command: str, steps: int, can_sample: bool = False
-) -> str:
-    """Return what the user may do next with a run.
-
-    Args:
-      directory: The run's `RunDirectory`.
-      status: How it ended.
-      command: The command that started it; empty in a notebook.
-      steps: Optimizer steps of the whole run.
-      can_sample: Whether the model writes text.
-    """
-    again = command or "luthier.train(graph)"
-    if status != FINISHED:
-        return f"to resume: {again}"
-    if not command:
-        return f"the run is in {directory.path}"
-    longer = f"{_without_run(again)} training.steps={2 * steps}"
-    extend = f"to extend: {longer} --run {directory.id} --extend"
-    if not can_sample:
-        return extend
-    return f'{extend}\nto sample: luthier generate {directory.id} --prompt "To be"'
-
-
-def _without_run(command: str) -> str:
-    return command.partition(" --run ")[0]
 
 
 def _over(opened: Opened) -> Result:
