@@ -11,6 +11,8 @@ is pinned to one core, and the sides take turns in each round, so that noise is 
   nothing compiled before. The row "second start" finds on the disk what luthier compiled at its
   first; the row "quick_compile" compiles with the options of `fiddler:quick_compile`.
 
+luthier and MaxText run their layers in a loop, as they come; their rows "unrolled" do not.
+
 `--large-pages` sets GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for everybody: luthier does so for
 itself, a peer does not.
 
@@ -194,7 +196,7 @@ def kauldron(python: str, steps: int) -> Peer:
     )
 
 
-def maxtext(python: str, steps: int, folder: Path) -> Peer:
+def maxtext(python: str, steps: int, folder: Path, unrolled: bool) -> Peer:
     """Return MaxText with a model of GPT-3's kind."""
     site = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
@@ -230,7 +232,7 @@ def maxtext(python: str, steps: int, folder: Path) -> Peer:
         "weight_dtype": "float32",
         "attention": "dot_product",
         "remat_policy": "minimal",
-        "scan_layers": "true",
+        "scan_layers": str(not unrolled).lower(),
         "dataset_type": "hf",
         "hf_path": "json",
         "hf_train_files": folder / "train.jsonl",
@@ -243,7 +245,7 @@ def maxtext(python: str, steps: int, folder: Path) -> Peer:
     }
     words = ["-m", "maxtext.trainers.pre_train.train", f"{site}/maxtext/configs/base.yml"]
     return Peer(
-        "MaxText",
+        "MaxText, unrolled" if unrolled else "MaxText",
         [python, *words, *(f"{name}={value}" for name, value in settings.items())],
         r"completed step: (\d+)",
         {"DECOUPLE_GCLOUD": "TRUE"},
@@ -394,11 +396,14 @@ def main() -> None:
         again = dataclasses.replace(ours, name="luthier, second start", cache=place / "cache")
         words = [*ours.command, "fiddler:quick_compile"]
         quick = dataclasses.replace(ours, name="luthier, quick_compile", command=words)
-        peers = [ours, quick, again]
+        words = [*ours.command, "model.stack.unroll=4"]
+        unrolled = dataclasses.replace(ours, name="luthier, unrolled", command=words)
+        peers = [ours, unrolled, quick, again]
         if options.kauldron:
             peers.append(kauldron(options.kauldron, options.steps))
         if options.maxtext:
-            peers.append(maxtext(options.maxtext, options.steps, place))
+            peers.append(maxtext(options.maxtext, options.steps, place, unrolled=False))
+            peers.append(maxtext(options.maxtext, options.steps, place, unrolled=True))
         if options.pax:
             peers.append(pax(options.pax))
         if options.nanogpt:
@@ -437,11 +442,13 @@ def _row(name: str, runs: Mapping[str, Sequence[Run]]) -> dict[str, object]:
         statistics.median(run.first_step for run in runs[side])
         for side in ("luthier", "luthier, quick_compile")
     )
+    unrolled = _steps(runs["luthier, unrolled"])
     return {
         "side": name,
         "s/step": statistics.median(steps),
         "spread": max(steps) - min(steps),
         "luthier / side": statistics.median(ours) / statistics.median(steps),
+        "unrolled / side": statistics.median(unrolled) / statistics.median(steps),
         "first step, s": statistics.median(first),
         "first spread": max(first) - min(first),
         "luthier / side, first step": our_first / statistics.median(first),

@@ -79,7 +79,8 @@ class Scanned:
 
     Args:
       remat: What a layer keeps for the backward pass.
-      unroll: Layers (or turns) per iteration of the loop.
+      unroll: Layers (or turns) per iteration of the loop; all layers of a shallow model in one make
+        its steps faster on CPUs, those of a deep one make it compile longer.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"unroll": "1 <= x"}

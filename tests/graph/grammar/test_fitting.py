@@ -11,6 +11,7 @@ from luthier.graph import value
 from luthier.graph.grammar.fitting import check, coerce, expected, shown
 from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.signatures import UNSET
+from luthier.layers import Stack, Unrolled
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,7 @@ def test_a_misfit_is_told():
         ("x", int, "'x' is not an int"),
         (None, str, "None is not a str; for the text, write it in quotes: 'None'"),
         (parts.Mlp, parts.Layer, "Mlp is not a Layer; for a node, write Mlp()"),
+        (Unrolled, Stack, "Unrolled is not a Stack; for a node, write Unrolled()"),
         (value(0.5, name="rate"), int, "rate = 0.5 is not an int"),
     ]:
         with pytest.raises(Unreadable) as caught:
@@ -73,3 +75,8 @@ def test_values_in_messages():
     assert shown(fdl.Partial(parts.Mlp)) == "a template of Mlp(...)"
     assert shown(parts.relu) == "relu"
     assert shown(value(3, name="dim")) == "dim = 3"
+
+
+def test_instances_and_nodes_follow_a_protocol():
+    for given in (Unrolled(), fdl.Config(Unrolled)):
+        check(given, Stack)

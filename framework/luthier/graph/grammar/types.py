@@ -208,13 +208,21 @@ def _is_instance(value: Any, cls: type) -> bool:
     if typing_extensions.is_protocol(cls):
         if cls is collections.abc.Callable:
             return callable(value)
-        return all(hasattr(value, name) for name in typing_extensions.get_protocol_members(cls))
+        wanted = typing_extensions.get_protocol_members(cls)
+        return all(hasattr(value, name) and not _is_unbound(value, name) for name in wanted)
     if typing_extensions.is_typeddict(cls):
         return isinstance(value, dict)
     try:
         return isinstance(value, cls)
     except TypeError:  # a class whose metaclass refuses
         return True
+
+
+def _is_unbound(value: Any, name: str) -> bool:
+    """Return whether a class is given, whose instances have the method: it waits for `self`."""
+    if not isinstance(value, type) or name == "__call__":  # a class itself can be called
+        return False
+    return inspect.isfunction(inspect.getattr_static(value, name, None))
 
 
 def _fits_generic(value: Any, member: Any) -> bool:
