@@ -126,7 +126,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="make the environment here, and leave it")
     parser.add_argument("--only-install", action="store_true", help="run no tests")
     parser.add_argument("tests", nargs="*", default=TESTS, help="what pytest is given")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()  # tests follow options, too
     lines = chosen(arguments.end, [name for name in arguments.extras.split(",") if name])
     with tempfile.TemporaryDirectory() as scratch:
         folder = (arguments.keep or Path(scratch) / "environment").absolute()

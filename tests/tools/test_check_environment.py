@@ -146,3 +146,19 @@ def test_extras_of_extras_are_unfolded():
     }
     found = check_dependencies.requirements({"project": project}, ["all", "one"])
     assert sorted(found) == ["a>=1", "b>=2", "c>=3"]
+
+
+def test_the_tests_may_follow_the_options(monkeypatch, tmp_path):
+    commands = []
+
+    def run(command, **named):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setattr(check_dependencies, "install", lambda *given: Path("python"))
+    monkeypatch.setattr(subprocess, "run", run)
+    words = ["check_dependencies.py", "highest", "--keep", str(tmp_path), "tests/graph"]
+    monkeypatch.setattr(sys, "argv", words)
+    assert check_dependencies.main() == 3
+    assert commands[-1][-1] == "tests/graph"
+    assert "tests/data" not in commands[-1]
