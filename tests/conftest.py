@@ -7,8 +7,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import jax
 import pytest
+
+# A busy machine is no fault of a test: pytest's own limit of time is for what never ends.
+hypothesis.settings.register_profile("luthier", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("luthier")
 
 jax.config.update("jax_num_cpu_devices", 8)
 
