@@ -149,7 +149,7 @@ GPU_LM = """
 
 GPT-2 of 124 and 350 million parameters, a model of a billion, and the shape of Llama 3.2 1B, in
 bfloat16 with parameters in float32, at lengths of 1,024 to 8,192; beside PyTorch (`torch.compile`,
-flash attention) where `--torch-python` names an interpreter that has it, and beside the best product
+flash attention) where `--torch-python` names an interpreter that has it, and the best product
 of matrices and the best copy of the same run. Every default for GPUs is to be decided by it: XLA's
 options (`compiler.gpu`), cuDNN's attention (`CudnnAttention`), cross-entropy in chunks.
 
