@@ -35,8 +35,10 @@ def test_this_compiler_takes_its_options():
 
 def test_a_step_computes_the_same():
     graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL])
+    fast = {n: True for n, o in parallel.quick_cpu_options().items() if o is False}
+    own = {"xla_backend_optimization_level": 3} | fast  # whatever XLA_FLAGS say
     scalars, kernels = [], []
-    for experiment in (graph, quick_compile(graph)):
+    for experiment in (graphs.apply(graph, [f"compiler.cpu={own}"]), quick_compile(graph)):
         program = plan.make(experiment, jax.devices()[:1]).program
         batch = {n: np.ones(info.shape, info.dtype) for n, info in program.batch.items()}
         step = program.compile_step()
