@@ -30,7 +30,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 _LARGE = 3 * 2**30  # of resident bytes: a worker that only adds up programs reaches 7 GiB
-_QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+_QUICKLY = "--xla_backend_optimization_level=0"
 if jax.__version_info__ < (0, 11):
     _QUICKLY += " --xla_cpu_use_fusion_emitters=false"
 
@@ -38,8 +38,8 @@ if jax.__version_info__ < (0, 11):
 def pytest_configure(config):
     """Have XLA compile the ordinary tests quickly: each of their programs runs a few times at most.
 
-    Machine code is optimized less, and the kernels of a program are made in one module where XLA
-    can: that leaves out more than half of the time. `.ci/run --slow` runs them once more as users
+    Machine code is not optimized, and the kernels of a program are made in a few modules where XLA
+    can: that leaves out four fifths of the time. `.ci/run --slow` runs them once more as users
     compile, for what is claimed of bits.
     """
     if config.getoption("markexpr") == "not slow" and "XLA_FLAGS" not in os.environ:
