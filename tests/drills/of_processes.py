@@ -166,10 +166,9 @@ def _stopped(stage: Stage, truths: Truths, index: int) -> Outcome:
     assert started.wait() == 1
     seconds = started.ended_at - since
     (line,) = started.told.splitlines()
-    who = range(stage.processes)[index]
-    assert line.startswith(
-        f"luthier: process {who} of {stage.processes} is stopped, or cannot be reached; stacks: "
-    ), line
+    who = f"process {range(stage.processes)[index]} of {stage.processes}"
+    told = f"luthier: {who} ended, is stopped, or cannot be reached; stacks: "
+    assert line.startswith(told), line
     stacks = [path.read_text() for path in stage.run.glob("stacks/*.txt")]
     assert stacks, "somebody wrote down where it was"
     assert all("luthier/train/loop.py" in text for text in stacks)

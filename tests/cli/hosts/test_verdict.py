@@ -69,13 +69,14 @@ def test_before_the_first_save_it_is_to_be_started_again(end, tmp_path):
 def test_whom_jax_names_is_blamed_and_not_whom_it_ended(end, run, names):
     found = judge([end(1, -6, SILENT.format(names), count=4, **run)])
     assert found.code == 1
-    assert found.reasons == ["process 3 of 4 ended, or cannot be reached"]
+    assert found.reasons == ["process 3 of 4 ended, is stopped, or cannot be reached"]
     assert len(found.lines(None)) == 1
 
 
 def test_without_the_coordinator_the_others_blame_it(end):
     found = judge([end(1, -6, NO_COORDINATOR)])
-    assert found.lines(None) == ["process 0 of 2 (the coordinator) ended, or cannot be reached"]
+    told = "process 0 of 2 (the coordinator) ended, is stopped, or cannot be reached"
+    assert found.lines(None) == [told]
 
 
 def test_a_process_that_was_seen_to_die_comes_before_what_the_others_say(end):
@@ -123,7 +124,7 @@ def test_bad_input_of_one_is_the_cause_where_jax_ended_the_others_over_it(end, r
 
 
 def test_an_abort_gives_way_to_what_the_process_told_before(end):
-    told = "process 0 of 2 is stopped, or cannot be reached; stacks: runs/stacks"
+    told = "process 0 of 2 ended, is stopped, or cannot be reached; stacks: runs/stacks"
     found = judge([end(1, -6, "Fatal Python error: Aborted\n", lost=told)])
     assert found.reasons == [told]
     assert judge([end(1, -6)]).reasons == ["process 1 of 2 ended (signal 6)"]

@@ -6,6 +6,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.plan.planning import checked_program
+from luthier.plan.search import search
 from luthier.plan.search.candidates import STORAGES, Candidate, Remat
 from luthier.plan.search.model import layout_of
 from luthier.plan.search.search import (
@@ -90,7 +91,9 @@ def test_layers_that_are_written_out_come_last(graph, program):
     assert not any("Unrolled" in word for row in rows[:-3] for word in row["overrides"])
 
 
-def test_where_nothing_fits_it_is_told_why_and_what_else_would_do(graph, program):
+def test_where_nothing_fits_it_is_told_why_and_what_else_would_do(
+    graph, program, found, monkeypatch
+):
     make = lambda changed: checked_program(changed, jax.devices()[:8])
     chip = dataclasses.replace(CHIPS["v5e"], memory_bytes=2**20, usable=1.0)
     known = (graph, program, chip, 8, make, trace(program))
@@ -99,6 +102,7 @@ def test_where_nothing_fits_it_is_told_why_and_what_else_would_do(graph, program
     assert len(notes) == 1
     start = "no layout fits 8 devices: the state takes "
     assert re.fullmatch(start + r".* on each, and the least of all layouts [\d.]+ MiB.*", notes[0])
+    monkeypatch.setattr(search, "estimates", lambda *known: found)
     rows, notes = find(*known, 2**40, 3, False)
     assert (len(rows), notes) == (3, [])
 

@@ -157,7 +157,9 @@ def _died(ends: Sequence[End]) -> list[str]:
         f"process {index} of {count}" + (" (the coordinator)" if index == 0 else "")
         for index in blamed
     ]
-    return [f"{', '.join(named)} ended, or cannot be reached"] if named else []
+    verb = "is" if len(named) == 1 else "are"
+    told = f"{', '.join(named)} ended, {verb} stopped, or cannot be reached"
+    return [told] if named else []
 
 
 def read_notes(path: pathlib.Path) -> dict[str, Any]:

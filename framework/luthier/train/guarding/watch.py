@@ -106,7 +106,7 @@ class Watch:
         """Leave word for the time when JAX ends this process, which it does without one."""
         place = self._dump()
         verb = "is" if len(silent) == 1 else "are"
-        line = f"{_named(silent)} {verb} stopped, or cannot be reached; stacks: {place}"
+        line = f"{_named(silent)} ended, {verb} stopped, or cannot be reached; stacks: {place}"
         distributed.tell_parent(lost=line)
 
     def _bark(self, standing: Standing) -> None:
