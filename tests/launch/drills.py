@@ -20,28 +20,34 @@ from luthier.sweep.driver.journal import read_journal
 class Killer(Meanwhile):
     """Kills workers at random moments within the `with` block, at most as often as was said.
 
+    How far the study is decides when, not the clock: a quick machine gets as many kills.
+
     Args:
       folder: The folder of the study.
       kills: How often.
+      trials: Trials of the study, over which the kills are spread.
       seed: Of the moments.
-      longest: Seconds between two kills, at most.
     """
 
-    def __init__(self, folder, kills, seed=0, longest=1.5):
+    def __init__(self, folder, kills, trials, seed=0):
         super().__init__()
-        self._folder, self._left, self._longest = pathlib.Path(folder), kills, longest
+        self._folder, self._left, self._trials = pathlib.Path(folder), kills, trials
         self._chance = random.Random(seed)
         self.done = 0
 
     def run(self):
-        while self._left and not self._over.wait(self._chance.uniform(0.2, self._longest)):
+        due, spread = 0, 2 * self._trials // self._left
+        while self._left and not self._over.wait(self._chance.uniform(0.0, 0.1)):
+            if sum(1 for _ in self._folder.glob("trials/*/result.json")) < due:
+                continue
             files = sorted(self._folder.glob("launch/*/worker-*.pid"))
             with contextlib.suppress(OSError, ValueError, IndexError):
                 pid = int(self._chance.choice(files).read_text())
                 if b"short_worker" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
-                    self._left -= 1
                     self.done += 1
+                    due += self._chance.randrange(1, spread)
+                    self._left -= 1
 
 
 def drive(folder, engine, slices, trials, kills, seed=0):
@@ -52,7 +58,7 @@ def drive(folder, engine, slices, trials, kills, seed=0):
         directory=str(folder),
         dedupe=None,
     )
-    with Killer(folder / "toy", kills, seed) as killer:
+    with Killer(folder / "toy", kills, trials, seed) as killer:
         outcome = sweep.run(
             study, packages=simulated_engine.PACKAGES, engine=ShortSlices(engine, slices=slices)
         )

@@ -93,6 +93,22 @@ def test_a_worker_that_is_sent_away_is_no_loss_that_counts(toys, monkeypatch):
         engine.close()
 
 
+@pytest.mark.timeout(120)
+def test_a_worker_that_comes_while_the_study_ends_is_ended_too(toys, monkeypatch):
+    monkeypatch.setattr(module, "END_SECONDS", 1e6)  # nobody is waited for in vain
+    engine = ShortSlices(Here(), slices=1)
+    (toys / "study").mkdir()
+    engine.open(str(toys / "study"))
+    launched = toys / "study" / "launch" / "1"
+    try:
+        os.kill(int((launched / "worker-0.pid").read_text()), signal.SIGKILL)
+        while not any(isinstance(s, module._Said) and s.message for s in engine._said.queue):
+            time.sleep(0.05)  # until the one in its place has said a word that nobody took
+    finally:
+        engine.close()
+    assert (launched / "study-0.exit").read_text() == "0\n"
+
+
 def test_jobs_that_are_over_leave_no_worker(toys, monkeypatch):
     monkeypatch.setattr(module, "WATCH_SECONDS", 0.05)
     (toys / "study").mkdir()

@@ -192,7 +192,8 @@ class Slices:
                 with contextlib.suppress(RunError):
                     self._engine.cancel(live)
                 return
-            time.sleep(0.5)
+            with contextlib.suppress(RunError):
+                self._take(0.5)  # a worker that has just come is told, too
 
     def _gang(self, index: int, place: pathlib.Path) -> Gang:
         study, layout = place.parents[1], self._engine.layout
@@ -274,6 +275,8 @@ class Slices:
         seat.line, seat.writer = said.line, Writer(said.line.sent)
         seat.num_starts, seat.gone = 0, ""
         self._infos[said.slice] = said.message
+        if self._closing.is_set():  # it came after the others were told
+            self._send(said.slice, Close())
         self._found.append(Back(said.slice))
 
     def _lose(self, seat: _Seat, lost: Lost) -> None:
