@@ -158,8 +158,8 @@ def _died(ends: Sequence[End]) -> list[str]:
         for index in blamed
     ]
     verb = "is" if len(named) == 1 else "are"
-    told = f"{', '.join(named)} ended, {verb} stopped, or cannot be reached"
-    return [told] if named else []
+    line = f"{', '.join(named)} ended, {verb} stopped, or cannot be reached"
+    return [line] if named else []
 
 
 def read_notes(path: pathlib.Path) -> dict[str, Any]:
