@@ -125,6 +125,23 @@ def test_bad_input_of_one_is_the_cause_where_jax_ended_the_others_over_it(end, r
 
 def test_an_abort_gives_way_to_what_the_process_told_before(end):
     told = "process 0 of 2 ended, is stopped, or cannot be reached; stacks: runs/stacks"
-    found = judge([end(1, -6, "Fatal Python error: Aborted\n", lost=told)])
+    found = judge([end(1, -6, "Fatal Python error: Aborted\n", silent=told)])
     assert found.reasons == [told]
     assert judge([end(1, -6)]).reasons == ["process 1 of 2 ended (signal 6)"]
+
+
+@pytest.mark.parametrize("code", [-6, None])
+def test_the_primary_knows_best_who_is_silent(end, code):
+    """The others hear it alone, and late where the machine is busy."""
+    ends = [end(i, -6, silent="process 0 of 4 ...") for i in (1, 2)]
+    primary = end(0, code, silent="process 3 of 4 ...")
+    assert judge([*ends, primary, end(3, None)]).reasons == ["process 3 of 4 ..."]
+
+
+def test_what_a_process_said_comes_before_its_silence(end):
+    ends = [end(0, -6, silent="process 1 of 3 is silent"), end(2, -6, lost="process 1 of 3 ended")]
+    assert judge(ends).reasons == ["process 1 of 3 ended"]
+
+
+def test_who_is_heard_of_again_is_no_reason(end):
+    assert judge([end(0, -6, silent=None)]).reasons == ["process 0 of 2 ended (signal 6)"]

@@ -2,11 +2,16 @@ import json
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import pytest
 
+from luthier.parallel import distributed
+from luthier.parallel.distributed import Standing
+from luthier.parallel.distributed.notes import VARIABLE, Notes
 from luthier.records import Watchdog
 from luthier.train.guarding import Watch
+from luthier.train.guarding import watch as watch_module
 
 HANGS = """
 import sys, threading, time
@@ -66,3 +71,24 @@ def test_a_run_that_goes_on_is_left_alone(tmp_path, watchdog, capsys):
             time.sleep(0.1)
     assert capsys.readouterr().err == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_is_silent_is_told_anew_when_others_are_and_no_more_when_nobody_is(
+    tmp_path, monkeypatch
+):
+    notes, standings = Notes(tmp_path / "notes"), [Standing()]
+    monkeypatch.setenv(VARIABLE, str(notes.path))
+    monkeypatch.setattr(distributed, "is_several", lambda: True)
+    monkeypatch.setattr(distributed, "process_count", lambda: 4)
+    monkeypatch.setattr(watch_module, "Pulses", lambda at: Mock(standing=lambda: standings[-1]))
+    monkeypatch.setattr(watch_module, "POLL_SECONDS", 0.02)
+    with Watch(Watchdog(seconds=60.0), tmp_path, "luthier train tiny"):
+        for silent, told in [
+            ((0,), "process 0 of 4 ended, is stopped, or cannot be reached"),
+            ((2, 3), "processes 2, 3 of 4 ended, are stopped, or cannot be reached"),
+        ]:
+            standings.append(Standing(silent=silent))
+            line = f"{told}; stacks: {tmp_path / 'stacks'}"
+            wait(lambda line=line: notes.read().get("silent") == line)
+        standings.append(Standing())
+        wait(lambda: notes.read()["silent"] is None)

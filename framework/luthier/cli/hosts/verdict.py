@@ -146,9 +146,13 @@ def _died(ends: Sequence[End]) -> list[str]:
     # A library may abort when another process is gone: that one comes first.
     causes = {i: number for i, number in signals.items() if number != signal.SIGABRT}
     given_up = [end for end in ends if end.blamed() or end.code == -signal.SIGABRT]
-    told = {end.notes["lost"] for end in given_up if "lost" in end.notes}
+    told = sorted({end.notes["lost"] for end in given_up if "lost" in end.notes})
+    if given_up:  # the primary hears all processes; the others, it alone
+        by_index = sorted(enumerate(ends), key=lambda item: item[1].index(item[0]))
+        heard = [end for _, end in by_index if end in given_up or end.code is None]
+        told += [end.notes["silent"] for end in heard if end.notes.get("silent")]
     if told and not causes:
-        return sorted(told)[:1]
+        return told[:1]
     if causes := causes or signals:
         dead = [f"process {i} of {count} ended (signal {n})" for i, n in causes.items()]
         return [", ".join(dead)]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import threading
 from typing import Any
 
 VARIABLE = "LUTHIER_NOTES"
 """The environment variable with the file of a process's notes."""
+
+
+_LOCK = threading.Lock()
 
 
 class Notes:
@@ -31,8 +35,9 @@ class Notes:
     def add(self, **notes: Any) -> None:
         """Add notes, JSON values by name; whoever reads sees all of them or none."""
         building = self.path.with_suffix(".tmp")
-        building.write_text(json.dumps(self.read() | notes), encoding="utf-8")
-        os.replace(building, self.path)
+        with _LOCK:  # several threads of a process have notes
+            building.write_text(json.dumps(self.read() | notes), encoding="utf-8")
+            os.replace(building, self.path)
 
 
 def tell_parent(**notes: Any) -> None:

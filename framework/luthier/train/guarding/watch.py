@@ -85,7 +85,8 @@ class Watch:
     def _run(self) -> None:
         assert self._limit is not None
         poll = min(POLL_SECONDS, self._limit / 4)
-        quiet, seen, told = 0.0, 0, False
+        quiet, seen = 0.0, 0
+        told: tuple[int, ...] = ()
         before = time.monotonic()
         while not self._stopped.wait(poll):
             now = time.monotonic()
@@ -95,19 +96,25 @@ class Watch:
             if self._beats != seen or not self._beats:
                 quiet, seen = 0.0, self._beats
             standing = self._pulses.standing() if distributed.is_several() else Standing()
-            if standing.silent and not told:
-                told = True
-                self._tell_silent(standing.silent)
+            if standing.silent != told:
+                told = standing.silent
+                self._tell_silent(told)
             if quiet >= self._limit:
                 self._bark(standing)
                 return
 
     def _tell_silent(self, silent: Sequence[int]) -> None:
-        """Leave word for the time when JAX ends this process, which it does without one."""
+        """Leave word for the time when JAX ends this process, which it does without one.
+
+        Who is heard of again is no reason any more.
+        """
+        if not silent:
+            distributed.tell_parent(silent=None)
+            return
         place = self._dump()
         verb = "is" if len(silent) == 1 else "are"
         line = f"{_named(silent)} ended, {verb} stopped, or cannot be reached; stacks: {place}"
-        distributed.tell_parent(lost=line)
+        distributed.tell_parent(silent=line)
 
     def _bark(self, standing: Standing) -> None:
         place = self._dump()
