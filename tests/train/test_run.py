@@ -8,7 +8,7 @@ import luthier
 from luthier import graph as graphs
 from luthier import plan as plans
 from luthier import train
-from luthier.errors import BadInput, CheckpointError, TrainingStopped
+from luthier.errors import BadInput, CheckpointError, RunError, TrainingStopped
 from luthier.records import RunDirectory
 from luthier.train.interrupt import StopSignals, Watcher
 from luthier.train.loop import OwnSlot
@@ -80,6 +80,22 @@ def test_new_starts_a_run_of_its_own(tiny, tmp_path):
     third = train.run(graph, new=True, command="luthier train x")
     assert f"--run {first.directory.name}-3" in third.message
     assert _lines(first, "step")[1]["values"]["loss"] == _lines(second, "step")[1]["values"]["loss"]
+
+
+def test_what_is_saved_is_not_begun_again_without_checkpoints(tiny, tmp_path):
+    stop = "training.stop=luthier.durations.Steps(6)"
+    first = train.run(tiny(tmp_path, stop))
+    before = (first.directory / "metrics.jsonl").read_bytes()
+    longer = ("checkpoints=None", "training.steps=14")
+    with pytest.raises(RunError) as refusal:
+        train.run(tiny(tmp_path, *longer), run=first.directory.name, extend=True)
+    run = f"{first.directory.parent.name}/{first.directory.name}"
+    assert str(refusal.value) == (
+        f"checkpoints: {run} is saved at step 6; without checkpoints it would start again at "
+        "step 0; leave out checkpoints=None, or begin a run of its own with --new"
+    )
+    assert (first.directory / "metrics.jsonl").read_bytes() == before
+    assert train.run(tiny(tmp_path, stop, "checkpoints=None")).was_over, "nothing to do"
 
 
 def test_an_extended_run_goes_on_from_its_last_step(tiny, tmp_path):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
 from luthier import graph as graphs
 from luthier import plan as plans
 from luthier import train
+from luthier.checkpoint import commit
 from luthier.parallel import hosts
 from luthier.train.interrupt import Watcher
 from luthier.train.loop import OwnSlot
 from luthier.train.opening import Request
-from luthier.train.run import session
+from luthier.train.run import drive, session
 
 FAST = 'checkpoints.fast=luthier.checkpoint.FastTier("{}", luthier.durations.Steps(2))'
 
@@ -47,3 +49,38 @@ def test_a_stopped_run_goes_on_from_the_fast_tier(tiny, finished, tmp_path, copy
     losses = [json.loads(line)["values"]["loss"] for line in whole if '"kind": "step"' in line]
     assert [line["values"]["loss"] for line in steps] == losses
     assert list(fast.iterdir()) == []  # the last checkpoint is durable
+
+
+def test_what_only_the_fast_tier_holds_is_saved_for_good_before_it_is_discarded(tiny, tmp_path):
+    """The run is over where it is: no step is left that would be followed by a save."""
+    fast, runs = tmp_path / "fast", tmp_path / "runs"
+    graph = tiny(runs, FAST.format(fast), "checkpoints.every=None")
+    _stop_after(graph, 9)
+    (run,) = (runs / graphs.get(graph, "name")).iterdir()
+    assert not list((run / "checkpoints").glob("*/commit.json"))
+    shorter = graphs.apply(graph, ["training.stop=luthier.durations.Steps(8)"])
+    result = train.run(shorter, run=run.name)
+    assert (result.directory, result.status, result.step) == (run, "finished", 8)
+    assert [p.parent.name for p in (run / "checkpoints").glob("*/commit.json")] == ["8"]
+    assert list(fast.iterdir()) == []
+
+
+def test_whoever_asks_to_stop_is_heard_until_the_last_state_is_saved(tiny, tmp_path, monkeypatch):
+    class Leaving(Watcher):
+        left = threading.Event()
+
+        def __exit__(self, *unused):
+            self.left.set()
+
+    seen, write = [], commit.write
+
+    def watched(*arguments):
+        seen.append(Leaving.left.wait(1.0))
+        return write(*arguments)
+
+    monkeypatch.setattr(commit, "write", watched)
+    graph = tiny(tmp_path / "runs", "training.steps=2", "checkpoints.every=None")
+    plan = plans.make(graph, hosts.devices())
+    slot = OwnSlot(plan.program)
+    result = drive(session(graph, plan, slot, Request(), Leaving()), slot.step)
+    assert (result.status, seen, Leaving.left.is_set()) == ("finished", [False], True)

@@ -52,7 +52,10 @@ def write(directory: pathlib.Path, commit: Commit) -> Commit:
 
     Everything is on the disk, not only in its cache, before the commit file is.
     """
-    files = {path: _checksum(directory / path, sync=True) for path in _paths(directory)}
+    paths = _paths(directory)
+    with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
+        sums = pool.map(lambda path: _checksum(directory / path, sync=True), paths)
+        files = dict(zip(paths, sums, strict=True))
     commit = dataclasses.replace(commit, files=files)
     content = {"format": _FORMAT, **dataclasses.asdict(commit)}
     text = json.dumps({"checksum": _text_checksum(content), **content}, indent=1)

@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from luthier.checkpoint import arrays as arrays_lib
@@ -24,6 +24,11 @@ from luthier.errors import CheckpointError, Problem
 
 if TYPE_CHECKING:
     import jax
+
+    from luthier.parallel.distributed import Rounds
+
+_num_saving: dict[pathlib.Path, int] = {}
+"""How many stores have saved in a directory: the same in all processes."""
 
 _DISK_FULL = re.compile(r"no space left|disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)
 _CODE = re.compile(r"os_error_code='(\d+)'")
@@ -57,6 +62,7 @@ class Store:
         self._is_clean = False
         self._num_barriers = 0
         self._trusted: Mapping[str, tuple[int, int]] | None = None
+        self._exchanges: Rounds | None = None
 
     def __enter__(self) -> Store:
         return self
@@ -295,16 +301,50 @@ class Store:
     # Files.
 
     def _finish(self, path: pathlib.Path, pending: arrays_lib.Pending, commit: Commit) -> None:
-        with arrays_lib.without_logs():
-            pending.result()
-        memory.trim()
-        if arrays_lib.process_index() == 0:
-            commit_lib.write(path, commit)
-            saved = self._directory.saved()
-            for step in {checkpoint.step for checkpoint in saved} - self._policy.kept(saved):
-                self._directory.delete(step)
-            self._directory.delete_replaced(commit.step)
-        self._barrier("committed")
+        """Wait for the arrays of all processes, and have the primary commit them.
+
+        However long that takes, the others wait; what one process fails over, all raise.
+        """
+
+        own: Exception | None = None
+
+        def commit_all(said: Sequence[str]) -> str:
+            nonlocal own
+            if not (told := next(filter(None, said), "")):
+                try:
+                    self._commit(path, commit)
+                except Exception as error:
+                    own, told = error, _told(self, commit.step, error)
+            return told
+
+        try:
+            with arrays_lib.without_logs():
+                pending.result()
+            memory.trim()
+        except Exception as error:
+            own = error
+        mine = "" if own is None else _told(self, commit.step, own)
+        told = self._rounds().exchange(mine, commit_all)
+        if own is not None:
+            raise own
+        if told:
+            raise CheckpointError(Problem(told))
+
+    def _rounds(self) -> Rounds:
+        """Return what all processes exchange about saves, in the thread that finishes them."""
+        if self._exchanges is None:
+            from luthier.parallel.distributed import Rounds
+
+            number = _num_saving[self.directory] = _num_saving.get(self.directory, 0) + 1
+            self._exchanges = Rounds(f"commits{self.directory}/{number}")
+        return self._exchanges
+
+    def _commit(self, path: pathlib.Path, commit: Commit) -> None:
+        commit_lib.write(path, commit)
+        saved = self._directory.saved()
+        for step in {checkpoint.step for checkpoint in saved} - self._policy.kept(saved):
+            self._directory.delete(step)
+        self._directory.delete_replaced(commit.step)
 
     def _barrier(self, event: str) -> None:
         self._num_barriers += 1
@@ -313,6 +353,15 @@ class Store:
     def _others(self, step: int) -> str:
         others = ", ".join(str(other) for other in reversed(self.steps()) if other != step)
         return f"other checkpoints: {others}" if others else "there is no other checkpoint"
+
+
+def _told(store: Store, step: int, error: Exception) -> str:
+    """Return in one line why a step was not saved, to be told to other processes."""
+    try:
+        _blame_disk(store, step, error)
+    except CheckpointError as blamed:
+        error = blamed
+    return " ".join(str(error).split()) or repr(error)
 
 
 def _blame_disk(store: Store, step: int, error: BaseException) -> None:

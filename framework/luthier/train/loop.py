@@ -155,6 +155,7 @@ class Loop:
       profiler: Traces the steps that were asked for.
       goodput: Is told what time goes to beside steps.
       beat: Is told that the run goes on, with the steps done.
+      saved_step: The step of the newest durable checkpoint.
     """
 
     def __init__(
@@ -171,6 +172,7 @@ class Loop:
         profiler: Profiler,
         goodput: Goodput,
         beat: Callable[[int], None] = lambda steps: None,
+        saved_step: int = 0,
     ):
         self.plan = plan
         self.values = values
@@ -194,7 +196,7 @@ class Loop:
         self._memory = _Memory(jax.local_devices())
         self._scalar_names: tuple[str, ...] = ()
         self._shows = Shows(plan.program, emit)
-        self._saved_step = position.progress.steps
+        self._saved_step = saved_step
         self._evaluated_step: dict[str, int] = {}
         self._verdict: str | None = None
         self._judged = position.progress

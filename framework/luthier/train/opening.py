@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from luthier import graph as graphs
+from luthier.checkpoint import Store
 from luthier.errors import LuthierError, Problem, RecordError, RunError
 from luthier.parallel import distributed
 from luthier.plan import predict
@@ -217,11 +218,24 @@ def _check(
     longer = status.step < plan.program.experiment.training.steps
     is_over = status.status == FINISHED and not (longer and request.extend)
     if not is_over:
+        if plan.program.experiment.checkpoints is None:
+            _refuse_to_forget(directory)
         if not graphs.equal(recorded, graph):
             directory.write_configuration(configuration(graph))
         directory.write_plan(_recorded(plan))
         directory.write_source(read_source(request.packages))
     return is_over
+
+
+def _refuse_to_forget(directory: RunDirectory) -> None:
+    """Refuse to begin again, at step 0, what has checkpoints to go on from."""
+    with Store(directory.checkpoints_path) as store:
+        step = store.latest()
+    if step is not None:
+        run = f"{directory.name}/{directory.id}"
+        what = f"{run} is saved at step {step}; without checkpoints it would start again at step 0"
+        remedy = "leave out checkpoints=None, or begin a run of its own with --new"
+        raise RunError(Problem(what, "checkpoints", remedy=remedy))
 
 
 def _recorded(plan: Any) -> dict[str, Any]:

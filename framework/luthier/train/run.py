@@ -204,6 +204,7 @@ def _train(
         recorder.goodput.add("init", time.perf_counter() - asked)
         position = _position(store, last, experiment, extend)
         if agreeing is not None:
+            agreeing.seconds = position.progress.seconds
             agreeing.times.begin(position.progress.steps, recorder.report)
         recorder.emit(_header(plan, opened, position, restored))
         changed = store.notices(last) if store is not None and last is not None else []
@@ -227,8 +228,9 @@ def _train(
             profiler=Profiler(profile, directory.path / "profile"),
             goodput=recorder.goodput,
             beat=watch.beat,
+            saved_step=_saved_step(store),
         )
-        with watch:
+        with watch, watcher:  # whoever asks to stop while the last state is saved is heard, too
             status = yield from _run_loop(loop, recorder, watcher)
             if store is not None:
                 with recorder.goodput.span("save"):
@@ -280,7 +282,7 @@ def _record_restored(directory: RunDirectory, restoration: Restoration | None) -
 def _run_loop(loop: Loop, recorder: Recorder, watcher: Watcher) -> Generator[Fed, jax.Array, str]:
     """Run the loop while it is watched; record a failure before it goes on."""
     try:
-        with watcher, recorder.goodput.span("step"):
+        with recorder.goodput.span("step"):
             return (yield from loop.steps(watcher))
     except KeyboardInterrupt:
         step = loop.position.progress.steps
@@ -400,6 +402,11 @@ def _position(store: Saves | None, last: int | None, experiment: Any, extend: bo
     if extend and position.progress.steps < experiment.training.steps:
         position.finished, position.ended = False, None
     return position
+
+
+def _saved_step(store: Saves | None) -> int:
+    """Return the step of the newest durable checkpoint, as the primary sees it; 0 for none."""
+    return 0 if store is None else distributed.decided(lambda: store.latest() or 0)
 
 
 def _saver(plan: Any, store: Saves | None, feed: Feed, recorder: Recorder) -> Any:

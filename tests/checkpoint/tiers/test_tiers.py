@@ -117,7 +117,12 @@ def test_cutting_back_reaches_both_tiers(opened):
 
 def test_the_fast_tier_is_discarded_with_the_run(opened, tmp_path):
     tiers = opened()
+    save(tiers, 10, True)
     save(tiers, 15, False)
+    tiers.discard_fast()
+    assert tiers.newest_whole() == (15, []), "nothing durable holds it"
+    save(tiers, 15, True)
+    tiers.wait()
     tiers.discard_fast()
     assert list((tmp_path / "fast").iterdir()) == []
 

@@ -84,6 +84,10 @@ class Tiers:
         """Return the store to read a step from: the fast one where both have it."""
         return next((store for store in self._stores() if step in store.steps()), self._durable)
 
+    def latest(self) -> int | None:
+        """Return the step of the newest checkpoint that is durable; see `Store.latest`."""
+        return self._durable.latest()
+
     def newest_whole(self) -> tuple[int | None, list[Problem]]:
         """Return the newest step that is whole in either tier, and what is wrong with later ones.
 
@@ -183,10 +187,10 @@ class Tiers:
             self._each(lambda store: store.close())
 
     def discard_fast(self) -> None:
-        """Delete the fast tier: the run is over, and its last checkpoint is durable."""
+        """Delete the fast tier: the run is over. A checkpoint that nothing durable holds stays."""
         if self._fast is not None:
             self._fast.wait()
-            if process_index() == 0:
+            if process_index() == 0 and (self._fast.latest() or 0) <= (self.latest() or 0):
                 discard(self._fast.directory)
 
     def _each(self, call: Callable[[Store], None]) -> None:
