@@ -150,6 +150,28 @@ def test_losses_are_the_same_for_any_number_of_processes(place):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mesh", ["tensor=4", "sequence=2", "sequence=4", "stage=4"])
+def test_processes_may_hold_parts_of_the_same_rows(place, mesh):
+    """Each row is read by all who hold a part of it, and its tokens count once."""
+    words = _overrides(place, 4, 2, f"parallelism.mesh.{mesh}", "model.num_layers=4")
+    if mesh.startswith("stage"):
+        stack = "luthier.layers.Pipelined(microbatches=4)"
+        words = (*words, f"model.stack:={stack}")
+    found = {}
+    for count in (1, 2, 4):
+        own = ["--processes", str(count)] if count > 1 else []
+        where = f"records.directory={place}/{count}/runs"
+        code, _, err = _end(_start(place, *words, where, *own, "--devices", "cpu:4"))
+        assert code == 0, err
+        rows = _rows(place / str(count), "step")
+        assert [row["step"] for row in rows] == [1, 2, 3, 4]
+        found[count] = [[row["values"][n] for n in ("loss", "tokens")] for row in rows]
+    for count in (2, 4):
+        np.testing.assert_allclose(found[count], found[1], rtol=1e-6)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_killing_any_process_ends_the_others_and_a_restart_goes_on_bit_identically(place):
     words = ["--processes", "2", "--devices", "cpu:8"]

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from luthier.errors import BadInput
-from luthier.parallel import Mesh, configure, devices, global_array, hosts, make_mesh
+from luthier.parallel import Mesh, Share, configure, devices, hosts, make_mesh
 
 
 def in_a_fresh_process(code):
@@ -92,10 +93,57 @@ def test_rows_of_a_host_become_a_global_array():
     mesh = make_mesh(Mesh(fsdp=4).sizes(8), jax.devices())
     sharding = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
     rows = np.arange(32, dtype=np.int32).reshape(16, 2)
-    array = global_array(rows, sharding)
-    assert array.sharding == sharding
-    np.testing.assert_array_equal(array, rows)
-    batch = global_array({"x": rows, "y": rows[:, 0]}, dict.fromkeys(("y", "x", "z"), sharding))
+    entry = lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+    wanted = {"x": entry(rows), "y": entry(rows[:, 0])}
+    share = Share.of(wanted)
+    assert (share.index, share.count, share.counted.tolist()) == (0, 1, [True] * 16)
+    given = {"z": rows, "x": rows, "y": rows[:, 0]}
+    assert share.count_in(given) is given
+    batch = share.global_batch(given, wanted)
     assert set(batch) == {"x", "y"}
+    assert batch["x"].sharding == sharding
+    np.testing.assert_array_equal(batch["x"], rows)
     np.testing.assert_array_equal(batch["y"], rows[:, 0])
     assert {shard.data.shape for shard in batch["y"].addressable_shards} == {(2,)}
+
+
+class Held:
+    """A sharding of rows: which rows each process holds on each of its devices."""
+
+    def __init__(self, *rows_by_process):
+        self._rows = rows_by_process
+
+    def devices_indices_map(self, shape):
+        return {
+            Mock(process_index=process): (slice(*span), slice(None))
+            for process, spans in enumerate(self._rows)
+            for span in spans
+        }
+
+
+@pytest.mark.parametrize(
+    ("held", "parts"),
+    [
+        ([[(0, 4)], [(4, 8)]], [(0, 2), (1, 2)]),
+        ([[(4, 8)], [(0, 4)]], [(1, 2), (0, 2)]),
+        (
+            [[(0, 2), (2, 4)], [(0, 4)], [(4, 8)], [(6, 8), (4, 6)]],
+            [(0, 2), (0, 2), (1, 2), (1, 2)],
+        ),
+        ([[(None, None)], [(None, None)]], [(0, 1), (0, 1)]),
+        ([[(0, 2), (4, 6)], [(2, 4), (6, 8)]], [(0, 1), (0, 1)]),
+        ([[(0, 2)], [(2, 8)]], [(0, 4), (0, 1)]),
+    ],
+    ids=["in order", "otherwise", "tensor", "replicated", "interleaved", "uneven"],
+)
+def test_processes_read_what_their_devices_hold_and_count_each_row_once(monkeypatch, held, parts):
+    batch = {"x": Mock(shape=(8, 3), sharding=Held(*held))}
+    rows = np.arange(24).reshape(8, 3)
+    counted = []
+    for process, (index, count) in enumerate(parts):
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        share = Share.of(batch)
+        assert (share.index, share.count) == (index, count)
+        part = rows[index * 8 // count :][: 8 // count]
+        counted += [int(row[0]) // 3 for row in share.count_in({"x": part})["x"]]
+    assert sorted(counted) == list(range(8))

@@ -11,7 +11,7 @@ from luthier.parallel.activations import (
 from luthier.parallel.bytes import array_bytes, bytes_per_device, format_bytes
 from luthier.parallel.derived import place_derived
 from luthier.parallel.explicit import is_explicit, result_sharding
-from luthier.parallel.hosts import configure, devices, global_array
+from luthier.parallel.hosts import Share, configure, devices
 from luthier.parallel.mesh import AxisType, Mesh, make_mesh
 from luthier.parallel.rules import (
     Parallelism,
@@ -35,6 +35,7 @@ __all__ = [
     "Parallelism",
     "Placement",
     "Rules",
+    "Share",
     "XlaOptions",
     "activation_rules",
     "activation_rules_table",
@@ -47,7 +48,6 @@ __all__ = [
     "devices",
     "format_bytes",
     "format_spec",
-    "global_array",
     "hosts",
     "is_explicit",
     "make_mesh",

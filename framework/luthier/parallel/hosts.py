@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -77,21 +78,78 @@ def is_primary() -> bool:
     return jax.process_index() == 0
 
 
-def global_array(local_rows: Any, sharding: Any) -> Any:
-    """Put this process's rows on its devices, as part of one global array.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Share:
+    """The rows of a global batch that one process reads: the `index`-th of `count` equal parts.
+
+    Processes whose devices hold the same rows, as where a tensor or a sequence is shared out among
+    processes, read the same part.
 
     Args:
-      local_rows: An array with this process's rows, or a pytree of such.
-      sharding: The sharding of the global array, or a pytree of such (a mapping may hold more
-        entries than `local_rows`, which are not read).
-
-    Returns:
-      Global arrays of the structure of `local_rows`: the rows of all processes, in their order.
+      index: Which part.
+      count: How many parts there are.
+      counted: Which of its rows this process counts, bool [rows of the part]: every row of the
+        batch is counted by one process.
     """
-    if isinstance(local_rows, Mapping) and isinstance(sharding, Mapping):
-        sharding = {name: sharding[name] for name in local_rows}
-        local_rows = dict(local_rows)
-    return jax.make_array_from_process_local_data(sharding, jax.tree.map(np.asarray, local_rows))
+
+    index: int
+    count: int
+    counted: np.ndarray
+
+    @classmethod
+    def of(cls, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Share:
+        """Return the share of this process.
+
+        Args:
+          batch: The entries of a global batch, [rows, ...] each, with their shardings.
+        """
+        (num_rows,) = {entry.shape[0] for entry in batch.values()}
+        needed: dict[int, np.ndarray] = {}
+        for entry in batch.values():
+            assert entry.sharding is not None
+            for device, place in entry.sharding.devices_indices_map(entry.shape).items():
+                rows = needed.setdefault(device.process_index, np.zeros(num_rows, bool))
+                rows[place[0]] = True
+        mine = np.flatnonzero(needed[jax.process_index()])
+        start, size = int(mine[0]), len(mine)
+        if mine[-1] - start + 1 != size or num_rows % size or start % size:
+            start, size = 0, num_rows  # no part by itself: what is needed is taken of all
+        earlier = [rows for process, rows in needed.items() if process < jax.process_index()]
+        counted = needed[jax.process_index()] & ~np.any([*earlier, np.zeros(num_rows, bool)], 0)
+        return cls(start // size, num_rows // size, counted[start : start + size])
+
+    def count_in(self, rows: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Return those rows that this process counts.
+
+        Args:
+          rows: The entries of its part, [rows of the part, ...] each.
+        """
+        if self.counted.all():
+            return rows
+        return {name: array[self.counted] for name, array in rows.items()}
+
+    def global_batch(
+        self, rows: Mapping[str, np.ndarray], batch: Mapping[str, jax.ShapeDtypeStruct]
+    ) -> dict[str, jax.Array]:
+        """Put rows on the devices of this process, as part of global arrays.
+
+        Args:
+          rows: The entries of its part, [rows of the part, ...] each; there may be more of them.
+          batch: The entries that are wanted, with their shardings.
+        """
+        return {name: self._global_array(rows[name], entry) for name, entry in batch.items()}
+
+    def _global_array(self, rows: np.ndarray, entry: jax.ShapeDtypeStruct) -> jax.Array:
+        rows = np.asarray(rows)
+        if jax.process_count() == 1:
+            return jax.make_array_from_process_local_data(entry.sharding, rows)
+        first = self.index * len(self.counted)
+
+        def part(place: Any) -> np.ndarray:
+            start, stop, _ = place[0].indices(entry.shape[0])
+            return rows[(slice(start - first, stop - first), *place[1:])]
+
+        return jax.make_array_from_callback(entry.shape, entry.sharding, part)
 
 
 def _parse(text: str) -> tuple[str, int | None]:

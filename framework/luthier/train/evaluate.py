@@ -6,10 +6,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from luthier.metrics import Metric, Totals
-from luthier.parallel import global_array
+from luthier.parallel import Share
 from luthier.program import Evaluation, Program
 from luthier.program.program import Leaves, Values
 
@@ -56,17 +54,13 @@ class Evaluator:
         if self._compiled is None:
             weights = self._evaluation.weights.value
             self._compiled = self._program.compile_evaluation(self._batch, weights)
-        totals = Totals()
+        totals, share = Totals(), Share.of(self._batch)
         batches = self._evaluation.data.batches(
             global_batch_size=self._evaluation.global_batch_size,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
+            process_index=share.index,
+            process_count=share.count,
         )
         for rows in itertools.islice(batches, num_batches):
-            arrays = {
-                name: global_array(rows[name], entry.sharding)
-                for name, entry in self._batch.items()
-            }
-            totals.add(self._compiled(values, leaves, arrays))
+            totals.add(self._compiled(values, leaves, share.global_batch(rows, self._batch)))
             self._beat()
         return totals.values()

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from luthier.parallel import distributed, global_array
+from luthier.parallel import Share, distributed
 from luthier.train.processes.agreeing import Agreed, Agreeing
 
 
@@ -40,7 +40,8 @@ class Feed:
     fetched ahead, so a checkpoint holds the position of the step.
 
     Args:
-      make_iterator: Returns an iterator with `get_state` and `set_state` over host batches.
+      make_iterator: From the share of this process to an iterator with `get_state` and
+        `set_state` over its rows.
       batch: Shape, dtype and sharding of every entry that is wanted.
       count_tokens: From a host batch to the number of its targets that count.
       depth: Batches that may lie ready.
@@ -49,13 +50,14 @@ class Feed:
 
     def __init__(
         self,
-        make_iterator: Callable[[], Any],
+        make_iterator: Callable[[Share], Any],
         batch: Mapping[str, jax.ShapeDtypeStruct],
         count_tokens: Callable[[Mapping[str, Any]], Any],
         depth: int = 2,
         agreeing: Agreeing | None = None,
     ):
-        self._iterator = make_iterator()
+        self._share = Share.of(batch)
+        self._iterator = make_iterator(self._share)
         self._batch = batch
         self._count_tokens = count_tokens
         self._depth = depth
@@ -113,22 +115,18 @@ class Feed:
             while not stop.is_set():
                 start = time.perf_counter()
                 rows = next(self._iterator)
-                tokens, agreed = int(self._count_tokens(rows)), None
+                tokens, agreed = int(self._count_tokens(self._share.count_in(rows))), None
                 if self.agreeing is not None:
                     seconds = time.perf_counter() - start
                     agreed = self.agreeing(tokens, stop.is_set, seconds)
                     tokens = agreed.tokens
                 state = self._iterator.get_state()
-                self._put(ready, stop, (self._on_devices(rows), tokens, agreed, state))
+                arrays = self._share.global_batch(rows, self._batch)
+                self._put(ready, stop, (arrays, tokens, agreed, state))
         except distributed.GaveUp:
             return
         except BaseException as error:
             self._put(ready, stop, error)
-
-    def _on_devices(self, rows: Mapping[str, Any]) -> dict[str, jax.Array]:
-        return {
-            name: global_array(rows[name], entry.sharding) for name, entry in self._batch.items()
-        }
 
     @staticmethod
     def _put(ready: queue.Queue[Any], stop: threading.Event, item: Any) -> None:

@@ -16,7 +16,7 @@ from luthier import plan as plans
 from luthier.checkpoint import Provenance, Restoration, Saves, open_checkpoints, require_space
 from luthier.data import left_out, made_plans
 from luthier.errors import CheckpointError, LuthierError, Problem
-from luthier.parallel import distributed, format_bytes, hosts
+from luthier.parallel import Share, distributed, format_bytes, hosts
 from luthier.program import WarmStart, materialize
 from luthier.program.program import Leaves
 from luthier.records import Recorder, RunDirectory, events
@@ -373,12 +373,12 @@ def _look_at_disk(plan: Any, directory: Path | None) -> None:
 def _feed(plan: Any, agreeing: Agreeing | None = None) -> Feed:
     experiment = plan.program.experiment
 
-    def iterator() -> Any:
+    def iterator(share: Share) -> Any:
         return experiment.data.iterator(
             global_batch_size=experiment.training.global_batch_size,
             seed=experiment.seed,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
+            process_index=share.index,
+            process_count=share.count,
         )
 
     task, batch = experiment.task, plan.program.batch

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import jax
 import numpy as np
 
 from luthier.errors import Problem, ValidationError
-from luthier.parallel import global_array
+from luthier.parallel import Share
 
 _REMEDY = "set precision.repeatability=exact, or use attention without kernels of your own"
 
@@ -44,19 +43,16 @@ def check_repeatable(plan: Any, num_steps: int = 2) -> str:
 
 def _batches(program: Any, number: int) -> list[dict[str, Any]]:
     """Return the first batches of the training data, on the devices."""
-    experiment = program.experiment
+    experiment, share = program.experiment, Share.of(program.batch)
     iterator = experiment.data.iterator(
         global_batch_size=experiment.training.global_batch_size,
         seed=experiment.seed,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        process_index=share.index,
+        process_count=share.count,
     )
     with contextlib.closing(iterator) if hasattr(iterator, "close") else contextlib.nullcontext():
         rows = [next(iterator) for _ in range(number)]
-    return [
-        {name: global_array(host[name], entry.sharding) for name, entry in program.batch.items()}
-        for host in rows
-    ]
+    return [share.global_batch(host, program.batch) for host in rows]
 
 
 def _bits(program: Any, batches: list[dict[str, Any]]) -> dict[str, list[bytes]]:
