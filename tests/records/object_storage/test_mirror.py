@@ -1,11 +1,17 @@
+import errno
+import io
+import itertools
+import os
 import pathlib
 import time
+import types
 
 import pytest
 
 from luthier.errors import RunError
 from luthier.records import events
-from luthier.records.object_storage import Mirror, mirror, of_environment
+from luthier.records.object_storage import Mirror, lease, mirror, of_environment
+from luthier.records.object_storage.lease import KEY
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +37,17 @@ def _until(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def _before_writing(monkeypatch, bucket, do):
+    """Have something done, given an object's name, before each is written."""
+    write = type(bucket).write
+
+    def doing(self, key, *given):
+        do(key)
+        return write(self, key, *given)
+
+    monkeypatch.setattr(type(bucket), "write", doing)
 
 
 def test_files_are_copied_whole_and_growing_ones_in_segments(copy, run, bucket):
@@ -59,13 +76,7 @@ def test_checkpoints_are_copied_once_they_are_committed_and_deleted_with_theirs(
     copy, run, bucket, save, monkeypatch
 ):
     written = []
-    write = type(bucket).write
-
-    def note(self, key, *given):
-        written.append(key)
-        return write(self, key, *given)
-
-    monkeypatch.setattr(type(bucket), "write", note)
+    _before_writing(monkeypatch, bucket, written.append)
     save(10)
     save(20, is_whole=False)
     bucket.write("checkpoints/10/remains-of-a-killed-copy", b"")
@@ -116,6 +127,131 @@ def test_trouble_is_told_once_and_when_it_is_over(copy, bucket, monkeypatch):
     copy._due.set()
     _until(lambda: len(copy.lines) == 2)
     assert copy.lines[1] == f"{bucket.url} is up to date again"
+
+
+def test_a_checkpoint_that_is_committed_meanwhile_waits_for_its_metrics(
+    copy, run, bucket, save, monkeypatch
+):
+    def train(key):
+        if key == "status.json":  # metrics.jsonl was copied before it
+            (run / "metrics.jsonl").write_text('{"step": 1}\n{"step": 20}\n')
+            save(20)
+
+    (run / "status.json").write_text('{"status": "running on"}')
+    with monkeypatch.context() as patch:
+        _before_writing(patch, bucket, train)
+        copy.push()
+    assert not bucket.list("checkpoints/")
+    copy.push()
+    assert "checkpoints/20/commit.json" in bucket.list()
+    (name,) = bucket.list("metrics.jsonl.segments/")
+    assert b'"step": 20' in bucket.read(name).data
+
+
+def test_the_lease_is_renewed_between_the_objects_of_a_checkpoint(copy, bucket, save, monkeypatch):
+    now, renewed = [0.0], []
+
+    def take_long(key):
+        if key == KEY:
+            renewed.append(now[0])
+        else:
+            now[0] += 50.0
+
+    clock = types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
+    monkeypatch.setattr(lease, "time", clock)
+    for step in range(1, 5):
+        save(step)
+    _before_writing(monkeypatch, bucket, take_long)
+    copy.push()
+    assert now[0] == 8 * 50.0
+    silent = [late - early for early, late in itertools.pairwise([*renewed, now[0]])]
+    assert max(silent) < lease.LEASE_SECONDS
+
+
+def test_the_lease_is_renewed_while_one_object_is_waited_for(run, bucket, save, monkeypatch):
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.03)
+    monkeypatch.setattr(mirror, "_LOOK_SECONDS", 0.01)
+    save(10)
+    waited = []
+
+    def wait(key):
+        if key == "checkpoints/10/state/array":
+            before = bucket.read(KEY).version
+            _until(lambda: bucket.read(KEY).version != before)
+            waited.append(key)
+
+    _before_writing(monkeypatch, bucket, wait)
+    made = Mirror(run, bucket, print)
+    made.close()
+    assert waited == ["checkpoints/10/state/array"]
+    assert b'"renewed": 0.0' in bucket.read(KEY).data
+
+
+def test_whoever_was_taken_over_commits_no_checkpoint(copy, bucket, save, monkeypatch):
+    save(10)
+    mine = bucket.read(KEY).data
+
+    def take_over(key):
+        if key == "checkpoints/10/state/array":
+            other = b'{"host": "elsewhere", "directory": "/runs/b", "renewed": 0.0}'
+            bucket.write(KEY, other)
+
+    with monkeypatch.context() as patch:
+        _before_writing(patch, bucket, take_over)
+        with pytest.raises(RunError, match="was taken over by another process on elsewhere"):
+            copy.push()
+    assert list(bucket.list("checkpoints/")) == ["checkpoints/10/state/array"]
+    bucket.write(KEY, mine)
+
+
+def _refuse(monkeypatch, refused, *, names_it):
+    """Have the operating system refuse a file or a folder."""
+
+    def refusing(real):
+        def doing(path, *given, **named):
+            if os.fspath(path) == str(refused):
+                name = (str(path),) if names_it else ()
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), *name)
+            return real(path, *given, **named)
+
+        return doing
+
+    for module, name in ((io, "open"), (os, "scandir"), (os, "listdir")):
+        monkeypatch.setattr(module, name, refusing(getattr(module, name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "names_it"),
+    [
+        ("status.json", True),
+        ("status.json", False),  # as `read` does
+        ("metrics.jsonl", False),
+        ("checkpoints", True),
+        ("checkpoints/20/state", True),
+        ("checkpoints/20/state/array", False),
+    ],
+)
+def test_what_cannot_be_read_is_told_and_tried_again(
+    copy, run, bucket, save, monkeypatch, name, names_it
+):
+    save(10)
+    copy.push()
+    (run / "status.json").write_text('{"status": "running on"}')
+    save(20)
+    with monkeypatch.context() as patch:
+        _refuse(patch, run / name, names_it=names_it)
+        copy._due.set()
+        _until(lambda: copy.lines)
+        with pytest.raises(RunError):
+            copy.push()
+    reason = f"cannot read {run / name}: {os.strerror(errno.ESTALE)}"
+    assert copy.lines == [f"{reason}; training goes on, and it is tried again"]
+    assert "checkpoints/10/commit.json" in bucket.list(), "what was not seen is not deleted"
+    assert "checkpoints/20/commit.json" not in bucket.list()
+    copy._due.set()
+    _until(lambda: len(copy.lines) == 2)
+    assert copy.lines[1] == f"{bucket.url} is up to date again"
+    assert "checkpoints/20/commit.json" in bucket.list()
 
 
 def test_the_environment_says_where_runs_are_copied():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
+import threading
 import time
 
 from luthier.errors import Problem, RunError
@@ -50,6 +51,7 @@ class Lease:
     def __init__(self, bucket: Bucket, directory: str):
         self._bucket = bucket
         self._me = Writer(socket.gethostname(), directory, 0.0)
+        self._writing, self._renewed = threading.Lock(), 0.0
         found = first = bucket.read(KEY)
         former = _read(found)
         if former is not None and not self._is_mine(former):
@@ -66,11 +68,25 @@ class Lease:
             raise RunError(Problem(f"{bucket.url} was taken by another process just now"))
 
     def renew(self) -> None:
-        """Tell that this process still writes.
+        """Tell that this process still writes; callable from any thread.
 
         Raises:
           RunError: Another process has taken over, or the store refuses.
         """
+        with self._writing:
+            self._renew()
+
+    def keep(self) -> None:
+        """Renew where a third of `LEASE_SECONDS` has passed since; callable from any thread.
+
+        Raises:
+          RunError: Another process has taken over, or the store refuses.
+        """
+        with self._writing:
+            if time.monotonic() - self._renewed >= LEASE_SECONDS / 3:
+                self._renew()
+
+    def _renew(self) -> None:
         found = self._bucket.read(KEY)
         former = _read(found)
         if former is None or not self._is_mine(former) or not self._write(found, time.time()):
@@ -83,10 +99,11 @@ class Lease:
         Raises:
           RunError: The store refuses.
         """
-        found = self._bucket.read(KEY)
-        former = _read(found)
-        if former is not None and self._is_mine(former):
-            self._write(found, 0.0)
+        with self._writing:
+            found = self._bucket.read(KEY)
+            former = _read(found)
+            if former is not None and self._is_mine(former):
+                self._write(found, 0.0)
 
     def _is_mine(self, writer: Writer) -> bool:
         return (writer.host, writer.directory) == (self._me.host, self._me.directory)
@@ -94,7 +111,42 @@ class Lease:
     def _write(self, over: Object, renewed: float) -> bool:
         told = dataclasses.replace(self._me, renewed=renewed)
         data = json.dumps(dataclasses.asdict(told)).encode()
-        return self._bucket.write(KEY, data, over)
+        start = time.monotonic()
+        written = self._bucket.write(KEY, data, over)
+        if written:
+            self._renewed = start
+        return written
+
+
+class Leased(Bucket):
+    """A folder of an object store that is changed only while a lease of it is held.
+
+    Args:
+      url: As of `Bucket`.
+      lease: Is kept before each object that is written or deleted.
+    """
+
+    def __init__(self, url: str, lease: Lease):
+        super().__init__(url)
+        self._lease = lease
+
+    def write(self, key: str, data: bytes, over: Object | None = None) -> bool:
+        """Write an object as `Bucket` does.
+
+        Raises:
+          RunError: Another process has taken over, or the store refuses.
+        """
+        self._lease.keep()
+        return super().write(key, data, over)
+
+    def delete(self, key: str) -> None:
+        """Delete an object as `Bucket` does.
+
+        Raises:
+          RunError: Another process has taken over, or the store refuses.
+        """
+        self._lease.keep()
+        super().delete(key)
 
 
 def _read(found: Object) -> Writer | None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import stat
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from luthier.errors import RunError
 from luthier.records.events import Event, Saved
+from luthier.records.files import run_error
 from luthier.records.object_storage.bucket import Bucket
-from luthier.records.object_storage.lease import Lease
+from luthier.records.object_storage.lease import Lease, Leased
 from luthier.records.object_storage.segments import Segments
 
 VARIABLE = "LUTHIER_MIRROR"
@@ -31,6 +33,7 @@ LOCAL = ("lock", "wandb", "profile", "stacks")
 
 _GROWING = (".jsonl", ".log")
 _TRIALS = "trials"
+_LOOK_SECONDS = 5.0
 
 
 def of_environment(
@@ -66,16 +69,19 @@ class Mirror:
     essential = False
 
     def __init__(self, path: pathlib.Path, bucket: Bucket, report: Callable[[str], None]):
-        self._path, self._bucket, self._report = path, bucket, report
+        self._path, self._report = path, report
         self._lease = Lease(bucket, str(path.absolute()))
+        self._bucket = Leased(bucket.url, self._lease)
         self._copied: dict[str, tuple[int, int]] = {}
         self._segments: dict[str, Segments] = {}
         self._checkpoints = _committed(bucket.list(f"{CHECKPOINTS}/"))
         self._trouble = ""
         self._pushing = threading.Lock()
-        self._due, self._closing = threading.Event(), threading.Event()
+        self._due, self._closing, self._closed = (threading.Event() for _ in range(3))
         self._thread = threading.Thread(target=self._run, name="luthier-mirror", daemon=True)
+        self._keeper = threading.Thread(target=self._keep, name="luthier-lease", daemon=True)
         self._thread.start()
+        self._keeper.start()
 
     def emit(self, event: Event) -> None:
         """Copy soon where there is a checkpoint."""
@@ -96,25 +102,41 @@ class Mirror:
         self._closing.set()
         self._due.set()
         self._thread.join()
-        self.push()
+        try:
+            self.push()
+        finally:
+            self._closed.set()
+        self._keeper.join()  # what it renewed after the release would not be free
         self._lease.release()
 
     def push(self) -> None:
         """Copy what is new.
 
         Raises:
-          RunError: The store does not answer or refuses, or another process has taken over.
+          RunError: The store does not answer or refuses, another process has taken over, or a
+            file cannot be read.
         """
         with self._pushing:
             self._lease.renew()
-            for name in _files(self._path):
-                path = self._path / name
-                with contextlib.suppress(FileNotFoundError):
-                    if name.endswith(_GROWING):
-                        self._segments.setdefault(name, Segments(self._bucket, name)).push(path)
-                    else:
-                        self._copy(name, path)
-            self._push_checkpoints()
+            try:
+                # Listed first: what is committed from here on waits for the metrics before it.
+                committed = _committed_here(self._path / CHECKPOINTS)
+                self._push_files()
+                self._push_checkpoints(committed)
+            except OSError as error:
+                raise run_error("read", error.filename or self._path, error) from error
+
+    def _push_files(self) -> None:
+        for path in _files(self._path, skipped=(*LOCAL, CHECKPOINTS)):
+            parts = path.relative_to(self._path).parts
+            name = "/".join(parts)
+            if any(part.startswith(".") for part in parts):
+                continue
+            with contextlib.suppress(FileNotFoundError), _named(path):
+                if name.endswith(_GROWING):
+                    self._segments.setdefault(name, Segments(self._bucket, name)).push(path)
+                else:
+                    self._copy(name, path)
 
     def _copy(self, name: str, path: pathlib.Path) -> None:
         status = path.stat()
@@ -123,24 +145,25 @@ class Mirror:
             self._bucket.write(name, path.read_bytes())
             self._copied[name] = stamp
 
-    def _push_checkpoints(self) -> None:
-        folder = self._path / CHECKPOINTS
-        here = {path.parent.name for path in folder.glob(f"*/{COMMIT}")}
-        for step in sorted(here - self._checkpoints, key=lambda name: (len(name), name)):
+    def _push_checkpoints(self, committed: set[str]) -> None:
+        for step in sorted(committed - self._checkpoints, key=lambda name: (len(name), name)):
             with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
-                self._push_checkpoint(folder / step)
+                self._push_checkpoint(self._path / CHECKPOINTS / step)
                 self._checkpoints.add(step)
-        for step in self._checkpoints - here:
+        for step in self._checkpoints - committed:
             self._delete(f"{CHECKPOINTS}/{step}/")
             self._checkpoints.discard(step)
 
     def _push_checkpoint(self, folder: pathlib.Path) -> None:
         # What a killed process left of it may be of another save.
         self._delete(f"{CHECKPOINTS}/{folder.name}/")
-        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        for path in sorted(paths, key=lambda path: path == folder / COMMIT):
-            name = path.relative_to(self._path).as_posix()
-            self._bucket.write(name, path.read_bytes())
+        commit = folder / COMMIT
+        for path in sorted(_files(folder), key=lambda path: path == commit):
+            with _named(path):
+                data = path.read_bytes()
+            if path == commit:
+                self._lease.renew()  # whoever was taken over commits nothing
+            self._bucket.write(path.relative_to(self._path).as_posix(), data)
 
     def _delete(self, folder: str) -> None:
         """Delete a checkpoint, first the file that makes it one."""
@@ -162,16 +185,60 @@ class Mirror:
             self._due.wait(PUSH_SECONDS)
             self._due.clear()
 
+    def _keep(self) -> None:
+        """Keep the lease while a single object, or the next push, is waited for."""
+        while not self._closed.wait(_LOOK_SECONDS):
+            with contextlib.suppress(RunError):  # `push` asks again, and tells it
+                self._lease.keep()
 
-def _files(path: pathlib.Path) -> list[str]:
-    """Return the files of a run that are copied, without those of its checkpoints."""
+
+@contextlib.contextmanager
+def _named(path: pathlib.Path) -> Iterator[None]:
+    """Name the file in an error of reading it: only those of opening it do."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def _files(folder: pathlib.Path, skipped: Collection[str] = ()) -> list[pathlib.Path]:
+    """Return the files in a folder and below, sorted.
+
+    Args:
+      folder: Where.
+      skipped: Names in the folder itself that are left out.
+
+    Raises:
+      OSError: It cannot be listed; `rglob` would leave out, silently, what it cannot read.
+    """
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError) or error.filename == str(folder):
+            raise error
+
     found = []
-    for file in sorted(path.rglob("*")):
-        parts = file.relative_to(path).parts
-        hidden = any(part.startswith(".") for part in parts)
-        if parts[0] not in (*LOCAL, CHECKPOINTS) and not hidden and file.is_file():
-            found.append("/".join(parts))
-    return found
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        if place == str(folder):
+            folders[:] = [name for name in folders if name not in skipped]
+            names = [name for name in names if name not in skipped]
+        found += [pathlib.Path(place, name) for name in names]
+    return sorted(path for path in found if _is_file(path))
+
+
+def _is_file(path: pathlib.Path) -> bool:
+    """Return what `path.is_file` does, and raise where that is not known."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _committed_here(folder: pathlib.Path) -> set[str]:
+    try:
+        return {path.name for path in folder.iterdir() if _is_file(path / COMMIT)}
+    except FileNotFoundError:  # nothing was saved as yet
+        return set()
 
 
 def _committed(names) -> set[str]:
