@@ -154,7 +154,8 @@ def test_losses_are_the_same_for_any_number_of_processes(place):
 @pytest.mark.parametrize("mesh", ["tensor=4", "sequence=2", "sequence=4", "stage=4"])
 def test_processes_may_hold_parts_of_the_same_rows(place, mesh):
     """Each row is read by all who hold a part of it, and its tokens count once."""
-    words = _overrides(place, 4, 2, f"parallelism.mesh.{mesh}", "model.num_layers=4")
+    heads = [f"model.block.attention.num_{kind}=4" for kind in ("heads", "kv_heads")]
+    words = _overrides(place, 4, 2, f"parallelism.mesh.{mesh}", "model.num_layers=4", *heads)
     if mesh.startswith("stage"):
         stack = "luthier.layers.Pipelined(microbatches=4)"
         words = (*words, f"model.stack:={stack}")
