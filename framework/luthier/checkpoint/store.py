@@ -11,12 +11,12 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from luthier.checkpoint import arrays as arrays_lib
 from luthier.checkpoint import commit as commit_lib
-from luthier.checkpoint import memory, versions
+from luthier.checkpoint import finishing, versions
 from luthier.checkpoint.commit import Commit
 from luthier.checkpoint.directory import Directory
 from luthier.checkpoint.policy import Checkpoints
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     import jax
 
     from luthier.parallel.distributed import Rounds
-
-_num_saving: dict[pathlib.Path, int] = {}
-"""How many stores have saved in a directory: the same in all processes."""
 
 _DISK_FULL = re.compile(r"no space left|disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)
 _CODE = re.compile(r"os_error_code='(\d+)'")
@@ -301,42 +298,17 @@ class Store:
     # Files.
 
     def _finish(self, path: pathlib.Path, pending: arrays_lib.Pending, commit: Commit) -> None:
-        """Wait for the arrays of all processes, and have the primary commit them.
-
-        However long that takes, the others wait; what one process fails over, all raise.
-        """
-
-        own: Exception | None = None
-
-        def commit_all(said: Sequence[str]) -> str:
-            nonlocal own
-            if not (told := next(filter(None, said), "")):
-                try:
-                    self._commit(path, commit)
-                except Exception as error:
-                    own, told = error, _told(self, commit.step, error)
-            return told
-
-        try:
-            with arrays_lib.without_logs():
-                pending.result()
-            memory.trim()
-        except Exception as error:
-            own = error
-        mine = "" if own is None else _told(self, commit.step, own)
-        told = self._rounds().exchange(mine, commit_all)
-        if own is not None:
-            raise own
-        if told:
-            raise CheckpointError(Problem(told))
+        finishing.finish(
+            pending,
+            self._rounds(),
+            commit=lambda: self._commit(path, commit),
+            told=lambda error: _told(self, commit.step, error),
+        )
 
     def _rounds(self) -> Rounds:
         """Return what all processes exchange about saves, in the thread that finishes them."""
         if self._exchanges is None:
-            from luthier.parallel.distributed import Rounds
-
-            number = _num_saving[self.directory] = _num_saving.get(self.directory, 0) + 1
-            self._exchanges = Rounds(f"commits{self.directory}/{number}")
+            self._exchanges = finishing.rounds(self.directory)
         return self._exchanges
 
     def _commit(self, path: pathlib.Path, commit: Commit) -> None:

@@ -37,7 +37,7 @@ NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
         *("Holder", "Image", "Lock", "Mirrored", "Notice", "Recorded", "Recorder"),
         *("RunDirectory", "RunSummary", "Sample", "Saved", "Source", "Status", "Step"),
     ),
-    "parallel": ("ArrayInfo", "Placement"),
+    "parallel": ("ArrayInfo", "Placement", "Share"),
     "durations": ("Progress",),
     "sweep": ("Packed",),
 }
