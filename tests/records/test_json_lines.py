@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -157,6 +158,45 @@ def test_when_there_is_room_again_nothing_is_lost_and_nothing_twice(tmp_path, st
     assert last.startswith("2 ")
     assert "nothing is lost" in last
     assert steps(tmp_path / "m.jsonl") == list(range(1, 101))
+
+
+def test_what_the_disk_loses_at_a_sync_is_written_again(tmp_path, monkeypatch):
+    """After a failed write-back the pages are dropped, and the next fsync knows nothing of it."""
+    path, told, failures = tmp_path / "m.jsonl", [], []
+    fsync = os.fsync
+
+    def failing(descriptor):
+        size = os.fstat(descriptor).st_size
+        if len(failures) < 2 and size > durable[0]:
+            failures.append(size)
+            os.ftruncate(descriptor, durable[0])
+            os.ftruncate(descriptor, size)  # zeros where the lines were
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        fsync(descriptor)
+        durable[0] = size
+
+    durable = [0]
+    monkeypatch.setattr(os, "fsync", failing)
+    sink = JsonLines(path, told.append, sync_seconds=60.0, retry_seconds=0.01)
+    failures += [0, 0]
+    sink.emit(Step(1, {"loss": 1.0}))
+    sink.flush()
+    failures.clear()
+    for step in range(2, 5):
+        sink.emit(Step(step, {"loss": 1.0}))
+    with pytest.raises(RunError, match="quota"):
+        sink.flush()
+    sink.emit(Step(5, {"loss": 1.0}))
+    while len(failures) < 2 or len(told) < 2:
+        time.sleep(0.01)
+    sink.flush()
+    assert steps(path) == [1, 2, 3, 4, 5]
+    sink.close()
+    assert [("quota" in line, "nothing is lost" in line) for line in told] == [
+        (True, False),
+        (False, True),
+    ]
+    assert steps(path) == [1, 2, 3, 4, 5]
 
 
 def test_a_slow_disk_makes_the_emitter_wait_and_loses_nothing(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import stat
 import threading
 import time
 from collections import deque
@@ -21,8 +22,8 @@ from luthier.records.redaction import redact
 _POLL_SECONDS = 0.1
 _PLAIN = {float, int}
 
-_Entry = dict[str, Any] | tuple[Event, float, int]
-"""A line's JSON object, or what `encode_event` makes it of."""
+_Entry = dict[str, Any] | tuple[Event, float, int] | bytes
+"""A line's JSON object, what `encode_event` makes it of, or a line that was written in vain."""
 
 
 def _silent(text: str) -> None:
@@ -32,16 +33,18 @@ def _silent(text: str) -> None:
 class JsonLines:
     """Appends events to a file, in the order in which they are emitted.
 
-    `emit` only queues. When the disk refuses, the events are kept in memory and tried again every
-    second, and it is reported once; `flush` says whether everything is on disk, and raises where it
-    is not. When `capacity` events wait, `emit` waits too (the disk is slow) or raises (it refuses).
+    `emit` only queues. Lines are kept in memory until they are synced. When the disk refuses, they
+    are tried again every second, and it is reported once; `flush` says whether everything is on
+    disk, and raises where it is not. When `capacity` events wait, `emit` waits too (the disk is
+    slow) or raises (it refuses). Nobody else writes to the file meanwhile: what stands behind the
+    last sync that succeeded is cut off and written again.
 
     Args:
       path: The file; a torn last line in it is cut off first.
       report: Is given one line about trouble, and one when it is over; called from any thread.
       sync_seconds: Longest time between two fsyncs while events come in.
       retry_seconds: Time between two attempts after the disk refused.
-      capacity: Most events that may wait in memory.
+      capacity: Most events that may wait in memory to be written, and lines to be synced.
 
     Raises:
       RunError: The file cannot be opened for writing.
@@ -64,6 +67,7 @@ class JsonLines:
         self._retry_seconds = retry_seconds
         self._capacity = capacity
         self._pending: deque[_Entry] = deque()
+        self._unsynced: list[bytes] = []  # lines in the file; the thread's own
         self._condition = threading.Condition()
         self._asked = self._answered = 0  # numbers of flushes
         self._error: OSError | None = None
@@ -72,9 +76,11 @@ class JsonLines:
         self._step = 0
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-            self._end = _mend(self._descriptor)
+            self._end = self._synced_end = _mend(self._descriptor)
+            self._can_be_cut = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
         except OSError as error:
             raise run_error("write", self.path, error) from error
+        self._is_torn = False
         self._thread = threading.Thread(target=self._run, name="luthier-json-lines", daemon=True)
         self._thread.start()
 
@@ -157,13 +163,15 @@ class JsonLines:
                 asked, closing = self._asked, self._closing
             error = self._append(batch)
             written = 0 if error else len(batch)
-            if written and unsynced_since is None:
+            if self._unsynced and unsynced_since is None:
                 unsynced_since = time.monotonic()
             if error is None and unsynced_since is not None:
                 due = time.monotonic() - unsynced_since >= self._sync_seconds
-                if due or closing or asked > self._answered:
+                full = len(self._unsynced) >= self._capacity
+                # After a failure nothing is well again before a sync says so.
+                if due or full or closing or asked > self._answered or self._error is not None:
                     error = self._sync()
-                    unsynced_since = unsynced_since if error else None
+                    unsynced_since = None
             self._answer(asked, error, written)
             if closing:
                 return
@@ -178,6 +186,9 @@ class JsonLines:
         with self._condition:
             for _ in range(written):
                 self._pending.popleft()
+            if self._end == self._synced_end:  # what is unsynced is not in the file any more
+                self._pending.extendleft(reversed(self._unsynced))
+                self._unsynced.clear()
             waiting = len(self._pending)
             before, self._error = self._error, error
             self._answered = asked
@@ -193,28 +204,50 @@ class JsonLines:
         """Write whole lines, or leave the file as it was."""
         if not batch:
             return None
-        data = memoryview(b"".join(_line(entry) for entry in batch))
+        lines = [_line(entry) for entry in batch]
+        data = memoryview(b"".join(lines))
         size = len(data)
         try:
+            self._cut()
             while data:
                 data = data[os.write(self._descriptor, data) :]
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, self._end)
+            self._tear()
             return error
         self._end += size
+        self._unsynced += lines
         return None
 
     def _sync(self) -> OSError | None:
+        """Make durable what is written, or take it out of the file."""
         try:
-            os.fsync(self._descriptor)
+            if self._can_be_cut:  # a pipe keeps nothing
+                os.fsync(self._descriptor)
         except OSError as error:
+            # Pages that could not be written may be dropped, and the next fsync would succeed.
+            self._end = self._synced_end
+            self._tear()
             return error
+        self._synced_end = self._end
+        self._unsynced.clear()
         return None
+
+    def _tear(self) -> None:
+        """Take out what stands behind the end, now or before the next line is written."""
+        self._is_torn = self._can_be_cut
+        with contextlib.suppress(OSError):
+            self._cut()
+
+    def _cut(self) -> None:
+        if self._is_torn:
+            os.ftruncate(self._descriptor, self._end)
+            self._is_torn = False
 
 
 def _line(entry: _Entry) -> bytes:
     """Return a line; those with texts in them lose their secrets."""
+    if isinstance(entry, bytes):
+        return entry
     record = entry if isinstance(entry, dict) else encode_event(*entry)
     line = json.dumps(record, allow_nan=False)
     return (line if record["kind"] == "step" else redact(line)).encode() + b"\n"
