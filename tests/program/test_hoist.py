@@ -95,6 +95,16 @@ def test_what_cannot_be_hoisted_is_refused_all_at_once(shrunk_graph):
     assert len(caught.value.problems) == 2
 
 
+def test_what_does_not_fit_in_a_scalar_of_a_program_stays_a_constant(shrunk_graph):
+    from luthier import graph as graphs
+
+    large = graphs.apply(shrunk_graph, ["seed=2147483648"])
+    with pytest.raises(BadInput, match="seed: cannot be hoisted: 2147483648 does not fit"):
+        values_of(large, ["seed"])
+    largest = graphs.apply(shrunk_graph, ["seed=2147483647"])
+    assert int(values_of(largest, ["seed"])[0]) == 2147483647
+
+
 @pytest.fixture
 def shrunk_graph():
     from luthier import graph as graphs

@@ -121,6 +121,15 @@ def test_a_leaf_that_python_computes_with_in_double_stays_a_constant():
     assert "is computed in double where the leaf is a constant" in found.static[path]
 
 
+def test_a_seed_beyond_32_bits_stays_a_constant():
+    found = discover(_with("seed=3000000000"), ("seed", "optimizer.b2"))
+    assert found.paths == ("optimizer.b2",)
+    assert "does not fit in 32 bits" in found.static["seed"]
+    known = Discoveries()
+    assert "seed" in known.discover(_with("seed=5"), ("seed",)).paths
+    assert known.discover(_with("seed=3000000000"), ("seed",)).paths == ()
+
+
 def test_the_key_tells_apart_all_that_is_compiled_in_and_nothing_else():
     paths = ("optimizer.learning_rate.peak", "seed")
     base = program_key(_small(), paths)

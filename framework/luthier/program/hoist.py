@@ -13,12 +13,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, Problem
 
 HOISTABLE_FIELDS = ("model", "task", "optimizer", "training", "seed")
 """Fields of the experiment that are built inside the trace."""
+
+_INT32 = np.iinfo(np.int32)
 
 
 class InexactError(TypeError):
@@ -190,4 +193,6 @@ def _leaf(graph: Any, path: str) -> tuple[Problem | None, Any]:
     leaf = graphs.evaluate(graphs.get(graph, path))
     if isinstance(leaf, bool) or not isinstance(leaf, int | float):
         return Problem(f"cannot be hoisted: {leaf!r} is not a number", path), None
+    if isinstance(leaf, int) and not _INT32.min <= leaf <= _INT32.max:
+        return Problem(f"cannot be hoisted: {leaf!r} does not fit in 32 bits", path), None
     return None, leaf
