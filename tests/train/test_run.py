@@ -302,6 +302,14 @@ def test_a_verdict_at_the_last_evaluation_comes_too_late(tiny, tmp_path):
     assert result.status == "finished"
 
 
+def test_a_trace_that_outlasts_its_run_is_written_and_the_next_run_traces(tiny, tmp_path):
+    for number, steps in enumerate(("10:15", "1:3")):
+        graph = tiny(tmp_path / "runs", f"seed={number}")
+        result = train.run(graph, profile=steps)
+        assert result.status == "finished"
+        assert list((result.directory / "profile").rglob("*.xplane.pb"))
+
+
 def test_what_a_step_raises_is_recorded_by_the_run(tiny, tmp_path):
     graph = tiny(tmp_path)
     plan, directory = plans.make(graph), tmp_path / "0001" / "run"

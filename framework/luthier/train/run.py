@@ -214,6 +214,8 @@ def _train(
             recorder.notice(notice)
         again = _again(command, directory, plan.program.graph)
         batches = (lambda: 0) if agreeing is None else (lambda: agreeing.batches)
+        profiler = Profiler(profile, directory.path / "profile")
+        stack.enter_context(contextlib.closing(profiler))
         watch = Watch(experiment.records.watchdog, directory.path, again, batches)
         measured = plans.Measured()
         loop = Loop(
@@ -225,7 +227,7 @@ def _train(
             emit=measured.watching(recorder.emit),
             save=_saver(plan, store, feed, recorder),
             rates=_rates(plan),
-            profiler=Profiler(profile, directory.path / "profile"),
+            profiler=profiler,
             goodput=recorder.goodput,
             beat=watch.beat,
             saved_step=_saved_step(store),
