@@ -75,6 +75,11 @@ def test_what_no_single_component_can_see_is_bad_input(graph, overrides, message
         plans.make(graphs.apply(graph, overrides), jax.devices()[:1])
 
 
+def test_sizes_that_no_arithmetic_holds_are_bad_input(graph):
+    with pytest.raises(BadInput, match="model: a size of the model is too large"):
+        plans.make(graphs.apply(graph, ["model.dim=1000000000000000000"]), jax.devices()[:1])
+
+
 def test_all_problems_come_at_once(graph):
     overrides = ["model.vocab_size=100", "evaluations.held_out.weights=EMA"]
     with pytest.raises(BadInput) as caught:

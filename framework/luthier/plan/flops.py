@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from luthier.errors import Problem, ValidationError
 from luthier.layers.declared import abstract_forms
 from luthier.parallel import activation_rules, make_mesh
 from luthier.tasks.flops import count
@@ -59,6 +60,9 @@ def trace_forward(program: Any) -> Any:
 
     Args:
       program: A `luthier.program.Program`.
+
+    Raises:
+      ValidationError: A size is too large for the arithmetic that the model does with it.
     """
     from luthier.program.state import model_arrays
     from luthier.program.step import dropout_key, structure_of
@@ -77,4 +81,11 @@ def trace_forward(program: Any) -> Any:
             sums = experiment.task.loss(model, batch, dropout_key(experiment.seed))
         return sums.loss.numerator
 
-    return jax.make_jaxpr(forward)(program.values(), program.abstract_leaves, dict(program.batch))
+    try:
+        return jax.make_jaxpr(forward)(
+            program.values(), program.abstract_leaves, dict(program.batch)
+        )
+    except OverflowError as error:  # sizes enter arithmetic as numbers of 32 bits
+        line = str(error).partition("\n")[0]
+        what = f"a size of the model is too large for its arithmetic: {line}"
+        raise ValidationError(Problem(what, "model")) from error

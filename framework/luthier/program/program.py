@@ -408,8 +408,8 @@ def components_at_fault(what: str, path: str) -> Iterator[None]:
       path: The part of the graph that is at fault.
 
     Raises:
-      ValidationError: A component raised a TypeError, ValueError or AttributeError, or left open
-        how its result is laid out on a mesh with explicit axes.
+      ValidationError: A component raised a TypeError, ValueError, AttributeError or OverflowError,
+        or left open how its result is laid out on a mesh with explicit axes.
     """
     try:
         yield
@@ -419,7 +419,7 @@ def components_at_fault(what: str, path: str) -> Iterator[None]:
         raise  # callers that hoist leaves want to know
     except Exception as error:
         # What JAX raises where axes are explicit has no public name.
-        known = isinstance(error, TypeError | ValueError | AttributeError)
+        known = isinstance(error, TypeError | ValueError | AttributeError | OverflowError)
         if not known and type(error).__name__ not in ("ShardingTypeError", "DuplicateSpecError"):
             raise
         line = str(error).strip().partition("\n")[0]

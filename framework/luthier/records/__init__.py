@@ -2,7 +2,7 @@
 
 from luthier.records.catalogue import RunSummary, find, list_runs, summarize
 from luthier.records.console import Console
-from luthier.records.directory import Configuration, RunDirectory, new_id
+from luthier.records.directory import Configuration, RunDirectory, name_problem, new_id
 from luthier.records.events import (
     Ended,
     Evaluation,
@@ -63,6 +63,7 @@ __all__ = [
     "find",
     "list_runs",
     "mirror_summary",
+    "name_problem",
     "new_id",
     "read_events",
     "read_facts",

@@ -90,6 +90,20 @@ class Configuration:
         return {n: text if n == "config.json" else redact(text) for n, text in files.items()}
 
 
+def name_problem(value: str, owner: str, what: str = "name") -> Problem | None:
+    """Return why a text cannot name a folder of records; None where it can.
+
+    Args:
+      value: The text.
+      owner: Whose name it would be: `a run`.
+      what: What it would be: `name` or `id`.
+    """
+    if _NAME.fullmatch(value):
+        return None
+    remedy = "use letters, digits and ._=,+-, and start with a letter or digit"
+    return Problem(f"{value!r} cannot be the {what} of {owner}", what, remedy=remedy)
+
+
 class RunDirectory:
     """A run's directory, which exists; make one with `create`, `open` or `luthier.records.find`.
 
@@ -166,10 +180,9 @@ class RunDirectory:
         if "://" in os.fspath(root):
             remedy = "runs append and lock: keep records.directory on a disk"
             raise RunError(Problem(f"{os.fspath(root)} is not a directory", remedy=remedy))
-        for what, value in (("name", name), ("id", id)):
-            if not _NAME.fullmatch(value):
-                remedy = "use letters, digits and ._=,+-, and start with a letter or digit"
-                raise RunError(Problem(f"{value!r} cannot be the {what} of a run", remedy=remedy))
+        for problem in (name_problem(name, "a run"), name_problem(id, "a run", "id")):
+            if problem is not None:
+                raise RunError(problem)
         return pathlib.Path(root) / name / id
 
     @classmethod

@@ -9,6 +9,7 @@ from typing import Any
 from luthier import graph as graphs
 from luthier.errors import BadInput, Problem
 from luthier.graph.paths import is_node
+from luthier.records import name_problem
 from luthier.sweep import study as studies
 from luthier.sweep.objectives import Measured
 from luthier.sweep.space.checking import check_space
@@ -39,6 +40,8 @@ def check_study(graph: Any, editing: Editing) -> studies.Study:
         raise BadInput([*problems, *error.problems]) from None
     space = check_space(study.base, study.space, editing)
     problems += [p for p in space if not _told_before(p, problems)]
+    if (problem := name_problem(study.name, "a study")) is not None:
+        problems.append(problem)
     problems += _objective_problems(study)
     problems += _sampler_problems(study)
     if problems:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +26,7 @@ from luthier.records import (
     object_storage,
     read_source,
 )
-from luthier.records.files import write_atomically
+from luthier.records.files import run_error, write_atomically
 from luthier.train.results import FINISHED
 from luthier.train.resume import check_continuation, compare
 
@@ -123,6 +125,27 @@ def reserve(graph: Any, root: str, name: str, request: Request) -> RunDirectory:
         return existing
     id, source = _new_id(Path(root), name, graph), read_source(request.packages)
     return RunDirectory.create(root, name, id, configuration=configuration(graph), source=source)
+
+
+def check_place(graph: Any, plan: Any) -> None:
+    """Refuse what a run could not be recorded with, without writing anything.
+
+    Args:
+      graph: What would be executed.
+      plan: Its plan.
+
+    Raises:
+      RunError: The experiment's name cannot name a directory, or nothing can be written there.
+      RecordError: The graph holds a secret.
+    """
+    experiment = plan.program.experiment
+    path = RunDirectory.locate(experiment.records.directory, experiment.name, run_id(graph))
+    configuration(graph).files()
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    refusal = 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
+    refusal = refusal if there.is_dir() else errno.ENOTDIR
+    if refusal:
+        raise run_error("create", path, OSError(refusal, os.strerror(refusal)))
 
 
 @contextlib.contextmanager

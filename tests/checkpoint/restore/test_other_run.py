@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_all_told(run):
     assert "norm.scale float32[3]" in lines[1]
 
 
-def test_runs_that_are_not_there_empty_or_damaged(run, tmp_path):
+def test_runs_that_are_not_there_empty_or_damaged(run, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     for restore, said in (
         (FromRun(str(tmp_path / "no")), "does not exist"),
@@ -91,6 +91,10 @@ def test_runs_that_are_not_there_empty_or_damaged(run, tmp_path):
     ):
         with pytest.raises(CheckpointError, match=said):
             Restoration(restore, _targets(), {})
+    (tmp_path / "runs" / "tiny" / "03fce420").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"did you mean runs/tiny/03fce420\?"):
+        Restoration(FromRun("03fce420"), _targets(), {})
     file = max(
         (path for path in (run / "checkpoints" / "4").rglob("*") if path.is_file()),
         key=lambda path: path.stat().st_size,

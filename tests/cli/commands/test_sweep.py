@@ -23,6 +23,7 @@ def project(tmp_path, monkeypatch):
 
 
 STUDY = "simulated_engine:study"
+WRAPPED = ["simulated_engine:experiment", "--objective", "held_out/loss", "--space"]
 
 
 def test_a_study_is_driven_shown_and_its_best_is_told(project, capsys):
@@ -94,6 +95,12 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (
+            [STUDY, "--name", "../evil"],
+            "name: '../evil' cannot be the name of a study; use letters",
+        ),
+        ([*WRAPPED, "rate=log(1e-2,1e-4)"], "0.01 is not below 0.0001 [set by space: rate]"),
+        ([*WRAPPED, "rate=choice()"], "a choice needs two options or more [set by space: rate]"),
         (["show"], "show takes one study; write luthier sweep show DIR"),
         (["show", "absent"], "there is no study 'absent'; studies/ holds no studies"),
         ([STUDY, "--sampler", "gird"], "--sampler: there is no sampler 'gird'"),
@@ -106,3 +113,4 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
 def test_bad_input_is_one_line(project, capsys, words, line):
     (told,) = _refused(capsys, *words)
     assert told.startswith(f"luthier: {line}")
+    assert not (project / "studies").exists()

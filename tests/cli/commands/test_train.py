@@ -28,6 +28,26 @@ def test_dry_run_writes_nothing(project, capsys):
     assert not (project / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("name=../evil", "name: '../evil' cannot be the name of a run; use letters"),
+        ("records.directory=file/runs", "cannot create file/runs/tiny/"),
+        ("records.directory=file", "cannot create file/tiny/"),
+        ("model.dim=1e30", "model: the model cannot be built: OverflowError: "),
+        ("name=hunter2hunter2", "name: "),
+    ],
+)
+def test_dry_run_refuses_what_a_run_would(project, monkeypatch, capsys, override, line):
+    monkeypatch.setenv("SOME_API_KEY", "hunter2hunter2")
+    (project / "file").touch()
+    before = sorted(project.iterdir())
+    assert main.main(["train", TINY, "--dry-run", override]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"luthier: {line}")
+    assert sorted(project.iterdir()) == before
+
+
 def test_dry_run_tells_how_much_is_trained(project, capsys):
     words = ["train", TINY, "--dry-run"]
     assert main.main(words) == 0

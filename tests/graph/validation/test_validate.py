@@ -42,6 +42,9 @@ CASES = {
     "kind='fast'": ["kind: 'fast' is not a Kind"],
     "mode='tset'": ["mode: 'tset' is not 'train' or 'test'"],
     "optimizer.b1=1": ["optimizer.b1: 1 is out of range; Optimizer needs 0 <= b1 < 1"],
+    "optimizer.learning_rate.peak=infinity": [
+        "optimizer.learning_rate.peak: inf is no finite number; Cosine needs 0 < peak"
+    ],
     "optimizer.b2=-0.1": ["optimizer.b2: -0.1 is out of range; Optimizer needs 0 <= b2 < 1"],
     "optimizer.learning_rate.peak=0": [
         "optimizer.learning_rate.peak: 0 is out of range; Cosine needs 0 < peak"
@@ -74,6 +77,7 @@ CASES = {
 VALUES = {
     "[3, Mlp(hidden='x')]": lambda: [3, fdl.Config(parts.Mlp, hidden="x")],
     "Layer()": lambda: fdl.Config(parts.Layer),
+    "infinity": lambda: float("inf"),
     "Layer": lambda: parts.Layer,
     "lambda": lambda: lambda x: x,
     "Rules(parameters={'a': ('x', 3)})": lambda: fdl.Config(

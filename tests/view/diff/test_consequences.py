@@ -85,3 +85,20 @@ def test_curves_are_drawn_on_the_same_axes_where_they_differ():
 )
 def test_quantities_for_reading(value, unit, text):
     assert formatted(value, unit) == text
+
+
+def test_curves_that_leave_the_numbers_are_drawn_where_there_are_some():
+    nan, inf = float("nan"), float("inf")
+    charts = [
+        _chart("loss", [[0, 0.0], [9, 1.0]], [[0, 1.0], [5, nan], [9, -inf]]),
+        _chart("rate", [[0, 0.0], [9, 1e308]], [[0, -1e308], [9, inf]]),
+        _chart("none", [[0, nan]], [[0, inf]]),
+    ]
+    content = consequences(EFFECTS | {"charts": charts})
+    lines = terminal.rendered(content, width=terminal.UNBOUNDED).splitlines()
+    start = lines.index("  loss")
+    assert lines[start + 1].endswith("from 0 to 1, highest 1")
+    assert lines[start + 2] == f"    + {'█' * 17}×{'█' * 13}×  from 1 to -inf, highest 1"
+    assert lines[start + 4].endswith("from 0 to 1e+308, highest 1e+308")
+    assert lines[start + 5] == f"    + {'▁' * 31}×  from -1e+308 to inf, highest -1e+308"
+    assert "  none" not in lines

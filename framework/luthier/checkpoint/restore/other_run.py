@@ -65,8 +65,10 @@ class FromRun(Restore):
         """Open the checkpoint. Raises as `Restore.open`."""
         path = pathlib.Path(self.directory).expanduser()
         if not path.is_dir():
-            remedy = "give the directory of a run; `luthier runs` lists them"
-            raise CheckpointError(Problem(f"{path} does not exist", "restore", remedy=remedy))
+            near = sorted(str(found) for found in pathlib.Path().glob(f"*/*/{path.name}"))
+            remedy = "give the directory of a run: that of its records, its name and its id"
+            what = f"{path} does not exist"
+            raise CheckpointError(Problem(what, "restore", remedy=remedy, nearest=near))
         inside = path / "checkpoints"
         with Store(inside if inside.is_dir() else path) as store:
             step = store.latest() if self.step is None else self.step

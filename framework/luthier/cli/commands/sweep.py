@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) -> int:
     from luthier import graph as graphs
     from luthier.sweep import study as studies
-    from luthier.sweep.driver import mirror, start
+    from luthier.sweep.driver import start
     from luthier.sweep.driver.directory import find_study
     from luthier.sweep.views.live import LiveView
 
@@ -95,8 +95,10 @@ def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) ->
         if arguments.on:
             graph = launch.with_engine(graph or directory.read_study(), arguments.on)
     described = directory.read_study() if graph is None and directory is not None else graph
-    facts = mirror.describe(studies.build(described))
-    limits = (facts["name"], facts["metrics"], facts["directions"], facts["trials"])
+    study = studies.build(described)
+    names = [objective.name for objective in study.objectives]
+    directions = [objective.direction for objective in study.objectives]
+    limits = (study.name, names, directions, study.budget.trials)
     settings: dict[str, Any] = {"packages": found.packages, "shelves": shelves}
     with LiveView(*limits) as view:
         if directory is not None:

@@ -172,9 +172,11 @@ def _dry_run(graph: Any, devices: list[Any]) -> int:
     from luthier import plan as plans
     from luthier.parallel import format_bytes
     from luthier.program import WarmStart
+    from luthier.train.opening import check_place
 
     plan = plans.make(graph, devices)
     plans.require_fit(plan)
+    check_place(graph, plan)
     with WarmStart(plan.program) as warm:
         restored = warm.open()
     sizes = plan.program.sizes.items()

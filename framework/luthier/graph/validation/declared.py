@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -53,14 +54,16 @@ class Declared:
         self, path: str, node: fdl.Buildable, part: str, condition: str, value: Any
     ) -> Iterator[Problem]:
         at, name = join(path, part), _name(node)
+        is_finite = not isinstance(value, float) or math.isfinite(value)
         try:
-            if conditions.holds(condition, {"x": value}):
+            if is_finite and conditions.holds(condition, {"x": value}):
                 return
         except conditions.Malformed as error:
             yield Problem(f"RANGES of {name}: {error}", path=at)
             return
         needs = f"{name} needs {conditions.with_name(condition, part)}"
-        yield self._at(at, Problem(f"{value!r} is out of range", remedy=needs))
+        what = f"{value!r} is {'out of range' if is_finite else 'no finite number'}"
+        yield self._at(at, Problem(what, remedy=needs))
 
     def _relation(
         self, path: str, node: fdl.Buildable, condition: str, remedy: str

@@ -14,6 +14,7 @@ from luthier.view.diff.terminal import factor_of
 _MOST = 8
 """Most rows of one group; the others are counted."""
 _BARS = "▁▂▃▄▅▆▇█"
+_NO_NUMBER = "×"
 _WIDTH = 32
 _TOTALS = ("parameters", "in all", "model FLOPs per step", "tokens per step")
 
@@ -104,7 +105,8 @@ def _chart(chart: Mapping[str, Any], unicode: bool) -> list[Text]:
     for found, ys in zip(series, values, strict=True):
         mark, style = (("-", "red"), ("+", "green"))[found["side"]]
         drawn = f"{_drawn(found['points'], last, low, high)}  " if unicode else ""
-        text = f"    {mark} {drawn}from {ys[0]:.4g} to {ys[-1]:.4g}, highest {max(ys):.4g}"
+        highest = max((y for y in ys if math.isfinite(y)), default=math.nan)
+        text = f"    {mark} {drawn}from {ys[0]:.4g} to {ys[-1]:.4g}, highest {highest:.4g}"
         lines.append(Text(text, style=style))
     return lines
 
@@ -121,10 +123,18 @@ def _drawn(points: Sequence[Sequence[float]], last: float, low: float, high: flo
 def _blocks(columns: Sequence[Sequence[float]], low: float, high: float) -> Iterable[str]:
     level = 0
     for column in columns:
-        if column:
-            share = (sum(column) / len(column) - low) / (high - low) if high > low else 0.0
+        numbers = [y for y in column if math.isfinite(y)]
+        if numbers:
+            share = _share(sum(numbers) / len(numbers), low, high)
             level = min(len(_BARS) - 1, int(share * len(_BARS)))
-        yield _BARS[level]
+        yield _NO_NUMBER if column and not numbers else _BARS[level]
+
+
+def _share(y: float, low: float, high: float) -> float:
+    """Return how far up a value is; 0 where the distance cannot be told."""
+    if not 0 < high - low < math.inf or not math.isfinite(y):
+        return 0.0
+    return (y - low) / (high - low)
 
 
 def _verdict(verdict: Mapping[str, Any]) -> list[Text]:

@@ -7,13 +7,13 @@ recorded, as far as its arrays still fit: fiddler:int8, evaluations.held_out.num
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from luthier.cli import experiments, project
 from luthier.cli.arguments import Problems
 from luthier.cli.commands.recorded.runs import add_directory
 from luthier.cli.commands.train import add_devices
+from luthier.cli.printing import print_json
 from luthier.cli.tables import table
 from luthier.errors import EXIT_DONE, Problem
 
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         for name, values in metrics.items()
     }
     if arguments.json:
-        print(json.dumps({"step": trained.step, "evaluations": found}, indent=1))
+        print_json({"step": trained.step, "evaluations": found})
         return EXIT_DONE
     print(f"{trained.directory.name}/{trained.directory.id}, step {trained.step}")
     rows = [

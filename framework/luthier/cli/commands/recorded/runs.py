@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.cli import project
 from luthier.cli.arguments import Problems
+from luthier.cli.printing import print_json
 from luthier.cli.tables import table
 from luthier.errors import EXIT_DONE, Problem
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     summary = records.summarize(directory)
     queued = _queued([summary]).get(directory.path)
     if arguments.json:
-        print(json.dumps(_as_json(summary, queued), indent=1))
+        print_json(_as_json(summary, queued))
         return EXIT_DONE
     print("\n".join(_describe(summary, queued)))
     return EXIT_DONE
@@ -102,7 +102,7 @@ def _goodput(directory: Any, as_json: bool) -> int:
     spans = records.read_spans(directory.goodput_path)
     account = records.account_of(spans, alive=directory.writer() is not None)
     if as_json:
-        print(json.dumps(goodput.as_json(account), indent=1))
+        print_json(goodput.as_json(account))
     else:
         print("\n".join(goodput.lines_of(account, f"{directory.name}/{directory.id}")))
     return EXIT_DONE
@@ -126,7 +126,7 @@ def _diff(arguments: argparse.Namespace) -> int:
         return EXIT_DONE
     comparison = differences.comparison_of(operands[0], operands[1])
     if arguments.json:
-        print(json.dumps(comparison, indent=1))
+        print_json(comparison)
     else:
         differences.print_difference(comparison)
     return EXIT_DONE
@@ -163,7 +163,7 @@ def _list(summaries: list[Any], arguments: argparse.Namespace) -> int:
     queued = _queued(summaries)
     if arguments.json:
         told = [_as_json(summary, queued.get(summary.directory.path)) for summary in summaries]
-        print(json.dumps(told, indent=1))
+        print_json(told)
         return EXIT_DONE
     if not summaries:
         print(f"no runs in {arguments.directory}/")

@@ -1,0 +1,21 @@
+import json
+
+from luthier.cli.printing import print_json
+
+
+def _refuse(word):
+    raise AssertionError(f"{word} is not JSON")
+
+
+def test_numbers_that_are_none_are_words(capsys):
+    told = {
+        "loss": [float("nan"), 1.5],
+        "best": {"at": float("-inf"), "step": 3},
+        "rows": (1, None),
+    }
+    print_json(told)
+    assert json.loads(capsys.readouterr().out, parse_constant=_refuse) == {
+        "loss": ["nan", 1.5],
+        "best": {"at": "-inf", "step": 3},
+        "rows": [1, None],
+    }
