@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import pathlib
 import pkgutil
 import sys
+import sysconfig
 import types
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +22,7 @@ from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.paths import nearest
 
 DEFAULT_FUNCTION = "experiment"
+_INSTALLED = ("lib-dynload", "site-packages", "dist-packages")
 
 
 def resolve(reference: str) -> fdl.Config:
@@ -100,7 +103,7 @@ def _raise_no_module(
     if depth == len(parts) and callable(function):
         raise Unreadable(Problem(f"there is no module {name!r}", nearest=(f"{at}:{missing}",)))
     where = list(parent.__path__) if parent is not None and hasattr(parent, "__path__") else None
-    known = [found.name for found in pkgutil.iter_modules(None if depth == 1 else where or [])]
+    known = _own_modules() if depth == 1 else [m.name for m in pkgutil.iter_modules(where or [])]
     near = [
         ".".join([*parts[: depth - 1], other, *parts[depth:]]) for other in nearest(missing, known)
     ]
@@ -110,6 +113,18 @@ def _raise_no_module(
     elif not near and known:
         remedy = f"{at} has {', '.join(sorted(known)[:12])}"
     raise Unreadable(Problem(f"there is no module {name!r}", nearest=near, remedy=remedy))
+
+
+def _own_modules() -> list[str]:
+    """Return the modules that may be the user's: not Python's own, and not installed."""
+    of_python = {pathlib.Path(path).resolve() for path in sysconfig.get_paths().values()}
+    folders = [
+        folder
+        for folder in sys.path
+        if (place := pathlib.Path(folder).resolve()) not in of_python
+        and place.name not in _INSTALLED
+    ]
+    return [found.name for found in pkgutil.iter_modules(folders)]
 
 
 def _find_function(module: types.ModuleType, name: str) -> Callable[..., Any]:

@@ -14,6 +14,8 @@ from luthier.graph.paths import is_node
 from luthier.plan.targets.chips import CHIPS, Chip, GpuChip, TpuChip
 
 ORIGIN = "--slice"
+MOST_DEVICES = 16384
+"""Laying arrays out takes time that grows faster than devices: 84 seconds for so many."""
 _EXAMPLES = "write cpu:8, v5e-16, v4:2x2x1, 2xv5e-16, h100:8 or h200:8x4"
 
 
@@ -133,8 +135,17 @@ def read(text: str) -> Slice:
         `luthier.plan.GpuSlice(chip=luthier.plan.GpuChip(...), devices_per_host=8)`.
 
     Raises:
-      BadInput: There is no such device, or no such slice of it.
+      BadInput: There is no such device, no such slice of it, or more devices than can be planned.
     """
+    found = _read(text)
+    if found.num_devices > MOST_DEVICES:
+        what = f"{found} has {found.num_devices} devices, and at most {MOST_DEVICES} can be planned"
+        remedy = "plan a smaller slice, with fewer devices along replica or data"
+        raise BadInput(Problem(what, ORIGIN, remedy=remedy))
+    return found
+
+
+def _read(text: str) -> Slice:
     text = text.strip()
     if "(" in text:
         return _node(text)

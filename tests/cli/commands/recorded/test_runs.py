@@ -15,6 +15,12 @@ def test_a_folder_without_runs(tmp_path, monkeypatch, capsys):
     assert "no runs" in capsys.readouterr().out
 
 
+def test_a_folder_that_is_named_and_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["runs", "--directory", "elsewhere"]) == 2
+    assert capsys.readouterr().err == "luthier: --directory: there is no folder 'elsewhere'\n"
+
+
 def test_the_list(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     assert main.main(["runs"]) == 0

@@ -9,13 +9,14 @@ import argparse
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from luthier.cli import project
 from luthier.cli.arguments import Problems
 from luthier.cli.printing import print_json
 from luthier.cli.tables import table
-from luthier.errors import EXIT_DONE, Problem
+from luthier.errors import EXIT_DONE, BadInput, Problem
 
 DIRECTORY = "runs"
 QUEUE_SECONDS = 3.0
@@ -55,6 +56,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems.raise_any()
     from luthier import records
 
+    if arguments.directory != DIRECTORY and not Path(arguments.directory).is_dir():
+        raise BadInput(Problem(f"there is no folder {arguments.directory!r}", "--directory"))
     if not arguments.runs:
         return _list(records.list_runs(arguments.directory), arguments)
     if arguments.diff:
