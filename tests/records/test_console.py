@@ -8,7 +8,14 @@ import types
 
 import pytest
 
-from luthier.records.console import Console, format_bytes, format_count, format_seconds, header_rows
+from luthier.records.console import (
+    Console,
+    format_bytes,
+    format_count,
+    format_seconds,
+    header_rows,
+    printable,
+)
 from luthier.records.events import Ended, Evaluation, Header, Notice, Sample, Saved, Step
 
 HEADER = Header(
@@ -304,3 +311,13 @@ def test_bytes(value, shown):
 )
 def test_spans(value, shown):
     assert format_seconds(value) == shown
+
+
+def test_what_a_model_writes_does_not_move_the_terminal():
+    assert printable("to be\tor\nné 木") == "to be\tor\nné 木"
+    assert printable("a\x1b[2Jb\rc\x9b\x7f\x00") == "a\\x1b[2Jb\\x0dc\\x9b\\x7f\\x00"
+    stream = io.StringIO()
+    sink = Console(width=80).open(stream)
+    sink.emit(Sample(3, "\x1b]0;title\x07x\x0by"))
+    sink.close()
+    assert stream.getvalue() == "sample at step 3:\n  | \\x1b]0;title\\x07x\\x0by\n"

@@ -21,6 +21,7 @@ from luthier.records.redaction import redact
 _LEAST_BAR = 6
 _ENTROPIES = (("unigram", "unigram_entropy"), ("bigram", "bigram_entropy"))
 _NATS_OF = {"nats_per_byte": 1.0, "bits_per_byte": math.log(2.0)}
+_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160)) if chr(c) not in "\t\n"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +58,11 @@ def format_count(value: float) -> str:
         if abs(value) >= size * 0.9995:
             return _three_digits(value / size) + suffix
     return str(int(value)) if value == int(value) else _three_digits(value)
+
+
+def printable(text: str) -> str:
+    """Return a text that a model wrote with control characters, which move terminals, escaped."""
+    return text.translate(_CONTROLS)
 
 
 def format_bytes(value: float) -> str:
@@ -199,7 +205,8 @@ class ConsoleSink:
             self._print(self._evaluation_line(event), "bold")
         elif isinstance(event, events.Sample):
             self._print(f"sample at step {event.step:,}:")
-            self._print("\n".join("  | " + line for line in event.text.splitlines()), "italic")
+            lines = printable(event.text).splitlines()
+            self._print("\n".join("  | " + line for line in lines), "italic")
         elif isinstance(event, events.Notice):
             self._print(f"note: {event.text}", "yellow")
         elif isinstance(event, events.Ended):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from luthier.cli.arguments import Problems, number_within, positive, whole
 from luthier.cli.commands.recorded.evaluate import add_checkpoint, checkpoint
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     where = checkpoint(arguments, Problems(unknown), "generate")
     from luthier import train
     from luthier.program import Weights
+    from luthier.records.console import printable
 
     prompts = [p for p in arguments.prompt or [""] for _ in range(arguments.num_samples)]
     texts = train.sample_run(
@@ -78,5 +80,5 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     for number, (prompt, text) in enumerate(samples, 1):
         if len(samples) > 1:
             print(f"--- sample {number}")
-        print(prompt + text)
+        print(printable(prompt + text) if sys.stdout.isatty() else prompt + text)
     return EXIT_DONE
