@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,37 @@ def test_the_oldest_programs_go_first(tmp_path):
     environment.drop_oldest(str(tmp_path), most_bytes=150)
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     environment.drop_oldest(str(tmp_path / "nowhere"))
+
+
+ASKING = """
+import os, subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "-P", "-m", sys.argv[1], str(os.getpid())])
+print(worker.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def _is_running(pid):
+    """Return whether a process computes: one that ended may wait for its parent to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc")
+@pytest.mark.parametrize("module", ["luthier.plan.compiled.worker", "luthier.sweep.gate"])
+def test_a_process_that_answers_ends_with_the_one_that_asks(module):
+    """Its questions never end: this process holds the other end of the pipe."""
+    command = [sys.executable, "-c", ASKING, module]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as asking:
+        worker = int(asking.stdout.readline())
+        time.sleep(1.0)
+        assert _is_running(worker)
+        asking.kill()
+        asking.wait()
+        deadline = time.monotonic() + 60
+        while _is_running(worker) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not _is_running(worker)

@@ -9,6 +9,7 @@ Things that are told at the start or never:
   pages where `GLIBC_TUNABLES` holds `glibc.malloc.hugetlb=1`.
 * What is compiled is kept on the disk, so that a second start of the same program does not compile
   it again.
+* Whose process it is: one that computes an answer for another ends with it.
 * The collector of cycles, which by default looks for them at every 700 new objects, walked through
   what imports and traces had made again and again: a tenth of a start (`tools/bench_shapes.py`).
 
@@ -23,6 +24,8 @@ import gc
 import hashlib
 import os
 import platform
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,7 +40,25 @@ NEW_OBJECTS = 200_000
 
 _MODES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _PROCESSOR = Path("/proc/cpuinfo")
+_POLL_SECONDS = 0.5
 _FIRST_VERSION = (2, 35)  # of the GNU C Library, that knows the tunable
+
+
+def end_with(parent: int) -> None:
+    """End this process, whatever it does, soon after the one that asked for its work has ended.
+
+    What it computes may take minutes and all of the memory, and nobody would read the answer.
+
+    Args:
+      parent: The id of the process that started this one.
+    """
+
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=follow, name="luthier-end-with", daemon=True).start()
 
 
 def large_pages(

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+from luthier import environment
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError, Problem, RunError, ValidationError
 from luthier.sweep.protocol import SliceInfo
@@ -75,7 +76,14 @@ class ShapeGate:
                 "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             }
             self._processes[num_devices] = subprocess.Popen(
-                [sys.executable, "-P", "-m", "luthier.sweep.gate", *self._packages],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "luthier.sweep.gate",
+                    str(os.getpid()),
+                    *self._packages,
+                ],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -222,10 +230,14 @@ def serve(questions: IO[str], answers: IO[str], packages: Sequence[str]) -> None
 
 
 def main() -> None:
-    """Serve on the standard streams; what else is printed goes to standard error."""
+    """Serve on the standard streams; what else is printed goes to standard error.
+
+    It is called with the id of the process that asks, and the packages.
+    """
+    environment.end_with(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    serve(sys.stdin, answers, sys.argv[1:])
+    serve(sys.stdin, answers, sys.argv[2:])
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def plan_apart(
 @contextlib.contextmanager
 def _started(made: dict[str, str], said: Any):
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", _MODULE],
+        [sys.executable, "-P", "-m", _MODULE, str(os.getpid())],
         env=made,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import IO, Any
 
+from luthier import environment
 from luthier import graph as graphs
 from luthier.errors import BadInput
 
@@ -51,7 +52,11 @@ def serve(question: str, answers: IO[str]) -> None:
 
 
 def main() -> None:
-    """Serve on the standard streams; what else is printed goes to standard error."""
+    """Serve on the standard streams; what else is printed goes to standard error.
+
+    It is called with the id of the process that asks.
+    """
+    environment.end_with(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(sys.stdin.read(), answers)
