@@ -46,7 +46,7 @@ def test_arguments_are_read_by_their_annotations():
         ("graph_toy.experiments", "did you mean graph_toys.experiments?"),
         ("zzzzzz.q", "there is no module 'zzzzzz.q'"),
         ("zzzzzz.q", "run from the folder that contains it, or install its package"),
-        ("statistic.q", "'statistic.q'; run from the folder that contains it"),
+        ("xmlrpcc.q", "'xmlrpcc.q'; run from the folder that contains it"),
         ("pytes.q", "'pytes.q'; run from the folder that contains it"),
         ("graph_toys.experiments.sized", "did you mean graph_toys.experiments:sized?"),
         ("graph_toys.experiments.a.b", "there is no module 'graph_toys.experiments.a.b'"),

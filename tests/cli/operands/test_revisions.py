@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -105,6 +106,20 @@ def test_the_command_compares_revisions(repository, capsys):
         "    ├── - set by mine/rates.py:7",
         "    └── + set by mine/rates.py:7",
     ]
+
+
+def test_pythons_whose_archives_know_no_filter_do_without(repository, monkeypatch):
+    """Python 3.11.4 brought them."""
+
+    def extract_all(self, path, members=None, *, numeric_owner=False):
+        for member in filter(tarfile.TarInfo.isfile, self.getmembers()):
+            file = Path(path, member.name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(self.extractfile(member).read())
+
+    monkeypatch.delattr(tarfile, "data_filter")
+    monkeypatch.setattr(tarfile.TarFile, "extractall", extract_all)
+    assert _read("HEAD~1:mine.rates").document.root.by_part["decay"].data == 0.1
 
 
 def test_from_a_folder_below_too(repository, monkeypatch):

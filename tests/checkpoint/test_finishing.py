@@ -1,0 +1,124 @@
+"""What one process fails over, all are told; two real processes save together."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from luthier.checkpoint import finishing
+from luthier.errors import CheckpointError
+
+PROCESS = """
+import errno, json, os, sys, time
+import jax
+index, address, directory = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+jax.distributed.initialize(address, 2, index)
+import numpy as np
+from luthier.checkpoint import Store, commit
+from luthier.errors import CheckpointError
+
+mesh = jax.make_mesh((2,), ("data",))
+sharding = jax.NamedSharding(mesh, jax.P("data"))
+array = jax.make_array_from_callback((4,), sharding, lambda at: np.arange(4.0)[at])
+write = commit.write
+
+def slowly(path, content):
+    if content.step == 2:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    time.sleep(1.0)
+    return write(path, content)
+
+commit.write = slowly
+told = {}
+for again in range(2):  # a second store of the same directory begins anew
+    with Store(directory) as store:
+        for step in (1, 2, 3):
+            store.save(step, {"a": array})
+            try:
+                store.wait()
+            except CheckpointError as error:
+                told[step] = str(error)
+            else:
+                told[step] = os.path.exists(f"{directory}/{step}/commit.json")
+print(json.dumps(told), flush=True)
+"""
+
+
+@pytest.mark.timeout(180)
+def test_all_wait_for_the_commit_and_raise_what_it_fails_over(tmp_path):
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{found.getsockname()[1]}"
+    directory = str(tmp_path / "checkpoints")
+    command = [sys.executable, "-c", PROCESS]
+    processes = [
+        subprocess.Popen([*command, str(i), address, directory], stdout=subprocess.PIPE, text=True)
+        for i in range(2)
+    ]
+    told = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    full = (
+        f"{directory}: step 2 was not saved: the disk is full; free some space and rerun the "
+        "command: it continues from step {}"
+    )
+    assert told[0] == told[1] == {"1": True, "2": full.format(3), "3": True}
+
+
+class _Answered:
+    """Rounds of a process that is told what the primary answers; None asks it, as the primary."""
+
+    def __init__(self, others, answer=None):
+        self.others, self.answer, self.said = others, answer, []
+
+    def exchange(self, mine, decide):
+        self.said.append(mine)
+        return decide([mine, *self.others]) if self.answer is None else self.answer
+
+
+class _Pending:
+    def __init__(self, error=None):
+        self.error = error
+
+    def result(self):
+        if self.error is not None:
+            raise self.error
+
+
+def _finish(rounds, pending, commit=lambda: None):
+    finishing.finish(pending, rounds, commit=commit, told=lambda error: f"told: {error}")
+
+
+def test_the_primary_commits_what_all_have_written():
+    committed = []
+    _finish(_Answered([""]), _Pending(), lambda: committed.append(True))
+    assert committed == [True]
+
+
+def test_nothing_is_committed_that_one_process_has_not_written():
+    committed = []
+    with pytest.raises(CheckpointError, match=r"^the other has no room$"):
+        _finish(_Answered(["the other has no room"]), _Pending(), lambda: committed.append(True))
+    rounds = _Answered([""])
+    with pytest.raises(OSError, match=r"^mine$"):
+        _finish(rounds, _Pending(OSError("mine")), lambda: committed.append(True))
+    assert rounds.said == ["told: mine"]
+    assert not committed
+
+
+def test_a_commit_that_fails_is_raised_here_and_told_elsewhere():
+    def refuse():
+        raise OSError("no room")
+
+    told = []
+
+    class Rounds(_Answered):
+        def exchange(self, mine, decide):
+            told.append(super().exchange(mine, decide))
+            return told[0]
+
+    with pytest.raises(OSError, match=r"^no room$"):
+        _finish(Rounds([""]), _Pending(), refuse)
+    assert told == ["told: no room"]
+    with pytest.raises(CheckpointError, match=r"^told: no room$"):
+        _finish(_Answered([], answer=told[0]), _Pending())
