@@ -1,0 +1,1 @@
+"""The programs that `tools/gpu_hour.py` runs, one process each."""
