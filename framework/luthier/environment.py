@@ -9,6 +9,7 @@ Things that are told at the start or never:
   pages where `GLIBC_TUNABLES` holds `glibc.malloc.hugetlb=1`.
 * What is compiled is kept on the disk, so that a second start of the same program does not compile
   it again.
+* Native crashes leave the stacks of all threads.
 * Whose process it is: one that computes an answer for another ends with it.
 * The collector of cycles, which by default looks for them at every 700 new objects, walked through
   what imports and traces had made again and again: a tenth of a start (`tools/bench_shapes.py`).
@@ -20,10 +21,12 @@ Source: the manual of the GNU C Library, "Memory Allocation Tunables"; the kerne
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import hashlib
 import os
 import platform
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -42,6 +45,34 @@ _MODES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _PROCESSOR = Path("/proc/cpuinfo")
 _POLL_SECONDS = 0.5
 _FIRST_VERSION = (2, 35)  # of the GNU C Library, that knows the tunable
+
+
+_native = {"reported": False}
+
+
+def report_native_crashes() -> None:
+    """Have this process write the stacks of all threads when native code fails in it.
+
+    They go to the standard error; a run sends them to a file of its own.
+    """
+    with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):  # no stderr
+        faulthandler.enable(all_threads=True)
+        _native["reported"] = True
+
+
+def reports_native_crashes() -> bool:
+    """Return whether `report_native_crashes` set this process up, and nobody else did."""
+    return _native["reported"]
+
+
+def forget_terminal() -> None:
+    """Let output to a terminal that is gone go nowhere: writing to it would be an error."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            if os.isatty(number := stream.fileno()):
+                gone = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(gone, number)
+                os.close(gone)
 
 
 def end_with(parent: int) -> None:

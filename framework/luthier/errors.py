@@ -9,8 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from luthier.terminal import printable
+
 EXIT_DONE = 0
-EXIT_BUG = 1
+EXIT_FAILED = 1
+"""Diverged, no complete trial, a lost lock, an error in the user's code, or our own bug."""
+EXIT_BUG = EXIT_FAILED
 EXIT_BAD_INPUT = 2
 EXIT_REQUEUE = 75
 EXIT_INTERRUPTED = 130
@@ -42,7 +46,7 @@ class Problem:
             line += f"; did you mean {' or '.join(self.nearest)}?"
         if self.remedy:
             line += f"; {self.remedy}"
-        return " ".join(line.split())
+        return printable(" ".join(line.split()))
 
 
 class LuthierError(Exception):
@@ -97,5 +101,13 @@ class RunError(BadInput):
     """A run directory is in use, finished, or cannot be continued."""
 
 
+class VersionError(BadInput):
+    """A file was written by another version of luthier, which this one cannot read; it is kept."""
+
+
+class LockLost(LuthierError):
+    """Another process has taken over what this one was writing; nothing more may be written."""
+
+
 class TrainingStopped(LuthierError):
-    """Training cannot go on: too many steps in a row were skipped by the guard."""
+    """Training has diverged: the loss is not finite, or too many steps in a row were skipped."""

@@ -9,11 +9,11 @@ import time
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.lock import Holder, Lock, _myself, holder
+from luthier.storage import Holder, Lock, ProcessIdentity, holder
 
 HOLD = """
 import sys, time
-from luthier.records.lock import Lock
+from luthier.storage import Lock
 
 lock = Lock(sys.argv[1])
 print("locked", flush=True)
@@ -22,7 +22,7 @@ time.sleep(60)
 
 HOLD_WITH_A_CHILD = """
 import os, sys, time
-from luthier.records.lock import Lock
+from luthier.storage import Lock
 
 lock = Lock(sys.argv[1])
 child = os.fork()
@@ -36,6 +36,10 @@ time.sleep(60)
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "lock"
+
+
+def myself():
+    return Holder(**dataclasses.asdict(ProcessIdentity.current()))
 
 
 def held(start, path, code=HOLD):
@@ -105,7 +109,7 @@ def test_waiting_for_a_lock(path):
 
 def test_a_glance_does_not_refuse_a_writer(path):
     """`holder` may hold a shared lock for a moment, of a file that names a dead process."""
-    dead = dataclasses.replace(_myself(), pid=2**22 + 1)
+    dead = dataclasses.replace(myself(), pid=2**22 + 1)
     over = threading.Event()
 
     def glance():
@@ -160,7 +164,7 @@ def test_a_silent_writer_on_another_machine_is_taken_over(path):
     there = elsewhere(path)
     os.utime(path, (0, 0))
     assert holder(path) is None
-    with Lock(path) as lock:  # silent for so long that nobody waits
+    with Lock(path, pulse_seconds=0.05) as lock:
         assert lock.took_over == there
 
 
@@ -174,7 +178,7 @@ def test_the_holder_shows_a_pulse(path):
 
 
 def test_a_recycled_process_id_is_not_the_holder(path):
-    impostor = dataclasses.replace(_myself(), started="1")
+    impostor = dataclasses.replace(myself(), started="1")
     path.write_text(json.dumps(dataclasses.asdict(impostor)))
     assert holder(path) is None
     with Lock(path) as lock:

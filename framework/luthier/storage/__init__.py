@@ -1,0 +1,56 @@
+"""Files that survive crashes: atomic writes, JSON lines, locks and the trash of a directory."""
+
+from __future__ import annotations
+
+from luthier.storage.atomic import (
+    json_text,
+    read_json,
+    replacing,
+    require_format,
+    run_error,
+    sync_directory,
+    write_atomically,
+    write_bytes_atomically,
+    write_json,
+    write_together,
+)
+from luthier.storage.json_lines import (
+    Damage,
+    LineFollower,
+    LineReader,
+    LineWriter,
+    looks_whole,
+    require_known_format,
+)
+from luthier.storage.lock import Holder, Lock, fence, holder
+from luthier.storage.process import ProcessIdentity
+from luthier.storage.trash import Trashed, copy_to_trash, empty, list_trash, move_to_trash
+
+__all__ = [
+    "Damage",
+    "Holder",
+    "LineFollower",
+    "LineReader",
+    "LineWriter",
+    "Lock",
+    "ProcessIdentity",
+    "Trashed",
+    "copy_to_trash",
+    "empty",
+    "fence",
+    "holder",
+    "json_text",
+    "list_trash",
+    "looks_whole",
+    "move_to_trash",
+    "read_json",
+    "replacing",
+    "require_format",
+    "require_known_format",
+    "run_error",
+    "sync_directory",
+    "write_atomically",
+    "write_bytes_atomically",
+    "write_json",
+    "write_together",
+]

@@ -1,0 +1,214 @@
+"""Files that are whole or absent: a reader never sees half of one, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from luthier.errors import Problem, RunError, VersionError
+
+_REMEDIES = {
+    errno.ENOSPC: "free space on that disk, then rerun the same command",
+    errno.EDQUOT: "free space within your quota, then rerun the same command",
+    errno.EFBIG: "raise the limit on file sizes (`ulimit -f`), then rerun the same command",
+    errno.EROFS: "choose a writable place with records.directory=PATH",
+    errno.EACCES: "choose a writable place with records.directory=PATH",
+    errno.EPERM: "choose a writable place with records.directory=PATH",
+    errno.ENOENT: "see that the directory exists and was not removed",
+    errno.ENOTDIR: "choose a directory with records.directory=PATH",
+}
+
+
+def run_error(action: str, path: str | os.PathLike[str], error: OSError) -> RunError:
+    """Return the one-line error for an operating system's refusal.
+
+    Args:
+      action: What was tried, such as `write`.
+      path: The file or directory that it was tried on.
+      error: The operating system's error.
+    """
+    reason = error.strerror or str(error) or type(error).__name__
+    remedy = _REMEDIES.get(error.errno or 0, "")
+    return RunError(Problem(f"cannot {action} {os.fspath(path)}: {reason}", remedy=remedy))
+
+
+@contextlib.contextmanager
+def one_line_errors(action: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn an `OSError` of the block into the `RunError` of `run_error`.
+
+    Args:
+      action: What is tried, such as `write`.
+      path: The file or directory that it is tried on.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise run_error(action, path, error) from error
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Open a new file that takes the place of `path` when the block ends without an exception.
+
+    Until then `path` is what it was. The new file and its name are durable afterwards.
+
+    Args:
+      path: The file; its directory must exist.
+
+    Yields:
+      A binary file to write to.
+
+    Raises:
+      OSError: The operating system refuses; `path` is what it was.
+    """
+    path = pathlib.Path(path)
+    # Random, because two hosts of a shared disk, and two threads, may have the same process id.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(3).hex()}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def write_atomically(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file so that `path` holds the old text or the new, never a part of it.
+
+    Args:
+      path: The file; its directory must exist.
+      text: What to write, as UTF-8.
+
+    Raises:
+      RunError: The disk is full, the directory is missing or cannot be written.
+    """
+    write_bytes_atomically(path, text.encode("utf-8"))
+
+
+def write_bytes_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file as `write_atomically` does.
+
+    Args:
+      path: The file; its directory must exist.
+      data: What to write.
+
+    Raises:
+      RunError: The disk is full, the directory is missing or cannot be written.
+    """
+    with one_line_errors("write", path), replacing(path) as file:
+        file.write(data)
+
+
+def write_together(directory: str | os.PathLike[str], files: Mapping[str, str]) -> None:
+    """Write text files into a directory that nobody reads yet, and wait for the disk once.
+
+    Args:
+      directory: Where they go; it must exist.
+      files: Their texts, by name.
+
+    Raises:
+      RunError: The disk refuses; some of them may be there.
+    """
+    with contextlib.ExitStack() as opened:
+        written = []
+        for name, text in files.items():
+            path = pathlib.Path(directory, name)
+            with one_line_errors("write", path):
+                file = opened.enter_context(open(path, "wb"))
+                file.write(text.encode("utf-8"))
+                file.flush()
+            written.append((path, file))
+        for path, file in written:  # the first takes most of the others along
+            with one_line_errors("write", path):
+                os.fsync(file.fileno())
+    sync_directory(directory)
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make the names in a directory durable, where the file system can.
+
+    Args:
+      path: The directory; one that is not there, or cannot be synced, is no error.
+    """
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_json(
+    path: str | os.PathLike[str], value: Any, redact: Callable[[str], str] | None = None
+) -> None:
+    """Write a value as strict, indented JSON, atomically.
+
+    Args:
+      path: The file; its directory must exist.
+      value: What to write.
+      redact: Takes secrets out of the text; None writes it as it is.
+
+    Raises:
+      RunError: See `write_atomically`.
+    """
+    text = json_text(value)
+    write_atomically(path, text if redact is None else redact(text))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as strict, indented JSON."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
+def require_format(path: str | os.PathLike[str], content: Any, newest: int) -> None:
+    """Refuse the content of a file that a later luthier wrote in a format of its own.
+
+    Args:
+      path: The file.
+      content: Its JSON value; its format is the number `format`, and 1 where it has none.
+      newest: The newest format that the caller understands.
+
+    Raises:
+      VersionError: The format is newer.
+    """
+    format = content.get("format") if isinstance(content, dict) else None
+    if isinstance(format, int) and format > newest:
+        name = os.fspath(path)
+        what = f"{name} was written by a later luthier (format {format}, known: {newest})"
+        raise VersionError(Problem(what, remedy="update luthier; nothing was changed"))
+
+
+def read_json(path: str | os.PathLike[str], default: Any = None, newest: int | None = None) -> Any:
+    """Return a JSON file's value.
+
+    Args:
+      path: The file.
+      default: What a missing file stands for.
+      newest: The newest format that the caller understands; None where the file has none.
+
+    Raises:
+      RunError: The file cannot be read, or is not JSON.
+      VersionError: It was written by a later luthier.
+    """
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+        content = json.loads(text)
+        if newest is not None:
+            require_format(path, content, newest)
+        return content
+    except FileNotFoundError:
+        return default
+    except OSError as error:
+        raise run_error("read", path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise RunError(Problem(f"{os.fspath(path)} is damaged: {error}")) from error

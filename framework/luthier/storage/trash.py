@@ -1,0 +1,186 @@
+"""What would be deleted is moved aside first: `.trash/`, beside it, with the reason in a line.
+
+A move is one rename into a folder of its own:
+
+    checkpoints/.trash/20261123-201500-3fa9c1/900
+    checkpoints/.trash/20261123-201500-3fa9c1/reason.txt
+
+so that a wrong verdict (a disk that was away for a moment, a file of a later version) costs a
+rename back, and no work. `empty` deletes what is no longer needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import time
+from collections.abc import Collection
+
+from luthier.storage.atomic import one_line_errors, sync_directory
+
+TRASH = ".trash"
+_REASON = "reason.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trashed:
+    """Something in the trash.
+
+    Args:
+      path: Where it is now.
+      reason: Why it was moved, in one line.
+      time: When it was moved, in seconds since 1970 by the file system's clock.
+    """
+
+    path: pathlib.Path
+    reason: str
+    time: float
+
+
+def move_to_trash(path: str | os.PathLike[str], reason: str) -> pathlib.Path:
+    """Move a file or a folder into `.trash/` beside it.
+
+    Args:
+      path: What is moved; a symbolic link is moved itself, not what it points at.
+      reason: Why, in one line.
+
+    Returns:
+      Where it is now.
+
+    Raises:
+      RunError: It is not there, or the disk refuses; `path` is where it was.
+    """
+    path = pathlib.Path(path)
+    with one_line_errors("move to the trash", path):
+        os.lstat(path)
+        entry = _new_entry(path.parent / TRASH)
+        try:
+            # The reason first: a process that is killed here leaves a reason, and nothing lost.
+            (entry / _REASON).write_text(" ".join(reason.split()) + "\n", encoding="utf-8")
+            target = entry / (path.name if path.name != _REASON else f"{_REASON}.moved")
+            os.rename(path, target)
+        except OSError:
+            shutil.rmtree(entry, ignore_errors=True)
+            raise
+    sync_directory(entry)
+    sync_directory(path.parent)
+    return target
+
+
+def copy_to_trash(path: str | os.PathLike[str], reason: str) -> pathlib.Path:
+    """Keep a file in `.trash/` beside it, as it is now; it stays where it is.
+
+    For a file that is replaced next: a rename would leave a moment without it.
+
+    Args:
+      path: The file; it must be replaced, and not written to.
+      reason: Why, in one line.
+
+    Returns:
+      Where it is kept.
+
+    Raises:
+      RunError: It is not there, or the disk refuses.
+    """
+    path = pathlib.Path(path)
+    with one_line_errors("copy to the trash", path):
+        entry = _new_entry(path.parent / TRASH)
+        target = entry / path.name
+        try:
+            (entry / _REASON).write_text(" ".join(reason.split()) + "\n", encoding="utf-8")
+            try:
+                os.link(path, target)
+            except OSError:  # a disk without hard links
+                shutil.copy2(path, target)
+        except OSError:
+            shutil.rmtree(entry, ignore_errors=True)
+            raise
+    sync_directory(entry)
+    return target
+
+
+def _new_entry(trash: pathlib.Path) -> pathlib.Path:
+    trash.mkdir(exist_ok=True)
+    while True:
+        entry = trash / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+        with contextlib.suppress(FileExistsError):
+            entry.mkdir()
+            return entry
+
+
+def list_trash(directory: str | os.PathLike[str]) -> list[Trashed]:
+    """Return what lies in the trash of a directory, the oldest first.
+
+    Args:
+      directory: The directory that `path` of `move_to_trash` lay in; it may have no trash.
+    """
+    found = []
+    for entry in _entries(pathlib.Path(directory, TRASH)):
+        try:
+            reason = (entry / _REASON).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            reason = ""
+        with contextlib.suppress(OSError):
+            for content in sorted(entry.iterdir()):
+                if content.name != _REASON:
+                    found.append(Trashed(content, reason, entry.stat().st_mtime))
+    return sorted(found, key=lambda trashed: (trashed.time, trashed.path))
+
+
+def empty(
+    directory: str | os.PathLike[str],
+    before: float | None = None,
+    keep: Collection[str] = (),
+) -> int:
+    """Delete what lies in the trash of a directory; return how many entries were deleted.
+
+    Never fails: what cannot be deleted now is deleted another time.
+
+    Args:
+      directory: The directory that `path` of `move_to_trash` lay in; it may have no trash.
+      before: Only what was moved before this time is deleted, in seconds since 1970 by the file
+        system's clock (the time stamp of a file beside it, not `time.time()`); None for all.
+      keep: Names (of what was moved) that stay.
+    """
+    trash = pathlib.Path(directory, TRASH)
+    deleted = 0
+    for entry in _entries(trash):
+        with contextlib.suppress(OSError):
+            if before is not None and entry.stat().st_mtime >= before:
+                continue
+            if any((entry / name).exists() for name in keep):
+                continue
+            shutil.rmtree(entry)
+            deleted += 1
+    with contextlib.suppress(OSError):
+        trash.rmdir()  # only where nothing is left in it
+    return deleted
+
+
+def _entries(trash: pathlib.Path) -> list[pathlib.Path]:
+    try:
+        return sorted(entry for entry in trash.iterdir() if not entry.is_symlink())
+    except OSError:  # there is none, or the disk refuses: nothing is lost by leaving it alone
+        return []
+
+
+def empty_before_step(directory: str | os.PathLike[str], saved_step: int) -> int:
+    """Delete what a durable save has made superfluous; return how many entries were deleted.
+
+    What belongs to a step has it in its name (`900`, `metrics.913.jsonl`): it stays until a later
+    step is saved. What belongs to no step goes with any save.
+
+    Args:
+      directory: The directory that `path` of `move_to_trash` lay in; it may have no trash.
+      saved_step: The step that is durably saved now.
+    """
+    names = [entry.path.name for entry in list_trash(directory)]
+    return empty(directory, keep=[name for name in names if _step_of(name) >= saved_step])
+
+
+def _step_of(name: str) -> int:
+    return max((int(part) for part in re.split(r"\D+", name) if part), default=-1)

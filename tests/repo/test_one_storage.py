@@ -1,0 +1,56 @@
+"""JSON lines, atomic writes and locks are implemented once, in luthier.storage."""
+
+import re
+
+# Where a file is put in its place by a rename of its own, and why.
+RENAMES = {
+    "checkpoint/commit.py": "seals a checkpoint; below its own store",
+    "checkpoint/directory.py": "renames whole checkpoints",
+    "checkpoint/foreign/writing.py": "a folder of several files appears at once",
+    "cli/completion/cache.py": "runs at each press of Tab and imports nothing",
+    "data/prepared/plans.py": "a folder of several files appears at once",
+    "data/prepared/shards.py": "arrays of many gigabytes, written in place",
+    "data/sources/remote.py": "a download of many gigabytes",
+    "launch/gang/link.py": "a secret file with mode 0600",
+    "launch/gang/member.py": "a file for the parent process",
+    "parallel/distributed/notes.py": "a note for the parent process",
+    "records/media/files.py": "moves images that are whole",
+    "records/directory.py": "a run's directory appears at once",
+    "records/object_storage/fetching.py": "a run's directory appears at once",
+    "sweep/driver/snapshot.py": "a copy of the source appears at once",
+    "sweep/driver/start.py": "renames a whole study",
+}
+# Lines of JSON that come through a pipe or a socket, or are a user's data: no files of records.
+PIPES = {
+    "data/sources/json_lines.py",
+    "parallel/distributed/handshake.py",
+    "plan/compiled/process.py",
+    "records/weights_and_biases/node.py",
+    "sweep/engines/devices.py",
+    "sweep/engines/pipes.py",
+    "sweep/gate.py",
+    "train/guarding/native.py",
+}
+
+
+def _found(root, pattern):
+    package = root / "framework" / "luthier"
+    files = ((path, path.relative_to(package).as_posix()) for path in package.rglob("*.py"))
+    return {
+        name
+        for path, name in files
+        if not name.startswith(("storage/", "cli/template/"))
+        and re.search(pattern, path.read_text())
+    }
+
+
+def test_files_are_replaced_by_the_one_atomic_write(root):
+    assert _found(root, r"os\.replace\(|os\.rename\(|\.rename\(") == set(RENAMES)
+
+
+def test_json_lines_of_files_are_read_and_written_by_the_one_module(root):
+    assert _found(root, r"json\.loads\([^)]*line") == PIPES
+
+
+def test_files_are_locked_by_the_one_lock(root):
+    assert _found(root, r"fcntl\.(flock|lockf)|import fcntl") == set()

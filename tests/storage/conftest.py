@@ -1,0 +1,5 @@
+"""Processes that can be killed."""
+
+from tests.records.conftest import start
+
+__all__ = ["start"]
