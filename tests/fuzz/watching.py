@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from luthier.errors import BadInput
-from luthier.graph.public_names import ALLOWED_PACKAGES
+from luthier.graph.public_names import libraries
 
 SECONDS = 10.0
 """CPU seconds that one input may take."""
@@ -91,7 +91,7 @@ def attempt(
     new = set(sys.modules) - before
     if new:
         named = {word.decode() for word in _NAME.findall(data)}
-        allowed = {*ALLOWED_PACKAGES, *packages}
+        allowed = {*libraries(), *packages}
         roots = {name.partition(".")[0] for name in new}
         if foreign := sorted((roots & named) - allowed):
             raise Violation(f"imported {', '.join(foreign)}")

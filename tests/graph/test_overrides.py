@@ -295,7 +295,10 @@ BAD = {
     "model=alias:data": "model: Source(...) is not a Model{at}",
     "steps=alias:modle": "modle: does not exist{at}; did you mean mode or model?",
     ".a=3": "'.a' is not a path; write it like a.b[0]['c']{at}",
-    "extra=optax.sdg(1)": "extra: optax has no 'sdg'{at}; did you mean optax.sgd?",
+    "extra=optax.sdg(1)": (
+        "extra: 'optax.sdg' is not on the list of what a record may name{at}; "
+        "did you mean optax.sgd?"
+    ),
 }
 
 

@@ -22,7 +22,7 @@ from luthier.errors import OverrideError
 from luthier.graph import apply, equal, evaluate, is_value_node
 from luthier.graph.grammar.statements import parse_statement
 from luthier.graph.paths import parse_path, walk
-from luthier.graph.public_names import ALLOWED_PACKAGES
+from luthier.graph.public_names import libraries
 
 PART_TEXTS = """
     steps model layers optimizer b2 learning_rate peak rules sizes parameters embed evaluations
@@ -154,7 +154,7 @@ def drill(examples: int) -> None:
         check()
     assert seen.ran == []
     assert {"optax", "graph_toys"} <= seen.imported
-    assert seen.imported <= {*ALLOWED_PACKAGES, "graph_toys", "pydantic", "numpy", "builtins"}
+    assert seen.imported <= {*libraries(), "graph_toys", "pydantic", "numpy", "builtins"}
     assert "off_list" not in sys.modules
 
 

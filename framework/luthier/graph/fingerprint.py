@@ -29,6 +29,8 @@ from luthier.graph.record.structure import entries, is_shared_node, set_argument
 
 # Arguments of the root that do not change training.
 NOT_PROGRAM = ("name", "records", "checkpoints")
+# Arguments of its `training` that only say when a run has failed.
+NOT_TRAINING = ("divergence",)
 
 
 def fingerprint(
@@ -41,7 +43,7 @@ def fingerprint(
       kind: `record`, where everything counts: set arguments, the values of defaults, names, tags
         and what is shared; or `program`, where only what changes training does: values and defaults
         alike, and sharing only where it makes one object of two (nodes of `fdl.Config`). The root's
-        `name`, `records` and `checkpoints` do not count there.
+        `name`, `records`, `checkpoints` and `training.divergence` do not count there.
       without: Paths that are left out, such as `seed` or `optimizer.b2`; the path of a user of a
         value node leaves out the node, for all its users.
 
@@ -79,6 +81,12 @@ class _Writer:
                 self.nodes_left_out.add(id(place.value))
         if program:
             self.left_out |= {(id(graph), name) for name in NOT_PROGRAM}
+            training = (
+                dict(set_arguments(graph)).get("training")
+                if isinstance(graph, fdl.Buildable)
+                else None
+            )
+            self.left_out |= {(id(training), name) for name in NOT_TRAINING if training is not None}
 
     def value(self, value: Any, path: str) -> Any:
         """Return the content of a value that is set at `path`."""

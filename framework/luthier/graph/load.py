@@ -1,24 +1,24 @@
 """A recorded graph, read back: checked, and equal to the one that was written.
 
-What a record names is imported only where the allow-list of `public_names` lets it; the arguments
-of every node are checked against what its class or function takes today.
+What a record names is imported only where the list of `public_names` lets it, with a role for the
+place: no constant is the class of a node. The arguments of every node are checked against what its
+class or function takes today.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import fiddle as fdl
 from fiddle import history, tagging
 
 from luthier.errors import Problem, RecordError
-from luthier.graph import signatures
+from luthier.graph import public_names, signatures
 from luthier.graph.compare.structures import leaf_key
 from luthier.graph.paths import join, nearest
-from luthier.graph.public_names import load_object
 from luthier.graph.record.encode import KINDS
 from luthier.graph.record.leaves import decode_leaf, is_leaf
 from luthier.graph.record.reading import read_record
@@ -26,6 +26,7 @@ from luthier.graph.record.structure import entries, is_shared_node
 
 _NODES = {name: kind for kind, name in KINDS.items()}
 _LOST = object()
+VALUES = public_names.ROLES - {public_names.NONE}
 
 
 def from_json(text: str, packages: Sequence[str] = (), source: str = "config.json") -> Any:
@@ -76,7 +77,7 @@ class _Decoder:
     def __init__(self, packages: Sequence[str], source: str, lines: Mapping[str, int]):
         self.packages, self.source, self.lines = packages, source, lines
         self.numbered: dict[int, Any] = {}
-        self.objects: dict[str, Any] = {}
+        self.objects: dict[Any, Any] = {}
         self.problems: list[Problem] = []
 
     def decode(self, data: Any, path: str) -> Any:
@@ -116,12 +117,13 @@ class _Decoder:
             return decode_leaf(data, self._load)
         raise RecordError(Problem(f"cannot tell what has the keys {', '.join(data)[:80]}"))
 
-    def _load(self, name: Any) -> Any:
+    def _load(self, name: Any, roles: Collection[str] = VALUES) -> Any:
         if not isinstance(name, str):
             raise RecordError(Problem(f"{name!r} is not a name"))
-        if name not in self.objects:
-            self.objects[name] = load_object(name, self.packages)
-        return self.objects[name]
+        key = (name, frozenset(roles))
+        if key not in self.objects:
+            self.objects[key] = public_names.load_object(name, self.packages, roles)
+        return self.objects[key]
 
     def _node(self, kind: type, data: dict[str, Any], name: str, path: str) -> Any:
         given = _mapping(data, "arguments")
@@ -130,7 +132,7 @@ class _Decoder:
         if kind is tagging.TaggedValueCls:
             found = tags.get("value", frozenset())
             return tagging.TaggedValue(found, arguments.get("value", fdl.NO_VALUE))
-        target = self._load(name)
+        target = self._load(name, public_names.NODES)
         if not callable(target):
             raise RecordError(Problem(f"{name} is not a class or function"))
         self._check_arguments(target, name, arguments, path)
@@ -178,7 +180,7 @@ class _Decoder:
         name = data["instance"] if "instance" in data else data["namedtuple"]
         inside = _mapping(data, "fields")
         fields = {part: self.decode(child, join(path, part)) for part, child in inside.items()}
-        cls = self._load(name)
+        cls = self._load(name, public_names.NODES)
         is_record = dataclasses.is_dataclass(cls) or hasattr(cls, "_fields")
         if not (isinstance(cls, type) and is_record):
             raise RecordError(Problem(f"{name} is not a dataclass or named tuple"))

@@ -1,46 +1,36 @@
 """Names for what a graph points at: the shortest public one to write, and a careful way back.
 
 A record holds `optax.adamw`, not `optax._src.alias.adamw`, so that it survives a library's moves.
-Reading a name back imports code, so only names on an allow-list are ever imported.
+Reading a name back imports code, and building the graph calls it with arguments of the record. So
+only names on a list (`allowed_names.txt`) are looked up, never whole packages but the user's.
 """
 
 from __future__ import annotations
 
 import difflib
+import enum
+import functools
 import importlib
+import pathlib
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier.errors import Problem, RecordError
 
-# What a record may name; the user's own packages are added by `[tool.luthier] packages`.
-ALLOWED_PACKAGES = ("luthier", "jax", "flax", "optax", "grain", "orbax", "optuna", "numpy")
 # Types that do nothing but convert.
 ALLOWED_BUILTINS = (
     *("bool", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "object"),
     *("set", "str", "tuple"),
 )
-# Corners of those packages that run code, open files or load libraries: not for a record to name.
-REFUSED_NAMES = (
-    *("numpy.testing", "numpy.f2py", "numpy.distutils", "numpy.ctypeslib", "numpy.lib"),
-    *("numpy.load", "numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt"),
-    *("numpy.loadtxt", "numpy.genfromtxt", "numpy.fromregex", "numpy.fromfile", "numpy.memmap"),
-    *("jax.numpy.load", "jax.numpy.save", "jax.numpy.savez", "jax.numpy.fromfile"),
-    *("jax.tools", "jax.ffi", "jax.extend", "jax.lib", "flax.io", "optuna.cli"),
-    *("luthier.cli", "luthier.launch"),
-)
-# What a study may name of launching: the slices of a sweep, and the engines they are started on.
-ENGINES = (
-    *("luthier.launch.gang.slices.Slices", "luthier.launch.Slices"),
-    *("luthier.launch.slurm.engine.Slurm", "luthier.launch.Slurm"),
-    *("luthier.launch.gang.here.Here", "luthier.launch.Here"),
-    *("luthier.launch.ray.engine.Ray", "luthier.launch.Ray"),
-    *("luthier.launch.kubernetes.engine.Kubernetes", "luthier.launch.Kubernetes"),
-)
-# The graph's own functions load and write things; only those of value nodes belong into a record.
-GRAPH, GRAPH_VALUES = "luthier.graph", "luthier.graph.values"
+LIST = pathlib.Path(__file__).with_name("allowed_names.txt")
+"""The names that records may hold, each with its role; packages of the user are beside it."""
+NONE = "none"
+NODES = frozenset({"component", "function", "sampler", "pruner", "policy", "engine"})
+"""The roles of what may be the class or function of a node."""
+VALUE_ROLES = frozenset({"type", "constant", "enum"})
+ROLES = frozenset({*NODES, *VALUE_ROLES, NONE})
 # Public modules that hold objects defined elsewhere; looked through in this order.
 FACADES: Mapping[str, tuple[str, ...]] = {
     "jax": (
@@ -191,9 +181,109 @@ def _constant_name(place: types.ModuleType, thing: Any) -> str | None:
     return min((name for name in names if not name.startswith("_")), default=None)
 
 
-def is_allowed(module: str, packages: Sequence[str] = ()) -> bool:
-    """Say whether the module (or dotted name) belongs to a package that a record may name."""
-    return _within(module, (*ALLOWED_PACKAGES, *packages))
+@functools.cache
+def listed() -> Mapping[str, str]:
+    """Return the role of every listed name."""
+    found: dict[str, str] = {}
+    for line in LIST.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            role, name = line.split()
+            found[name] = role
+    return types.MappingProxyType(found)
+
+
+@functools.cache
+def libraries() -> frozenset[str]:
+    """Return the packages that listed names are in: nobody can allow one of them as a whole."""
+    return frozenset(name.partition(".")[0] for name in listed())
+
+
+@functools.cache
+def modules() -> frozenset[str]:
+    """Return the modules that listed names are in, and the packages above them."""
+    found: set[str] = set()
+    for name, role in listed().items():
+        parts = name.split(".")
+        if role != NONE:
+            found.update(".".join(parts[:length]) for length in range(1, len(parts)))
+    return frozenset(found)
+
+
+@functools.cache
+def _by_last_part() -> Mapping[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for name, role in listed().items():
+        if role != NONE:
+            found.setdefault(name.rpartition(".")[2], []).append(name)
+    return {last: tuple(names) for last, names in found.items()}
+
+
+def is_users(name: str, packages: Sequence[str]) -> bool:
+    """Return whether a dotted name is in one of the user's packages.
+
+    Args:
+      name: A module, or something in one.
+      packages: The user's packages; a library that the list is about is none, whoever says so.
+    """
+    own = [package for package in packages if package.partition(".")[0] not in libraries()]
+    return _within(name, own)
+
+
+def may_import(module: str, packages: Sequence[str] = ()) -> bool:
+    """Return whether a file may import a module: one of the user's, or one that holds listed names.
+
+    Args:
+      module: Its full name.
+      packages: The user's packages.
+    """
+    return module in modules() or is_users(module, packages)
+
+
+def is_allowed(name: str, packages: Sequence[str] = ()) -> bool:
+    """Return whether a record may hold a name: it is listed, or in one of the user's packages.
+
+    Args:
+      name: A name as `public_name` writes it.
+      packages: The user's packages.
+    """
+    if name.partition(".")[0] == "builtins":
+        return name.removeprefix("builtins.") in ALLOWED_BUILTINS
+    return listed().get(name, NONE) != NONE or is_users(name, packages)
+
+
+def may_name(thing: Any, packages: Sequence[str] = ()) -> bool:
+    """Return whether a record may hold an object, whatever the name under which it was found.
+
+    Args:
+      thing: A class, a function, or a constant.
+      packages: The user's packages.
+    """
+    if isinstance(thing, enum.Enum):  # a member is allowed where its class is
+        thing = type(thing)
+    if isinstance(thing, _CONSTANT_TYPES) or is_users(home(thing), packages):
+        return True
+    if isinstance(thing, type) and home(thing) == "builtins":
+        return thing.__name__ in ALLOWED_BUILTINS
+    try:
+        name = public_name(thing)
+    except RecordError:
+        name = ""
+    return listed().get(name, NONE) != NONE or bool(_listed_names(thing))
+
+
+def _listed_names(thing: Any) -> list[str]:
+    """Return the listed names of an object that has a name of its own."""
+    root, own = home(thing).partition(".")[0], _own_name(thing)
+    near = [name for name in _by_last_part().get(own, ()) if name.partition(".")[0] == root]
+    return [name for name in near if _same(_peek(name), thing)]
+
+
+def _peek(name: str) -> Any:
+    """Return what a listed name means; None where this version of the library lacks it."""
+    try:
+        return _walk(name, name.split("."))
+    except RecordError:
+        return None
 
 
 def _within(name: str, packages: Sequence[str]) -> bool:
@@ -210,19 +300,23 @@ def current_name(name: str) -> str:
     return name
 
 
-def load_object(name: str, packages: Sequence[str] = ()) -> Any:
-    """Import the object called `name`, if the allow-list lets it.
+def load_object(
+    name: str, packages: Sequence[str] = (), roles: Collection[str] = ROLES - {NONE}
+) -> Any:
+    """Import the object called `name`, if the list lets it.
 
     Args:
-      name: A dotted name, as `public_name` writes it.
+      name: A dotted name, as `public_name` writes it, or where a listed class or function of
+        luthier is defined.
       packages: The user's own top-level modules (`[tool.luthier] packages`).
+      roles: The roles that a listed name may have here; those of the user's packages have none.
 
     Returns:
       The class, function or constant.
 
     Raises:
-      RecordError: The name is private, off the list (nothing is imported then), does not exist,
-        or leads to something that was defined off the list.
+      RecordError: The name is private, off the list (nothing is imported then), of another role,
+        does not exist, or leads to something that was defined off the list.
     """
     name = current_name(name)
     parts = name.split(".")
@@ -232,25 +326,70 @@ def load_object(name: str, packages: Sequence[str] = ()) -> Any:
         _refuse(f"{name!r} is private", "name it by where its package exports it")
     if parts[0] == "builtins":
         return _load_builtin(name, parts)
-    if not is_allowed(name, packages):
-        _refuse(f"{name!r} may not be imported: {parts[0]!r} is not on the list", _remedy(parts[0]))
-    if _reaches_outside(name):
-        _refuse(f"{name!r} may not be imported: it reaches outside of the graph", "leave it out")
-    found = _walk(name, parts, packages)
-    _check_home(name, found, packages)
+    if is_users(name, packages):
+        found = _walk(name, parts, packages)
+        _check_home(name, found, packages)
+    elif parts[0] in libraries():
+        found = _load_listed(name, parts, roles)
+    else:
+        what = f"{name!r} may not be imported: {parts[0]!r} is not on the list"
+        _refuse(what, _remedy(parts[0]))
     if isinstance(found, types.ModuleType):
         _refuse(f"{name!r} is a module", "name what you need of it")
     return found
 
 
-def _reaches_outside(name: str) -> bool:
-    on_the_way = any(engine == name or engine.startswith(f"{name}.") for engine in ENGINES)
-    return _within(name, REFUSED_NAMES) and not on_the_way
+def _load_listed(name: str, parts: list[str], roles: Collection[str]) -> Any:
+    role = listed().get(name)
+    written = name
+    above, _, last = name.rpartition(".")
+    if listed().get(above) == "enum" and set(roles) >= VALUE_ROLES:
+        members = _walk(above, above.split(".")).__members__
+        if last in members:
+            return members[last]
+    if role in (None, NONE):
+        written = _alias(name, parts)
+        role = listed()[written]
+    if role not in roles:
+        wanted = ", ".join(sorted(roles))
+        _refuse(f"{name!r} is listed as {role}, and cannot stand here", f"it takes: {wanted}")
+    found = _walk(written, written.split("."))
+    # A library may export what it took from elsewhere: os.system is no part of jax.
+    if not isinstance(found, _CONSTANT_TYPES) and home(found).partition(".")[0] not in (
+        libraries()
+    ):
+        _refuse(f"{name!r} may not be imported: it is defined in {home(found)!r}", "leave it out")
+    return found
+
+
+def _alias(name: str, parts: list[str]) -> str:
+    """Return the listed name of what is at another place of the same library.
+
+    Only listed names are imported for it, never the module that `name` says.
+    """
+    if name in modules():
+        _refuse(f"{name!r} is a module", "name what you need of it")
+    place, last = name.rpartition(".")[::2]
+    for written in _by_last_part().get(last, ()):
+        if written.partition(".")[0] != parts[0]:
+            continue
+        found = _peek(written)
+        if found is None:
+            continue
+        own = f"{home(found)}.{_own_name(found)}"
+        module = sys.modules.get(place)
+        if own == name or (module is not None and _same(vars(module).get(last), found)):
+            return written
+    what = f"{name!r} is not on the list of what a record may name"
+    known = [other for other, role in listed().items() if role != NONE]
+    near = difflib.get_close_matches(name, known, 2, 0.8)
+    remedy = "" if near else "wrap it in a function of a package of your own"
+    raise RecordError(Problem(what, remedy=remedy, nearest=near))
 
 
 def _remedy(package: str) -> str:
     if package in sys.stdlib_module_names:
-        return f"a graph may name only {', '.join(ALLOWED_PACKAGES)} and your own packages"
+        return "a graph may name the listed parts of luthier and its libraries, and your packages"
     return f"if {package!r} is yours, add it to packages under [tool.luthier] in pyproject.toml"
 
 
@@ -274,14 +413,16 @@ def _import(name: str) -> types.ModuleType | None:
     ) from failure
 
 
-def _walk(name: str, parts: list[str], packages: Sequence[str]) -> Any:
+def _walk(name: str, parts: list[str], packages: Sequence[str] | None = None) -> Any:
+    """Return what a name leads to; with the user's packages, only ways through them are gone."""
     current: Any = _import(parts[0])
     if current is None:
         raise RecordError(Problem(f"{name!r} does not exist", remedy=f"install {parts[0]!r}"))
     for index, part in enumerate(parts[1:], 1):
         prefix = ".".join(parts[:index])
         if isinstance(current, types.ModuleType):
-            _check_home(prefix, current, packages)
+            if packages is not None:
+                _check_home(prefix, current, packages)
         elif not isinstance(current, type):
             _refuse(f"{name!r} may not be imported: {prefix!r} is no module or class", "")
         following = getattr(current, part, None)
@@ -301,17 +442,10 @@ def _walk(name: str, parts: list[str], packages: Sequence[str]) -> Any:
 
 
 def _check_home(name: str, found: Any, packages: Sequence[str]) -> None:
-    """Refuse what was defined off the list, wherever it was found."""
+    """Refuse what a module of the user shows and was defined elsewhere, unless it is listed."""
     if isinstance(found, _CONSTANT_TYPES):
         return
     defined = home(found)
-    if not is_allowed(defined, packages):
+    is_ours = isinstance(found, types.ModuleType) or not may_name(found, packages)
+    if is_ours and not is_users(defined, packages):
         _refuse(f"{name!r} may not be imported: it is defined in {defined!r}", "leave it out")
-    own = defined if isinstance(found, types.ModuleType) else f"{defined}.{_own_name(found)}"
-    refused = _reaches_outside(own) or (
-        not isinstance(found, types.ModuleType)
-        and _within(defined, (GRAPH,))
-        and not _within(defined, (GRAPH_VALUES,))
-    )
-    if refused:
-        _refuse(f"{name!r} may not be imported: it reaches outside of the graph", "leave it out")

@@ -6,6 +6,8 @@ import fiddle as fdl
 import pytest
 from graph_toys import parts
 
+from luthier import graph as graphs
+from luthier.errors import BadInput
 from luthier.graph.edits.scalars import refuse_on_node
 from luthier.graph.grammar.unreadable import Unreadable
 from luthier.graph.paths import find
@@ -58,3 +60,10 @@ def test_default_instances_count_as_nodes(graph):
         "rules: is a Rules node, which 3 cannot replace; "
         "set one of its fields (rules.parameters, rules.sizes)"
     )
+
+
+def test_arithmetic_that_fails_is_refused_in_one_line(graph):
+    with pytest.raises(BadInput) as caught:
+        graphs.apply(graph, ["seed=3", "optimizer=ref:seed//0"])
+    (problem,) = caught.value.problems
+    assert "seed // 0 (integer division or modulo by zero) cannot replace" in str(problem)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fiddle as fdl
+import jax.numpy as jnp
 import pytest
 from graph_toys import parts
 
@@ -200,3 +201,16 @@ def test_mistakes_in_what_is_declared_are_told(monkeypatch, declared, told):
     for name, conditions in declared.items():
         monkeypatch.setattr(broken, name, conditions, raising=False)
     assert told in problems(fdl.Config(broken, a=2))
+
+
+@pytest.mark.parametrize("wrong", [jnp.int8, jnp.dtype("int32"), jnp.complex64])
+@pytest.mark.parametrize("name", ["dtype", "param_dtype"])
+def test_models_compute_in_floating_point(name, wrong):
+    graph = decoder(num_heads=3)
+    for kind in (jnp.bfloat16, jnp.float32, jnp.dtype("float16"), jnp.float8_e4m3fn):
+        setattr(graph, name, kind)
+        assert problems(graph) == []
+    setattr(graph, name, wrong)
+    (problem,) = problems(graph)
+    told = f"{name}: {jnp.dtype(wrong).name} is not a floating-point type"
+    assert problem.startswith(told), problem

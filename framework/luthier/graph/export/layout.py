@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import unicodedata
 from collections.abc import Sequence
 
 WIDTH = 100
@@ -49,15 +50,25 @@ class Group:
         if self.inside is not None and comma:
             self.inside += ","
         self.flat: str | None = None
-        if self.inside is not None and len(opening) + len(self.inside) + len(closing) <= WIDTH:
+        if (
+            self.inside is not None
+            and _width(opening) + _width(self.inside) + _width(closing) <= WIDTH
+        ):
             self.flat = opening + self.inside + closing
         below: int = max((item.height for _, item in items), default=0)
         self.height: int = (
-            below + 1 if self.flat is None or len(self.flat) > WIDTH - 5 * _STEP else 0
+            below + 1 if self.flat is None or _width(self.flat) > WIDTH - 5 * _STEP else 0
         )
 
 
 Expression = Text | Group
+
+
+def _width(text: str) -> int:
+    """Return the columns of a text: ruff counts two for wide characters, such as Chinese ones."""
+    if text.isascii():
+        return len(text)
+    return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
 
 
 def _inside(items: Sequence[tuple[str, Expression]]) -> str | None:
@@ -66,7 +77,7 @@ def _inside(items: Sequence[tuple[str, Expression]]) -> str | None:
     for prefix, item in items:
         if item.flat is None:
             return None
-        room -= len(prefix) + len(item.flat) + 2
+        room -= _width(prefix) + _width(item.flat) + 2
         if room < -2:
             return None
         pieces.append(prefix + item.flat)
@@ -84,15 +95,15 @@ def lay_out(expression: Expression, indent: int, used: int, tail: int = 0) -> st
     """
     if isinstance(expression, Text):
         return expression.flat
-    if expression.flat is not None and used + len(expression.flat) + tail <= WIDTH:
+    if expression.flat is not None and used + _width(expression.flat) + tail <= WIDTH:
         return expression.flat
     inner = indent + _STEP
     pad, end = "\n" + " " * inner, "\n" + " " * indent
     inside = expression.inside
-    if expression.is_call and inside is not None and inner + len(inside) <= WIDTH:
+    if expression.is_call and inside is not None and inner + _width(inside) <= WIDTH:
         return f"{expression.opening}{pad}{inside}{end}{expression.closing}"
     lines = [
-        pad + prefix + lay_out(item, inner, inner + len(prefix), tail=1) + ","
+        pad + prefix + lay_out(item, inner, inner + _width(prefix), tail=1) + ","
         for prefix, item in expression.items
     ]
     return f"{expression.opening}{''.join(lines)}{end}{expression.closing}"

@@ -45,7 +45,12 @@ def check(value: Any, annotation: Any) -> None:
 def shown(value: Any) -> str:
     """Return a value in an error message: short, and nodes by what they build."""
     if values.is_value_node(value):
-        return f"{values.expression(value)} = {shown(values.evaluate(value))}"
+        # Also called for messages about values that cannot be computed, as `seed // 0`.
+        try:
+            computed = shown(values.evaluate(value))
+        except (ValueError, ArithmeticError, TypeError) as error:
+            return f"{values.expression(value)} ({error})"
+        return f"{values.expression(value)} = {computed}"
     if isinstance(value, fdl.Buildable):
         name = getattr(value.__fn_or_cls__, "__name__", str(value.__fn_or_cls__))
         return f"{'a template of ' if isinstance(value, fdl.Partial) else ''}{name}(...)"

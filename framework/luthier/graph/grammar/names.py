@@ -1,14 +1,15 @@
 """Names in values: `optax.sgd`, `jnp.bfloat16`, `WarmupCosine`, `layers.GatedMlp`.
 
 A name is looked for, in this order, among the classes of the annotation, what stands beside the
-callables at hand (in their modules), luthier's rooms and what they export, and as an import. Only
-what a record may name is imported: luthier, jax, flax and the like, the packages of the callables
-at hand, and those that the caller allows.
+callables at hand (in their modules), luthier's rooms and what they export, and as an import. A
+value is what a record may name: what is listed of luthier, jax, flax and the like, and everything
+in the packages of the callables at hand and in those that the caller allows.
 """
 
 from __future__ import annotations
 
 import ast
+import enum
 import functools
 import importlib
 import importlib.util
@@ -83,7 +84,14 @@ def find_object(
     allowed = (*packages, *_packages_at_hand(annotation, near))
     found = _find(name, head, rest, annotation, near, allowed)
     home = public_names.home(found)
-    if rest and not isinstance(found, _PLAIN) and not public_names.is_allowed(home, allowed):
+    if isinstance(found, enum.Enum) and public_names.may_name(type(found), allowed):
+        return found
+    if isinstance(found, types.ModuleType):
+        raise Unreadable(f"{name} is a module, not a value")
+    if not isinstance(found, _PLAIN) and not public_names.may_name(found, allowed):
+        if home.partition(".")[0] in public_names.libraries():
+            what = f"{name!r} is not on the list of what a record may name"
+            raise Unreadable(Problem(what, remedy="wrap it in a function of a package of your own"))
         raise Unreadable(f"{name!r} may not be used: it is defined in {home!r}")
     return found
 
@@ -113,11 +121,15 @@ def _find(
         remedy = "give its full name (package.module.Name), or quote it if it is text"
         remedy = "" if close else remedy
         raise Unreadable(Problem(f"there is nothing called {name!r}", nearest=close, remedy=remedy))
+    if full[0] == "luthier" and len(full) == 3 and full[1] in rooms:
+        exported = _exported(full[1])
+        if full[2] not in exported:  # a misspelt name is none that is refused
+            where = f"luthier.{full[1]}"
+            close = [f"{where}.{other}" for other in nearest(full[2], exported)]
+            raise Unreadable(Problem(f"{where} has no {full[2]!r}", nearest=close))
     try:
-        if public_names.is_allowed(full[0], allowed):  # else the next line says so
-            found = _follow(import_module(full[0]), full[0], full[1:])
-            if isinstance(found, types.ModuleType):
-                raise Unreadable(f"{name} is a module, not a value")
+        if public_names.is_users(full[0], allowed):  # else the next lines say so
+            return _follow(import_module(full[0]), full[0], full[1:])
         return public_names.load_object(".".join(full), allowed)
     except BadInput as error:
         raise Unreadable(error.problems[0]) from error

@@ -36,7 +36,7 @@ def unrecordable(value: Any) -> Problem | None:
 
 
 def foreign_package(value: Any, packages: tuple[str, ...]) -> str:
-    """Return the package of a class, function or enum that a record may not name; else "".
+    """Return the package of a class, function or enum that a record may not name; else no text.
 
     Args:
       value: Something that a record names.
@@ -44,13 +44,15 @@ def foreign_package(value: Any, packages: tuple[str, ...]) -> str:
     """
     if not _is_named(value) and not isinstance(value, enum.Enum):
         return ""
-    home = public_names.home(value)
-    is_known = _root(value) == "builtins" or public_names.is_allowed(home, packages)
+    is_known = _root(value) == "builtins" or public_names.may_name(value, packages)
     return "" if is_known else _root(value)
 
 
 def not_listed(value: Any, package: str) -> Problem:
     """Return the problem that `package`, which `value` is in, is not on the list."""
+    if package in public_names.libraries():
+        what = f"{public_names.display_name(value)} is not on the list of what a record may name"
+        return Problem(what, remedy="wrap it in a function of a package of your own")
     what = f"{_name(value)} is in the package {package}, which recorded graphs may not name"
     return Problem(what, remedy=f'if it is yours, add it: [tool.luthier] packages = ["{package}"]')
 

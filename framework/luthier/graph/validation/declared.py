@@ -12,10 +12,12 @@ import fiddle as fdl
 from luthier.errors import Problem
 from luthier.graph import signatures, values
 from luthier.graph.edits import origins
-from luthier.graph.grammar import fitting
+from luthier.graph.grammar import fitting, types
 from luthier.graph.paths import child_of, is_node, join, parse_path
 from luthier.graph.signatures import UNSET
 from luthier.graph.validation import conditions
+
+_FLOATING = ("dtype", "param_dtype")
 
 
 class Declared:
@@ -43,12 +45,31 @@ class Declared:
             value = self._value(node, part)
             if part in node.__arguments__ and type(value) in (int, float):
                 yield from self._range(path, node, part, condition, value)
+        yield from self._types(path, node)
         relations = getattr(target, "RELATIONS", None) or ()
         for condition in relations:
             remedy = relations[condition] if isinstance(relations, Mapping) else ""
             yield from self._relation(path, node, condition, remedy)
         for part, condition in (getattr(target, "READ_WHEN", None) or {}).items():
             yield from self._unread(path, node, part, condition)
+
+    def _types(self, path: str, node: fdl.Buildable) -> Iterator[Problem]:
+        """Yield the types that a module cannot compute in, or keep parameters in."""
+        target = node.__fn_or_cls__
+        inherited = getattr(target, "INHERITED", None) or ()
+        is_module = "rngs" in signatures.arguments(target).names
+        for part in _FLOATING:
+            if part not in node.__arguments__ or not (is_module or part in inherited):
+                continue
+            value = self._value(node, part)
+            if not types.is_dtype(value):
+                continue
+            # JAX is not imported to look at a graph: `bfloat16` is no `numpy.floating`, but named.
+            found = str(getattr(value, "dtype", None) or getattr(value, "__name__", value))
+            if not found.startswith(("float", "bfloat")):
+                what = f"{found} is not a floating-point type"
+                remedy = f"{_name(node)} needs one, such as bfloat16 or float32"
+                yield self._at(join(path, part), Problem(what, remedy=remedy))
 
     def _range(
         self, path: str, node: fdl.Buildable, part: str, condition: str, value: Any

@@ -6,7 +6,8 @@ import pytest
 from graph_toys import compared, parts
 from graph_toys.random_pairs import pairs
 
-from luthier.graph import apply, compare, equal
+from luthier import graph as graphs
+from luthier.graph import apply, compare, equal, values
 
 SETTINGS = hypothesis.settings(
     deadline=None, suppress_health_check=list(hypothesis.HealthCheck), max_examples=100
@@ -54,6 +55,22 @@ def test_words_of_overrides_say_the_same():
         b = apply(a, [word])
         found = said(a, b)
         assert (found.all_words, found.unsayable) == ((word,), ()), word
+
+
+def test_a_new_shared_value_is_set_as_a_value_and_its_lost_sharing_is_reported():
+    a, b = parts.experiment(), parts.experiment()
+    b.data.length = b.evaluations["held_out"].data.length = values.value(32, name="length")
+    b.seed = values.multiply(values.value(3, name="factor"), 4)
+    found = said(a, b)
+    changed = graphs.apply(a, found.all_words)
+    assert (changed.data.length, changed.evaluations["held_out"].data.length) == (32, 32)
+    assert changed.seed == 12
+    assert {one.path for one in found.unsayable} == {
+        "seed",
+        "data.length",
+        "evaluations.held_out.data.length",
+    }
+    assert all("several places share it" in one.reason for one in found.unsayable)
 
 
 def test_what_has_no_word_says_why():

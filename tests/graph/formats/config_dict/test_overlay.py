@@ -15,6 +15,7 @@ from ml_collections import config_dict
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, OverrideError
+from luthier.graph import values
 from luthier.graph.formats.config_dict.overlay import apply_config_dict
 
 FILES = pathlib.Path(__file__).parent / "files"
@@ -97,6 +98,17 @@ def test_a_required_placeholder_of_a_required_argument_is_told_as_every_unset_ar
     assert str(caught.value).startswith("model.dim: is not set, and Model needs it")
     assert str(caught.value).endswith("; set model.dim=...")
     assert _get(graphs.apply(graph, ["model.dim=8"]), "model.dim") == 8
+
+
+def test_a_required_placeholder_of_a_shared_value_leaves_it_shared():
+    graph = parts.experiment()
+    graph.steps = graph.seed = values.value(900, name="steps")
+    config = ml_collections.ConfigDict({"steps": config_dict.required_placeholder(int)})
+    graph = apply_config_dict(graph, config)
+    with pytest.raises(BadInput, match="steps is not set"):
+        graphs.validate(graph, ["graph_toys"])
+    changed = apply_config_dict(graph, ml_collections.ConfigDict({"steps": 30}))
+    assert (graphs.evaluate(changed.steps), graphs.evaluate(changed.seed)) == (30, 30)
 
 
 def test_a_required_placeholder_that_others_follow():

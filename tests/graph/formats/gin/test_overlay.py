@@ -4,6 +4,7 @@ import random
 import re
 
 import fiddle as fdl
+import jax.numpy as jnp
 import pytest
 from graph_toys import parts
 from graph_toys.gin_overlaid import overlay, problems
@@ -182,3 +183,33 @@ def test_the_order_of_statements_says_nothing(tmp_path):
     assert first.extra[2]["a"][0].dim is first.model.dim
     assert isinstance(first.extra[1], fdl.Partial)
     assert first.optimizer.learning_rate.warmup_steps == 7
+
+
+def _sharing():
+    """An experiment whose training data and evaluation share one length."""
+    length = values.value(128, name="length")
+    graph = parts.experiment()
+    graph.data.length = graph.evaluations["held_out"].data.length = length
+    return graph
+
+
+def test_a_binding_in_a_scope_takes_its_nodes_out_of_the_sharing():
+    graph = overlay("held_out/Source.length = 32", _sharing())
+    assert graph.evaluations["held_out"].data.length == 32
+    assert graphs.evaluate(graph.data.length) == 128
+    both = overlay("Source.length = 64\nheld_out/Source.length = 32", _sharing())
+    assert graphs.evaluate(both.data.length) == 64
+    assert both.evaluations["held_out"].data.length == 32
+
+
+@pytest.mark.parametrize("text", ["S = 64\nSource.length = %S", "S = 64\nlength = %S"])
+def test_a_macro_takes_a_shared_value_over_for_all_its_users(text):
+    graph = overlay(text, _sharing())
+    assert graphs.evaluate(graph.data.length) == 64
+    assert graphs.evaluate(graph.evaluations["held_out"].data.length) == 64
+    assert overlay("S = %length\nSource.length = %S", _sharing()).data.length.value == 128
+
+
+def test_a_dtype_that_is_referred_to_is_the_dtype():
+    graph = overlay("Mlp.dtype = @jax.numpy.bfloat16")
+    assert graph.model.layers[0].dtype is jnp.bfloat16

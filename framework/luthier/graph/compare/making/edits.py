@@ -15,6 +15,7 @@ from luthier.graph.compare import wording
 from luthier.graph.compare.changes import Comparison
 from luthier.graph.compare.documents.things import LEAF, Key, Thing, children
 from luthier.graph.record.encode import KINDS
+from luthier.graph.values import OPERATIONS
 
 VARIABLE = "variable"
 """The telling key of a part of the first graph, in the data of what is new."""
@@ -59,6 +60,7 @@ class Edits:
         self._known_same: dict[tuple[int, int], bool] = {}
         self.is_root_kept = self._same(self.a, self.b)
         self._ids: dict[int, int] = {}
+        self._is_plain = False
         order: list[Thing] = []
         self._visit(self.a, order)
         self._count(self.b)
@@ -79,6 +81,8 @@ class Edits:
         if kept is not None:
             self.captured[id(kept)] = kept
             return {VARIABLE: id(kept)}
+        if self._is_plain and thing.is_value_node:
+            return self._value(thing)
         if thing.kind == LEAF:
             if isinstance(thing.data, dict) and "object" in thing.data:
                 return self._unwritable(thing, "has no form that code can write")
@@ -105,6 +109,33 @@ class Edits:
             return None if self._holds_shared(thing) else self.data(thing)
         finally:
             self.differ.kept_b = kept
+
+    def plain(self, thing: Thing) -> Any:
+        """Return the JSON of something of the second graph with values in the place of value nodes.
+
+        What shares a value there has a copy of it here.
+
+        Returns:
+          None where a value cannot be computed.
+        """
+        kept, self.differ.kept_b = self.differ.kept_b, {}
+        self._is_plain = True
+        try:
+            return self.data(thing)
+        except (ArithmeticError, TypeError, ValueError):
+            return None
+        finally:
+            self.differ.kept_b, self._is_plain = kept, False
+
+    def _value(self, thing: Thing) -> Any:
+        """Return the value that a value node stands for, as JSON."""
+        if not thing.is_value_node:
+            return self.data(thing)
+        if "right" not in thing.by_part:
+            return self._value(thing.by_part["value"])
+        sides = [self._value(thing.by_part[side]) for side in ("left", "right")]
+        (compute,) = (made for made in OPERATIONS if thing.name.endswith(f".{made.__name__}"))
+        return compute(*sides)
 
     def _holds_shared(self, thing: Thing) -> bool:
         is_shared = thing.is_shared and self.places[id(thing)] > 1

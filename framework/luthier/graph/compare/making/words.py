@@ -41,7 +41,7 @@ class Words:
 
 @dataclasses.dataclass
 class _Said:
-    """An edit with its word or the reason why it has none."""
+    """An edit with its override, or the reason why it has none; with both where it has a part."""
 
     path: str
     word: str = ""
@@ -74,7 +74,7 @@ def overrides_of(comparison: Comparison, packages: Sequence[str] = ()) -> Words:
             reasons[index] = found.reason
     return Words(
         tuple(one.word for one in said if one.word),
-        tuple(Unsayable(one.path, one.reason) for one in said if not one.word),
+        tuple(Unsayable(one.path, one.reason) for one in said if one.reason),
         words,
         reasons,
     )
@@ -108,8 +108,32 @@ class _Speaking:
                 one.word = self._word(edit, parts, one.path)
             except Unspeakable as error:
                 one.reason = str(error)
+                self._say_value(edit, one)
             said.append(one)
         return said
+
+    def _say_value(self, edit: Edit, one: _Said) -> None:
+        """Give an edit that makes a shared value the override that sets the value alone.
+
+        The value is what matters most: a diff that left it out would not make the second run.
+        """
+        if edit.form != "set" or edit.tag or isinstance(edit.part, slice):
+            return
+        around = (edit.thing, *self._around(edit.thing))
+        if any(thing.is_value_node or thing.kind == "instance" for thing in around):
+            return
+        new = self.edits.differ.kept_a[id(edit.thing)].by_part.get(edit.part)
+        data = None if new is None else self.edits.plain(new)
+        if data is None:
+            return
+        old = edit.thing.by_part.get(edit.part)
+        try:
+            text = self._speller(edit, old).value(data)
+            written = word_path(one.path, self._parts(edit))
+        except Unspeakable:
+            return
+        one.word = f"{written}{':=' if old is not None and old.is_node else '='}{text}"
+        one.reason = "the override sets the value alone: that several places share it is lost"
 
     def _parts(self, edit: Edit) -> tuple[Any, ...]:
         """Return the parts of the place that an edit is about; of a constant, its own place."""
@@ -249,7 +273,7 @@ def _try(said: list[_Said], comparison: Comparison, packages: Sequence[str]) -> 
         differ.run()
         left = [draft for draft in differ.drafts if draft.kind != "tags"]
         wrong = [one for one in (_about(draft.path_a, said) for draft in left) if one is not None]
-        wrong = [one for one in wrong if one.word]
+        wrong = [one for one in wrong if one.word and not one.reason]
         if not wrong:
             return
         for one in wrong:

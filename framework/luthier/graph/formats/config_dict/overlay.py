@@ -182,8 +182,11 @@ class _Overlay:
         value = self._value_of(entry)
         where, start = self._origin(format_path(entry.key), entry.value), origins.now()
         if self._is_required(value, place):
-            place.owner.__arguments__.pop(place.part, None)
-            origins.stamp(place.owner, place.part, history.DELETED, where)
+            # A shared value stays shared: whatever sets it later moves all of its users.
+            is_shared = values.is_constant(place.value)
+            node, part = (place.value, "value") if is_shared else (place.owner, place.part)
+            node.__arguments__.pop(part, None)
+            origins.stamp(node, part, history.DELETED, where)
             return
         if values.is_constant(value):
             if "value" in value.__arguments__:

@@ -221,7 +221,10 @@ def _users(graph: Any) -> dict[int, list[tuple[Any, str]]]:
             if isinstance(place.owner, fdl.Buildable) and isinstance(place.part, str):
                 hints = signatures.type_hints(place.owner.__fn_or_cls__)
                 annotation = hints.get(place.part, Any)
-            found.setdefault(id(place.value), []).append((annotation, place.path))
+            node = place.value  # and the macro that has taken it over
+            while values.is_constant(node):
+                found.setdefault(id(node), []).append((annotation, place.path))
+                node = node.__arguments__.get("value")
     return found
 
 

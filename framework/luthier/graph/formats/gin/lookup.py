@@ -62,7 +62,8 @@ class Lookup:
             self._known[public_names.display_name(target)] = target
             self._known[f"{public_names.home(target)}.{_qualified(target)}"] = target
             package = public_names.home(target).split(".")[0]
-            if package not in sys.stdlib_module_names and package not in self._packages:
+            known = sys.stdlib_module_names | public_names.libraries()
+            if package not in known and package not in self._packages:
                 self._packages = (*self._packages, package)
 
     def import_all(self, imports: Iterable[Import], skip: bool) -> list[Problem]:
@@ -90,12 +91,17 @@ class Lookup:
 
     def _import(self, statement: Import) -> None:
         module = statement.module
-        if not public_names.is_allowed(module, self._packages):
-            package = module.split(".")[0]
-            what = f"{module!r} may not be imported: {package!r} is not on the list"
-            remedy = "if it is yours, add it to packages under [tool.luthier] in pyproject.toml"
-            raise Unreadable(Problem(what, remedy=remedy))
         package, _, last = module.rpartition(".")
+        # `from jax import nn` names the module jax.nn, `from optax import adamw` something in one.
+        inside = statement.is_from and public_names.is_allowed(module, self._packages)
+        if not (inside or public_names.may_import(module, self._packages)):
+            head = module.split(".")[0]
+            what = f"{module!r} may not be imported: {head!r} is not on the list"
+            remedy = "if it is yours, add it to packages under [tool.luthier] in pyproject.toml"
+            if head in public_names.libraries():
+                what = f"{module!r} may not be imported: it holds nothing that a graph may name"
+                remedy = f"import one of {', '.join(_modules_near(module))}"
+            raise Unreadable(Problem(what, remedy=remedy))
         if statement.is_from and hasattr(names.import_module(package), last):
             found: Any = getattr(names.import_module(package), last)
         else:
@@ -170,6 +176,11 @@ class Lookup:
             raise Unreadable(
                 Problem(problem.what, "", "", remedy, close or problem.nearest)
             ) from None
+
+
+def _modules_near(module: str) -> list[str]:
+    head = module.split(".")[0]
+    return sorted(name for name in public_names.modules() if name.split(".")[0] == head)[:12]
 
 
 def registered() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from luthier.graph.formats.gin.constants import Constants
 from luthier.graph.formats.gin.directives import Directives
 from luthier.graph.formats.gin.lookup import Lookup, key
 from luthier.graph.formats.gin.statements import Binding, MacroUse, Reference
-from luthier.graph.grammar import calls
+from luthier.graph.grammar import calls, types
 from luthier.graph.grammar.unreadable import Unreadable
 
 _MOST_NODES = 100_000
@@ -128,7 +128,9 @@ class Maker:
         kind: type[fdl.Buildable] = fdl.Config
         if not reference.is_called:
             kind = fdl.ArgFactory if wished == "factory" else fdl.Partial
-            is_plain = not isinstance(target, type) and wished is None
+            # A dtype is a class as well (`@jnp.bfloat16`), and never a template of scalars.
+            is_template = isinstance(target, type) and not types.is_dtype(target)
+            is_plain = not is_template and wished is None
             if is_plain and not self._binder.bound_to(target, scope):
                 return target
         with self._entered((key(target), scope, kind), str(reference)):

@@ -265,10 +265,15 @@ class Overlay:
         value = self._maker.value(binding.value, scope, binding.where)
         if not self.said.is_export:
             value = fitted.fit(value, target.annotation, current, self.lookup)
-        is_plain = not (is_container(value) or values.is_value_node(value))
-        if values.is_constant(current) and is_plain:
-            self._constants.assign(current, value, binding.where)
-            return
+        # A binding without a scope sets a shared value for all its users, and a macro takes it
+        # over, as a FieldReference does. One in a scope is for the nodes of that scope alone: it
+        # takes them out of the sharing, or `held_out/Packed.length` would change the training data.
+        if values.is_constant(current) and not binding.scope:
+            if any(node is current for node in copies.nodes_of(value)):
+                return  # the macro stands for this very constant
+            if values.is_value_node(value) or not is_container(value):
+                self._constants.assign(current, value, binding.where)
+                return
         with history.suspend_tracking():
             setattr(node, argument, value)
         origins.stamp(node, argument, value, binding.where)

@@ -93,6 +93,16 @@ def apply_words(
     return Overlay(unit, packages, skip_unknown).apply(graph)
 
 
+def files_of(words: Sequence[str]) -> dict[str, str]:
+    """Return the files that words of gin read, included ones too, and their texts.
+
+    Args:
+      words: Overrides; those that are no words of gin count for nothing.
+    """
+    own = [word for word in words if word.startswith(GIN)]
+    return unit_of([(word, word) for word in own], search_paths(own)).files
+
+
 def search_paths(words: Sequence[str]) -> list[str]:
     """Return the folders that words of gin name, in their order."""
     given = [word.removeprefix(_SEARCH_PATHS) for word in words if word.startswith(_SEARCH_PATHS)]

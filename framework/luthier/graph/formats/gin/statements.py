@@ -97,12 +97,14 @@ class Unit:
       imports: The imports.
       directives: The comments for this reader.
       problems: What could not be read.
+      files: The files that were read, included ones too, and their texts.
     """
 
     bindings: list[Binding] = dataclasses.field(default_factory=list)
     imports: list[Import] = dataclasses.field(default_factory=list)
     directives: list[Directive] = dataclasses.field(default_factory=list)
     problems: list[Problem] = dataclasses.field(default_factory=list)
+    files: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class _Delegate:
@@ -191,6 +193,7 @@ def _read_file(
         reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
         unit.problems.append(Problem(f"cannot read {path}: {reason}", origin=origin))
         return
+    unit.files[path] = text
     _read_text(unit, text, path, search_paths, False, (*above, identity))
 
 

@@ -1,0 +1,53 @@
+"""Defaults as they were when a graph was recorded.
+
+A recorded graph holds the arguments that were set. What was left to a default takes the value that
+the class has today, and a later luthier may have another one: a run that was trained without a
+guard would be rebuilt with one, whose arrays its checkpoints do not hold. The values that are
+recorded beside the graph (`config.values.json`) tell what each default was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from luthier.graph.edits.setting import set_value
+from luthier.graph.paths import find
+from luthier.graph.record.plain import to_dict
+
+_ORIGIN = "the default when this was recorded"
+
+
+def restore_defaults(graph: Any, values: Mapping[str, Any]) -> list[str]:
+    """Set, in place, the defaults that are others now to what they were; return what was set.
+
+    Only what JSON says unmistakably is set: numbers, booleans and None. A default that was a node
+    of another class stays, and is reported where runs are compared.
+
+    Args:
+      graph: The graph as it was loaded.
+      values: What `to_dict` made of it when it was recorded.
+
+    Returns:
+      `path=value` for each.
+    """
+    now = json.loads(json.dumps(to_dict(graph), default=str))
+    restored = []
+    for path, value in list(_plain_differences(values, now, "")):
+        if find(graph, path).is_default:
+            set_value(graph, path, value, _ORIGIN)
+            restored.append(f"{path}={json.dumps(value)}".replace("=null", "=None"))
+    return restored
+
+
+def _plain_differences(before: Any, now: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        if before.get("class") != now.get("class"):
+            return
+        for name in before:
+            if name in now and name != "class" and name.isidentifier():
+                below = f"{path}.{name}" if path else name
+                yield from _plain_differences(before[name], now[name], below)
+    elif before != now and (before is None or type(before) in (bool, int, float)):
+        yield path, before
