@@ -8,7 +8,7 @@ import pytest
 
 from luthier.checkpoint import commit as commit_lib
 from luthier.checkpoint.commit import Commit
-from luthier.errors import CheckpointError
+from luthier.errors import CheckpointError, VersionError
 
 COMMIT = Commit(
     step=7,
@@ -80,5 +80,5 @@ def test_a_later_format_asks_for_an_update(checkpoint):
     content["format"] = 99
     content["checksum"] = commit_lib._text_checksum(content)
     (checkpoint / commit_lib.FILE).write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match="update luthier"):
+    with pytest.raises(VersionError, match="another version"):
         commit_lib.read(checkpoint)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from luthier.checkpoint import finishing
+from luthier.checkpoint import commit, finishing
 from luthier.errors import CheckpointError
 
 PROCESS = """
@@ -22,17 +22,26 @@ from luthier.errors import CheckpointError
 mesh = jax.make_mesh((2,), ("data",))
 sharding = jax.NamedSharding(mesh, jax.P("data"))
 array = jax.make_array_from_callback((4,), sharding, lambda at: np.arange(4.0)[at])
-write = commit.write
+write, checksum = commit.write, commit._checksum
+read = set()
 
-def slowly(path, content):
+def spy(path, sync=False):
+    if "/1/" in str(path):
+        read.add(str(path).partition("/1/")[2])
+    return checksum(path, sync)
+
+commit._checksum = spy
+
+def slowly(path, content, sums):
     if content.step == 2:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     time.sleep(1.0)
-    return write(path, content)
+    return write(path, content, sums)
 
 commit.write = slowly
 told = {}
 for again in range(2):  # a second store of the same directory begins anew
+    read.clear()
     with Store(directory) as store:
         for step in (1, 2, 3):
             store.save(step, {"a": array})
@@ -42,7 +51,7 @@ for again in range(2):  # a second store of the same directory begins anew
                 told[step] = str(error)
             else:
                 told[step] = os.path.exists(f"{directory}/{step}/commit.json")
-print(json.dumps(told), flush=True)
+print(json.dumps([told, sorted(read)]), flush=True)
 """
 
 
@@ -57,12 +66,19 @@ def test_all_wait_for_the_commit_and_raise_what_it_fails_over(tmp_path):
         subprocess.Popen([*command, str(i), address, directory], stdout=subprocess.PIPE, text=True)
         for i in range(2)
     ]
-    told = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    ends = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    told, read = zip(*ends, strict=True)
     full = (
         f"{directory}: step 2 was not saved: the disk is full; free some space and rerun the "
         "command: it continues from step {}"
     )
     assert told[0] == told[1] == {"1": True, "2": full.format(3), "3": True}
+    # Each process reads back the files that it wrote, and the primary what was merged from them.
+    files = commit.read(tmp_path / "checkpoints" / "1").files
+    assert sorted([*read[0], *read[1]]) == sorted(files)
+    assert read[1]
+    assert all("process_1" in path for path in read[1])
+    assert not any("process_1" in path for path in read[0])
 
 
 class _Answered:
@@ -85,29 +101,35 @@ class _Pending:
             raise self.error
 
 
-def _finish(rounds, pending, commit=lambda: None):
-    finishing.finish(pending, rounds, commit=commit, told=lambda error: f"told: {error}")
+SUMS = {"arrays/ocdbt.process_0/manifest.ocdbt": (113, 7)}
+THEIRS = {"arrays/ocdbt.process_1/manifest.ocdbt": (114, 8)}
+
+
+def _finish(rounds, pending, commit=lambda sums: None):
+    finishing.finish(
+        pending, rounds, seal=lambda: SUMS, commit=commit, told=lambda error: f"told: {error}"
+    )
 
 
 def test_the_primary_commits_what_all_have_written():
     committed = []
-    _finish(_Answered([""]), _Pending(), lambda: committed.append(True))
-    assert committed == [True]
+    _finish(_Answered([("", THEIRS)]), _Pending(), committed.append)
+    assert committed == [SUMS | THEIRS]
 
 
 def test_nothing_is_committed_that_one_process_has_not_written():
     committed = []
     with pytest.raises(CheckpointError, match=r"^the other has no room$"):
-        _finish(_Answered(["the other has no room"]), _Pending(), lambda: committed.append(True))
-    rounds = _Answered([""])
+        _finish(_Answered([("the other has no room", {})]), _Pending(), committed.append)
+    rounds = _Answered([("", {})])
     with pytest.raises(OSError, match=r"^mine$"):
-        _finish(rounds, _Pending(OSError("mine")), lambda: committed.append(True))
-    assert rounds.said == ["told: mine"]
+        _finish(rounds, _Pending(OSError("mine")), committed.append)
+    assert rounds.said == [("told: mine", {})]
     assert not committed
 
 
 def test_a_commit_that_fails_is_raised_here_and_told_elsewhere():
-    def refuse():
+    def refuse(sums):
         raise OSError("no room")
 
     told = []
@@ -118,7 +140,7 @@ def test_a_commit_that_fails_is_raised_here_and_told_elsewhere():
             return told[0]
 
     with pytest.raises(OSError, match=r"^no room$"):
-        _finish(Rounds([""]), _Pending(), refuse)
+        _finish(Rounds([("", {})]), _Pending(), refuse)
     assert told == ["told: no room"]
     with pytest.raises(CheckpointError, match=r"^told: no room$"):
         _finish(_Answered([], answer=told[0]), _Pending())

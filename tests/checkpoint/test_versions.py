@@ -6,7 +6,9 @@ from luthier.checkpoint import versions
 
 
 def test_current_names_what_decides():
-    assert set(versions.current()) == {"grain", "jax", "luthier", "orbax-checkpoint"}
+    assert set(versions.current()) == {
+        *("flax", "grain", "jax", "jaxlib", "luthier", "numpy", "optax", "orbax-checkpoint"),
+    }
     assert "unknown" not in versions.current().values()
 
 

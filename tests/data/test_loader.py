@@ -1,3 +1,4 @@
+import functools
 import json
 import pickle
 import threading
@@ -49,6 +50,29 @@ def test_hosts_together_read_what_one_host_reads(count):
         for parts in zip(*hosts, strict=True)
     ]
     assert_equal(single, joined)
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=8, unique=True))
+@settings(max_examples=10, deadline=None)
+def test_any_rows_of_a_batch_can_be_read_by_their_numbers(numbers):
+    rows = np.array(numbers)
+    own = DATA.iterator(global_batch_size=8, seed=5, rows=rows)
+    single = iterator()
+    expected = [{name: array[rows] for name, array in batch.items()} for batch in take(single, 5)]
+    assert_equal(take(own, 5), expected)
+    assert own.get_state() == single.get_state()
+    evaluated = list(DATA.batches(global_batch_size=8, rows=rows))
+    whole = list(DATA.batches(global_batch_size=8))
+    assert_equal(
+        evaluated, [{name: array[rows] for name, array in batch.items()} for batch in whole]
+    )
+
+
+@pytest.mark.parametrize("rows", [[0, 8], [-1]])
+def test_rows_outside_of_the_batch_are_refused(rows):
+    for read in (functools.partial(DATA.iterator, seed=5), DATA.batches):
+        with pytest.raises(DataError, match=r"rows \[(8|-1)\] are not of a batch of 8 rows"):
+            read(global_batch_size=8, rows=np.array(rows))
 
 
 @given(step=st.integers(0, 60), read=st.integers(0, 9), count=st.sampled_from([1, 2, 4, 8]))

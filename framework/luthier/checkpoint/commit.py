@@ -12,16 +12,19 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from luthier.errors import CheckpointError, Problem
+from luthier.errors import CheckpointError, Problem, VersionError
 
 FILE = "commit.json"
 _FORMAT = 1
 _BLOCK_BYTES = 1 << 20
 _NUM_THREADS = 4
+# Orbax's names: arrays/ocdbt.process_3/..., arrays/array_metadatas/process_3.
+_OF_PROCESS = re.compile(r"(?:.*[._-])?process_(\d+)(?:[._-].*)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,16 +50,44 @@ class Commit:
     files: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
 
-def write(directory: pathlib.Path, commit: Commit) -> Commit:
+def seal_own(directory: pathlib.Path, process: int) -> dict[str, tuple[int, int]]:
+    """Put the files that a process wrote onto the disk; return their sizes and checksums.
+
+    Every process does this for its own files, right after writing them: it finds them in its page
+    cache, and only the host that wrote a file can flush it where disks are shared over a network.
+
+    Args:
+      directory: The checkpoint, which holds all arrays and is not committed.
+      process: Which of the run's processes this is.
+    """
+    return _seal(directory, [path for path in _paths(directory) if writer(path) == process])
+
+
+def writer(path: str) -> int | None:
+    """Return the process that wrote a file; None for those that Orbax's primary writes for all.
+
+    Args:
+      path: In the checkpoint, as `arrays/ocdbt.process_3/d/0f...`.
+    """
+    parts = [match for part in path.split("/") if (match := _OF_PROCESS.fullmatch(part))]
+    return int(parts[-1][1]) if parts else None
+
+
+def write(
+    directory: pathlib.Path, commit: Commit, sums: Mapping[str, tuple[int, int]] | None = None
+) -> Commit:
     """Make `directory` a checkpoint: list its files in a commit file, and return the commit.
 
     Everything is on the disk, not only in its cache, before the commit file is.
+
+    Args:
+      directory: The checkpoint.
+      commit: What is in it, without its files.
+      sums: What `seal_own` returned to the processes; files without are read here.
     """
-    paths = _paths(directory)
-    with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
-        sums = pool.map(lambda path: _checksum(directory / path, sync=True), paths)
-        files = dict(zip(paths, sums, strict=True))
-    commit = dataclasses.replace(commit, files=files)
+    files = {path: (size, checksum) for path, (size, checksum) in (sums or {}).items()}
+    files |= _seal(directory, [path for path in _paths(directory) if path not in files])
+    commit = dataclasses.replace(commit, files=dict(sorted(files.items())))
     content = {"format": _FORMAT, **dataclasses.asdict(commit)}
     text = json.dumps({"checksum": _text_checksum(content), **content}, indent=1)
     temporary = directory / f"{FILE}.new"
@@ -74,17 +105,23 @@ def read(directory: pathlib.Path) -> Commit:
     """Return what is in the checkpoint in `directory`.
 
     Raises:
-      CheckpointError: The commit file is damaged or of a later format.
+      CheckpointError: The commit file is damaged.
+      VersionError: It is whole, and was written by another version of luthier.
+      OSError: It is there, and cannot be read now.
     """
     try:
-        content = json.loads((directory / FILE).read_text(encoding="utf-8"))
+        text = (directory / FILE).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError) as error:
+        raise _damaged(directory, error) from error
+    try:
+        content = json.loads(text)
         checksum = content.pop("checksum")
         if checksum != _text_checksum(content):
             raise ValueError("its checksum differs")
-        if content.pop("format") != _FORMAT:
-            raise CheckpointError(
-                Problem(f"{directory} was written by a later luthier", remedy="update luthier")
-            )
+        # The checksum is right: what is not known here was written on purpose.
+        format, fields = content.pop("format"), dataclasses.fields(Commit)
+        if format != _FORMAT or set(content) - {field.name for field in fields}:
+            raise _foreign(directory, content)
         for name in ("arrays", "files"):
             content[name] = {key: tuple(value) for key, value in content[name].items()}
         content["arrays"] = {
@@ -95,9 +132,20 @@ def read(directory: pathlib.Path) -> Commit:
         if not _is_sound(commit):
             raise ValueError("a field of it is not what it should be")
         return commit
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        problem = Problem(f"{directory} is damaged: {FILE} cannot be read ({error})")
-        raise CheckpointError(problem) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(directory, error) from error
+
+
+def _damaged(directory: pathlib.Path, error: Exception) -> CheckpointError:
+    return CheckpointError(Problem(f"{directory} is damaged: {FILE} cannot be read ({error})"))
+
+
+def _foreign(directory: pathlib.Path, content: Mapping[str, Any]) -> VersionError:
+    versions = content.get("versions")
+    writer = versions.get("luthier") if isinstance(versions, dict) else None
+    by = f"luthier {writer}" if isinstance(writer, str) else "another version of luthier"
+    what = f"{directory} was written by {by}, in a form that this one does not know"
+    return VersionError(Problem(what, remedy="continue the run with that version; nothing changed"))
 
 
 def _is_sound(commit: Commit) -> bool:
@@ -116,20 +164,62 @@ def _is_sound(commit: Commit) -> bool:
     )
 
 
-def check(directory: pathlib.Path, commit: Commit) -> list[str]:
-    """Return what is damaged, by reading every file: `path is missing` and the like."""
+def check(directory: pathlib.Path, commit: Commit, paths: Sequence[str] | None = None) -> list[str]:
+    """Return what is damaged, by reading every file: `path is missing` and the like.
+
+    Args:
+      directory: The checkpoint.
+      commit: What is in it.
+      paths: The files to read; None means all.
+
+    Raises:
+      OSError: A file is there, and cannot be read now.
+    """
 
     def compare(path: str) -> str | None:
         try:
             actual = _checksum(directory / path)
-        except OSError as error:
-            return f"{path} is missing" if isinstance(error, FileNotFoundError) else f"{error}"
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{path} is missing"
         if actual[0] != commit.files[path][0]:
             return f"{path} has {actual[0]} bytes, not {commit.files[path][0]}"
         return None if actual == commit.files[path] else f"{path} differs from what was written"
 
+    wanted = sorted(commit.files) if paths is None else paths
     with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
-        return [damage for damage in pool.map(compare, sorted(commit.files)) if damage]
+        return [damage for damage in pool.map(compare, wanted) if damage]
+
+
+def share(commit: Commit, process: int, num_processes: int) -> list[str]:
+    """Return the files of a checkpoint that a process checks; every file is checked by one.
+
+    As far as that is fair a process checks what it wrote: it is likely to restore that next, and
+    then finds it in its page cache.
+
+    Args:
+      commit: What is in the checkpoint.
+      process: Which of the processes.
+      num_processes: How many check together.
+    """
+    if num_processes == 1:
+        return sorted(commit.files)
+    load = [0] * num_processes
+    fair = 1.25 * sum(size for size, _ in commit.files.values()) / num_processes
+    mine = []
+    for path, (size, _) in sorted(commit.files.items(), key=lambda item: (-item[1][0], item[0])):
+        chosen, least = writer(path), min(range(num_processes), key=load.__getitem__)
+        if chosen is None or chosen >= num_processes or load[chosen] + size > fair:
+            chosen = least
+        load[chosen] += size
+        if chosen == process:
+            mine.append(path)
+    return sorted(mine)
+
+
+def _seal(directory: pathlib.Path, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+    with concurrent.futures.ThreadPoolExecutor(_NUM_THREADS) as pool:
+        sums = pool.map(lambda path: _checksum(directory / path, sync=True), paths)
+        return dict(zip(paths, sums, strict=True))
 
 
 def _paths(directory: pathlib.Path) -> list[str]:

@@ -3,6 +3,7 @@
 150/                a checkpoint: Orbax's files, and commit.json
 150.replaced/       the former one of that step, until the new one is committed
 200, 200.anything   without commit.json: the remains of a save that was killed
+.trash/             what recovery moved aside, until something later is committed
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import shutil
 
 from luthier.checkpoint import commit as commit_lib
 from luthier.checkpoint.policy import Saved
-from luthier.errors import CheckpointError
+from luthier.errors import CheckpointError, VersionError
+from luthier.storage.trash import empty_before_step, move_to_trash
 
+# Orbax writes this file last: a folder that has it holds all arrays, although nobody sealed it.
+_ORBAX_METADATA = "_CHECKPOINT_METADATA"
 _REPLACED = ".replaced"
 _NAME = re.compile(rf"(\d+)({re.escape(_REPLACED)})?")
 _OURS = re.compile(r"\d+(\..*)?")
@@ -47,11 +51,24 @@ class Directory:
         saved = []
         for step, path in self.committed().items():
             try:
-                metrics = commit_lib.read(path).metrics
+                saved.append(Saved(step, commit_lib.read(path).metrics))
             except CheckpointError:
-                metrics = {}
-            saved.append(Saved(step, metrics))
+                saved.append(Saved(step, {}))
+            except (OSError, VersionError):
+                # Nobody knows what it is worth: no rule may delete it.
+                saved.append(Saved(step, {}, is_known=False))
         return saved
+
+    def unsealed(self) -> list[int]:
+        """Return the steps of folders that hold all of Orbax's files and no commit file."""
+        committed = self.committed()
+        return sorted(
+            int(path.name)
+            for path in self._entries()
+            if path.name.isdigit()
+            and int(path.name) not in committed
+            and (path / _ORBAX_METADATA).is_file()
+        )
 
     def make_room(self, step: int) -> None:
         """Make the directory, and move a checkpoint of that step aside."""
@@ -60,17 +77,46 @@ class Directory:
         if (path / commit_lib.FILE).is_file():
             os.rename(path, self._replaced(step))
         elif path.exists():
-            _delete(path)
+            self._discard_remains(path)
 
     def clean(self) -> None:
-        """Delete what is no checkpoint, and move back what was to be replaced and was not."""
+        """Remove the remains of killed saves; move back what was to be replaced and was not.
+
+        What holds all arrays of a step beyond every checkpoint goes to the trash: its commit file
+        may have been lost, and not just not written.
+        """
         committed = self.committed()
         for path in self._entries():
-            if _OURS.fullmatch(path.name) and path not in committed.values():
-                _delete(path)
+            # A whole checkpoint under another name (`900.bad`) is somebody's copy, not remains.
+            is_copy = not _NAME.fullmatch(path.name) and (path / commit_lib.FILE).is_file()
+            if _OURS.fullmatch(path.name) and path not in committed.values() and not is_copy:
+                self._discard_remains(path)
         for step, path in committed.items():
             if path.name != str(step):
                 os.rename(path, path.with_name(str(step)))
+
+    def remove_failed(self, step: int) -> None:
+        """Remove what a save of this process left, which failed."""
+        for path in self._entries():
+            ours = _OURS.fullmatch(path.name) and int(path.name.split(".")[0]) == step
+            if ours and not (path / commit_lib.FILE).is_file():
+                _delete(path)
+
+    def move_to_trash(self, step: int, reason: str) -> None:
+        """Move a checkpoint aside; it is removed when a later step is committed."""
+        if path := self.committed().get(step):
+            move_to_trash(path, reason)
+
+    def empty_trash(self, step: int) -> None:
+        """Remove from the trash what belongs to earlier steps than one that is committed now."""
+        empty_before_step(self.path, step)
+
+    def _discard_remains(self, path: pathlib.Path) -> None:
+        newest = max(self.committed(), default=-1)
+        if path.name.isdigit() and int(path.name) > newest and (path / _ORBAX_METADATA).is_file():
+            move_to_trash(path, f"it holds all arrays, and no {commit_lib.FILE} that seals them")
+        else:
+            _delete(path)
 
     def delete(self, step: int) -> None:
         """Delete the checkpoint of that step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from luthier.checkpoint import arrays as arrays_lib
@@ -12,6 +12,9 @@ from luthier.errors import CheckpointError, Problem
 
 if TYPE_CHECKING:
     from luthier.parallel.distributed import Rounds
+
+Sums = Mapping[str, tuple[int, int]]
+"""Size in bytes and CRC-32 of files, by their path in the checkpoint."""
 
 _num_saving: dict[pathlib.Path, int] = {}
 """How many stores have saved in a directory: the same in all processes."""
@@ -33,7 +36,8 @@ def finish(
     pending: arrays_lib.Pending,
     rounds: Rounds,
     *,
-    commit: Callable[[], None],
+    seal: Callable[[], Sums],
+    commit: Callable[[Sums], None],
     told: Callable[[Exception], str],
 ) -> None:
     """Wait for the arrays of all processes, and have the primary commit them.
@@ -43,7 +47,9 @@ def finish(
     Args:
       pending: The arrays of this process that are being written.
       rounds: What the processes exchange.
-      commit: Commits the checkpoint; called by the primary, when all arrays are written.
+      seal: Puts the files of this process onto the disk; returns their checksums.
+      commit: Commits the checkpoint, with the checksums of all processes; called by the primary,
+        when all arrays are written.
       told: An error in one line, for other processes.
 
     Raises:
@@ -52,22 +58,24 @@ def finish(
     """
     own: Exception | None = None
 
-    def commit_all(said: Sequence[str]) -> str:
+    def commit_all(said: Sequence[tuple[str, Sums]]) -> str:
         nonlocal own
-        if not (why := next(filter(None, said), "")):
+        if not (why := next((why for why, _ in said if why), "")):
             try:
-                commit()
+                commit({path: entry for _, sums in said for path, entry in sums.items()})
             except Exception as error:
                 own, why = error, told(error)
         return why
 
+    sums: Sums = {}
     try:
         with arrays_lib.without_logs():
             pending.result()
         memory.trim()
+        sums = seal()
     except Exception as error:
         own = error
-    why = rounds.exchange("" if own is None else told(own), commit_all)
+    why = rounds.exchange(("" if own is None else told(own), sums), commit_all)
     if own is not None:
         raise own
     if why:

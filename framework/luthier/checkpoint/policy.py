@@ -10,7 +10,10 @@ from typing import ClassVar, Protocol
 from luthier.checkpoint.tiers.copying import Copying, HostCopy
 from luthier.checkpoint.tiers.fast import FastTier
 from luthier.checkpoint.tiers.storage import Storage
-from luthier.durations import Duration
+from luthier.durations import Duration, Seconds
+
+LOSS = "loss"
+"""Key of the training loss among the metrics of a checkpoint; no evaluation can have it."""
 
 
 class Choice(Protocol):
@@ -30,16 +33,20 @@ class Saved:
 
     Args:
       step: Optimizer steps done.
-      metrics: What was known when it was saved, by `evaluation/metric`.
+      metrics: What was known when it was saved, by `evaluation/metric`; and the training loss.
+      is_known: Whether that could be read; what could not is kept.
     """
 
     step: int
     metrics: Mapping[str, float]
+    is_known: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
     """When to save, and what to keep. A checkpoint is kept for as long as any rule keeps it.
+
+    The last one whose training loss was finite is always kept.
 
     Args:
       every: How long from one save to the next; None saves only when training ends or is
@@ -56,7 +63,7 @@ class Checkpoints:
 
     RANGES: ClassVar[dict[str, str]] = {"keep_latest": "1 <= x", "keep_every": "1 <= x"}
 
-    every: Duration | None = None
+    every: Duration | None = Seconds(15 * 60)
     keep_latest: int = 2
     keep_every: int | None = None
     keep_best: Choice | None = None
@@ -74,8 +81,14 @@ class Checkpoints:
 
     def kept(self, saved: Sequence[Saved]) -> set[int]:
         """Return the steps to keep of those that are there."""
-        steps = sorted(checkpoint.step for checkpoint in saved)
-        kept = set(steps[-self.keep_latest :])
+        steps = sorted(checkpoint.step for checkpoint in saved if checkpoint.is_known)
+        latest = steps[-self.keep_latest :]
+        finite = [c.step for c in saved if c.is_known and math.isfinite(c.metrics.get(LOSS, 0.0))]
+        if finite and max(finite) < latest[0]:
+            # A way back for a run that has diverged. It takes the place of one that is worth
+            # nothing; the newest stays, because it says where the run is.
+            latest = [max(finite), *latest[-max(self.keep_latest - 1, 1) :]]
+        kept = {*latest, *(checkpoint.step for checkpoint in saved if not checkpoint.is_known)}
         if self.keep_every is not None:
             reached = 0
             for step in steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import shutil
@@ -30,7 +31,7 @@ def require_space(directory: str | os.PathLike[str], bytes_needed: int) -> None:
                 path="checkpoints",
                 remedy="free some space, choose another records.directory, or keep fewer",
             )
-        )
+        ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a fault of the place
 
 
 def _size(num_bytes: float) -> str:

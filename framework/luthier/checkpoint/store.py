@@ -11,22 +11,27 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from luthier.checkpoint import arrays as arrays_lib
+from luthier.checkpoint import checking, finishing, versions
 from luthier.checkpoint import commit as commit_lib
-from luthier.checkpoint import finishing, versions
 from luthier.checkpoint.commit import Commit
 from luthier.checkpoint.directory import Directory
 from luthier.checkpoint.policy import Checkpoints
-from luthier.errors import CheckpointError, Problem
+from luthier.errors import CheckpointError, LockLost, Problem
+from luthier.faults import is_transient
 
 if TYPE_CHECKING:
     import jax
 
     from luthier.parallel.distributed import Rounds
 
+_T = TypeVar("_T")
+_RETRY_SECONDS = (0.1, 0.5, 2.0)
+"""Waits before a file that could not be read is read again."""
 _DISK_FULL = re.compile(r"no space left|disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)
 _CODE = re.compile(r"os_error_code='(\d+)'")
 _REMEDIES = {
@@ -35,6 +40,10 @@ _REMEDIES = {
     errno.EFBIG: "raise the limit on file sizes (`ulimit -f`)",
     errno.EROFS: "make it writable",
 }
+
+
+def _unfenced() -> None:
+    """Allow every commit."""
 
 
 class Store:
@@ -60,6 +69,9 @@ class Store:
         self._num_barriers = 0
         self._trusted: Mapping[str, tuple[int, int]] | None = None
         self._exchanges: Rounds | None = None
+        self._damage: dict[int, str] = {}
+        self.fence: Callable[[], None] = _unfenced
+        """Raises `LockLost` where another process writes here now; called before each commit."""
 
     def __enter__(self) -> Store:
         return self
@@ -90,16 +102,17 @@ class Store:
         """Return what is in a checkpoint, without its arrays.
 
         Raises:
-          CheckpointError: There is none of that step, or it is damaged.
+          CheckpointError: There is none of that step, it is damaged, or cannot be read now.
+          VersionError: It was written by another version of luthier.
         """
         path = self._directory.committed().get(step)
         if path is None:
             what = f"{self.directory} has no checkpoint of step {step}"
             raise CheckpointError(Problem(what, remedy=self._others(step)))
         try:
-            return commit_lib.read(path)
+            return self._retried(path, lambda: commit_lib.read(path))
         except CheckpointError as error:
-            raise CheckpointError(
+            raise type(error)(
                 Problem(problem.what, remedy=problem.remedy or self._others(step))
                 for problem in error.problems
             ) from error
@@ -113,29 +126,43 @@ class Store:
         return versions.notices(self.read(step).versions)
 
     def check(self, step: int) -> list[Problem]:
-        """Read every file of a checkpoint and return what is damaged; empty when it is whole."""
+        """Read every file of a checkpoint and return what is damaged; empty when it is whole.
+
+        Raises:
+          CheckpointError: A file of it is there and cannot be read now, which says nothing about
+            what is in it.
+          VersionError: It was written by another version of luthier.
+        """
         try:
             commit = self.read(step)
+        except _Unreadable:
+            raise
         except CheckpointError as error:
             return list(error.problems)
         path = self._directory.committed()[step]
         return [
             Problem(f"{path} is damaged: {damage}", remedy=self._others(step))
-            for damage in commit_lib.check(path, commit)
+            for damage in self._retried(path, lambda: checking.check(path, commit))
         ]
 
     def newest_whole(self) -> tuple[int | None, list[Problem]]:
         """Return the newest step whose files are all as written, and what is wrong with later ones.
 
-        Reads everything of the checkpoints that it looks at.
+        Reads everything of the checkpoints that it looks at. Raises as `check`: what may be whole
+        is never passed over.
         """
         problems: list[Problem] = []
         for step in reversed(self.steps()):
             if not (damage := self.check(step)):
                 self.trust(step)
                 return step, problems
+            self._damage[step] = damage[0].what
             problems += damage
         return None, problems
+
+    def unsealed(self) -> list[int]:
+        """Return the steps of folders that look like checkpoints, but have no commit file."""
+        return self._directory.unsealed()
 
     def trust(self, step: int) -> None:
         """Take a checkpoint as whole: the next `restore` of it reads its files once only.
@@ -171,6 +198,7 @@ class Store:
           CheckpointError: The save before this failed, or this one cannot begin.
         """
         self.wait()
+        self.fence()
         commit = Commit(
             step=step,
             arrays={name: (tuple(a.shape), str(a.dtype)) for name, a in arrays.items()},
@@ -216,8 +244,14 @@ class Store:
         (step, future), self._pending = self._pending, None
         try:
             future.result()
+        except LockLost:  # what lies there is the new writer's to clean
+            raise
         except Exception as error:
             if arrays_lib.process_index() == 0:
+                # A save also fails where a new writer has removed its parts: what lies there now
+                # is the new writer's.
+                self.fence()
+                self._directory.remove_failed(step)
                 self._directory.clean()
             _blame_disk(self, step, error)
             raise
@@ -280,18 +314,32 @@ class Store:
         """
         return arrays_lib.load(self._directory.committed()[step], abstract)
 
-    def delete(self, step: int) -> None:
-        """Delete a checkpoint; none of that step is fine."""
-        self._directory.delete(step)
+    def move_to_trash(self, step: int, reason: str) -> None:
+        """Move a checkpoint into the trash; none of that step is fine.
 
-    def cut_back(self, step: int) -> None:
-        """Delete every later checkpoint, and what killed saves left: training goes on from here."""
+        Args:
+          step: Which checkpoint.
+          reason: Why, in one line.
+        """
+        self.fence()
+        self._directory.move_to_trash(step, reason)
+
+    def cut_back(self, step: int | None) -> None:
+        """Move every later checkpoint into the trash: training is resumed from `step`.
+
+        They are removed when a later step than theirs is committed. So is what killed saves left.
+
+        Args:
+          step: The restored step; None where training starts again from step 0.
+        """
         self.wait()
         self._barrier("restored")
         if arrays_lib.process_index() == 0:
+            self.fence()  # restoring took minutes: another process may have taken over meanwhile
             for later in self.steps():
-                if later > step:
-                    self._directory.delete(later)
+                if later > (-1 if step is None else step):
+                    since = f"training was resumed from step {step or 0}"
+                    self._directory.move_to_trash(later, self._damage.get(later, since))
             self._directory.clean()
         self._barrier("cut back")
 
@@ -301,7 +349,8 @@ class Store:
         finishing.finish(
             pending,
             self._rounds(),
-            commit=lambda: self._commit(path, commit),
+            seal=lambda: commit_lib.seal_own(path, arrays_lib.process_index()),
+            commit=lambda sums: self._commit(path, commit, sums),
             told=lambda error: _told(self, commit.step, error),
         )
 
@@ -311,20 +360,47 @@ class Store:
             self._exchanges = finishing.rounds(self.directory)
         return self._exchanges
 
-    def _commit(self, path: pathlib.Path, commit: Commit) -> None:
-        commit_lib.write(path, commit)
+    def _commit(self, path: pathlib.Path, commit: Commit, sums: finishing.Sums) -> None:
+        self.fence()
+        commit_lib.write(path, commit, sums)
         saved = self._directory.saved()
         for step in {checkpoint.step for checkpoint in saved} - self._policy.kept(saved):
             self._directory.delete(step)
         self._directory.delete_replaced(commit.step)
+        self._directory.empty_trash(commit.step)
 
     def _barrier(self, event: str) -> None:
         self._num_barriers += 1
         arrays_lib.barrier(f"{self.directory} {event} {self._num_barriers}")
 
+    def _retried(self, path: pathlib.Path, look: Callable[[], _T]) -> _T:
+        """Return what `look` returns; a disk that refuses is asked again a few times.
+
+        Raises:
+          CheckpointError: It refuses still. Nothing is known about the checkpoint, so that nothing
+            may be done to it.
+        """
+        for seconds in (*_RETRY_SECONDS, None):
+            try:
+                return look()
+            except OSError as error:
+                if seconds is None or not is_transient(error):
+                    what = f"{path} cannot be read now: {error}"
+                    remedy = (
+                        "nothing was changed: see to the disk and rerun the command; if it stays "
+                        f"so, move that folder away ({self._others(int(path.name.split('.')[0]))})"
+                    )
+                    raise _Unreadable(Problem(what, remedy=remedy)) from error
+            time.sleep(seconds)
+        raise AssertionError("unreachable")
+
     def _others(self, step: int) -> str:
         others = ", ".join(str(other) for other in reversed(self.steps()) if other != step)
         return f"other checkpoints: {others}" if others else "there is no other checkpoint"
+
+
+class _Unreadable(CheckpointError):
+    """A checkpoint is there and cannot be read now."""
 
 
 def _told(store: Store, step: int, error: Exception) -> str:

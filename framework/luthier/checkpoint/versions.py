@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-_PACKAGES = ("grain", "jax", "luthier", "orbax-checkpoint")
+_PACKAGES = (*("flax", "grain", "jax", "jaxlib", "luthier", "numpy", "optax", "orbax-checkpoint"),)
 
 
 @functools.cache
@@ -29,6 +29,10 @@ def notices(saved: Mapping[str, str]) -> list[str]:
     reasons = {
         "grain": "it promises to restore the order of the data only within one version",
         "jax": "the same program may round differently",
+        "jaxlib": "the same program may round differently",
+        "flax": "layers may compute something else",
+        "optax": "updates may be computed otherwise",
+        "numpy": "random data may differ",
         "orbax-checkpoint": "",
         "luthier": "",
     }

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import grain
 import numpy as np
 
-from luthier.data.order import Order, Visit, host_positions
+from luthier.data.order import Order, Visit
 from luthier.errors import DataError, Problem
 
 Batch = dict[str, np.ndarray]
@@ -48,18 +48,18 @@ class Rows(Protocol):
 class _Batches:
     """The batches of one process: a random access source for Grain, whose index is the step."""
 
-    def __init__(self, rows: Rows, global_batch_size: int, process_index: int, process_count: int):
+    def __init__(self, rows: Rows, global_batch_size: int, places: np.ndarray):
         self._rows = rows
         self._global_batch_size = global_batch_size
-        self._process = (process_index, process_count)
+        self._places = places
 
     def _positions(self, step: int) -> np.ndarray:
-        return host_positions(int(step), self._global_batch_size, *self._process)
+        return int(step) * self._global_batch_size + self._places
 
 
 class _Ordered(_Batches):
-    def __init__(self, rows: Rows, order: Order, *sizes: int):
-        super().__init__(rows, *sizes)
+    def __init__(self, rows: Rows, order: Order, global_batch_size: int, places: np.ndarray):
+        super().__init__(rows, global_batch_size, places)
         self._order = order
 
     def __len__(self) -> int:
@@ -149,13 +149,21 @@ def shuffled(
     *,
     order: Order,
     global_batch_size: int,
-    process_index: int,
-    process_count: int,
+    places: np.ndarray,
     num_threads: int,
     prefetch_batches: int,
 ) -> ShuffledIterator:
-    """Return the endless iterator of one process over rows in a global order."""
-    source = _Ordered(rows, order, global_batch_size, process_index, process_count)
+    """Return the endless iterator of one process over rows in a global order.
+
+    Args:
+      rows: The rows of an epoch.
+      order: Which of them stands where.
+      global_batch_size: The rows of all processes together.
+      places: The numbers of this process's rows within the global batch, int64 [n].
+      num_threads: Threads that assemble batches ahead of time.
+      prefetch_batches: How many batches they are ahead.
+    """
+    source = _Ordered(rows, order, global_batch_size, places)
     parent = _iterate(source, num_threads, prefetch_batches)
     return ShuffledIterator(parent, rows, order, global_batch_size)
 
@@ -164,13 +172,20 @@ def once(
     rows: Rows,
     *,
     global_batch_size: int,
-    process_index: int,
-    process_count: int,
+    places: np.ndarray,
     num_threads: int,
     prefetch_batches: int,
 ) -> Iterator[Batch]:
-    """Return the batches of one process over all rows, in order; the last is padded."""
-    source = _Once(rows, global_batch_size, process_index, process_count)
+    """Return the batches of one process over all rows, in order; the last is padded.
+
+    Args:
+      rows: The rows of an epoch.
+      global_batch_size: The rows of all processes together.
+      places: The numbers of this process's rows within the global batch, int64 [n].
+      num_threads: Threads that assemble batches ahead of time.
+      prefetch_batches: How many batches they are ahead.
+    """
+    source = _Once(rows, global_batch_size, places)
     return _iterate(source, num_threads, prefetch_batches)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from luthier.data.order import Order, Shuffled
+from luthier.data.order import Order, Shuffled, host_positions
 from luthier.errors import DataError, Problem
 
 if TYPE_CHECKING:
@@ -83,25 +83,29 @@ class DataNode(abc.ABC):
         seed: int,
         process_index: int = 0,
         process_count: int = 1,
+        rows: np.ndarray | None = None,
     ) -> ShuffledIterator:
         """Return the endless training batches of one process.
 
         The global order depends on the data and the seed alone (`order`); the batch of step s is
-        its rows [s * B, (s + 1) * B), and each process has an equal part.
+        its rows [s * B, (s + 1) * B), and each process has an equal part, or any rows of it.
 
         Args:
           global_batch_size: B, the rows of all processes together.
           seed: Of the order of rows.
           process_index: Which process this is.
           process_count: How many there are.
+          rows: The numbers of its rows within the global batch, int64 [n], where they are no equal
+            part of it; they replace `process_index` and `process_count`.
 
         Returns:
           A Grain iterator, whose `get_state` is JSON-able and fits any number of processes.
 
         Raises:
-          DataError: when B is not a multiple of the processes, or an epoch has fewer than B rows.
+          DataError: when B is not a multiple of the processes, rows are not of the batch, or an
+            epoch has fewer than B rows.
         """
-        problems = _check_sizes(global_batch_size, process_index, process_count)
+        problems = _check_sizes(global_batch_size, process_index, process_count, rows)
         problems += self.problems(global_batch_size)
         if problems:
             raise DataError(problems)
@@ -111,14 +115,18 @@ class DataNode(abc.ABC):
             self.rows,
             order=self.order(seed=seed, global_batch_size=global_batch_size),
             global_batch_size=global_batch_size,
-            process_index=process_index,
-            process_count=process_count,
+            places=_places(global_batch_size, process_index, process_count, rows),
             num_threads=self.num_threads,
             prefetch_batches=self.prefetch_batches,
         )
 
     def batches(
-        self, *, global_batch_size: int, process_index: int = 0, process_count: int = 1
+        self,
+        *,
+        global_batch_size: int,
+        process_index: int = 0,
+        process_count: int = 1,
+        rows: np.ndarray | None = None,
     ) -> Iterator[dict[str, np.ndarray]]:
         """Return every row exactly once, in order, for evaluation; padding has weight 0.
 
@@ -126,11 +134,13 @@ class DataNode(abc.ABC):
           global_batch_size: The rows of all processes together.
           process_index: Which process this is.
           process_count: How many there are; each has as many batches as the others.
+          rows: The numbers of its rows within the global batch, int64 [n], where they are no equal
+            part of it; they replace `process_index` and `process_count`.
 
         Raises:
-          DataError: when the batch is not a multiple of the processes.
+          DataError: when the batch is not a multiple of the processes, or rows are not of it.
         """
-        problems = _check_sizes(global_batch_size, process_index, process_count)
+        problems = _check_sizes(global_batch_size, process_index, process_count, rows)
         if problems:
             raise DataError(problems)
         from luthier.data import loader
@@ -138,8 +148,7 @@ class DataNode(abc.ABC):
         return loader.once(
             self.rows,
             global_batch_size=global_batch_size,
-            process_index=process_index,
-            process_count=process_count,
+            places=_places(global_batch_size, process_index, process_count, rows),
             num_threads=self.num_threads,
             prefetch_batches=self.prefetch_batches,
         )
@@ -158,10 +167,25 @@ def spec(global_batch_size: int, **entries: tuple[tuple[int, ...], type[np.gener
     }
 
 
-def _check_sizes(global_batch_size: int, process_index: int, process_count: int) -> list[Problem]:
+def _places(
+    global_batch_size: int, process_index: int, process_count: int, rows: np.ndarray | None
+) -> np.ndarray:
+    """Return the numbers of a process's rows within the global batch."""
+    if rows is not None:
+        return np.asarray(rows, np.int64)
+    return host_positions(0, global_batch_size, process_index, process_count)
+
+
+def _check_sizes(
+    global_batch_size: int, process_index: int, process_count: int, rows: np.ndarray | None
+) -> list[Problem]:
     if global_batch_size < 1:
         what = f"a global batch of {global_batch_size} rows"
         return [Problem(what, remedy="set it to 1 or more")]
+    if rows is not None:
+        outside = [int(row) for row in rows if not 0 <= row < global_batch_size]
+        what = f"rows {outside[:3]} are not of a batch of {global_batch_size} rows"
+        return [Problem(what, remedy="number them from 0")] if outside else []
     if global_batch_size % process_count:
         what = f"a global batch of {global_batch_size} rows cannot be shared by {process_count}"
         remedy = f"choose a multiple of {process_count}"

@@ -2,7 +2,7 @@
 
 Epochs follow one another without a gap: position p of the endless order is place p % N of epoch
 p // N, and each epoch is a permutation of its own. The batch of step s is positions
-[s * B, (s + 1) * B), and process k of P holds the k-th of P equal parts of it.
+[s * B, (s + 1) * B), and process k of P holds the k-th of P equal parts of it, or any rows of it.
 """
 
 from __future__ import annotations

@@ -75,6 +75,11 @@ class PackedRows:
         return len(self.plan.ids)
 
     @property
+    def most_documents(self) -> int:
+        """The most chunks of documents in a row."""
+        return int(np.diff(self.plan.row_starts).max(initial=0))
+
+    @property
     def num_targets(self) -> int:
         """The targets of all rows."""
         return self.plan.num_targets

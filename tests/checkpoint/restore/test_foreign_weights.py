@@ -133,3 +133,21 @@ def test_families_that_do_not_exist(toy, targets, tensors, write):
     (Path(folder) / "config.json").write_text('{"model_type": "lama"}')
     (line,) = _problems(Safetensors(folder), targets())
     assert "model_type 'lama', which no family has" in line
+
+
+def test_quantized_tensors_and_numbers_that_are_none_are_refused_by_name(
+    toy, targets, tensors, write
+):
+    cast = tensors | {"model.h.1.qk": tensors["model.h.1.qk"].astype(np.int8)}
+    (line,) = _problems(Safetensors(write(cast), toy), targets())
+    assert "model.h.1.qk is of dtype int8" in line
+    assert "quantized weights are not read" in line
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        bad = {name: array.astype(dtype) for name, array in tensors.items()}
+        bad["model.h.0.qk"][1, 3] = np.nan
+        folder = write(bad, f"bad_{np.dtype(dtype).name}")
+        with (
+            Restoration(Safetensors(folder, toy), targets(), LIMITS) as restoration,
+            pytest.raises(CheckpointError, match=r"h\.0\.qk holds 1 numbers that are NaN"),
+        ):
+            restoration.read()

@@ -61,7 +61,7 @@ def test_each_tier_keeps_its_own_and_the_nearest_is_restored(opened, tmp_path):
     for step, durable in ((5, False), (10, True), (15, False), (20, False)):
         save(tiers, step, durable)
     tiers.wait()
-    assert tiers.committed() == [5, 10, 15, 20]
+    assert tiers.committed() == [10]  # what only the fast tier holds is lost with the machine
     fast = next((tmp_path / "fast").iterdir())
     assert sorted(p.name for p in fast.iterdir()) == ["20"]  # keeps one
     again = opened()

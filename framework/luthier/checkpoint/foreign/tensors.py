@@ -23,6 +23,8 @@ from luthier.errors import CheckpointError, Problem
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
+GENERATION = "generation_config.json"
+"""How a model is sampled from: nothing here reads it, and it travels with the weights."""
 
 DTYPES = {
     "F64": "float64",
@@ -119,16 +121,17 @@ class Tensors:
             self.described[name] = Described(tuple(part.get_shape()), DTYPES.get(kind, kind), path)
 
 
-def read_config(directory: str | os.PathLike[str]) -> Mapping[str, Any] | None:
+def read_config(directory: str | os.PathLike[str], name: str = CONFIG) -> Mapping[str, Any] | None:
     """Return what `config.json` of a folder says; None where there is none.
 
     Args:
       directory: The folder.
+      name: Another file of settings.
 
     Raises:
       CheckpointError: It is no JSON object.
     """
-    path = pathlib.Path(directory).expanduser() / CONFIG
+    path = pathlib.Path(directory).expanduser() / name
     if not path.is_file():
         return None
     try:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,15 +16,16 @@ from luthier.checkpoint.foreign.family import Family, Resolved, View
 from luthier.checkpoint.foreign.layers import Cycles, Slot
 from luthier.checkpoint.foreign.layout import Fetch, Index
 from luthier.checkpoint.foreign.origins import Arrays
-from luthier.checkpoint.foreign.tensors import Tensors, read_config
+from luthier.checkpoint.foreign.tensors import CONFIG, GENERATION, Tensors, read_config
 from luthier.checkpoint.foreign.tokenizer_files import tokenizer_files
 from luthier.checkpoint.foreign.writing import PLAIN
 from luthier.checkpoint.restore import named
 from luthier.checkpoint.restore.rules import ADAPTERS, Init, Rule, Take
-from luthier.checkpoint.restore.source import Found, Opened, Piece, Restore, Wanted
+from luthier.checkpoint.restore.source import Described, Found, Opened, Piece, Restore, Wanted
 from luthier.errors import CheckpointError, Problem
 
 _ROWS = 4096
+_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,9 @@ class Safetensors(Restore):
         goes by its config.json, and by luthier's own names where there is none.
       rules: Which parameters are taken, initialized or skipped; the first that matches has a
         parameter. By default all are taken, but for adapters.
+      differing: Patterns of settings that are meant to be others here than config.json says, as it
+        calls them (`rope_theta`) or the graph does (`rotary.base`); any other difference that
+        changes what the model computes is refused.
     """
 
     WORD: ClassVar[str] = "safetensors"
@@ -47,6 +51,7 @@ class Safetensors(Restore):
     directory: str
     family: str | Family | None = None
     rules: Sequence[Rule] = (Init(ADAPTERS), Take())
+    differing: Sequence[str] = ()
 
     @property
     def claims(self) -> Sequence[Rule]:
@@ -58,7 +63,7 @@ class Safetensors(Restore):
         """Open the files. Raises as `Restore.open`."""
         with Tensors(self.directory) as tensors:
             family = self._family(tensors)
-            yield _Plain(tensors) if family is None else OfFamily(tensors, family)
+            yield _Plain(tensors) if family is None else _OfFolder(tensors, family, self.differing)
 
     def _family(self, tensors: Tensors) -> Family | None:
         if isinstance(self.family, Family):
@@ -197,9 +202,10 @@ class OfFamily(Opened):
             elif described[name].shape != shape:
                 what = f"{name} is {list(described[name].shape)} in the files, and {list(shape)}"
                 problems.append(Problem(f"{what} is needed for {ours}"))
-            elif described[name].dtype.startswith("F"):
-                what = f"{name} is of dtype {described[name].dtype}, which is not supported"
-                problems.append(Problem(what))
+            elif described[name].dtype not in _FLOATS:
+                what = f"{name} is of dtype {described[name].dtype}, and {ours} is no integer"
+                remedy = "quantized weights are not read: give the folder that they were made of"
+                problems.append(Problem(what, remedy=remedy))
         return problems
 
     def _ours(self, foreign: str, resolved: Resolved) -> str:
@@ -273,6 +279,31 @@ class OfFamily(Opened):
 
         read = functools.partial(_read, view, fetch, resolved.limits)
         return Piece(name, self._tensors.described[name].dtype, read)
+
+
+class _OfFolder(OfFamily):
+    """Weights of a family in a folder that may have a config.json."""
+
+    def __init__(self, tensors: Tensors, family: Family, differing: Sequence[str]):
+        super().__init__(tensors, family)
+        self._differing = differing
+
+    @property
+    def _folder(self) -> pathlib.Path:
+        path = self._tensors.path
+        return path if path.is_dir() else path.parent
+
+    @property
+    def described(self) -> Described | None:
+        config = read_config(self._folder)
+        if not config:
+            return None
+        return Described(config, self._family.name, self._folder, self._differing)
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, Any]]:
+        found = {name: read_config(self._folder, name) for name in (CONFIG, GENERATION)}
+        return {name: content for name, content in found.items() if content}
 
 
 def _read(view: View, fetch: Fetch, limits: Mapping[str, int], index: Index) -> np.ndarray:

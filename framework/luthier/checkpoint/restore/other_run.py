@@ -7,12 +7,13 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from luthier.checkpoint import memory
 from luthier.checkpoint.foreign.layout import Index, Shape
+from luthier.checkpoint.foreign.tensors import read_config
 from luthier.checkpoint.restore import named
 from luthier.checkpoint.restore.rules import Rule, Take
 from luthier.checkpoint.restore.source import (
@@ -103,6 +104,10 @@ class _Checkpoint(Opened):
     @property
     def tokenizer(self) -> pathlib.Path:
         return self._path / "tokenizer"
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, Any]]:
+        return read_config(self._path, "restored.json") or {}
 
     def find(self, wanted: Wanted) -> Found:
         if damage := self._store.check(self._step):

@@ -9,13 +9,14 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from luthier.checkpoint.foreign.tokenizer_files import copy_tokenizer
 from luthier.checkpoint.restore.rules import Init, Resize, Skip, Take, claim
 from luthier.checkpoint.restore.source import (
+    Described,
     Found,
     Opened,
     Piece,
@@ -69,6 +70,7 @@ class Restoration:
         self._targets = targets
         self._claims = claim(restore.claims, targets)
         self._open = contextlib.ExitStack()
+        self._more: dict[str, str] = {}
         try:
             self._source: Opened = self._open.enter_context(restore.open())
             self._found = self._find(restore, limits)
@@ -108,7 +110,26 @@ class Restoration:
     @property
     def notes(self) -> Mapping[str, str]:
         """What else is known of the source, by label."""
-        return self._source.notes
+        return {**self._source.notes, **self._more}
+
+    @property
+    def described(self) -> Described | None:
+        """What the source says of its model beside names and shapes; None where it says nothing."""
+        return self._source.described
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """The files of settings that belong to the weights, by name."""
+        return self._source.settings
+
+    @property
+    def taken(self) -> frozenset[str]:
+        """The parameters that come from the source."""
+        return frozenset(self._found.pieces)
+
+    def note(self, notes: Mapping[str, str]) -> None:
+        """Add what was found out about the source, by label."""
+        self._more.update(notes)
 
     def render(self) -> str:
         """Return the table and the summary as text, for `restored.txt`."""

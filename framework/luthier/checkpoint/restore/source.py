@@ -14,7 +14,7 @@ import numpy as np
 from luthier.checkpoint.foreign.layers import Stacked
 from luthier.checkpoint.foreign.layout import Index, Shape
 from luthier.checkpoint.restore.rules import Resize, Rule
-from luthier.errors import Problem
+from luthier.errors import CheckpointError, Problem
 
 if TYPE_CHECKING:
     import jax
@@ -96,6 +96,23 @@ class Found:
     pieces: Mapping[str, Piece | Sequence[Piece]] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """What a source says of the model that its weights are of, beside names and shapes.
+
+    Args:
+      config: The content of its config.json.
+      family: The family that its tensors are read as.
+      path: The folder.
+      differing: Patterns of settings that are meant to be others in the model that is restored.
+    """
+
+    config: Mapping[str, Any]
+    family: str
+    path: pathlib.Path
+    differing: Sequence[str] = ()
+
+
 class Opened(abc.ABC):
     """A source whose files are open."""
 
@@ -113,6 +130,16 @@ class Opened(abc.ABC):
     def tokenizer(self) -> pathlib.Path | None:
         """The folder with the files of the tokenizer that belongs to the weights, if any."""
         return None
+
+    @property
+    def described(self) -> Described | None:
+        """What it says of its model, for those who compare it; None where it says nothing."""
+        return None
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """The files of settings that belong to the weights, by name: what an export keeps."""
+        return {}
 
     @abc.abstractmethod
     def find(self, wanted: Wanted) -> Found:
@@ -169,8 +196,19 @@ def assemble(target: Target, pieces: Piece | Sequence[Piece]) -> jax.Array:
 
 def _read(pieces: Piece | Sequence[Piece], index: Index) -> np.ndarray:
     if isinstance(pieces, Piece):
-        return pieces.read(index)
-    return np.stack([piece.read(index[1:]) for piece in pieces[index[0]]])
+        return _checked(pieces, index)
+    return np.stack([_checked(piece, index[1:]) for piece in pieces[index[0]]])
+
+
+def _checked(piece: Piece, index: Index) -> np.ndarray:
+    """Read a block; a NaN or an infinity in it is no weight that anything can start from."""
+    block = piece.read(index)
+    # Kinds of integers and bools have none; types of ml_dtypes are of kind V, and have.
+    if block.dtype.kind in "fcV" and not np.isfinite(block).all():
+        count = int(np.sum(~np.isfinite(block)))
+        what = f"{piece.tensor} holds {count:,} numbers that are NaN or infinite"
+        raise CheckpointError(Problem(what, "restore", remedy="fetch the weights again"))
+    return block
 
 
 def tensors_of(pieces: Piece | Sequence[Piece]) -> Iterator[Piece]:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from luthier.durations import Duration
 from luthier.errors import CheckpointError, Problem
+from luthier.storage import replacing
 
 FILE = "fast_tier.json"
 
@@ -51,9 +52,9 @@ class FastTier:
         try:
             if primary and _named(note) is None:
                 checkpoints.mkdir(parents=True, exist_ok=True)
-                temporary = note.with_suffix(".new")
-                temporary.write_text(json.dumps({"name": f"run-{os.urandom(8).hex()}"}) + "\n")
-                os.replace(temporary, note)
+                content = json.dumps({"name": f"run-{os.urandom(8).hex()}"}) + "\n"
+                with replacing(note) as file:
+                    file.write(content.encode())
             name = _named(note)
             if name is None:
                 raise CheckpointError(Problem(f"{note} is missing or damaged"))

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     import jax
 
 
-def open_checkpoints(path: pathlib.Path, policy: Checkpoints) -> Saves:
+def open_checkpoints(
+    path: pathlib.Path, policy: Checkpoints, fence: Callable[[], None] = lambda: None
+) -> Saves:
     """Return the checkpoints of a run: one store, or two tiers where its policy asks for them.
 
     Args:
       path: Where the run keeps its checkpoints.
       policy: What is kept, and how.
+      fence: Raises `LockLost` where another process writes here now; called before each commit.
 
     Raises:
       CheckpointError: The fast tier cannot be made, or not every process sees it.
@@ -36,7 +39,9 @@ def open_checkpoints(path: pathlib.Path, policy: Checkpoints) -> Saves:
         with distributed.together():
             folder = tier.folder(path, primary=False)
         fast = Store(folder, Checkpoints(keep_latest=tier.keep_latest, storage=policy.storage))
+        fast.fence = fence
     store = Store(path, policy)
+    store.fence = fence
     if fast is None and not policy.copying.in_background:
         return store
     return Tiers(store, fast, policy.copying)
@@ -91,7 +96,7 @@ class Tiers:
     def newest_whole(self) -> tuple[int | None, list[Problem]]:
         """Return the newest step that is whole in either tier, and what is wrong with later ones.
 
-        A damaged checkpoint of the fast tier is deleted, so that nothing reads it any more.
+        A damaged checkpoint of the fast tier moves to its trash, so that nothing reads it any more.
         """
         problems: list[Problem] = []
         for step in sorted({s for store in self._stores() for s in store.steps()}, reverse=True):
@@ -103,8 +108,12 @@ class Tiers:
                     return step, problems
                 problems += damage
                 if store is self._fast:
-                    store.delete(step)
+                    store.move_to_trash(step, damage[0].what)
         return None, problems
+
+    def unsealed(self) -> list[int]:
+        """Return steps of folders without a commit file; see `Store.unsealed`."""
+        return self._durable.unsealed()
 
     def trust(self, step: int) -> None:
         """Take a checkpoint as whole; see `Store.trust`."""
@@ -166,12 +175,18 @@ class Tiers:
             saving.result()
 
     def committed(self) -> list[int]:
-        """Return the steps committed since the last call, without waiting; see `Store`."""
+        """Return the steps that are durable since the last call, without waiting; see `Store`.
+
+        Those of the fast tier are left out. They are lost with the machine, and a record that said
+        that they are saved would have the next start look for them in vain.
+        """
         if self._saving is not None:
             if not self._saving.done():
                 return []
             self._wait_for_start()
-        return sorted(step for store in self._stores() for step in store.committed())
+        if self._fast is not None:
+            self._fast.committed()  # raises what went wrong
+        return self._durable.committed()
 
     def wait(self) -> None:
         """Wait until everything is committed; see `Store.wait`."""
@@ -212,8 +227,8 @@ class Tiers:
         """Read arrays from the nearest tier that has the step; see `Store.restore`."""
         return self._store_of(step).restore(step, abstract, iterator)
 
-    def cut_back(self, step: int) -> None:
-        """Delete every later checkpoint in both tiers; see `Store.cut_back`."""
+    def cut_back(self, step: int | None) -> None:
+        """Move every later checkpoint of both tiers into the trash; see `Store.cut_back`."""
         self._wait_for_start()
         for store in self._stores():
             store.cut_back(step)

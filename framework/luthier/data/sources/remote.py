@@ -23,10 +23,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from luthier.errors import DataError, Problem
+from luthier.storage.transfer import ChangedObject, OutOfRange, read_pieces
 
 SCHEMES = ("gs://", "s3://")
 _WAIT_SECONDS = 12.0
-_COPY_SECONDS = 1800.0
+_COPY_SECONDS = 60.0  # without progress
 _WILD = re.compile(r"[*?\[]")
 _LOG = re.compile(rb"[EIW]\d{4} ")
 _FEW = {"max_retries": 2, "initial_delay": "0.5s", "max_delay": "1s"}
@@ -97,7 +98,10 @@ def _newest_copy(path: str) -> str:
 @functools.cache
 def _copied(path: str) -> str:
     root, key = _split(path)
-    found = _reached(path, lambda: _store(root, True).read(key, byte_range=slice(0, 1)))
+    try:
+        found = _reached(path, lambda: _store(root, True).read(key, byte_range=slice(0, 1)))
+    except OutOfRange:  # it is empty
+        found = _reached(path, lambda: _store(root, True).read(key))
     if found.state == "missing":
         raise DataError(Problem(f"{path}: there is no such object", remedy="check its name"))
     version = hashlib.blake2b(found.stamp.generation, digest_size=6).hexdigest()
@@ -172,6 +176,8 @@ def _reached(path: str, ask: Any, seconds: float = _WAIT_SECONDS) -> Any:
     except TimeoutError:
         why = f"no answer in {seconds:.0f} s"
     except (ValueError, OSError, KeyError) as error:
+        if str(error).startswith("OUT_OF_RANGE"):
+            raise OutOfRange from None
         why = _reason(str(error))
     raise DataError(Problem(f"{path}: cannot be read: {why}", remedy=_REMEDY)) from None
 
@@ -198,12 +204,20 @@ def _without_native_logs() -> Iterator[None]:
 
 
 def _download(root: str, key: str, path: str, copy: str) -> None:
-    value = _reached(path, lambda: _store(root, False).read(key), _COPY_SECONDS).value
+    def read(wanted: slice) -> Any:
+        store = _store(root, False)
+        return _reached(path, lambda: store.read(key, byte_range=wanted), _COPY_SECONDS)
+
     os.makedirs(os.path.dirname(copy), exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=os.path.dirname(copy), delete=False) as file:
         try:
-            file.write(value)
+            file.writelines(read_pieces(read, _COPY_SECONDS))
+            file.flush()
             os.replace(file.name, copy)
+        except ChangedObject:
+            os.unlink(file.name)
+            what = f"{path}: it changed while it was copied"
+            raise DataError(Problem(what, remedy="rerun the command")) from None
         except BaseException:
             os.unlink(file.name)
             raise

@@ -7,7 +7,6 @@ import dataclasses
 import difflib
 import functools
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from luthier.data.tokenizers.tokenizer import (
     to_bytes,
 )
 from luthier.errors import DataError, Problem
+from luthier.storage import replacing
 
 if TYPE_CHECKING:
     import tokenizers
@@ -305,11 +305,8 @@ def _write(path: str, content: str) -> None:
     folder = os.path.dirname(path) or "."
     try:
         os.makedirs(folder, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".tokenizer-") as scratch:
-            whole = os.path.join(scratch, "tokenizer.json")
-            with open(whole, "w", encoding="utf-8") as file:
-                file.write(content)
-            os.replace(whole, path)
+        with replacing(path) as file:
+            file.write(content.encode())
     except OSError as error:
         what = f"{path}: the tokenizer cannot be written: {error.strerror or error}"
         raise DataError(Problem(what, remedy="choose a path that can be written")) from None

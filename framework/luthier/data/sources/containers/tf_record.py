@@ -7,13 +7,13 @@ import hashlib
 import mmap
 import os
 import struct
-import tempfile
 from typing import Any
 
 import numpy as np
 
 from luthier.data.sources.containers.container import Container, damaged, unopened
 from luthier.data.sources.containers.crc32c import masked_crc32c
+from luthier.storage import replacing
 
 _HEADER, _FOOTER = 12, 4
 _GZIP = b"\x1f\x8b"
@@ -115,8 +115,7 @@ def _keep(path: str, index: np.ndarray) -> None:
     """Write the index whole or not at all; a cache that cannot be written is done without."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as file:
+        with replacing(path) as file:
             np.save(file, index)
-        os.replace(file.name, path)
     except OSError:
         return
