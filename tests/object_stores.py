@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import json
 import threading
+import time
 import urllib.parse
 
 
@@ -66,7 +67,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _write(self, bucket, key, version):
         """Write an object where it still is of a version; "0" stands for no object."""
         self.server.requests.append(self.path)
-        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        size = int(self.headers.get("Content-Length") or 0)
+        content = b"".join(self.rfile.read(num_bytes) for num_bytes in self._slowly(size))
+        if self.server.stalls(key):
+            self.server.closing.wait()
+            self.close_connection = True
+            return None
         objects, place = self.server.buckets[bucket], (bucket, key)
         now = str(self.server.versions.get(place, 7)) if key in objects else "0"
         if version not in (None, now):
@@ -81,8 +87,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         wanted = self.headers.get("Range")
         if not wanted:
             return self._answer(200, content, known)
-        first, last = map(int, wanted.removeprefix("bytes=").split("-"))
-        part = content[first : last + 1]
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        first = int(first)
+        if first >= len(content):
+            return self._answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
+        part = content[first : int(last) + 1 if last else None]
         span = f"bytes {first}-{first + len(part) - 1}/{len(content)}"
         return self._answer(206, part, {"Content-Range": span, **known})
 
@@ -93,22 +102,43 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            start = 0
+            for num_bytes in self._slowly(len(body)):
+                self.wfile.write(body[start : start + num_bytes])
+                start += num_bytes
+
+    def _slowly(self, size):
+        """Yield the sizes of the blocks that so many bytes come in, each when its time has come."""
+        while size > 0:
+            block = min(size, 1 << 14)
+            if self.server.bytes_per_second:
+                time.sleep(block / self.server.bytes_per_second)
+            yield block
+            size -= block
 
     def log_message(self, *_):
         pass
 
 
 @contextlib.contextmanager
-def serving(buckets):
-    """Serve objects, by bucket and key; yield the address, and the list of what is asked for."""
+def serving(buckets, bytes_per_second=None, stalls=lambda key: False):
+    """Serve objects, by bucket and key; yield the address, and the list of what is asked for.
+
+    Args:
+      buckets: The objects, by key, of each bucket.
+      bytes_per_second: How fast contents come and go; None is as fast as can be.
+      stalls: Returns whether writing an object is never answered.
+    """
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.buckets, server.requests, server.versions = buckets, [], {}
+    server.bytes_per_second, server.stalls = bytes_per_second, stalls
+    server.closing, server.daemon_threads = threading.Event(), True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", server.requests
     finally:
+        server.closing.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -23,6 +23,7 @@ from luthier.records.events import (
 )
 from luthier.records.metrics_file import (
     CutBack,
+    DamagedRecord,
     cut_back,
     decode_event,
     encode_event,
@@ -116,16 +117,25 @@ def test_a_kind_of_a_later_version_is_passed_over(tmp_path):
     assert [recorded.event for recorded in read_events(path)] == [Step(1, {})]
 
 
-def test_a_torn_end_is_left_out_but_a_damaged_line_inside_is_an_error(tmp_path):
+def test_a_torn_end_is_left_out_and_damage_is_left_out_and_reported(tmp_path):
     path = write(tmp_path / "m.jsonl", Step(1, {}), Step(2, {}))
     good = path.read_bytes()
+    reports = []
+
+    def read():
+        reports.clear()
+        return len(list(read_records(path, reports.append)))
+
     path.write_bytes(good + b'{"kind": "step", "step": 3')
-    assert len(list(read_records(path))) == 2
+    assert (read(), reports) == (2, [])
     path.write_bytes(good + b"\0\0\0\n\0\0\n")
-    assert len(list(read_records(path))) == 2
-    path.write_bytes(b"garbage\n" + good)
-    with pytest.raises(RunError, match="line 1 is damaged"):
-        list(read_records(path))
+    assert (read(), len(reports)) == (2, 1)
+    assert reports[0].endswith("m.jsonl: lines 3 to 4 are damaged; what is whole was read")
+    path.write_bytes(b"garbage\n" + good + b'{"kind": "step", "step": 3, "time": 1.0}\n')
+    assert (read(), len(reports)) == (3, 1)
+    assert reports[0].endswith("m.jsonl: line 1 is damaged; what is whole was read")
+    with pytest.warns(DamagedRecord, match="line 1 is damaged, line 4 is damaged"):
+        assert [row["step"] for row in read_metrics(path)] == [1, 2]
 
 
 def test_a_line_with_missing_parts_is_an_error():

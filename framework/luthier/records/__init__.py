@@ -16,7 +16,6 @@ from luthier.records.events import (
     Step,
 )
 from luthier.records.goodput import Account, Goodput, account_of, read_spans
-from luthier.records.lock import Holder, Lock
 from luthier.records.media import Histograms, Images, Samples
 from luthier.records.metrics_file import CutBack, Recorded, cut_back, read_events, read_metrics
 from luthier.records.recorder import Recorder, Records, Sink
@@ -24,6 +23,7 @@ from luthier.records.source import Source, read_facts, read_source
 from luthier.records.status import Status
 from luthier.records.watchdog import Watchdog
 from luthier.records.weights_and_biases import Mirrored, Summary, Wandb, mirror_summary, rebuild
+from luthier.storage import Holder, Lock
 
 __all__ = [
     "Account",

@@ -17,11 +17,11 @@ from typing import Any, ClassVar, TextIO
 from luthier.records import events
 from luthier.records.events import LEARNING_RATE, LOSS, MFU, TOKENS_PER_SECOND
 from luthier.records.redaction import redact
+from luthier.terminal import Printable, cell, printable
 
 _LEAST_BAR = 6
 _ENTROPIES = (("unigram", "unigram_entropy"), ("bigram", "bigram_entropy"))
 _NATS_OF = {"nats_per_byte": 1.0, "bits_per_byte": math.log(2.0)}
-_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(32), *range(127, 160)) if chr(c) not in "\t\n"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +58,6 @@ def format_count(value: float) -> str:
         if abs(value) >= size * 0.9995:
             return _three_digits(value / size) + suffix
     return str(int(value)) if value == int(value) else _three_digits(value)
-
-
-def printable(text: str) -> str:
-    """Return a text that a model wrote with control characters, which move terminals, escaped."""
-    return text.translate(_CONTROLS)
 
 
 def format_bytes(value: float) -> str:
@@ -137,7 +132,7 @@ def header_rows(header: events.Header) -> list[tuple[str, str]]:
     rows.append(("data", _facts(header.data)))
     rows += [(f"eval {name}", _facts(facts)) for name, facts in header.evaluations.items()]
     rows += [(str(label), str(text)) for label, text in header.notes.items()]
-    return [(label, text) for label, text in rows if text]
+    return [(cell(label), cell(text)) for label, text in rows if text]
 
 
 class _Pace:
@@ -320,7 +315,8 @@ class ConsoleSink:
         for label, text in rows:
             table.add_row(Text(label, style="dim"), Text(text, overflow="fold"))
         title = Text(header.experiment, style="bold")
-        self._console.print(Panel(table, title=title, title_align="left", expand=False))
+        panel = Panel(table, title=title, title_align="left", expand=False)
+        self._console.print(Printable(panel))
 
     def _show_end(self, event: events.Ended) -> None:
         if self._live is not None and self._step is not None:
@@ -333,7 +329,7 @@ class ConsoleSink:
             self._print(event.message)
 
     def _print(self, text: str, style: str = "") -> None:
-        text = redact(text)
+        text = printable(redact(text))
         if self._live is None:
             # Plain text is for programs too: it is neither wrapped nor cut.
             self._console.file.write(text + "\n")

@@ -12,10 +12,14 @@ hosts.jsonl          what each host of several took
 metrics.jsonl        every step, evaluation, sample and notice
 media/               the images, as <name>/<step>.png
 lock                 who writes here
+code.json, code/     the user's own code (and code.1.json: what an earlier start ran)
+crash/               the traceback of each failure, and the state of the machine
 checkpoints/         what training resumes from
 restored.txt         where each first parameter came from, where some came from elsewhere
+restored.json        the config.json and its like that came with them
 tokenizer/           the tokenizer that came with them
 wandb.json, wandb/   the mirror for Weights & Biases
+.trash/              what restarts cut off, until a later step is saved
 """
 
 from __future__ import annotations
@@ -28,11 +32,11 @@ import pathlib
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from luthier.errors import Problem, RunError
-from luthier.records import events, goodput
+from luthier.records import code, crash, events, goodput
 from luthier.records.files import (
     json_text,
     read_json,
@@ -42,12 +46,13 @@ from luthier.records.files import (
     write_json,
     write_together,
 )
-from luthier.records.lock import Holder, Lock, holder
 from luthier.records.media import MediaFiles
-from luthier.records.metrics_file import CutBack, cut_back
+from luthier.records.metrics_file import CutBack, cut_back, read_last
 from luthier.records.redaction import redact, require_none
 from luthier.records.source import Source
-from luthier.records.status import CREATED, Status, read_status, write_status
+from luthier.records.status import CREATED, Status, read_status, status_fields, write_status
+from luthier.storage import Holder, Lock, fence, holder, require_known_format
+from luthier.storage.trash import empty_before_step, move_to_trash
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,+-]*")
 
@@ -158,7 +163,7 @@ class RunDirectory:
             files |= source.files()
         if plan is not None:
             files["plan.json"] = json_text(plan)
-        files["status.json"] = json_text(dataclasses.asdict(Status()))
+        files["status.json"] = json_text(status_fields(Status()))
         try:
             building.mkdir(parents=True)
             write_together(building, files)
@@ -279,15 +284,34 @@ class RunDirectory:
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Record what the run is expected to cost."""
+        self.fence()
         write_json(self.path / "plan.json", plan)
 
-    def write_restored(self, table: str) -> None:
-        """Record where each first parameter came from."""
+    def write_restored(
+        self, table: str, settings: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """Record where each first parameter came from.
+
+        Args:
+          table: It in text.
+          settings: The files of settings that belong to the weights, by name.
+        """
+        self.fence()
+        if settings:
+            write_json(self.path / "restored.json", settings)
         write_atomically(self.restored_path, redact(table))
+
+    def read_restored(self) -> dict[str, Any]:
+        """Return the files of settings that came with restored weights, by name."""
+        return read_json(self.path / "restored.json", default={})
 
     def write_source(self, source: Source) -> None:
         """Record what source runs from now on."""
         self._replace(source.files())
+
+    def write_code(self, packages: Sequence[str]) -> None:
+        """Keep the user's code that runs from now on; the earlier list stays as `code.1.json`."""
+        self._replace({code.FILE: code.keep_code(self.path, packages)})
 
     def write_configuration(self, configuration: Configuration) -> None:
         """Record the graph with which the run goes on; the earlier one stays as `config.1.json`."""
@@ -295,6 +319,7 @@ class RunDirectory:
 
     def _replace(self, files: Mapping[str, str]) -> None:
         """Write the files that changed, and keep what they were under the first free number."""
+        self.fence()
         changed = {}
         for name, text in files.items():
             path = self.path / name
@@ -320,13 +345,45 @@ class RunDirectory:
         """
         status = read_status(self.status_path)
         if status.status == events.RUNNING and self.writer() is None:
-            message = "the process ended without a word"
-            status = dataclasses.replace(status, status=events.INTERRUPTED, message=message)
+            message, path = "the process ended without a word", crash.newest(self.path)
+            relative = ""
+            if (
+                path is not None
+                and crash.is_native(path)
+                and path.stat().st_mtime > status.updated - 1
+            ):
+                message = f"the process ended: {crash.cause(path)}; stacks: {path}"
+                relative = path.relative_to(self.path).as_posix()
+            status = dataclasses.replace(
+                status, status=events.INTERRUPTED, message=message, crash=relative
+            )
         return status
 
     def write_status(self, status: Status) -> None:
-        """Write how the run stands."""
+        """Write how the run stands.
+
+        Raises:
+          LockLost: Another process writes the run now, and its word counts.
+          RunError: The disk refuses.
+        """
+        self.fence()
         write_status(self.status_path, status)
+
+    def require_known_formats(self) -> None:
+        """Refuse a run that a later luthier recorded in formats of its own, before any change.
+
+        Raises:
+          VersionError: A file that is appended to, or read back, is of a newer format.
+          RunError: status.json is damaged.
+        """
+        read_status(self.status_path)
+        for path in (self.metrics_path, self.goodput_path):
+            require_known_format(path)
+
+    @property
+    def fence(self) -> Callable[[], None]:
+        """Raises `LockLost` where this process locked the directory, and has lost the lock."""
+        return fence(self.lock_path)
 
     def writer(self) -> Holder | None:
         """Return the live process that writes here, if any."""
@@ -343,12 +400,50 @@ class RunDirectory:
     def cut_back(self, step: int | None) -> CutBack:
         """Drop what was recorded after the restored `step` (None: nothing was restored).
 
+        What is dropped stays in the trash, until a later step than it reached is saved.
+
         Raises:
           RunError: The file cannot be read or written.
         """
+        self.fence()
         last = -1 if step is None else step
-        MediaFiles(self.path).cut_back(last)
-        return cut_back(self.metrics_path, last)
+        reason = f"training was resumed from step {step or 0}"
+        copy, reached = self._copy_of_metrics(last)
+        MediaFiles(self.path).cut_back(last, reason)
+        result = cut_back(self.metrics_path, last)
+        if copy is not None:
+            if result.dropped:
+                move_to_trash(copy, f"{reason}: the record as it was, to step {reached}")
+            else:
+                copy.unlink()
+        return result
+
+    def _copy_of_metrics(self, last: int) -> tuple[pathlib.Path | None, int]:
+        """Copy metrics.jsonl as it is, so that nothing of it can be lost; return its last step."""
+        if not self.metrics_path.is_file():
+            return None, 0
+        final = read_last(self.metrics_path, events.Step)
+        reached = max(last, 0) if final is None else final.step
+        copy = self.path / f"metrics.{reached}.jsonl"
+        try:
+            shutil.copyfile(self.metrics_path, copy)
+        except OSError as error:
+            copy.unlink(missing_ok=True)
+            raise run_error("copy", self.metrics_path, error) from error
+        return copy, reached
+
+    def empty_trash(self, saved_step: int) -> None:
+        """Remove what restarts cut off before a step that is durably saved now."""
+        empty_before_step(self.path, saved_step)
+
+    def recorded_save(self) -> int:
+        """Return the step of the last save that is recorded; 0 where none is."""
+        saved = read_last(self.metrics_path, events.Saved)
+        return max(self.read_status().saved_step or 0, 0 if saved is None else saved.step)
+
+    def forget_saves(self) -> None:
+        """Record that nothing is saved any more: the run starts again from step 0."""
+        self.write_status(dataclasses.replace(self.read_status(), saved_step=None))
 
     def size(self) -> int:
         """Return the bytes of all its files; what vanishes meanwhile is not counted."""

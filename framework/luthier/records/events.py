@@ -39,6 +39,7 @@ FINISHED = "finished"
 INTERRUPTED = "interrupted"
 FAILED = "failed"
 PREEMPTED = "preempted"
+DIVERGED = "diverged"
 RUNNING = "running"
 
 
@@ -179,16 +180,18 @@ class Ended:
     """The process stops training.
 
     Args:
-      status: `finished`, `interrupted`, `preempted` or `failed`.
+      status: `finished`, `interrupted`, `preempted`, `diverged` or `failed`.
       step: Steps done.
       summary: The run's final figures by name.
       message: Why it ended, or what the user may do next; lines.
+      crash: The file with the traceback of a failure, in the run's directory; empty for none.
     """
 
     status: str
     step: int
     summary: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     message: str = ""
+    crash: str = ""
 
 
 Event = Header | Step | Evaluation | Saved | Sample | Image | Histogram | Notice | Ended

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
-import stat
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from luthier.errors import Problem, RunError
+from luthier.errors import LockLost, Problem, RunError
 from luthier.records.events import Event, Step
-from luthier.records.files import run_error
 from luthier.records.metrics_file import encode_event
 from luthier.records.redaction import redact
+from luthier.storage import LineWriter, run_error
 
 _POLL_SECONDS = 0.1
 _PLAIN = {float, int}
 
-_Entry = dict[str, Any] | tuple[Event, float, int] | bytes
-"""A line's JSON object, what `encode_event` makes it of, or a line that was written in vain."""
+_Entry = dict[str, Any] | tuple[Event, float, int]
+"""A line's JSON object, or what `encode_event` makes it of."""
 
 
 def _silent(text: str) -> None:
     del text
+
+
+def _unfenced() -> None:
+    """Allow every write."""
 
 
 class JsonLines:
@@ -36,8 +38,7 @@ class JsonLines:
     `emit` only queues. Lines are kept in memory until they are synced. When the disk refuses, they
     are tried again every second, and it is reported once; `flush` says whether everything is on
     disk, and raises where it is not. When `capacity` events wait, `emit` waits too (the disk is
-    slow) or raises (it refuses). Nobody else writes to the file meanwhile: what stands behind the
-    last sync that succeeded is cut off and written again.
+    slow) or raises (it refuses). `luthier.storage.LineWriter` keeps the file whole meanwhile.
 
     Args:
       path: The file; a torn last line in it is cut off first.
@@ -45,6 +46,7 @@ class JsonLines:
       sync_seconds: Longest time between two fsyncs while events come in.
       retry_seconds: Time between two attempts after the disk refused.
       capacity: Most events that may wait in memory to be written, and lines to be synced.
+      fence: Raises `LockLost` where another process writes here now; called before each write.
 
     Raises:
       RunError: The file cannot be opened for writing.
@@ -60,6 +62,7 @@ class JsonLines:
         sync_seconds: float = 2.0,
         retry_seconds: float = 1.0,
         capacity: int = 65536,
+        fence: Callable[[], None] = _unfenced,
     ):
         self.path = pathlib.Path(path)
         self._report = report
@@ -67,20 +70,14 @@ class JsonLines:
         self._retry_seconds = retry_seconds
         self._capacity = capacity
         self._pending: deque[_Entry] = deque()
-        self._unsynced: list[bytes] = []  # lines in the file; the thread's own
+        self._num_held = 0  # lines that the file does not have yet, because the disk refuses
         self._condition = threading.Condition()
         self._asked = self._answered = 0  # numbers of flushes
         self._error: OSError | None = None
         self._defect: BaseException | None = None
         self._closing = False
         self._step = 0
-        try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-            self._end = self._synced_end = _mend(self._descriptor)
-            self._can_be_cut = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
-        except OSError as error:
-            raise run_error("write", self.path, error) from error
-        self._is_torn = False
+        self._file = LineWriter(self.path, fence)
         self._thread = threading.Thread(target=self._run, name="luthier-json-lines", daemon=True)
         self._thread.start()
 
@@ -89,6 +86,7 @@ class JsonLines:
 
         Raises:
           RunError: The disk has refused for so long that no more events fit into memory.
+          LockLost: Another process writes here now.
           TypeError: A value of a step or an evaluation is not a number.
         """
         entry: _Entry
@@ -101,7 +99,7 @@ class JsonLines:
         self._step = max(self._step, step)
         with self._condition:
             self._check()
-            while len(self._pending) >= self._capacity:
+            while len(self._pending) + self._num_held >= self._capacity:
                 if self._error is not None:
                     raise run_error("write", self.path, self._error)
                 self._condition.wait(0.1)
@@ -113,6 +111,7 @@ class JsonLines:
 
         Raises:
           RunError: The disk refuses.
+          LockLost: Another process writes here now.
         """
         with self._condition:
             if self._closing:
@@ -138,9 +137,11 @@ class JsonLines:
                 self._closing = True
                 self._condition.notify_all()
             self._thread.join()
-            os.close(self._descriptor)
+            self._file.close()
 
     def _check(self) -> None:
+        if isinstance(self._defect, LockLost):
+            raise LockLost(str(self._defect))
         if self._defect is not None:
             raise RuntimeError(f"the writer of {self.path} has died") from self._defect
         if self._closing:
@@ -149,7 +150,7 @@ class JsonLines:
     def _run(self) -> None:
         try:
             self._write_forever()
-        except BaseException as error:  # a defect of ours: it must not pass in silence
+        except BaseException as error:  # a defect of ours, or a lost lock: never in silence
             with self._condition:
                 self._defect = error
                 self._condition.notify_all()
@@ -162,17 +163,16 @@ class JsonLines:
                 batch = list(self._pending)
                 asked, closing = self._asked, self._closing
             error = self._append(batch)
-            written = 0 if error else len(batch)
-            if self._unsynced and unsynced_since is None:
+            if self._file.num_unsynced and unsynced_since is None:
                 unsynced_since = time.monotonic()
             if error is None and unsynced_since is not None:
                 due = time.monotonic() - unsynced_since >= self._sync_seconds
-                full = len(self._unsynced) >= self._capacity
+                full = self._file.num_unsynced >= self._capacity
                 # After a failure nothing is well again before a sync says so.
                 if due or full or closing or asked > self._answered or self._error is not None:
-                    error = self._sync()
+                    error = self._tried(self._file.sync)
                     unsynced_since = None
-            self._answer(asked, error, written)
+            self._answer(asked, error, len(batch))
             if closing:
                 return
 
@@ -182,14 +182,12 @@ class JsonLines:
             # Not woken by every event: that would cost the training thread more than the event.
             self._condition.wait(_POLL_SECONDS if self._error is None else self._retry_seconds)
 
-    def _answer(self, asked: int, error: OSError | None, written: int) -> None:
+    def _answer(self, asked: int, error: OSError | None, num_taken: int) -> None:
         with self._condition:
-            for _ in range(written):
+            for _ in range(num_taken):
                 self._pending.popleft()
-            if self._end == self._synced_end:  # what is unsynced is not in the file any more
-                self._pending.extendleft(reversed(self._unsynced))
-                self._unsynced.clear()
-            waiting = len(self._pending)
+            self._num_held = self._file.num_waiting
+            waiting = len(self._pending) + self._num_held
             before, self._error = self._error, error
             self._answered = asked
             self._condition.notify_all()
@@ -201,69 +199,21 @@ class JsonLines:
             self._report(f"{self.path} can be written again; nothing is lost")
 
     def _append(self, batch: list[_Entry]) -> OSError | None:
-        """Write whole lines, or leave the file as it was."""
-        if not batch:
-            return None
-        lines = [_line(entry) for entry in batch]
-        data = memoryview(b"".join(lines))
-        size = len(data)
+        """Take in lines, and put all that wait into the file."""
+        for entry in batch:
+            self._file.add(_line(entry))
+        return self._tried(self._file.write)
+
+    def _tried(self, action: Callable[[], None]) -> OSError | None:
         try:
-            self._cut()
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+            action()
         except OSError as error:
-            self._tear()
             return error
-        self._end += size
-        self._unsynced += lines
         return None
 
-    def _sync(self) -> OSError | None:
-        """Make durable what is written, or take it out of the file."""
-        try:
-            if self._can_be_cut:  # a pipe keeps nothing
-                os.fsync(self._descriptor)
-        except OSError as error:
-            # Pages that could not be written may be dropped, and the next fsync would succeed.
-            self._end = self._synced_end
-            self._tear()
-            return error
-        self._synced_end = self._end
-        self._unsynced.clear()
-        return None
 
-    def _tear(self) -> None:
-        """Take out what stands behind the end, now or before the next line is written."""
-        self._is_torn = self._can_be_cut
-        with contextlib.suppress(OSError):
-            self._cut()
-
-    def _cut(self) -> None:
-        if self._is_torn:
-            os.ftruncate(self._descriptor, self._end)
-            self._is_torn = False
-
-
-def _line(entry: _Entry) -> bytes:
+def _line(entry: _Entry) -> str:
     """Return a line; those with texts in them lose their secrets."""
-    if isinstance(entry, bytes):
-        return entry
     record = entry if isinstance(entry, dict) else encode_event(*entry)
     line = json.dumps(record, allow_nan=False)
-    return (line if record["kind"] == "step" else redact(line)).encode() + b"\n"
-
-
-def _mend(descriptor: int) -> int:
-    """Cut off a torn last line; return the file's length."""
-    end = os.fstat(descriptor).st_size
-    position = end
-    while position > 0:
-        start = max(0, position - 65536)
-        newline = os.pread(descriptor, position - start, start).rfind(b"\n")
-        if newline >= 0:
-            position = start + newline + 1
-            break
-        position = start
-    if position != end:
-        os.ftruncate(descriptor, position)
-    return position
+    return line if record["kind"] == "step" else redact(line)

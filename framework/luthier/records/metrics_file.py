@@ -1,24 +1,26 @@
 """The record of a run: one JSON object per line, every step exactly once, across restarts.
 
-A line is `{"kind": "step", "step": 12, "time": 1767225600.1, "values": {"loss": 2.5}}`. JSON has no
-NaN and no infinities: in `values` they stand as the strings "NaN", "Infinity" and "-Infinity".
-Every other float reads back as the very same double.
+A line is `{"kind": "step", "step": 12, "time": 1767225600.1, "values": {"loss": 2.5}}`, with a
+number and a checksum (`luthier.storage.json_lines`). JSON has no NaN and no infinities: in `values`
+they stand as the strings "NaN", "Infinity" and "-Infinity". Every other float reads back as the
+very same double.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import numbers
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from luthier.errors import Problem, RunError
 from luthier.records.events import KINDS, Evaluation, Event, Step
-from luthier.records.files import run_error, sync_directory
+from luthier.storage import LineReader, replacing, run_error
+from luthier.storage.json_lines import parse, renumber
 
 _KIND_OF = {cls: kind for kind, cls in KINDS.items()}
 _IN_FILES = {"pixels"}  # of an image: its line tells the path of the file that has them
@@ -122,69 +124,99 @@ def _decode_number(value: Any) -> Any:
     return float(value) if isinstance(value, str) else value
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
-    """Return the line's object, or None when the line is torn or damaged."""
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
-        return None
-    return record if isinstance(record.get("step"), int) else None
+def _is_event(record: Mapping[str, Any]) -> bool:
+    return isinstance(record.get("kind"), str) and isinstance(record.get("step"), int)
 
 
-def read_records(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yield every line's JSON object; a torn end (a process killed while writing) is left out.
+def read_records(
+    path: str | os.PathLike[str], report: Callable[[str], None] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the JSON object of every whole line; what is damaged is left out, and reported.
+
+    A torn end (of a process that is writing, or was killed while it wrote) is no damage.
 
     Args:
       path: A metrics.jsonl; a missing file has no lines.
+      report: Is given one line about all that was left out; None raises a `DamagedRecord` warning.
 
     Raises:
-      RunError: A line with good ones after it cannot be read; the message names it.
+      RunError: The file cannot be read.
+      VersionError: It was written by a later luthier.
     """
-    try:
-        file = open(path, "rb")  # noqa: SIM115
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise run_error("read", path, error) from error
-    with file:
-        damaged = 0
-        for number, line in enumerate(file, start=1):
-            record = _parse(line)
-            if record is None:
-                damaged = damaged or number
-            elif damaged:
-                remedy = "resuming the run drops that line and keeps a copy of the file"
-                raise RunError(Problem(f"{path}: line {damaged} is damaged", remedy=remedy))
-            else:
-                yield record
+    reader = LineReader(path, accepts=_is_event)
+    yield from reader
+    _report(reader, report)
 
 
-def read_events(path: str | os.PathLike[str]) -> Iterator[Recorded]:
-    """Yield the events recorded in `path`, in order. See `read_records` for what it raises."""
-    for record in read_records(path):
-        recorded = decode_event(record)
+def damage_of(path: str | os.PathLike[str]) -> str:
+    """Return one line about what is damaged or missing in a record; empty where it is whole.
+
+    Args:
+      path: A metrics.jsonl; a missing file is whole.
+
+    Raises:
+      RunError: The file cannot be read.
+      VersionError: It was written by a later luthier.
+    """
+    found: list[str] = []
+    for _ in read_events(path, found.append):
+        pass
+    return "".join(found)
+
+
+def _report(reader: LineReader, report: Callable[[str], None] | None) -> None:
+    if reader.report and report is not None:
+        report(reader.report)
+    elif reader.report:
+        warnings.warn(reader.report, DamagedRecord, stacklevel=4)
+
+
+class DamagedRecord(UserWarning):
+    """Lines of a record were left out, because they are damaged or missing."""
+
+
+def read_events(
+    path: str | os.PathLike[str], report: Callable[[str], None] | None = None
+) -> Iterator[Recorded]:
+    """Yield the events recorded in a file, in order.
+
+    Args:
+      path: A metrics.jsonl; a missing file has no events.
+      report: Given one line about what is damaged and left out; None warns (`DamagedRecord`).
+
+    Raises:
+      RunError: The file cannot be read.
+      VersionError: It was written by a later luthier.
+    """
+    reader = LineReader(path, accepts=_is_event)
+    for line in reader.lines():
+        try:
+            recorded = decode_event(line.record)
+        except RunError:  # JSON, but of no event: from before lines had checksums
+            reader.leave_out(line)
+            continue
         if recorded is not None:
             yield recorded
+    _report(reader, report)
 
 
 def read_metrics(
-    path: str | os.PathLike[str], evaluation: str | None = None
+    path: str | os.PathLike[str],
+    evaluation: str | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> list[dict[str, float]]:
     """Return the steps (or one evaluation set's results) as rows, ready for `pandas.DataFrame`.
 
     Args:
       path: A metrics.jsonl.
       evaluation: The name of an evaluation set, or None for the training steps.
+      report: Is given one line about damaged lines, which are left out; None warns.
 
     Returns:
       One dict per row: `step`, `time` and the values by name.
     """
     rows = []
-    for time, step, event in read_events(path):
+    for time, step, event in read_events(path, report):
         wanted = (
             isinstance(event, Step)
             if evaluation is None
@@ -222,25 +254,22 @@ def cut_back(path: str | os.PathLike[str], step: int) -> CutBack:
 
 
 def _cut_back(path: pathlib.Path, step: int) -> CutBack:
-    kept = dropped = damaged = 0
-    end = position = 0  # `end`: where the kept lines would end if only a tail were dropped
-    holes = inner_damage = False
-    torn_at = -1
     with open(path, "rb") as file:
-        for line in file:
-            record = _parse(line)
-            if record is not None and torn_at >= 0:
-                inner_damage = True
-            if record is not None and record["step"] <= step:
-                holes = holes or end != position
-                kept += 1
-                end = position + len(line)
-            else:
-                dropped += 1
-                damaged += record is None
-                torn_at = position if record is None else torn_at
-            position += len(line)
-    if not dropped:
+        size = os.fstat(file.fileno()).st_size
+    reader = LineReader(path, accepts=_is_event)
+    kept = whole = end = 0  # `end`: where the kept lines would end if only a tail were dropped
+    holes = inner_damage = False
+    for line in reader.lines():
+        inner_damage = inner_damage or bool(reader.damage)
+        whole += 1
+        if line.record["step"] <= step:
+            holes = holes or end != line.start
+            kept += 1
+            end = line.start + len(line.raw)
+    damaged = sum(damage.count for damage in reader.damage if damage.what != "missing")
+    damaged += reader.torn_bytes > 0
+    dropped = whole - kept + damaged
+    if end == size and not holes:
         return CutBack(kept, 0, 0)
     if inner_damage:
         copy = path.with_name(path.name + ".damaged")
@@ -255,19 +284,12 @@ def _cut_back(path: pathlib.Path, step: int) -> CutBack:
 
 
 def _rewrite(path: pathlib.Path, step: int) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(path, "rb") as source, open(temporary, "wb") as target:
-            for line in source:
-                record = _parse(line)
-                if record is not None and record["step"] <= step:
-                    target.write(line)
-            target.flush()
-            os.fsync(target.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    kept = (
+        line for line in LineReader(path, accepts=_is_event).lines() if line.record["step"] <= step
+    )
+    with replacing(path) as target:
+        for number, line in enumerate(kept):
+            target.write(renumber(line.raw, number))
 
 
 def read_last(
@@ -287,9 +309,13 @@ def read_last(
             lines = file.read().splitlines(keepends=True)
     except OSError:
         return None
-    for line in reversed(lines):
-        record = _parse(line)
-        if record is not None and record["kind"] == _KIND_OF[kind]:
-            return decode_event(record)
+    for raw in reversed(lines):
+        line = parse(raw)
+        if (
+            line is not None
+            and line.record.get("kind") == _KIND_OF[kind]
+            and _is_event(line.record)
+        ):
+            return decode_event(line.record)
     # Other kinds, such as histograms, may fill the end.
     return None if window_bytes >= size else read_last(path, kind, 8 * window_bytes)

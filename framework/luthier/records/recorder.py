@@ -182,8 +182,8 @@ class Records:
       console: What is shown while training; None shows nothing.
       wandb: The mirror in Weights & Biases; None makes none.
       histograms: Distributions of parameters; None shows none.
-      samples: Text that the model generates during training; None shows none. A language model
-        shows one at the end in any case.
+      samples: Text that a language model generates, at the end and during training; None shows
+        none.
       images: Images of the training data; None shows none.
       watchdog: When a run counts as hanging, and is ended; None waits for ever.
     """
@@ -192,7 +192,7 @@ class Records:
     console: Console | None = Console()
     wandb: Wandb | None = None
     histograms: Histograms | None = None
-    samples: Samples | None = None
+    samples: Samples | None = Samples()
     images: Images | None = None
     watchdog: Watchdog | None = Watchdog()
 
@@ -210,9 +210,10 @@ class Records:
         recorder = Recorder(media=media)
         report = recorder.report
         if run_directory is not None:
-            recorder.add(JsonLines(run_directory.metrics_path, report))
-            recorder.add(Spans(run_directory.goodput_path, recorder.goodput, report))
-            recorder.add(StatusFile(run_directory.status_path, report))
+            fence = run_directory.fence
+            recorder.add(JsonLines(run_directory.metrics_path, report, fence=fence))
+            recorder.add(Spans(run_directory.goodput_path, recorder.goodput, report, fence=fence))
+            recorder.add(StatusFile(run_directory.status_path, report, fence=fence))
             mirror = self.wandb.open(run_directory, report) if self.wandb is not None else None
             if mirror is not None:
                 recorder.add(mirror)

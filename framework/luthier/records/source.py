@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from luthier.records.redaction import redact
+from luthier.records.trust import project_root
 
 _VERSIONS_OF = (
     "luthier", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "fiddle", "numpy",
@@ -40,6 +41,7 @@ class Source:
       packages: SHA-256 over the Python files of each of the user's packages, and of luthier.
       patch: How tracked files differ from the revision; empty when they don't.
       arguments: The command line.
+      project: The folder of the nearest pyproject.toml; empty where there is none.
     """
 
     versions: dict[str, str]
@@ -49,6 +51,7 @@ class Source:
     packages: dict[str, str]
     patch: str = ""
     arguments: tuple[str, ...] = ()
+    project: str = ""
 
     def files(self) -> dict[str, str]:
         """Return the text of every file that records this, by name."""
@@ -79,13 +82,14 @@ def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] 
         if digest:
             hashes[name] = digest
     return Source(
-        versions=_versions(),
+        versions=versions(),
         python=platform.python_version(),
         platform=platform.platform(),
         git=git,
         packages=hashes,
         patch=patch,
         arguments=tuple(sys.argv),
+        project=str(project_root() or ""),
     )
 
 
@@ -95,23 +99,24 @@ def read_facts(packages: Sequence[str] = ()) -> dict[str, str]:
     Args:
       packages: Import names of the user's packages.
     """
-    facts = {f"the version of {name}": text for name, text in _versions().items()}
+    facts = {f"the version of {name}": text for name, text in versions().items()}
     facts["the version of Python"] = platform.python_version()
     hashes = {name: hash_package(name) for name in ("luthier", *packages)}
     return facts | {f"the source of {name}": sha[:12] for name, sha in hashes.items() if sha}
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the version of every package that matters, by distribution name."""
     import importlib.metadata  # here, for the start-up time of those who don't need it
 
-    versions = {}
+    found = {}
     for name in _VERSIONS_OF:
         try:
-            versions[name] = importlib.metadata.version(name)
+            found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return versions
+    return found
 
 
 def hash_package(name: str) -> str:
@@ -134,6 +139,25 @@ def hash_package(name: str) -> str:
     else:
         files = ((spec.name + ".py", pathlib.Path(spec.origin)),) if spec.origin else ()
     return _hash_files(files, tuple(_stamp(path) for _, path in files))
+
+
+def package_files(name: str) -> Iterator[tuple[str, pathlib.Path]]:
+    """Yield the Python files of a top-level package, or the file of a module, by their names.
+
+    Args:
+      name: An import name without dots; the names that are yielded begin with it.
+    """
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return
+    if spec is None:
+        return
+    if spec.submodule_search_locations is not None:
+        for relative, path in _python_files(spec.submodule_search_locations):
+            yield f"{name}/{relative}", path
+    elif spec.origin:
+        yield f"{name}.py", pathlib.Path(spec.origin)
 
 
 def _stamp(path: pathlib.Path) -> tuple[int, int, int]:

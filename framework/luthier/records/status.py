@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from luthier.errors import Problem, RunError
+from luthier.errors import LockLost, Problem, RunError
 from luthier.records import events
 from luthier.records.files import read_json, write_json
 from luthier.records.metrics_file import encode_number
 
 CREATED = "created"
+
+FORMAT = 1
+"""The format of status.json; a file without one is of format 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +26,8 @@ class Status:
     """How a run stands.
 
     Args:
-      status: `created`, `running`, `finished`, `interrupted`, `preempted` or `failed`.
+      status: `created`, `running`, `finished`, `interrupted`, `preempted`, `diverged` or
+        `failed`.
       step: Steps done.
       total_steps: Steps of the whole run, when known.
       saved_step: The last step of which a checkpoint is committed.
@@ -35,6 +39,7 @@ class Status:
       message: What was said when the run ended.
       metrics: The last step's values.
       evaluations: The last values of every evaluation set.
+      crash: The file with the traceback of the failure, in the run's directory; empty for none.
     """
 
     status: str = CREATED
@@ -49,6 +54,7 @@ class Status:
     message: str = ""
     metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     evaluations: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    crash: str = ""
 
 
 def read_status(path: str | os.PathLike[str]) -> Status:
@@ -56,8 +62,9 @@ def read_status(path: str | os.PathLike[str]) -> Status:
 
     Raises:
       RunError: The file is damaged.
+      VersionError: It was written by a later luthier.
     """
-    fields = read_json(path, default={})
+    fields = read_json(path, default={}, newest=FORMAT)
     if not isinstance(fields, dict):
         raise RunError(Problem(f"{os.fspath(path)} is damaged: it holds no status"))
     known = {field.name for field in dataclasses.fields(Status)}
@@ -70,7 +77,12 @@ def write_status(path: str | os.PathLike[str], status: Status) -> None:
     Raises:
       RunError: The file cannot be written.
     """
-    write_json(path, dataclasses.asdict(status))
+    write_json(path, status_fields(status))
+
+
+def status_fields(status: Status) -> dict[str, Any]:
+    """Return a status as the JSON object of its file."""
+    return {"format": FORMAT, **dataclasses.asdict(status)}
 
 
 class StatusFile:
@@ -80,6 +92,7 @@ class StatusFile:
       path: The file.
       report: Is given one line when the file cannot be written.
       every_seconds: Time between two updates while nothing special happens.
+      fence: Raises `LockLost` where another process writes here now; called before each write.
     """
 
     essential = False
@@ -90,10 +103,12 @@ class StatusFile:
         report: Callable[[str], None] = lambda text: None,
         *,
         every_seconds: float = 10.0,
+        fence: Callable[[], None] = lambda: None,
     ):
         self.path = pathlib.Path(path)
         self._report = report
         self._every_seconds = every_seconds
+        self._fence = fence
         self._earlier = read_status(self.path)
         self._status = self._earlier
         self._step: events.Step | None = None
@@ -121,7 +136,11 @@ class StatusFile:
             self._status = replace(status, saved_step=event.step)
         elif isinstance(event, events.Ended):
             self._status = replace(
-                status, status=event.status, step=event.step, message=event.message
+                status,
+                status=event.status,
+                step=event.step,
+                message=event.message,
+                crash=event.crash,
             )
         else:
             return
@@ -137,6 +156,7 @@ class StatusFile:
             restarts=earlier.restarts + (earlier.status != CREATED),
             started=earlier.started or time.time(),
             message="",
+            crash="",
         )
 
     def flush(self) -> None:
@@ -179,8 +199,11 @@ class StatusFile:
             evaluations={name: _strict(values) for name, values in status.evaluations.items()},
         )
         try:
+            self._fence()
             write_status(self.path, status)
-        except RunError as error:
+        except LockLost:  # the metrics, which are essential, end the run
+            return
+        except (RunError, OSError) as error:
             if not self._reported:
                 self._report(str(error))
             self._reported = True

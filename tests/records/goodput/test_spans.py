@@ -49,13 +49,15 @@ def test_a_process_writes_its_beginning_its_spans_and_its_end(tmp_path):
     assert ended == {"kind": "ended", "time": 1008.5, "step": 21, "status": "finished"}
 
 
-def test_lines_are_appended_and_a_torn_one_is_ended(tmp_path):
+def test_lines_are_appended_and_a_torn_one_is_cut_off(tmp_path):
     path = tmp_path / "goodput.jsonl"
     path.write_bytes(b'{"kind": "began", "time": 1.0, "step": 0}\n{"kind": "span", "st')
     _, spans = _opened(path, Clock())
     spans.emit(Header("demo", step=3))
     spans.close()
-    assert path.read_bytes().startswith(b'{"kind": "began", "time": 1.0, "step": 0}\n{"kind": "sp')
+    assert path.read_bytes().startswith(
+        b'{"kind": "began", "time": 1.0, "step": 0}\n{"kind": "began"'
+    )
     assert [line["step"] for line in read_spans(path)] == [0, 3]
 
 

@@ -8,12 +8,15 @@ import pathlib
 import types
 
 import numpy as np
+import pytest
 
+from luthier.errors import VersionError
 from luthier.records import Records, Wandb, events, read_source, rebuild
 from luthier.records.media import MediaFiles
 from luthier.records.metrics_file import Recorded, encode_event
 from luthier.records.weights_and_biases import mirror
 from luthier.records.weights_and_biases.mirror import Lines, Rows
+from luthier.storage.json_lines import seal
 
 
 def line(event, step=0):
@@ -31,6 +34,10 @@ def test_lines_of_a_file_that_grows(tmp_path):
     with open(path, "ab") as file:
         file.write(second[10:] + b"garbage\n" + line(events.Notice("x")))
     assert [type(recorded.event).__name__ for recorded in lines.read()] == ["Step", "Notice"]
+    assert lines.report == f"{path}: line 3 is damaged; what is whole was read"
+    path.write_bytes(path.read_bytes() + seal(b'{"kind":"notice","step":0}', 0, 99))
+    with pytest.raises(VersionError, match="later luthier"):
+        list(lines.read())
     lines.close()
 
 

@@ -8,7 +8,8 @@ process that was killed has no last line:
  "seconds": {"step": 1.4, "data_wait": 0.1}}
 {"kind": "ended", "time": 1767225700.0, "step": 900, "status": "finished"}
 
-Times are seconds since 1970; within a process they follow its monotonic clock.
+Times are seconds since 1970; within a process they follow its monotonic clock. Lines have numbers
+and checksums (`luthier.storage.json_lines`).
 """
 
 from __future__ import annotations
@@ -22,14 +23,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from luthier.errors import LockLost, RunError
 from luthier.records import events
-from luthier.records.files import run_error
 from luthier.records.goodput.stopwatch import Goodput
+from luthier.storage import LineReader, LineWriter, run_error
 
 FILE = "goodput.jsonl"
 LEAST_SECONDS, MOST_SECONDS = 0.2, 10.0
 SHARE = 0.01
 """A killed process loses the spans of so much of its time at most, and `MOST_SECONDS`."""
+
+_MOST_UNSYNCED = 100  # lines that a failed sync would take out of the file again
+_MOST_WAITING = 10_000  # lines that are kept in memory while the disk refuses
 
 
 class Spans:
@@ -41,6 +46,7 @@ class Spans:
       report: Is given one line when the file cannot be written.
       wall: Returns seconds since 1970.
       follow: Whether a thread writes now and then; else only `write`, `flush` and `close` do.
+      fence: Raises `LockLost` where another process writes here now; called before each write.
     """
 
     essential = False
@@ -53,6 +59,7 @@ class Spans:
         *,
         wall: Callable[[], float] = time.time,
         follow: bool = True,
+        fence: Callable[[], None] = lambda: None,
     ):
         self.path = pathlib.Path(path)
         self._goodput = goodput
@@ -61,7 +68,8 @@ class Spans:
         self._offset = wall() - goodput.clock()
         self._began = goodput.clock()
         self._lock = threading.Lock()
-        self._descriptor: int | None = None
+        self._file: LineWriter | None = None
+        self._fence = fence
         self._is_started = self._reported = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -91,10 +99,10 @@ class Spans:
         if self._thread is not None:
             self._thread.join()
         self.write()
-        if self._descriptor is not None:
-            os.fsync(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self._file is not None:
+            self._try(self._file.commit)
+            self._file.close()
+            self._file, self._is_started = None, False
 
     def write(self, more: list[dict[str, Any]] | None = None) -> None:
         """Append what was measured since the last call, and further lines.
@@ -134,23 +142,30 @@ class Spans:
     def _append(self, lines: list[dict[str, Any]]) -> None:
         if not lines:
             return
-        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-        try:
-            if self._descriptor is None:
-                self._descriptor, data = self._open(data)
-            os.write(self._descriptor, data)
-        except OSError as error:
-            if not self._reported:
-                self._report(str(run_error("write", self.path, error)))
-            self._reported = True
+        self._try(lambda: self._write(lines))
 
-    def _open(self, data: bytes) -> tuple[int, bytes]:
-        """Open the file; what a killed process left of a line is ended."""
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-        descriptor = os.open(self.path, flags, 0o666)
-        size = os.fstat(descriptor).st_size
-        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        return descriptor, (b"\n" if torn else b"") + data
+    def _write(self, lines: list[dict[str, Any]]) -> None:
+        if self._file is None:
+            self._file = LineWriter(self.path, self._fence)
+        if self._file.num_waiting < _MOST_WAITING:
+            for line in lines:
+                self._file.add(json.dumps(line))
+        self._file.write()
+        if self._file.num_unsynced >= _MOST_UNSYNCED:
+            self._file.sync()
+
+    def _try(self, action: Callable[[], None]) -> None:
+        """Write, or report once that the disk refuses; training goes on without this record."""
+        try:
+            action()
+        except LockLost:
+            self._is_started = False  # the metrics, which are essential, end the run
+        except (OSError, RunError) as error:
+            if not self._reported:
+                if isinstance(error, OSError):
+                    error = run_error("write", self.path, error)
+                self._report(str(error))
+            self._reported = True
 
     def _follow(self) -> None:
         while True:
@@ -161,30 +176,24 @@ class Spans:
             self.write()
 
 
-def read_spans(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the lines of a goodput.jsonl in order; torn and foreign ones are left out.
+def read_spans(
+    path: str | os.PathLike[str], report: Callable[[str], None] = lambda text: None
+) -> list[dict[str, Any]]:
+    """Return the lines of a goodput.jsonl in order; damaged and foreign ones are left out.
 
     Args:
       path: The file; a missing one has no lines.
+      report: Is given one line about damaged lines.
 
     Raises:
       RunError: It cannot be read.
+      VersionError: It was written by a later luthier.
     """
-    try:
-        text = pathlib.Path(path).read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise run_error("read", path, error) from error
-    lines = []
-    for line in text.split(b"\n"):
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(fields, dict) and _is_whole(fields):
-            lines.append(fields)
-    return lines
+    reader = LineReader(path, accepts=_is_whole)
+    spans = list(reader)
+    if reader.report:
+        report(reader.report)
+    return spans
 
 
 def _is_whole(fields: dict[str, Any]) -> bool:

@@ -10,6 +10,8 @@ import re
 from luthier.records.events import Image
 from luthier.records.files import run_error, write_bytes_atomically
 from luthier.records.media.png import encode_png
+from luthier.storage.atomic import one_line_errors
+from luthier.storage.trash import move_to_trash
 
 FOLDER = "media"
 _STEP = re.compile(r"(\d+)\.png")
@@ -51,19 +53,28 @@ class MediaFiles:
         write_bytes_atomically(target, data)
         return dataclasses.replace(image, pixels=None, path=str(path))
 
-    def cut_back(self, step: int) -> int:
-        """Remove the images of later steps than `step`; return how many there were.
+    def cut_back(self, step: int, reason: str = "training was resumed") -> int:
+        """Move the images of later steps than `step` to the trash; return how many there were.
+
+        Args:
+          step: The restored step.
+          reason: Why, in one line.
 
         Raises:
           RunError: The disk refuses.
         """
-        removed = 0
-        for path in sorted((self._run_path / FOLDER).rglob("*.png")):
-            match = _STEP.fullmatch(path.name)
-            if match and int(match[1]) > step:
-                try:
-                    path.unlink()
-                except OSError as error:
-                    raise run_error("remove", path, error) from error
-                removed += 1
-        return removed
+        later = [
+            (int(match[1]), path)
+            for path in sorted((self._run_path / FOLDER).rglob("*.png"))
+            if (match := _STEP.fullmatch(path.name)) and int(match[1]) > step
+        ]
+        if not later:
+            return 0
+        folder = self._run_path / f"{FOLDER}.{max(number for number, _ in later)}"
+        for _, path in later:
+            target = folder / path.relative_to(self._run_path / FOLDER)
+            with one_line_errors("move", path):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, target)
+        move_to_trash(folder, reason)
+        return len(later)

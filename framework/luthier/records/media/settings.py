@@ -27,10 +27,11 @@ class Histograms:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Text that the language model continues.
+    """Text that the language model continues: at the end of the run, and during training.
 
     Args:
-      every: How often.
+      every: How often during training, all prompts each time; None shows the first prompt at the
+        end of the run only.
       prompts: Texts to continue; an empty one lets the model begin.
       num_tokens: Tokens to draw for each.
       temperature: Of the draws; 0 takes the likeliest token.
@@ -40,9 +41,9 @@ class Samples:
     RANGES: ClassVar[dict[str, str]] = {"num_tokens": "1 <= x", "temperature": "0 <= x"}
     READ_WHEN: ClassVar[dict[str, str]] = {"seed": "temperature > 0"}
 
-    every: Duration
+    every: Duration | None = None
     prompts: tuple[str, ...] = ("",)
-    num_tokens: int = 100
+    num_tokens: int = 200
     temperature: float = 0.8
     seed: int = 0
 

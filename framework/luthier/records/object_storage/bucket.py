@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from luthier.errors import Problem, RunError
+from luthier.storage.transfer import STALL_SECONDS, ChangedObject, OutOfRange, read_pieces
 
 SCHEMES = ("gs://", "s3://", "file://")
-_WAIT_SECONDS = 60.0
 _REMEDY = "check the network and your credentials"
 
 
@@ -36,21 +36,23 @@ class Bucket:
 
     Args:
       url: `gs://bucket/folder`, `s3://bucket/folder` or `file:///folder`.
+      stall_seconds: How long one request may take.
 
     Raises:
       RunError: It is no such URL.
     """
 
-    def __init__(self, url: str):
+    def __init__(self, url: str, stall_seconds: float = STALL_SECONDS):
         if not url.startswith(SCHEMES):
             remedy = f"write {', '.join(f'{scheme}...' for scheme in SCHEMES)}"
             raise RunError(Problem(f"{url!r} is in no object store", remedy=remedy))
         self.url = url.rstrip("/") + "/"
+        self.stall_seconds = stall_seconds
         self._kept: Any = None
 
     def __truediv__(self, folder: str) -> Bucket:
         """Return a folder in this folder."""
-        return Bucket(self.url + folder)
+        return Bucket(self.url + folder, self.stall_seconds)
 
     def read(self, key: str) -> Object:
         """Return an object.
@@ -64,6 +66,25 @@ class Bucket:
         found = self._ask(key, lambda store: store.read(key))
         data = None if found.state == "missing" else found.value
         return Object(data, found.stamp.generation)
+
+    def read_pieces(self, key: str) -> Iterator[bytes]:
+        """Yield the content of an object of any size, piece by piece.
+
+        Args:
+          key: Its name in this folder; it must exist.
+
+        Raises:
+          RunError: The store does not answer or refuses, or the object changes meanwhile.
+        """
+
+        def read(wanted: slice) -> Any:
+            return self._ask(key, lambda store: store.read(key, byte_range=wanted))
+
+        try:
+            yield from read_pieces(read, self.stall_seconds)
+        except ChangedObject:
+            what = f"{self.url}{key} changed while it was read"
+            raise RunError(Problem(what, remedy="rerun the command")) from None
 
     def write(self, key: str, data: bytes, over: Object | None = None) -> bool:
         """Write an object; return whether it was.
@@ -105,14 +126,21 @@ class Bucket:
         end = folder[:-1] + chr(ord(folder[-1]) + 1) if folder else ""
         keys = tensorstore.KvStore.KeyRange(folder, end)
         names = self._ask(folder, lambda store: store.list(keys))
-        return sorted(name.decode("utf-8") for name in names)
+        # A name that is not UTF-8 is none of ours: readable here, and refused where it is used.
+        return sorted(name.decode("utf-8", "backslashreplace") for name in names)
 
     def _ask(self, key: str, question: Callable[[Any], Any]) -> Any:
+        answer: Any = None
         try:
-            return question(self._store()).result(timeout=_WAIT_SECONDS)
+            answer = question(self._store())
+            return answer.result(timeout=self.stall_seconds)
         except TimeoutError:
-            why = f"no answer in {_WAIT_SECONDS:.0f} s"
+            if answer is not None:
+                answer.cancel()
+            why = f"no answer in {self.stall_seconds:g} s"
         except (ValueError, OSError, KeyError) as error:
+            if str(error).startswith("OUT_OF_RANGE"):
+                raise OutOfRange from None
             why = " ".join(str(error).split())[:300]
         raise RunError(Problem(f"{self.url}{key}: {why}", remedy=_REMEDY)) from None
 
@@ -127,5 +155,5 @@ class Bucket:
                 region = os.environ.get("AWS_REGION", "us-east-1")
                 spec = {"driver": "s3", "bucket": bucket, "path": path, "endpoint": endpoint}
                 spec["aws_region"] = region
-            self._kept = tensorstore.KvStore.open(spec).result(timeout=_WAIT_SECONDS)
+            self._kept = tensorstore.KvStore.open(spec).result(timeout=self.stall_seconds)
         return self._kept

@@ -10,6 +10,7 @@ import time
 
 from luthier.errors import Problem, RunError
 from luthier.records.object_storage.bucket import Bucket, Object
+from luthier.storage.transfer import STALL_SECONDS
 
 KEY = "writer.json"
 LEASE_SECONDS = 90.0
@@ -124,10 +125,11 @@ class Leased(Bucket):
     Args:
       url: As of `Bucket`.
       lease: Is kept before each object that is written or deleted.
+      stall_seconds: As of `Bucket`.
     """
 
-    def __init__(self, url: str, lease: Lease):
-        super().__init__(url)
+    def __init__(self, url: str, lease: Lease, stall_seconds: float = STALL_SECONDS):
+        super().__init__(url, stall_seconds)
         self._lease = lease
 
     def write(self, key: str, data: bytes, over: Object | None = None) -> bool:

@@ -1,8 +1,8 @@
 """The sink that copies a run's directory to an object store, while the run goes on.
 
-Small files are copied whole when they changed; files that grow, in segments; checkpoints once they
-are committed, with the file that commits them last. So the copy is a run at every moment, and never
-ahead in its checkpoints of what its metrics tell.
+Small files are copied whole when they changed, large ones in pieces; files that grow, in segments;
+checkpoints once they are committed, with the file that commits them last. So the copy is a run at
+every moment, and never ahead in its checkpoints of what its metrics tell.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import os
 import pathlib
 import stat
 import threading
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from luthier.errors import RunError
+from luthier.errors import Problem, RunError
 from luthier.records.events import Event, Saved
 from luthier.records.files import run_error
+from luthier.records.object_storage import pieces
 from luthier.records.object_storage.bucket import Bucket
+from luthier.records.object_storage.keys import fault_of
 from luthier.records.object_storage.lease import Lease, Leased
 from luthier.records.object_storage.segments import Segments
 
@@ -71,10 +74,16 @@ class Mirror:
     def __init__(self, path: pathlib.Path, bucket: Bucket, report: Callable[[str], None]):
         self._path, self._report = path, report
         self._lease = Lease(bucket, str(path.absolute()))
-        self._bucket = Leased(bucket.url, self._lease)
+        self._bucket = Leased(bucket.url, self._lease, bucket.stall_seconds)
         self._copied: dict[str, tuple[int, int]] = {}
         self._segments: dict[str, Segments] = {}
-        self._checkpoints = _committed(bucket.list(f"{CHECKPOINTS}/"))
+        self._unnamable: set[str] = set()
+        # By step the checksum of the file that commits it: a checkpoint that was saved again after
+        # its run was cut back is another one.
+        self._checkpoints = {
+            step: zlib.crc32(bucket.read(f"{CHECKPOINTS}/{step}/{COMMIT}").data or b"")
+            for step in _committed(bucket.list(f"{CHECKPOINTS}/"))
+        }
         self._trouble = ""
         self._pushing = threading.Lock()
         self._due, self._closing, self._closed = (threading.Event() for _ in range(3))
@@ -130,7 +139,7 @@ class Mirror:
         for path in _files(self._path, skipped=(*LOCAL, CHECKPOINTS)):
             parts = path.relative_to(self._path).parts
             name = "/".join(parts)
-            if any(part.startswith(".") for part in parts):
+            if any(part.startswith(".") for part in parts) or not self._can_name(name):
                 continue
             with contextlib.suppress(FileNotFoundError), _named(path):
                 if name.endswith(_GROWING):
@@ -141,29 +150,53 @@ class Mirror:
     def _copy(self, name: str, path: pathlib.Path) -> None:
         status = path.stat()
         stamp = (status.st_mtime_ns, status.st_size)
-        if self._copied.get(name) != stamp:
-            self._bucket.write(name, path.read_bytes())
+        before = self._copied.get(name)
+        if before != stamp:
+            is_small = before is not None and max(before[1], stamp[1]) <= pieces.WHOLE_BYTES
+            there = () if is_small else self._bucket.list(f"{name}{pieces.FOLDER}")
+            written = pieces.upload(self._bucket, name, path, there)
+            for old in {*there, name}.difference(written):  # it was larger, or smaller
+                self._bucket.delete(old)
             self._copied[name] = stamp
 
-    def _push_checkpoints(self, committed: set[str]) -> None:
-        for step in sorted(committed - self._checkpoints, key=lambda name: (len(name), name)):
-            with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
-                self._push_checkpoint(self._path / CHECKPOINTS / step)
-                self._checkpoints.add(step)
-        for step in self._checkpoints - committed:
+    def _can_name(self, name: str) -> bool:
+        """Return whether a copy of a file could be fetched; where not, say so once."""
+        fault = fault_of(name)
+        if fault and name not in self._unnamable:
+            self._unnamable.add(name)
+            self._report(f"{self._path}/{name!r} is not copied to {self._bucket.url}: {fault}")
+        return not fault
+
+    def _push_checkpoints(self, committed: Mapping[str, int]) -> None:
+        for step in sorted(committed, key=lambda name: (len(name), name)):
+            if self._checkpoints.get(step) != committed[step]:
+                with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
+                    self._push_checkpoint(self._path / CHECKPOINTS / step)
+                    self._checkpoints[step] = committed[step]
+        for step in self._checkpoints.keys() - committed:
             self._delete(f"{CHECKPOINTS}/{step}/")
-            self._checkpoints.discard(step)
+            del self._checkpoints[step]
 
     def _push_checkpoint(self, folder: pathlib.Path) -> None:
-        # What a killed process left of it may be of another save.
-        self._delete(f"{CHECKPOINTS}/{folder.name}/")
-        commit = folder / COMMIT
-        for path in sorted(_files(folder), key=lambda path: path == commit):
+        place = f"{CHECKPOINTS}/{folder.name}/"
+        there, written = set(self._bucket.list(place)), set()
+        if f"{place}{COMMIT}" in there:  # it commits another save
+            self._bucket.delete(f"{place}{COMMIT}")
+        files = [path for path in _files(folder) if path != folder / COMMIT]
+        names = {path.relative_to(self._path).as_posix(): path for path in files}
+        # What a killed process left stays where it is a piece of this save, however long that took.
+        for name, path in names.items():
+            if fault := fault_of(name):
+                raise RunError(Problem(f"{self._path}/{name!r} cannot be copied: {fault}"))
+            own = [key for key in there if key.startswith(name + pieces.FOLDER)]
             with _named(path):
-                data = path.read_bytes()
-            if path == commit:
-                self._lease.renew()  # whoever was taken over commits nothing
-            self._bucket.write(path.relative_to(self._path).as_posix(), data)
+                written |= {*pieces.upload(self._bucket, name, path, own)}
+        for old in there - written - {f"{place}{COMMIT}"}:
+            self._bucket.delete(old)
+        with _named(folder / COMMIT):
+            data = (folder / COMMIT).read_bytes()
+        self._lease.renew()  # whoever was taken over commits nothing
+        self._bucket.write(f"{place}{COMMIT}", data)
 
     def _delete(self, folder: str) -> None:
         """Delete a checkpoint, first the file that makes it one."""
@@ -234,11 +267,17 @@ def _is_file(path: pathlib.Path) -> bool:
         return False
 
 
-def _committed_here(folder: pathlib.Path) -> set[str]:
+def _committed_here(folder: pathlib.Path) -> dict[str, int]:
+    """Return the checksum of the file that commits each checkpoint, by its step."""
+    found = {}
     try:
-        return {path.name for path in folder.iterdir() if _is_file(path / COMMIT)}
+        for path in folder.iterdir():
+            if _is_file(path / COMMIT):
+                with contextlib.suppress(FileNotFoundError), _named(path / COMMIT):
+                    found[path.name] = zlib.crc32((path / COMMIT).read_bytes())
     except FileNotFoundError:  # nothing was saved as yet
-        return set()
+        pass
+    return found
 
 
 def _committed(names) -> set[str]:

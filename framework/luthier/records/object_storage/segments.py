@@ -12,12 +12,16 @@ import dataclasses
 import hashlib
 import pathlib
 import re
+from collections.abc import Iterator
 
 from luthier.records.object_storage.bucket import Bucket
 
 FOLDER = ".segments"
 SEGMENT_BYTES = 1 << 20
 """A piece that is so long is not written again."""
+
+_LONGEST = 4
+"""A piece is at most so many times `SEGMENT_BYTES` long, and no more of a file is in memory."""
 
 _NAME = re.compile(r"(\d{12})-(\d{12})-([0-9a-f]{12})")
 
@@ -91,25 +95,28 @@ class Segments:
                 kept = self._known[:-1]
                 start = kept[-1].end if kept else 0
             file.seek(start)
-            data = file.read()
-        new = Segment.of(start, data)
-        if not data or new in self._known:
+            replaced, new = self._known[len(kept) :], list(kept)
+            while data := file.read(_LONGEST * SEGMENT_BYTES):
+                piece = Segment.of(start, data)
+                if piece not in replaced:
+                    self._bucket.write(f"{self._folder}{piece}", data)
+                new.append(piece)
+                start = piece.end
+        if new == kept:
             return
-        self._bucket.write(f"{self._folder}{new}", data)
-        for old in self._known[len(kept) :]:
-            self._bucket.delete(f"{self._folder}{old}")
-        self._known = [*kept, new]
+        for old in replaced:
+            if old not in new:
+                self._bucket.delete(f"{self._folder}{old}")
+        self._known = new
 
-    def read(self) -> bytes:
-        """Return the bytes of the file.
+    def read(self) -> Iterator[bytes]:
+        """Yield the bytes of the file, piece by piece.
 
         Raises:
           RunError: The store does not answer, or refuses.
         """
-        found = b""
         for segment in self._chain():
-            found += self._bucket.read(f"{self._folder}{segment}").data or b""
-        return found
+            yield self._bucket.read(f"{self._folder}{segment}").data or b""
 
     def _listed(self) -> list[Segment]:
         names = self._bucket.list(self._folder)

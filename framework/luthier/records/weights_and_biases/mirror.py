@@ -24,14 +24,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from luthier.errors import LuthierError
+from luthier.errors import RunError
 from luthier.records import events
 from luthier.records.directory import RunDirectory
 from luthier.records.files import read_json
-from luthier.records.lock import Lock
 from luthier.records.metrics_file import Recorded, decode_event
 from luthier.records.weights_and_biases.access import choose_mode
 from luthier.records.weights_and_biases.graphs import keep_graph, log_difference
+from luthier.storage import LineFollower, Lock
 
 _EXIT_CODES = {events.FINISHED: 0, events.PREEMPTED: 75, events.INTERRUPTED: 130}
 _POLL_SECONDS = 1.0
@@ -46,30 +46,32 @@ class Lines:
     """
 
     def __init__(self, path: pathlib.Path):
-        self._path = path
-        self._file: Any = None
-        self._rest = b""
+        self._lines = LineFollower(path)
 
     def read(self) -> Iterator[Recorded]:
-        """Yield the events that were added since the last call."""
-        if self._file is None:
+        """Yield the events that were added since the last call.
+
+        Raises:
+          RunError: The file cannot be read.
+          VersionError: It was written by a later luthier.
+        """
+        for line in self._lines.lines():
             try:
-                self._file = open(self._path, "rb")  # noqa: SIM115
-            except FileNotFoundError:
-                return
-        while chunk := self._file.read(1 << 20):
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            for line in lines:
-                recorded = None
-                with contextlib.suppress(ValueError, LuthierError, KeyError, TypeError):
-                    recorded = decode_event(json.loads(line))
-                if recorded is not None:
-                    yield recorded
+                recorded = decode_event(line.record)
+            except (RunError, ValueError, KeyError, TypeError):
+                self._lines.leave_out(line)
+                continue
+            if recorded is not None:
+                yield recorded
+
+    @property
+    def report(self) -> str:
+        """One line about what was left out; empty where all was whole."""
+        return self._lines.report
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        self._lines.close()
 
 
 class Rows:
@@ -307,6 +309,8 @@ def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool]
             rows.take(recorded)
     lines.close()
     rows.release()
+    if lines.report:
+        say(notice=lines.report)
     wandb_run.finish(exit_code=rows.exit_code)
     if mode == "offline":
         for earlier in superseded:

@@ -19,7 +19,6 @@ from typing import Any
 
 from luthier.errors import Problem, RunError
 from luthier.records.files import read_json, write_json
-from luthier.records.lock import Lock
 from luthier.records.weights_and_biases import mirror
 from luthier.records.weights_and_biases.node import (
     SETTINGS_FILE,
@@ -29,6 +28,7 @@ from luthier.records.weights_and_biases.node import (
     resolved_mode,
     start_process,
 )
+from luthier.storage import Lock
 
 FILE = "summary.json"
 

@@ -1,0 +1,311 @@
+"""What a failure leaves: a file with its traceback, and with the state of the machine.
+
+<run>/crash/20261123-201500.txt          an exception: traceback, step, versions, memory, devices
+<run>/crash/native-process-0.txt         stacks of a process that the system ended (SIGSEGV, SIGBUS,
+                                         ...), or that hung and could not even run its watchdog
+
+The files are text for people. Writing them never raises: the error that is being reported matters
+more than its report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import platform
+import site
+import sys
+import sysconfig
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+from luthier import faults
+from luthier.records.redaction import redact
+from luthier.records.source import versions
+
+FOLDER = "crash"
+_NATIVE = "native-process-"
+_LONGEST_LINE = 500
+_LOG_BYTES = 2**20  # the stacks of a hundred threads
+_FATAL = "Fatal Python error:"
+_WRITTEN = "__luthier_crash__"
+_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+
+
+def write(
+    directory: str | os.PathLike[str],
+    error: BaseException,
+    *,
+    step: int | None = None,
+    phase: str = "",
+    process: int | None = None,
+    graph_path: str = "",
+) -> pathlib.Path | None:
+    """Write down an exception in the crash folder of a run or trial; once for each exception.
+
+    Args:
+      directory: The directory of the run or trial; made where it is missing.
+      error: What was raised, with its traceback.
+      step: Optimizer steps done; None where no step can be named.
+      phase: What was being done: `opening data`, `restoring`, `step`, ...
+      process: Which of several processes this is; None for the only one.
+      graph_path: The path in the graph of what raised it, where that is known.
+
+    Returns:
+      The file; None where it could not be written.
+    """
+    if (earlier := path_of(error)) is not None:
+        return earlier
+    name = time.strftime("%Y%m%d-%H%M%S") + ("" if process is None else f"-process-{process}")
+    try:
+        folder = pathlib.Path(directory, FOLDER)
+        folder.mkdir(parents=True, exist_ok=True)
+        text = redact(_report(error, step, phase, process, graph_path))
+        path = _write_new(folder, name, text)
+    except Exception:  # a full disk, an error whose __str__ raises: see the module's docstring
+        return None
+    with contextlib.suppress(Exception):  # an exception class with __slots__
+        setattr(error, _WRITTEN, (path, graph_path))
+    return path
+
+
+def path_of(error: BaseException) -> pathlib.Path | None:
+    """Return the file that an exception, or what it was raised from, was written to."""
+    return _written(error)[0]
+
+
+def graph_path_of(error: BaseException) -> str:
+    """Return the path in the graph that was written down with an exception; empty for none."""
+    return _written(error)[1]
+
+
+def _written(error: BaseException) -> tuple[pathlib.Path | None, str]:
+    for link in faults.chain(error):
+        if (written := getattr(link, _WRITTEN, None)) is not None:
+            return written
+    return None, ""
+
+
+def summary(error: BaseException) -> str:
+    """Return an exception in one line: its class, unless it is our own, and its message."""
+    text = " ".join(str(error).split())
+    if not type(error).__module__.startswith("luthier."):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text[:_LONGEST_LINE]
+
+
+def user_frame(error: BaseException) -> tuple[FrameType, int] | None:
+    """Return the innermost frame of an exception in the user's own code, with its line.
+
+    The user's code is what belongs neither to luthier, nor to Python, nor to an installed package.
+    The innermost cause with such a frame counts: a wrapped error was raised there.
+
+    Args:
+      error: What was raised.
+    """
+    found = None
+    for link in faults.chain(error):
+        for frame, line in traceback.walk_tb(link.__traceback__):
+            if is_users(frame.f_code.co_filename):
+                found = (frame, line)
+        if found is not None and link.__cause__ is None:
+            break
+    return found
+
+
+def place(error: BaseException) -> str:
+    """Return the place of `user_frame` as `my_project/layers.py:12, in __call__`; or nothing."""
+    found = user_frame(error)
+    if found is None:
+        return ""
+    frame, line = found
+    path = pathlib.Path(frame.f_code.co_filename)
+    with contextlib.suppress(ValueError, OSError):
+        path = path.relative_to(pathlib.Path.cwd())
+    return f"{path}:{line}, in {frame.f_code.co_name}"
+
+
+def is_users(filename: str) -> bool:
+    """Return whether a source file is the user's: not luthier's, Python's, or a package's.
+
+    Args:
+      filename: As code objects have it.
+    """
+    if filename.startswith("<"):
+        return False
+    path = pathlib.Path(filename)
+    parts = path.parts
+    if "site-packages" in parts or "dist-packages" in parts:
+        return False
+    return not any(path.is_relative_to(folder) for folder in _foreign_folders())
+
+
+def newest(directory: str | os.PathLike[str]) -> pathlib.Path | None:
+    """Return the newest file of a crash folder that holds anything; None for none.
+
+    Args:
+      directory: The directory of the run or trial.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        for path in pathlib.Path(directory, FOLDER).iterdir():
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                if path.suffix == ".txt" and status.st_size:
+                    found.append((status.st_mtime, path))
+    return max(found)[1] if found else None
+
+
+def native_path(directory: str | os.PathLike[str], process: int = 0) -> pathlib.Path:
+    """Return the file that takes the stacks of a process when nothing of Python's runs any more.
+
+    Args:
+      directory: The run's directory.
+      process: Which of the run's processes.
+    """
+    return pathlib.Path(directory, FOLDER, f"{_NATIVE}{process}.txt")
+
+
+def is_native(path: pathlib.Path) -> bool:
+    """Return whether a crash file was written by faulthandler, not by `write`."""
+    return path.name.startswith(_NATIVE)
+
+
+def cause(path: pathlib.Path) -> str:
+    """Return why faulthandler wrote stacks: `Segmentation fault`, or that the process hung.
+
+    Args:
+      path: A file of `native_path`.
+    """
+    fatal = [line for line in _lines(path) if line.startswith(_FATAL)]
+    if fatal:
+        return fatal[-1].removeprefix(_FATAL).strip()
+    return "it hung, and could not even run its watchdog"
+
+
+def last_words(path: str | os.PathLike[str], offset: int = 0) -> str:
+    """Return what a log says of the end of its process, in one line; empty where it says nothing.
+
+    That is its last line, but for the stacks of native code that failed: then it is the cause, and
+    where the stacks are.
+
+    Args:
+      path: What the process printed.
+      offset: Bytes of the log that are not about this process.
+    """
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(offset, file.seek(0, os.SEEK_END) - _LOG_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    lines = [line for line in text.split("\n") if line.strip()]
+    fatal = [line for line in lines if line.startswith(_FATAL)]
+    # Stacks that something else follows are of an earlier process: logs are appended to.
+    if fatal and lines[-1].startswith((_FATAL, "  ", "Extension modules:")):
+        return f"{fatal[-1].removeprefix(_FATAL).strip()}; stacks: {path}"
+    return " ".join(lines[-1].split()) if lines else ""
+
+
+def _write_new(folder: pathlib.Path, name: str, text: str) -> pathlib.Path:
+    """Write a file of a name that is still free; two failures may fall into one second."""
+    number = 1
+    while True:
+        path = folder / (f"{name}.txt" if number == 1 else f"{name}-{number}.txt")
+        try:
+            with open(path, "x", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            return path
+        except FileExistsError:
+            number += 1
+
+
+def _report(
+    error: BaseException, step: int | None, phase: str, process: int | None, graph_path: str
+) -> str:
+    facts = {
+        "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "error": summary(error),
+        "fault": faults.classify(error).value,
+        "phase": phase,
+        "step": "" if step is None else str(step),
+        "in the graph": graph_path,
+        "raised in": place(error),
+        "process": f"{os.getpid()}" + ("" if process is None else f", number {process} of the run"),
+        "host": platform.node(),
+        "command": " ".join(sys.argv),
+        "python": platform.python_version(),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
+        **memory(),
+        **device_memory(),
+    }
+    lines = [f"{name}: {value}" for name, value in facts.items() if value]
+    return "\n".join(lines) + "\n\n" + "".join(traceback.format_exception(error))
+
+
+def memory() -> dict[str, str]:
+    """Return what Linux says about the memory of this process and of its control group.
+
+    `oom_kill` counts the processes of the group that the kernel has ended for want of memory.
+    """
+    found = {}
+    for line in _lines("/proc/self/status"):
+        name, _, value = line.partition(":")
+        if name in ("VmRSS", "VmHWM", "VmSwap"):
+            found[f"memory {name}"] = value.strip()
+    for line in _lines("/proc/meminfo"):
+        name, _, value = line.partition(":")
+        if name in ("MemTotal", "MemAvailable"):
+            found[f"memory {name}"] = value.strip()
+    for folder in _control_groups():
+        for name in ("memory.current", "memory.peak", "memory.max", "memory.events"):
+            if lines := _lines(folder / name):
+                found[f"cgroup {name}"] = ", ".join(lines)
+        for name in ("memory.usage_in_bytes", "memory.limit_in_bytes", "memory.oom_control"):
+            if lines := _lines(folder / "memory" / name):  # version 1
+                found[f"cgroup {name}"] = ", ".join(lines)
+    return found
+
+
+def device_memory() -> dict[str, str]:
+    """Return the memory statistics of this process's devices, where they are up and keep any."""
+    # Asking JAX for its devices would start them, which takes seconds and memory; JAX has no public
+    # question for whether they are up.
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is None or not getattr(bridge, "backends_are_initialized", lambda: False)():
+        return {}
+    found = {}
+    with contextlib.suppress(Exception):  # a device that has failed may not even answer this
+        for device in sys.modules["jax"].local_devices():
+            stats: Mapping[str, Any] = device.memory_stats() or {}
+            told = ", ".join(f"{name} {value}" for name, value in stats.items())
+            found[f"device {device}"] = told or f"{device.device_kind}, which keeps no statistics"
+    return found
+
+
+def _control_groups() -> Iterator[pathlib.Path]:
+    root = pathlib.Path("/sys/fs/cgroup")
+    yield root  # inside of a container its own group is mounted here
+    for line in _lines("/proc/self/cgroup"):
+        group = line.rpartition(":")[2].strip("/")
+        if group:
+            yield root / group
+
+
+def _lines(path: str | os.PathLike[str]) -> list[str]:
+    try:
+        return pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+def _foreign_folders() -> list[pathlib.Path]:
+    paths = sysconfig.get_paths()
+    folders = [paths["stdlib"], paths["platstdlib"], *site.getsitepackages(), str(_PACKAGE)]
+    return [pathlib.Path(folder) for folder in folders]
