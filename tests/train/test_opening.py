@@ -74,6 +74,9 @@ def test_a_changed_graph_needs_the_run_to_be_named(opened, tiny, tmp_path):
     with open_run(changed, plan, Request(run=first.directory.id)) as second:
         assert second.directory == first.directory
         assert any("optimizer.b2" in notice for notice in second.notices)
+        recorded = graphs.from_json(first.directory.read_config())
+        assert graphs.equal(recorded, graph), "the start may be refused yet"
+        second.record()
     recorded = graphs.from_json(first.directory.read_config())
     assert graphs.equal(recorded, changed)
 

@@ -2,11 +2,13 @@
 
 import pathlib
 import shutil
+import threading
 
 import jax.numpy as jnp
 import pytest
 
 from luthier.checkpoint import Checkpoints, Store
+from luthier.checkpoint import commit as commit_lib
 from luthier.errors import CheckpointError
 from luthier.train.run import _newest_whole
 from tests.parallel.distributed.conftest import processes, service
@@ -101,13 +103,47 @@ def test_a_host_that_misses_the_checkpoint_does_not_go_on_by_itself(processes, s
     assert pathlib.Path(views[1] / "20").is_dir()
 
 
-def test_only_the_first_process_reads_all_of_it(processes, saved, monkeypatch):
-    import luthier.checkpoint.store as stores
-
+def test_every_file_is_read_once_and_the_bytes_are_shared_by_the_processes(
+    processes, tmp_path, monkeypatch
+):
     read = []
-    check = stores.commit_lib.check
-    monkeypatch.setattr(
-        stores.commit_lib, "check", lambda path, commit: read.append(path) or check(path, commit)
-    )
-    assert [step for step, _, _ in _ask(processes, [saved] * 4)] == [30] * 4
-    assert read == [saved / "30"]
+    checksum = commit_lib._checksum
+
+    def spy(path, sync=False):
+        read.append((threading.get_ident(), path))
+        return checksum(path, sync)
+
+    with Store(tmp_path) as store:
+        for step in (10, 20):
+            arrays = {f"a{n}": jnp.full((64, 64), n + step, jnp.float32) for n in range(4)}
+            store.save(step, arrays)
+            store.wait()
+    files = commit_lib.read(tmp_path / "10").files
+    _flip(tmp_path / "20")
+    monkeypatch.setattr(commit_lib, "_checksum", spy)
+    found = _ask(processes, [tmp_path] * 4)
+    assert [step for step, _, _ in found] == [10] * 4
+    assert len({damage[0] for _, damage, _ in found}) == 1
+    whole = [path for _, path in read if path.is_relative_to(tmp_path / "10")]
+    assert sorted(whole) == sorted(tmp_path / "10" / path for path in files)
+    assert len({thread for thread, _ in read}) > 1
+
+
+def test_shares_are_fair_and_prefer_what_a_process_wrote():
+    sizes = {f"arrays/ocdbt.process_{k}/d/{n}": (100, 1) for k in range(4) for n in range(3)}
+    sizes |= {"arrays/manifest.ocdbt": (5, 1), "arrays/array_metadatas/process_7": (6, 1)}
+    parts = [commit_lib.share(_of(sizes), process, 4) for process in range(4)]
+    assert sorted(path for part in parts for path in part) == sorted(sizes)
+    for process, part in enumerate(parts):
+        assert {commit_lib.writer(path) for path in part} <= {process, None, 7}
+    for count in (2, 3, 5):  # other processes than those that wrote it
+        parts = [commit_lib.share(_of(sizes), process, count) for process in range(count)]
+        assert sorted(path for part in parts for path in part) == sorted(sizes)
+        loads = [sum(sizes[path][0] for path in part) for part in parts]
+        assert max(loads) <= 1.25 * sum(loads) / count + 100
+    alone = {"arrays/ocdbt.process_0/d/1": (900, 1), "arrays/ocdbt.process_0/d/2": (900, 1)}
+    assert all(len(commit_lib.share(_of(alone), process, 2)) == 1 for process in range(2))
+
+
+def _of(files):
+    return commit_lib.Commit(1, {}, {}, {}, {}, False, files)

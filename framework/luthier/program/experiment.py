@@ -18,7 +18,12 @@ from luthier.records import Records
 
 
 class Data(Protocol):
-    """Batches of examples, by global order: what `experiment.data` has to offer."""
+    """Batches of examples, by global order: what `experiment.data` has to offer.
+
+    Where the devices of a process hold rows that are no equal part of the batch, as on TPU slices,
+    the process reads the whole batch and keeps its own rows. Data whose `iterator` and `batches`
+    take an optional `rows`, as those of `luthier.data.DataNode` do, is asked for these rows alone.
+    """
 
     @property
     def num_rows(self) -> int:
@@ -75,20 +80,30 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """Stops training when the loss has risen and does not come back.
+    """Stops training when the loss is lost: not finite, or risen without coming back.
 
-    The loss is smoothed by a moving average over about `patience_steps` steps. What is not finite
-    is left to the guard.
+    The run ends as `diverged`, with exit code 1; its last checkpoint with a finite loss is kept.
+    Steps that `training.guard` leaves out are counted by the guard alone.
 
     Args:
-      rise: How far above its best the smoothed loss may be, in the unit of the loss.
-      patience_steps: Steps in a row that it may be further above.
+      max_nonfinite_steps: Steps in a row whose loss or gradient is not finite, after which training
+        stops where there is no guard. A run whose very last step is such a one has diverged, too.
+      rise: How far above its best the smoothed loss may be, in the unit of the loss; None lets it
+        rise.
+      patience_steps: Steps in a row that it may be further above. The loss is smoothed by a moving
+        average over about as many.
     """
 
-    rise: float
+    max_nonfinite_steps: int = 10
+    rise: float | None = None
     patience_steps: int = 100
 
-    RANGES: ClassVar[dict[str, str]] = {"rise": "0 < x", "patience_steps": "1 <= x"}
+    RANGES: ClassVar[dict[str, str]] = {
+        "max_nonfinite_steps": "1 <= x",
+        "rise": "0 < x",
+        "patience_steps": "1 <= x",
+    }
+    READ_WHEN: ClassVar[dict[str, str]] = {"patience_steps": "rise is not None"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,7 +135,7 @@ class Training:
       guard: Skips steps with non-finite or spiking gradients; None lets them through.
       ema: Moving average of the parameters; None keeps none.
       early_stopping: Ends training when a metric stops improving; None never does.
-      divergence: Ends training when the loss rises for good; None never does.
+      divergence: Ends training when the loss is not finite, or rises for good; None never does.
       optimizer_memory: Where the optimizer's state waits from one step to the next.
       trainable: The parameters that are trained; None means all. The others are frozen: they have
         no gradient, no optimizer state and no average, and stay as they are to the last bit.
@@ -130,10 +145,10 @@ class Training:
     global_batch_size: int
     accumulation: int = 1
     stop: Duration | None = None
-    guard: Guard | None = None
+    guard: Guard | None = dataclasses.field(default_factory=Guard)
     ema: Ema | None = None
     early_stopping: EarlyStopping | None = None
-    divergence: Divergence | None = None
+    divergence: Divergence | None = dataclasses.field(default_factory=Divergence)
     trainable: Mask | None = None
     optimizer_memory: Memory = Memory.DEVICE
 
@@ -178,7 +193,7 @@ class Experiment:
     parallelism: Parallelism = dataclasses.field(default_factory=Parallelism)
     precision: Precision = dataclasses.field(default_factory=Precision)
     compiler: XlaOptions = dataclasses.field(default_factory=XlaOptions)
-    checkpoints: Checkpoints | None = None
+    checkpoints: Checkpoints | None = dataclasses.field(default_factory=Checkpoints)
     records: Records = dataclasses.field(default_factory=Records)
     restore: Restore | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 import shutil
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import luthier
 from luthier import graph as graphs
 from luthier.checkpoint import foreign
+from luthier.checkpoint.foreign.tensors import CONFIG, GENERATION
 from luthier.errors import BadInput, Problem
 from luthier.layers import merge_adapters
 from luthier.program.program import Leaves, Program
@@ -21,6 +23,7 @@ from luthier.program.restoring import abstract_model, limits, targets
 from luthier.program.state import model_arrays, split
 from luthier.recipes.fine_tuning import has_lora, without_lora
 from luthier.recipes.foreign import config_of
+from luthier.recipes.foreign.conversion import describes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +53,7 @@ def export(
     merge: bool = False,
     tokenizer: pathlib.Path | None = None,
     metadata: Mapping[str, str] | None = None,
+    original: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Exported:
     """Write a model's weights as a folder of safetensors, with a config.json and the tokenizer.
 
@@ -63,6 +67,8 @@ def export(
       merge: Whether adapters are merged into the kernels that they stand beside.
       tokenizer: A folder with the files of the tokenizer; None looks at that of the data.
       metadata: What the files' heads say beside the format.
+      original: The files of settings that came with the weights that the model began with, by name;
+        what they say stays as it is where the model does not say otherwise.
 
     Raises:
       BadInput: The model is of no family, or its config.json would say something else; it has
@@ -81,7 +87,8 @@ def export(
         tensors = foreign.plain_tensors(arrays)
     else:
         family, config = config_of(model, family)
-        config = _known(program, arrays, config) | config
+        known = _known(program, arrays, config)
+        config = _kept((original or {}).get(CONFIG, {}), known, config, model, family)
         stacked = {n: t.stacked for n, t in targets(program).items() if n in arrays}
         sizes = limits(abstract_model(program.experiment))
         own = foreign.families.named(family)
@@ -91,6 +98,10 @@ def export(
     files = foreign.write(directory, tensors, config=config, metadata=head)
     folder = pathlib.Path(directory).expanduser()
     names = [path.name for path in files] + _copy_tokenizer(program, tokenizer, folder)
+    if config is not None and (generation := (original or {}).get(GENERATION)):
+        text = json.dumps(generation, indent=2, sort_keys=True) + "\n"
+        (folder / GENERATION).write_text(text, encoding="utf-8")
+        names.append(GENERATION)
     return Exported(folder, family, tuple(names), len(tensors))
 
 
@@ -113,6 +124,37 @@ def _known(
     if tokenizer is not None:
         found |= {"bos_token_id": int(tokenizer.bos), "eos_token_id": int(tokenizer.eos)}
     return found
+
+
+def _kept(
+    original: Mapping[str, Any],
+    known: Mapping[str, Any],
+    config: Mapping[str, Any],
+    model: Any,
+    family: str,
+) -> dict[str, Any]:
+    """Return the config.json of a model that began with weights of others.
+
+    Args:
+      original: The one that came with them; empty where there was none.
+      known: Settings that the experiment knows.
+      config: Settings that follow from the model.
+      model: The model.
+      family: Its family.
+    """
+    merged = {**original, **known, **config}
+    merged.pop("torch_dtype", None)  # the old name of `dtype`, which is that of the weights now
+    if not original or not describes(merged, model, family):
+        return {**known, **config}
+    longest = "max_position_embeddings"
+    if longest in known and longest not in config:
+        # Shorter rows to train on do not make a model that can read less.
+        merged[longest] = max(original.get(longest) or 0, known[longest])
+    for name in ("bos_token_id", "eos_token_id"):
+        ids = original.get(name)
+        if isinstance(ids, list) and known.get(name) in ids:
+            merged[name] = ids  # several that end a row, the tokenizer's among them
+    return merged
 
 
 def _copy_tokenizer(

@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from luthier import graph as graphs
 from luthier.checkpoint import Restoration, Target
 from luthier.program.precision import MASTERS
 from luthier.program.program import Leaves, Program, Values
 from luthier.program.state import split
 from luthier.program.step import init_state, rngs_of
+from luthier.recipes.foreign.comparison import compare
 
 
 class WarmStart:
@@ -41,13 +43,33 @@ class WarmStart:
           What fits the program; None where the experiment restores nothing.
 
         Raises:
-          CheckpointError: The source does not exist, or does not fit; all problems at once.
+          CheckpointError: The source does not exist, or does not fit; or the config.json beside it
+            says another model: all problems at once.
         """
         experiment = self._program.experiment
         if self._open is None and experiment.restore is not None:
             sizes = limits(abstract_model(experiment))
             self._open = Restoration(experiment.restore, targets(self._program), sizes)
+            try:
+                self._open.note(self._compare(self._open))
+            except BaseException:
+                self.close()
+                raise
         return self._open
+
+    def _compare(self, restoration: Restoration) -> Mapping[str, str]:
+        """Compare the model with what the source says of its own."""
+        said = restoration.described
+        if said is None:
+            return {}
+        return compare(
+            graphs.get(self._program.graph, "model"),
+            said.config,
+            said.family,
+            str(said.path),
+            differing=said.differing,
+            taken=restoration.taken,
+        )
 
     def close(self) -> None:
         """Close the files; what was read of them stays."""

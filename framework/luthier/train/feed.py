@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from luthier.parallel import Share, distributed
+from luthier.train.checks.token_ids import check_token_ids
 from luthier.train.processes.agreeing import Agreed, Agreeing
 
 
@@ -40,27 +41,34 @@ class Feed:
     fetched ahead, so a checkpoint holds the position of the step.
 
     Args:
-      make_iterator: From the share of this process to an iterator with `get_state` and
-        `set_state` over its rows.
+      iterator: Has `get_state` and `set_state`, and returns the rows of the share.
+      share: The rows that this process reads.
       batch: Shape, dtype and sharding of every entry that is wanted.
       count_tokens: From a host batch to the number of its targets that count.
       depth: Batches that may lie ready.
       agreeing: Agrees with the other processes on every batch; None where there are none.
+      check: Raises for a host batch that must not be trained on; None accepts all.
+      vocab_size: A batch with a token that is not below it is refused; None looks at no tokens.
     """
 
     def __init__(
         self,
-        make_iterator: Callable[[Share], Any],
+        iterator: Any,
+        share: Share,
         batch: Mapping[str, jax.ShapeDtypeStruct],
         count_tokens: Callable[[Mapping[str, Any]], Any],
         depth: int = 2,
         agreeing: Agreeing | None = None,
+        check: Callable[[Mapping[str, Any]], None] | None = None,
+        vocab_size: int | None = None,
     ):
-        self._share = Share.of(batch)
-        self._iterator = make_iterator(self._share)
+        self._check = check
+        self._share = share
+        self._iterator = iterator
         self._batch = batch
         self._count_tokens = count_tokens
         self._depth = depth
+        self._vocab_size = vocab_size
         self.agreeing = agreeing
         self._state = self._iterator.get_state()
         self._queue: queue.Queue[Any] = queue.Queue()
@@ -115,6 +123,9 @@ class Feed:
             while not stop.is_set():
                 start = time.perf_counter()
                 rows = next(self._iterator)
+                if self._check is not None:
+                    self._check(rows)
+                check_token_ids(rows, self._vocab_size)
                 tokens, agreed = int(self._count_tokens(self._share.count_in(rows))), None
                 if self.agreeing is not None:
                     seconds = time.perf_counter() - start

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
+import time
 from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
+from luthier import environment
+from luthier.errors import EXIT_REQUEUE
+
 INTERRUPTED = "interrupted"
 PREEMPTED = "preempted"
 PRUNED = "pruned"
+
+
+_ABRUPT_SECONDS = 5.0
+"""What a process gets to leave by itself when it is preempted before its first step. Kubernetes and
+SLURM kill after 30 s by default, and a compiler cannot be interrupted."""
+
+
+class Preempted(SystemExit):
+    """The machine is taken away before the first step: there is nothing to save."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_REQUEUE)
+
+    def __str__(self) -> str:
+        return "preempted before its first step"
 
 
 class Watcher:
@@ -21,6 +42,9 @@ class Watcher:
 
     requested: str | None = None
     """Why the run is to be saved and left at its next step: `interrupted`, `preempted`, or None."""
+
+    def ready(self) -> None:
+        """Take note that the first step is next: from now on a request ends the run in order."""
 
     def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
         """Take note of an evaluation.
@@ -48,22 +72,43 @@ class Watcher:
 
 
 class StopSignals(Watcher):
-    """Within the `with` block the first SIGINT or SIGTERM only sets `requested`.
+    """Within the `with` block the first SIGINT, SIGTERM or SIGHUP only sets `requested`.
 
     A second SIGINT raises KeyboardInterrupt at once. Handlers are put back at the end, and none
-    are set outside the main thread, so that a notebook's kernel keeps its own.
+    are set outside the main thread, so that a notebook's kernel keeps its own. A `with` block
+    within another one of the same object changes nothing.
+
+    Args:
+      again: The command that starts the run again. With one, as in a process of the command line,
+        SIGTERM and SIGHUP end the process with exit code 75 until `ready` is called: compiling and
+        restoring take minutes, have nothing to save, and a machine that is taken away does not
+        wait for them.
     """
 
     samples: ClassVar[bool] = True
 
-    def __init__(self) -> None:
+    def __init__(self, again: str = "") -> None:
         self.requested: str | None = None
+        self._again = again
+        self._is_starting = bool(again)
+        self._depth = 0
         self._previous: dict[int, Any] = {}
+        self._wakeup = -1
+        self._heard, self._told = -1, -1
+
+    def ready(self) -> None:
+        """Take note that the first step is next: from now on a request ends the run in order."""
+        self._is_starting = False
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._hear)
+        self._depth += 1
+        if self._depth == 1 and threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                # `nohup` has SIGHUP ignored on purpose.
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._hear)
+            if self._is_starting:
+                self._listen()
         return self
 
     def __exit__(
@@ -72,10 +117,49 @@ class StopSignals(Watcher):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        self._previous = {}
+        if self._told >= 0:
+            signal.set_wakeup_fd(self._wakeup)
+            os.close(self._told)  # the thread reads the end of the pipe
+            self._told = -1
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            environment.forget_terminal()
+        if number == signal.SIGINT and self._is_starting and self._depth == 1:
+            raise KeyboardInterrupt  # no loop is there to ask for what was requested
         if number == signal.SIGINT and self.requested == INTERRUPTED:
             raise KeyboardInterrupt
         self.requested = INTERRUPTED if number == signal.SIGINT else PREEMPTED
+        if number != signal.SIGINT and self._is_starting:
+            self._say()
+            raise Preempted
+
+    def _listen(self) -> None:
+        """Hear signals in a thread, too: the handler has to wait for the compiler."""
+        self._heard, self._told = os.pipe()
+        os.set_blocking(self._told, False)
+        self._wakeup = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        threading.Thread(target=self._leave, name="luthier-signals", daemon=True).start()
+
+    def _leave(self) -> None:
+        """End the process where a signal has not ended it by itself."""
+        with contextlib.closing(os.fdopen(self._heard, "rb", buffering=0)) as heard:
+            while numbers := heard.read(64):
+                if not {signal.SIGTERM, signal.SIGHUP} & set(numbers):
+                    continue
+                time.sleep(_ABRUPT_SECONDS)
+                if self._is_starting:
+                    if self.requested is None:
+                        self._say()
+                    os._exit(EXIT_REQUEUE)
+
+    def _say(self) -> None:
+        line = f"luthier: preempted before the first step; nothing is lost; again: {self._again}\n"
+        with contextlib.suppress(OSError):  # not `print`: a handler may interrupt another one
+            os.write(2, line.encode())

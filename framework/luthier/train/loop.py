@@ -14,12 +14,14 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from luthier.checkpoint.policy import LOSS
 from luthier.durations import Progress
 from luthier.errors import TrainingStopped
 from luthier.metrics import Metric
 from luthier.program import Program
 from luthier.program.program import Leaves, Values
 from luthier.records import Goodput, events
+from luthier.storage import require_format
 from luthier.train.cadence import is_due, is_over
 from luthier.train.early_stopping import Patience
 from luthier.train.evaluate import Evaluator
@@ -34,6 +36,9 @@ NUM_PENDING = 2
 
 _FRESH_SECONDS = 0.1
 """How long a reading of memory stands: to ask all devices takes as long as all else of a step."""
+
+POSITION_FORMAT = 1
+"""The format of a position in a checkpoint; one that tells none is of format 1."""
 
 
 @dataclasses.dataclass
@@ -57,6 +62,7 @@ class Position:
     def to_dict(self) -> dict[str, Any]:
         """Return the position as JSON values."""
         return {
+            "format": POSITION_FORMAT,
             "progress": dataclasses.asdict(self.progress),
             "patience": self.patience.to_dict(),
             "rise": self.rise.to_dict(),
@@ -66,9 +72,16 @@ class Position:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Position:
-        """Return what `to_dict` was called on."""
+        """Return what `to_dict` was called on.
+
+        Raises:
+          VersionError: A later luthier wrote it in a format of its own.
+        """
+        require_format("the position in a checkpoint", fields, POSITION_FORMAT)
+        known = {field.name for field in dataclasses.fields(Progress)}
         return cls(
-            Progress(**fields["progress"]),
+            # What a later version adds is not known here, and harmless.
+            Progress(**{k: v for k, v in fields["progress"].items() if k in known}),
             Patience.from_dict(fields["patience"]),
             Rise.from_dict(fields.get("rise", {})),
             fields["ended"],
@@ -202,6 +215,8 @@ class Loop:
         self._judged = position.progress
         self._seconds = position.progress.seconds
         self._agreed_stop: str | None = None
+        self._loss: float | None = None
+        self._divergence: str | None = None
         self._clock = time.perf_counter()
 
     def steps(self, watcher: Watcher) -> Generator[Fed, jax.Array, str]:
@@ -218,13 +233,14 @@ class Loop:
           `finished`, or the watcher's reason to leave.
 
         Raises:
-          TrainingStopped: The guard refused too many steps in a row.
+          TrainingStopped: The run has diverged.
         """
         with self._goodput.span("compile"):
             self.slot.prepare()
             self._scalar_names = self.plan.program.scalar_names
         self._clock = time.perf_counter()
         self._alive()
+        watcher.ready()
         while not self._is_complete():
             reason = self._verdict or self._requested(watcher)
             if reason is not None:
@@ -234,6 +250,12 @@ class Loop:
             self._goodput.add("data_wait", fed.wait_seconds)
             vector = yield fed
             self._take_in(fed, vector, watcher)
+            if self._divergence is not None:
+                self._stop_diverged()
+        self._drain(0)
+        self._heed_last_step()
+        if self._divergence is not None:
+            self._stop_diverged()
         if not self.position.finished:
             self._finish(watcher)
         return "finished"
@@ -255,6 +277,8 @@ class Loop:
         self._agreed_stop = None if fed.agreed is None else fed.agreed.stop
         self._pending.append((now, vector, fed))
         self._drain(NUM_PENDING)
+        if self._divergence is not None:
+            return
         self._evaluate_due(before, now, watcher)
         self._show_due(before, now, fed)
         self._save_due(before, now)
@@ -289,7 +313,7 @@ class Loop:
             self._add_timings(values, elapsed, fed)
             self._emit(events.Step(progress.steps, values))
             self._heed_guard(progress.steps, values)
-            self._heed_divergence(progress.steps, values["loss"])
+            self._heed_divergence(progress.steps, values)
 
     def _count_seconds(self, elapsed: float) -> float:
         """Return the seconds trained by the clock of this process, a step longer."""
@@ -321,16 +345,42 @@ class Loop:
             self._emit(events.Notice(f"step {step} is skipped: gradient norm {norm:.4g}"))
         limit = guard.max_consecutive_skips
         if values["consecutive_skipped"] >= limit:
-            raise TrainingStopped(
+            self._divergence = self._divergence or (
                 f"step {step}: {limit} steps in a row had a non-finite or spiking gradient and "
                 "were skipped; parameters are those before the first of them. Lower "
                 "optimizer.learning_rate, or look at the data of these steps"
             )
 
-    def _heed_divergence(self, step: int, loss: float) -> None:
+    def _heed_divergence(self, step: int, values: Mapping[str, float]) -> None:
+        loss, guard = values["loss"], self._experiment.training.guard
+        is_finite = math.isfinite(loss) and math.isfinite(values.get("gradient_norm", 0.0))
+        # A guarded state may be whole after a step that was left out. Nobody knows, and so such a
+        # checkpoint does not drive out the last one that is known to be.
+        self._loss = loss if is_finite else math.nan
         rule, rise = self._experiment.training.divergence, self.position.rise
-        if rule is not None and rise.observe(rule, step, loss):
-            raise TrainingStopped(rise.told(rule, step))
+        if rule is not None and rise.observe(rule, step, loss, not is_finite and guard is None):
+            self._divergence = self._divergence or rise.told(rule, step)
+
+    def _heed_last_step(self) -> None:
+        """A run that ends with a loss that is not finite has diverged, however late that was."""
+        rule, rise = self._experiment.training.divergence, self.position.rise
+        if rule is not None and rise.nonfinite and not self.position.finished:
+            step = self.position.progress.steps
+            self._divergence = self._divergence or rise.told(rule, step)
+
+    def _stop_diverged(self) -> None:
+        """End the run, and save what the guard has kept whole.
+
+        Any other state is not worth saving: it would drive out checkpoints from before the rise.
+
+        Raises:
+          TrainingStopped: Always.
+        """
+        self._drain(0)
+        is_whole = self._experiment.training.guard is not None and self.position.rise.above == 0
+        if is_whole and self.position.progress.steps > self._saved_step:
+            self._write()
+        raise TrainingStopped(self._divergence)
 
     def _evaluate_due(self, before: Progress, now: Progress, watcher: Watcher) -> None:
         if self._is_complete():
@@ -369,6 +419,10 @@ class Loop:
             if self._evaluated_step[name] == self.position.progress.steps
         }
 
+    def _saved_metrics(self) -> dict[str, float]:
+        """Return what decides how long a checkpoint of this step is kept."""
+        return self._measured_now() | ({} if self._loss is None else {LOSS: self._loss})
+
     def _heed_patience(self, due: Mapping[str, int | None]) -> None:
         rule = self._experiment.training.early_stopping
         if rule is None or rule.metric.evaluation not in due:
@@ -400,14 +454,14 @@ class Loop:
     def _write(self) -> None:
         self._drain(0)
         step = self.position.progress.steps
-        self._save(step, self.slot.leaves, self.position, self._measured_now())
+        self._save(step, self.slot.leaves, self.position, self._saved_metrics())
         self._saved_step = step
         self._clock = time.perf_counter()
 
     def _write_fast(self) -> None:
         """Save into the fast tier, which does not count when the run is left."""
         self._drain(0)
-        step, metrics = self.position.progress.steps, self._measured_now()
+        step, metrics = self.position.progress.steps, self._saved_metrics()
         self._save(step, self.slot.leaves, self.position, metrics, durable=False)
         self._clock = time.perf_counter()
 

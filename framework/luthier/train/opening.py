@@ -14,7 +14,7 @@ from typing import Any
 
 from luthier import graph as graphs
 from luthier.checkpoint import Store
-from luthier.errors import LuthierError, Problem, RecordError, RunError
+from luthier.errors import CheckpointError, LuthierError, Problem, RecordError, RunError
 from luthier.parallel import distributed
 from luthier.plan import predict
 from luthier.records import (
@@ -27,8 +27,11 @@ from luthier.records import (
     read_source,
 )
 from luthier.records.files import run_error, write_atomically
+from luthier.records.trust import record_place
+from luthier.storage import require_format
+from luthier.train.loop import POSITION_FORMAT
 from luthier.train.results import FINISHED
-from luthier.train.resume import check_continuation, compare
+from luthier.train.resume import check_code, check_continuation, compare, settle_defaults
 
 ID_LENGTH = 8
 NUM_SIBLINGS = 20
@@ -47,6 +50,8 @@ class Request:
       packages: The user's modules that a recorded graph may name.
       directory: Where the run is recorded, whatever `records.directory` says; made if need be.
       gin: The graph as a gin file, which is kept with the run; empty for none.
+      from_scratch: Whether a run whose checkpoints are gone starts again from step 0.
+      accept_changes: Whether a run may be resumed with other code or data than it was saved with.
       asked: When it was asked for, by `time.perf_counter`: its time counts from there.
     """
 
@@ -56,7 +61,13 @@ class Request:
     packages: Sequence[str] = ()
     directory: Path | None = None
     gin: str = ""
+    from_scratch: bool = False
+    accept_changes: bool = False
     asked: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
+
+
+def _nothing() -> None:
+    """Record nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,12 +79,15 @@ class Opened:
       is_new: Whether it was made by this call.
       is_over: Whether the run finished before, and this graph asks for no more.
       notices: What the user should know.
+      record: Takes the graph, plan and source of this start into the record of an earlier one. To
+        be called once nothing can refuse the start any more: one that is refused changes nothing.
     """
 
     directory: RunDirectory
     is_new: bool
     is_over: bool = False
     notices: Sequence[str] = ()
+    record: Callable[[], None] = _nothing
 
 
 @contextlib.contextmanager
@@ -95,17 +109,20 @@ def open_run(
       RunError: Another process writes there, the run cannot be continued with this graph, or the
         directory cannot be written.
     """
+    record: list[Callable[[], None]] = [_nothing]  # of the process that opens it
+
     with contextlib.ExitStack() as held:
 
         def open_here() -> tuple[str, bool, bool, list[str]]:
             opened = held.enter_context(_open(graph, plan, request, before_new))
+            record[:] = [opened.record]
             path = str(opened.directory.path)
             if request.gin:
                 write_atomically(opened.directory.path / OPERATIVE_GIN, request.gin)
             return path, opened.is_new, opened.is_over, list(opened.notices)
 
         path, is_new, is_over, notices = distributed.decided(open_here)
-        yield Opened(RunDirectory(path), is_new, is_over, notices)
+        yield Opened(RunDirectory(path), is_new, is_over, notices, record[0])
 
 
 def reserve(graph: Any, root: str, name: str, request: Request) -> RunDirectory:
@@ -124,7 +141,9 @@ def reserve(graph: Any, root: str, name: str, request: Request) -> RunDirectory:
     if existing is not None:
         return existing
     id, source = _new_id(Path(root), name, graph), read_source(request.packages)
-    return RunDirectory.create(root, name, id, configuration=configuration(graph), source=source)
+    made = RunDirectory.create(root, name, id, configuration=configuration(graph), source=source)
+    record_place(made.path)
+    return made
 
 
 def check_place(graph: Any, plan: Any) -> None:
@@ -153,12 +172,16 @@ def _open(
     graph: Any, plan: Any, request: Request, before_new: Callable[[], Any]
 ) -> Iterator[Opened]:
     root, name = Path(plan.program.experiment.records.directory), plan.program.experiment.name
-    existing = _existing(root, name, graph, request)
+    existing, unsaved = _existing(root, name, graph, request), []
+    keeps_none = plan.program.experiment.checkpoints is None
+    if existing is not None and keeps_none and request.directory is None:
+        unsaved = _unsaved(existing, request)
+        existing = None if unsaved else existing
     if existing is None:
         before_new()
         if request.directory is None:
             id = _new_id(root, name, graph)
-            notices = _siblings(root, name, graph, request.packages)
+            notices = unsaved or _siblings(root, name, graph, request.packages)
         else:
             place = request.directory.absolute()
             root, name, id, notices = place.parents[1], place.parent.name, place.name, []
@@ -170,6 +193,9 @@ def _open(
             source=read_source(request.packages),
             plan=_recorded(plan),
         )
+        if request.directory is None:  # the trials of a study have their study's copy, and place
+            record_place(directory.path)
+            directory.write_code(request.packages)
         with directory.lock() as lock:
             yield Opened(directory, is_new=True, notices=[*notices, *_taken_over(lock)])
         return
@@ -179,10 +205,34 @@ def _open(
             before_new()
             existing.write_configuration(configuration(graph))
             existing.write_plan(plan.to_dict())
+            if request.directory is None:
+                existing.write_code(request.packages)
             yield Opened(existing, is_new=True, notices=notices)
             return
-        is_over = _check(existing, graph, plan, request, notices)
-        yield Opened(existing, is_new=False, is_over=is_over, notices=notices)
+        is_over, record = _check(existing, graph, plan, request, notices)
+        yield Opened(existing, is_new=False, is_over=is_over, notices=notices, record=record)
+
+
+def _unsaved(directory: RunDirectory, request: Request) -> list[str]:
+    """Return why a run cannot be continued since it saved nothing; empty where it can.
+
+    Its record stays as it is: what was asked for becomes a run of its own.
+
+    Raises:
+      RunError: This very run was asked for by `request.run`.
+    """
+    status = directory.read_status()
+    is_over = status.status == FINISHED and not request.extend
+    if not directory.started or is_over or directory.writer() is not None:
+        return []
+    with Store(directory.checkpoints_path) as store:
+        if store.steps():
+            return []
+    run = f"{directory.name}/{directory.id}"
+    what = f"{run} keeps no checkpoints (checkpoints=None): it cannot be continued"
+    if request.run is not None:
+        raise RunError(Problem(what, "checkpoints", remedy="start a run of its own with --new"))
+    return [f"{what}; this is a run of its own"]
 
 
 def configuration(graph: Any) -> Configuration:
@@ -225,29 +275,57 @@ def _new_id(root: Path, name: str, graph: Any) -> str:
 
 def _check(
     directory: RunDirectory, graph: Any, plan: Any, request: Request, notices: list[str]
-) -> bool:
-    """Return whether the run is over; complain, or add to `notices`, where the graphs differ."""
+) -> tuple[bool, Callable[[], None]]:
+    """Return whether the run is over, and what records this start.
+
+    Complain, or add to `notices`, where the graphs differ.
+    """
+    directory.require_known_formats()
+    _require_known_position(directory)
     recorded = _loaded(directory, request.packages)
+    defaults = settle_defaults(directory, recorded)
     comparison = compare(recorded, graph)
     arrays = (directory.read_plan() or {}).get("arrays", {})
-    notices += check_continuation(
-        comparison,
-        arrays,
-        plan.program.placements,
-        run=f"{directory.name}/{directory.id}",
-        extend=request.extend,
-    )
+    try:
+        notices += check_continuation(
+            comparison,
+            arrays,
+            plan.program.placements,
+            run=f"{directory.name}/{directory.id}",
+            extend=request.extend,
+        )
+    except RunError as error:
+        raise RunError([*error.problems, *map(Problem, defaults)]) from error
+    notices += defaults
     status = directory.read_status()
     longer = status.step < plan.program.experiment.training.steps
     is_over = status.status == FINISHED and not (longer and request.extend)
-    if not is_over:
-        if plan.program.experiment.checkpoints is None:
-            _refuse_to_forget(directory)
+    if is_over:
+        return True, _nothing
+    if plan.program.experiment.checkpoints is None:
+        _refuse_to_forget(directory)
+    source = read_source(request.packages)
+    notices += check_code(directory, graph, source, request.packages, request.accept_changes)
+
+    def record() -> None:
         if not graphs.equal(recorded, graph):
             directory.write_configuration(configuration(graph))
         directory.write_plan(_recorded(plan))
-        directory.write_source(read_source(request.packages))
-    return is_over
+        directory.write_source(source)
+        if request.directory is None:
+            directory.write_code(request.packages)
+
+    return False, record
+
+
+def _require_known_position(directory: RunDirectory) -> None:
+    """Refuse a newest checkpoint of a later luthier before anything of the run is written."""
+    with Store(directory.checkpoints_path) as store:
+        step = store.latest()
+        # A damaged one is told where it is restored, which falls back to one before it.
+        with contextlib.suppress(CheckpointError):
+            position = {} if step is None else store.read_extra(step).get("position")
+            require_format("the position in a checkpoint", position, POSITION_FORMAT)
 
 
 def _refuse_to_forget(directory: RunDirectory) -> None:

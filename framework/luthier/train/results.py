@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from luthier.checkpoint import Provenance
-from luthier.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REQUEUE
+from luthier.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REQUEUE
 from luthier.metrics import Metric
 from luthier.train.interrupt import INTERRUPTED, PREEMPTED, PRUNED
 
@@ -30,6 +30,7 @@ class Result:
       message: What to do next, for people.
       was_over: Whether the run was finished before the call, which then did nothing.
       restored: Where each parameter came from, where this call started a run by `restore`.
+      is_saved: Whether there is a checkpoint of this step; not where the run keeps none.
     """
 
     directory: Path
@@ -40,16 +41,24 @@ class Result:
     message: str = ""
     was_over: bool = False
     restored: Sequence[Provenance] = ()
+    is_saved: bool = True
 
     @property
     def exit_code(self) -> int:
         """What the process should end with."""
+        if self.status == PREEMPTED and not self.is_saved:
+            return EXIT_FAILED  # a queue that starts it again would do so for ever
         ends = {INTERRUPTED: EXIT_INTERRUPTED, PREEMPTED: EXIT_REQUEUE}
         return {FINISHED: EXIT_DONE, PRUNED: EXIT_DONE, **ends}[self.status]
 
 
 def next_steps(
-    directory: Any, status: str, command: str, steps: int, can_sample: bool = False
+    directory: Any,
+    status: str,
+    command: str,
+    steps: int,
+    can_sample: bool = False,
+    is_saved: bool = True,
 ) -> str:
     """Return what the user may do next with a run.
 
@@ -59,7 +68,12 @@ def next_steps(
       command: The command that started it; empty in a notebook.
       steps: Optimizer steps of the whole run.
       can_sample: Whether the model writes text.
+      is_saved: Whether there is a checkpoint of its last step.
     """
+    if not is_saved:
+        if status == FINISHED:
+            return "the run keeps no checkpoints (checkpoints=None): its parameters are gone"
+        return "nothing is saved, and it cannot be resumed: the run keeps no checkpoints"
     again = command or "luthier.train(graph)"
     if status != FINISHED:
         return f"to resume: {again}"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
 from luthier import graph as graphs
 from luthier.errors import Problem, RunError
+from luthier.graph.recorded_defaults import restore_defaults
 from luthier.parallel import Placement
+from luthier.records import RunDirectory
+from luthier.records.code import changed_files, reached_files, read_code, recorded_code
+from luthier.records.source import Source
 
 HARMLESS = (
     "name",
@@ -114,6 +119,125 @@ def check_continuation(
         raise RunError(Problem(what, "training.steps", remedy=remedy))
     lines = [f"changes training from here on: {line}" for line in comparison.training]
     return lines + [f"does not change training: {line}" for line in comparison.harmless]
+
+
+NUM_SHOWN = 5
+
+
+def settle_defaults(directory: RunDirectory, recorded: Any) -> list[str]:
+    """Give a recorded graph the defaults that it was recorded with; return a line about each kind.
+
+    A recorded graph holds the arguments that were set. What was left to a default would take
+    today's value, and the values that were recorded beside it tell what that was.
+
+    Args:
+      directory: The run's directory.
+      recorded: The graph that it recorded, as it is loaded now; plain values are set in place.
+    """
+    before = directory.read_values()
+    if not before:
+        return []
+    restored = restore_defaults(recorded, before)
+    if restored:
+        which = ", ".join(restored[:NUM_SHOWN])
+        more = "" if len(restored) <= NUM_SHOWN else f" and {len(restored) - NUM_SHOWN} more"
+        return [
+            f"as recorded, though other defaults hold now: {which}{more}",
+            *_changed_defaults(before, recorded),
+        ]
+    return _changed_defaults(before, recorded)
+
+
+def _changed_defaults(before: Mapping[str, Any], recorded: Any) -> list[str]:
+    now = json.loads(json.dumps(graphs.to_dict(recorded), default=str))
+    found = list(_differences(before, now, ""))
+    if not found:
+        return []
+    more = "" if len(found) <= NUM_SHOWN else f" and {len(found) - NUM_SHOWN} more"
+    return [
+        "defaults are not what they were when this run was recorded: "
+        f"{', '.join(found[:NUM_SHOWN])}{more}"
+    ]
+
+
+def _differences(before: Any, now: Any, path: str) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in [*before, *(name for name in now if name not in before)]:
+            below = f"{path}.{name}" if path else str(name)
+            if name not in before:
+                yield f"{below} (new: {_short(now[name])})"
+            elif name in now:
+                yield from _differences(before[name], now[name], below)
+    elif before != now:
+        yield f"{path} (was {_short(before)}, is {_short(now)})"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+DEFINING = ("model", "task", "data", "optimizer")
+"""Paths below which code decides what is trained."""
+
+
+def check_code(
+    directory: RunDirectory,
+    graph: Any,
+    source: Source,
+    packages: Sequence[str],
+    accept_changes: bool,
+) -> list[str]:
+    """Compare the code that will run with what the run has run so far.
+
+    Args:
+      directory: The run's directory.
+      graph: The graph that is to continue it.
+      source: What will run.
+      packages: The user's packages.
+      accept_changes: Whether the user agreed to other code.
+
+    Returns:
+      One line for each package that changed.
+
+    Raises:
+      RunError: Code that the model, the task, the data or the optimizer is made of has changed
+        since something was saved, and nobody agreed to that.
+    """
+    before, saved = directory.read_source().get("packages", {}), directory.recorded_save()
+    since = f"since step {saved}" if saved else "since the last start"
+    hashes = source.packages
+    lines = [
+        f"{name} changed {since}"
+        for name, digest in hashes.items()
+        if name in before and before[name] != digest
+    ]
+    recorded, now = recorded_code(directory.path), read_code(packages)
+    if recorded is None:
+        return lines
+    changed = changed_files(recorded, now)
+    if not changed:
+        return [line for line in lines if line.startswith("luthier ")]
+    modules = {
+        module
+        for path, value in graphs.paths(graph)
+        if any(_below(path, prefix) for prefix in DEFINING)
+        for module in [getattr(getattr(value, "__fn_or_cls__", value), "__module__", None)]
+        if isinstance(module, str)
+    }
+    deciding = sorted(set(changed) & reached_files(modules, packages))
+    if deciding and saved and not accept_changes:
+        what = (
+            f"{directory.name}/{directory.id}: code of the model, the task, the data or the "
+            f"optimizer changed {since}: {', '.join(deciding)}"
+        )
+        remedy = (
+            "put it back (the run has a copy in code/), add --accept-changes to resume with it, "
+            "or start a run of its own with --new"
+        )
+        raise RunError(Problem(what, remedy=remedy))
+    files = f"code changed {since}: {', '.join(changed)}"
+    return [*(line for line in lines if line.startswith("luthier ")), files]
 
 
 def _below(path: str, prefix: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,16 +14,27 @@ import jax
 
 from luthier import graph as graphs
 from luthier import plan as plans
-from luthier.checkpoint import Provenance, Restoration, Saves, open_checkpoints, require_space
-from luthier.data import left_out, made_plans
-from luthier.errors import CheckpointError, LuthierError, Problem
+from luthier.checkpoint import (
+    Provenance,
+    Restoration,
+    Saves,
+    checking,
+    open_checkpoints,
+    require_space,
+)
+from luthier.data import Verification, left_out, made_plans
+from luthier.errors import BadInput, CheckpointError, DataError, LockLost, Problem
+from luthier.faults import Fault, classify
 from luthier.parallel import Share, distributed, format_bytes, hosts
 from luthier.program import WarmStart, materialize
 from luthier.program.program import Leaves
-from luthier.records import Recorder, RunDirectory, events
+from luthier.records import Recorder, RunDirectory, crash, events
+from luthier.train import failures
+from luthier.train.checks.token_ids import vocabulary
+from luthier.train.documents import DocumentLimit, require_documents
 from luthier.train.feed import Fed, Feed
 from luthier.train.guarding import Watch
-from luthier.train.interrupt import INTERRUPTED, StopSignals, Watcher
+from luthier.train.interrupt import INTERRUPTED, PREEMPTED, Preempted, StopSignals, Watcher
 from luthier.train.loop import Loop, OwnSlot, Position, Rates, Slot
 from luthier.train.opening import Opened, Request, open_run, run_id
 from luthier.train.processes import HOSTS_FILE, Agreeing, Times, check_devices, check_same
@@ -41,6 +53,8 @@ def run(
     extend: bool = False,
     profile: str | None = None,
     operative_gin: bool = False,
+    from_scratch: bool = False,
+    accept_changes: bool = False,
     packages: Sequence[str] = (),
     command: str = "",
 ) -> Result:
@@ -54,6 +68,8 @@ def run(
       extend: Go on with schedules that a changed number of steps reshapes.
       profile: Steps to trace, as `steps=10:15`.
       operative_gin: Keep the graph, which is all that is used, as gin with the run.
+      from_scratch: Start again from step 0, although the record says that something was saved.
+      accept_changes: Resume, although code or data is not what it was when the run was saved.
       packages: The user's modules that a recorded graph may name.
       command: The command that resumes the run, for messages; empty in a notebook.
 
@@ -64,20 +80,34 @@ def run(
       BadInput: The graph cannot be run; nothing was written.
       TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
     """
-    request = Request(run, new, extend, packages, gin=graphs.to_gin(graph) if operative_gin else "")
-    steps = None if profile is None else ProfiledSteps.parse(profile)
-    with distributed.together():
-        graphs.validate(graph, packages)
-    check_same(graph, packages)
-    check_devices()
-    with distributed.together():
-        plan = plans.make(graph, hosts.devices() if devices is None else devices)
-        plans.require_fit(plan)
-    slot = OwnSlot(plan.program)
-    training = session(
-        graph, plan, slot, request, StopSignals(), profile=steps, extend=extend, command=command
+    gin = graphs.to_gin(graph) if operative_gin else ""
+    request = Request(
+        run,
+        new,
+        extend,
+        packages,
+        gin=gin,
+        from_scratch=from_scratch,
+        accept_changes=accept_changes,
     )
-    return drive(training, slot.step)
+    steps = None if profile is None else ProfiledSteps.parse(profile)
+    with StopSignals(command) as signals:
+        with distributed.together():
+            graphs.validate(graph, packages)
+        check_same(graph, packages)
+        check_devices()
+        try:
+            with distributed.together():
+                plan = plans.make(graph, hosts.devices() if devices is None else devices)
+                plans.require_fit(plan)
+        except Exception as error:
+            failures.record_early(error, graph, request, phase="planning")
+            raise
+        slot = OwnSlot(plan.program)
+        training = session(
+            graph, plan, slot, request, signals, profile=steps, extend=extend, command=command
+        )
+        return drive(training, slot.step)
 
 
 def session(
@@ -113,28 +143,49 @@ def session(
       BadInput: The graph cannot be run; nothing was written.
       TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
     """
-    with distributed.together():
-        check_shows(plan.program)
-        _look_at_data(plan)
-        _look_at_disk(plan, request.directory)
-    with WarmStart(plan.program) as warm, open_run(graph, plan, request, warm.open) as opened:
-        if opened.is_over:
-            return _over(opened)
-        again = _again(command, opened.directory, graph)
-        distributed.tell_parent(run=str(opened.directory.path.absolute()), again=again)
-        return (
-            yield from _train(
-                plan,
-                slot,
-                opened,
-                watcher,
-                asked=request.asked,
-                profile=profile,
-                extend=extend,
-                command=command,
-                warm=warm,
-            )
-        )
+    directory: RunDirectory | None = None
+    watch = Watch(plan.program.experiment.records.watchdog, command)
+    with watch:
+        try:
+            watch.enter(failures.OPENING_DATA)
+            with distributed.together():
+                check_shows(plan.program)
+                _look_at_data(plan)
+                _look_at_disk(plan, request.directory)
+            watch.enter(failures.OPENING_RUN)
+            with (
+                WarmStart(plan.program) as warm,
+                open_run(graph, plan, request, warm.open) as opened,
+            ):
+                if opened.is_over:
+                    return _over(opened)
+                directory = opened.directory
+                again = _again(command, directory, graph)
+                watch.opened(directory.path, again, distributed.process_index())
+                distributed.tell_parent(run=str(directory.path.absolute()), again=again)
+                try:
+                    return (
+                        yield from _train(
+                            plan,
+                            slot,
+                            opened,
+                            watcher,
+                            watch,
+                            request=request,
+                            profile=profile,
+                            extend=extend,
+                            command=command,
+                            warm=warm,
+                        )
+                    )
+                except Exception as error:  # while the run's lock is held
+                    if not failures.is_refusal(error, watch.phase):
+                        failures.record(directory, error, graph, phase=watch.phase)
+                    raise
+        except Exception as error:
+            if directory is None:
+                failures.record_early(error, graph, request, phase=watch.phase)
+            raise
 
 
 def drive(
@@ -165,8 +216,9 @@ def _train(
     slot: Slot,
     opened: Opened,
     watcher: Watcher,
+    watch: Watch,
     *,
-    asked: float,
+    request: Request,
     profile: ProfiledSteps | None,
     extend: bool,
     command: str,
@@ -174,13 +226,21 @@ def _train(
 ) -> Generator[Fed, jax.Array, Result]:
     experiment, directory = plan.program.experiment, opened.directory
     with contextlib.ExitStack() as stack:
+        watch.enter(failures.CHECKING)
         store = stack.enter_context(_open_store(plan, directory))
         last, damage = (None, []) if store is None else _newest_whole(store)
-        if damage and last is None:
-            raise CheckpointError(map(Problem, damage))
+        missing = _look_for_saves(opened, store, last, damage, request)
+        # What a later luthier wrote is refused here, before anything is cut back.
+        position = _position(store, last, experiment, extend)
+        verification = Verification(experiment.data if hosts.is_primary() else (), directory.path)
+        missing += _verified(verification, request)
+        distributed.decided(opened.record)
+        watch.enter(failures.RESTORING)
         agreeing = None
         if distributed.is_several():
-            times = stack.enter_context(contextlib.closing(Times(directory.path / HOSTS_FILE)))
+            times = stack.enter_context(
+                contextlib.closing(Times(directory.path / HOSTS_FILE, directory.fence))
+            )
             agreeing = Agreeing(lambda: watcher.requested, times)
         feed = stack.enter_context(contextlib.closing(_feed(plan, agreeing)))
         slot.begin()
@@ -194,15 +254,14 @@ def _train(
         del leaves  # a step donates them
         restored = _record_restored(directory, first)
         warm.close()
-        if source is not None and last is not None:
-            source.cut_back(last)
+        if store is not None and not opened.is_new:
+            store.cut_back(last)
         if hosts.is_primary():
-            directory.cut_back(last)
+            missing += _cut_back(directory, last)
             recorder = stack.enter_context(experiment.records.open(directory))
         else:
             recorder = stack.enter_context(Recorder())
-        recorder.goodput.add("init", time.perf_counter() - asked)
-        position = _position(store, last, experiment, extend)
+        recorder.goodput.add("init", time.perf_counter() - request.asked)
         if agreeing is not None:
             agreeing.seconds = position.progress.seconds
             agreeing.times.begin(position.progress.steps, recorder.report)
@@ -210,13 +269,12 @@ def _train(
         changed = store.notices(last) if store is not None and last is not None else []
         fallback = [f"{problem}; going on from step {last}" for problem in damage]
         told = [*left_out(experiment.data), *made_plans(experiment.data)]
-        for notice in [*opened.notices, *fallback, *changed, *told]:
+        for notice in [*opened.notices, *fallback, *missing, *changed, *told]:
             recorder.notice(notice)
-        again = _again(command, directory, plan.program.graph)
-        batches = (lambda: 0) if agreeing is None else (lambda: agreeing.batches)
+        if agreeing is not None:
+            watch.count(lambda: agreeing.batches)
         profiler = Profiler(profile, directory.path / "profile")
         stack.enter_context(contextlib.closing(profiler))
-        watch = Watch(experiment.records.watchdog, directory.path, again, batches)
         measured = plans.Measured()
         loop = Loop(
             plan,
@@ -225,37 +283,125 @@ def _train(
             position,
             feed,
             emit=measured.watching(recorder.emit),
-            save=_saver(plan, store, feed, recorder),
+            save=_saver(plan, store, feed, recorder, directory, verification),
             rates=_rates(plan),
             profiler=profiler,
             goodput=recorder.goodput,
             beat=watch.beat,
             saved_step=_saved_step(store),
         )
-        with watch, watcher:  # whoever asks to stop while the last state is saved is heard, too
-            status = yield from _run_loop(loop, recorder, watcher)
-            if store is not None:
-                with recorder.goodput.span("save"):
-                    store.wait()
-                    if status == FINISHED:
-                        store.discard_fast()
-                _tell_committed(store, recorder)
+        if request.directory is None:  # the trials of a study would all read the same corpus
+            stack.enter_context(verification)
+        watch.enter(failures.COMPILING)
+        with watcher:  # whoever asks to stop while the last state is saved is heard, too
+            settle = functools.partial(_settle, store, recorder, directory)
+            status = yield from _run_loop(loop, recorder, watcher, directory, settle)
+            settle()
+            if store is not None and status == FINISHED:
+                store.discard_fast()
+        watch.beat(loop.position.progress.steps)
+        watch.enter(failures.AFTER)
         _compare(loop, directory, recorder, measured)
         result = _end(loop, opened, recorder, status, command, watcher.samples)
         return dataclasses.replace(result, restored=restored.table)
 
 
 def _newest_whole(store: Saves) -> tuple[int | None, list[str]]:
-    """Return the step to go on from, and what is wrong with later ones, as the primary sees it."""
+    """Return the step to go on from, and what is wrong with later ones, as the primary sees it.
 
-    def look() -> tuple[int | None, list[str]]:
-        last, damage = store.newest_whole()
-        return last, [str(problem) for problem in damage]
+    Every process reads a part of the files.
+    """
+    found: tuple[int | None, list[str]] = (None, [])
+    refused: BadInput | None = None
+    if distributed.process_index() == 0:
+        try:
+            with checking.helped():
+                last, damage = store.newest_whole()
+            found = (last, [str(problem) for problem in damage])
+        except BadInput as error:
+            refused = error
+    else:
+        checking.help_primary()
 
-    last, damage = distributed.decided(look)
+    def decide() -> tuple[int | None, list[str]]:
+        if refused is not None:
+            raise refused
+        return found
+
+    last, lines = distributed.decided(decide)
     if last is not None:
-        store.trust(last)  # one process has read it all: that is enough
-    return last, damage
+        store.trust(last)  # all processes together have read it all: that is enough
+    return last, lines
+
+
+def _look_for_saves(
+    opened: Opened, store: Saves | None, last: int | None, damage: Sequence[str], request: Request
+) -> list[str]:
+    """Refuse to start again from step 0 what was saved before; report what is not found.
+
+    Raises:
+      CheckpointError: Nothing that was saved can be restored.
+    """
+
+    def look() -> list[str]:
+        if store is None or opened.is_new:
+            return []
+        directory = opened.directory
+        place, recorded = directory.checkpoints_path, directory.recorded_save()
+        if request.from_scratch:
+            if last is not None:
+                remedy = f"--new starts a run of its own, and leaves {directory.id} as it is"
+                what = f"{place} has a whole checkpoint of step {last}; --from-scratch needs none"
+                raise CheckpointError(Problem(what, remedy=remedy))
+            directory.forget_saves()
+            return []
+        if damage and last is None:
+            problems = [Problem(line) for line in damage]
+            raise CheckpointError(problems)
+        if not recorded or recorded <= (last or 0) or damage:
+            return []
+        unsealed = [step for step in store.unsealed() if step > (last or 0)]
+        found = f"none in {place}" if last is None else f"only step {last} in {place}"
+        what = f"{directory.name}/{directory.id} was saved at step {recorded}, found {found}"
+        if unsealed:
+            what += f" (without commit.json: {', '.join(map(str, unsealed))})"
+        if last is not None:
+            return [f"{what}; going on from step {last}"]
+        remedy = "is the disk mounted? To start again from step 0, add --from-scratch"
+        raise CheckpointError(Problem(what, remedy=remedy))
+
+    return distributed.decided(look)
+
+
+def _verified(verification: Verification, request: Request) -> list[str]:
+    """Refuse prepared tokens that are not what they were when the run read them before.
+
+    Raises:
+      DataError: They are not, and nobody agreed to that.
+    """
+
+    def look() -> list[str]:
+        problems = verification.start()
+        if problems and not request.accept_changes:
+            remedy = f"{problems[0].remedy}; to resume with other tokens: --accept-changes"
+            raise DataError(dataclasses.replace(problem, remedy=remedy) for problem in problems)
+        if problems:
+            verification.accept()
+        return [problem.what for problem in problems]
+
+    return distributed.decided(look)
+
+
+def _cut_back(directory: RunDirectory, last: int | None) -> list[str]:
+    """Drop what was recorded after the restored step, and return a line about it."""
+    cut = directory.cut_back(last)
+    if not cut.dropped:
+        return []
+    since = "from the start" if last is None else f"after step {last}"
+    return [
+        f"{cut.dropped:,} lines of metrics.jsonl {since} are trained again; they stay in "
+        f"{directory.path / '.trash'} until a later step is saved"
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,24 +422,44 @@ def _record_restored(directory: RunDirectory, restoration: Restoration | None) -
     if restoration is None:
         return _Restored()
     if hosts.is_primary():
-        directory.write_restored(restoration.render())
+        directory.write_restored(restoration.render(), restoration.settings)
         restoration.copy_tokenizer(directory.tokenizer_path)
     return _Restored(restoration.table, restoration.summary)
 
 
-def _run_loop(loop: Loop, recorder: Recorder, watcher: Watcher) -> Generator[Fed, jax.Array, str]:
+def _run_loop(
+    loop: Loop,
+    recorder: Recorder,
+    watcher: Watcher,
+    directory: RunDirectory,
+    settle: Callable[[], None],
+) -> Generator[Fed, jax.Array, str]:
     """Run the loop while it is watched; record a failure before it goes on."""
     try:
         with recorder.goodput.span("step"):
             return (yield from loop.steps(watcher))
+    except Preempted:
+        recorder.emit(events.Ended(PREEMPTED, loop.position.progress.steps))
+        raise
     except KeyboardInterrupt:
         step = loop.position.progress.steps
         recorder.emit(events.Ended(INTERRUPTED, step, message="interrupted twice, not saved"))
         raise
+    except LockLost:  # the record is another process's now: nothing is written about this end
+        raise
     except Exception as raised:
         error = distributed.explain(raised)
-        message = " ".join(str(error).split()) if isinstance(error, LuthierError) else repr(error)
-        recorder.emit(events.Ended("failed", loop.position.progress.steps, message=message[:500]))
+        step, graph = loop.position.progress.steps, loop.plan.program.graph
+        if error is not raised:
+            error.__cause__ = raised
+        path = failures.write(directory.path, error, graph, phase="step", step=step)
+        status = events.DIVERGED if classify(error) is Fault.NUMERIC else events.FAILED
+        try:
+            if status == events.DIVERGED:
+                # A result of the experiment: what was saved of it is made durable first.
+                settle()
+        finally:
+            recorder.emit(events.Ended(status, step, message=crash.summary(error), crash=path))
         if error is raised:
             raise
         raise error from raised
@@ -322,7 +488,7 @@ def _end(
     sample = ""
     if status == FINISHED and samples and not distributed.is_several():
         with recorder.goodput.span("sample"):
-            sample = final_sample(program, loop.slot.leaves)
+            sample = _sample(program, loop.slot.leaves, opened.directory, recorder, step)
         if sample:
             recorder.emit(events.Sample(step, sample))
     summary = {
@@ -332,11 +498,30 @@ def _end(
     }
     directory = opened.directory
     command = _again(command, directory, program.graph)
+    is_saved = program.experiment.checkpoints is not None
     message = next_steps(
-        directory, status, command, program.experiment.training.steps, can_sample=bool(sample)
+        directory,
+        status,
+        command,
+        program.experiment.training.steps,
+        can_sample=bool(sample),
+        is_saved=is_saved,
     )
     recorder.emit(events.Ended(status, step, summary, message))
-    return Result(directory.path, status, step, loop.metrics, sample, message)
+    return Result(directory.path, status, step, loop.metrics, sample, message, is_saved=is_saved)
+
+
+def _sample(
+    program: Any, leaves: Leaves, directory: RunDirectory, recorder: Recorder, step: int
+) -> str:
+    """Return the sample of a run that is trained; a sample is never a reason to fail it."""
+    try:
+        return final_sample(program, leaves)
+    except Exception as error:
+        path = failures.write(directory.path, error, program.graph, phase="sampling", step=step)
+        where = f"; traceback: {directory.path / path}" if path else ""
+        recorder.notice(f"no sample: {crash.summary(error)}{where}")
+        return ""
 
 
 def _again(command: str, directory: RunDirectory, graph: Any) -> str:
@@ -362,6 +547,7 @@ def _look_at_data(plan: Any) -> None:
     _feed(plan).close()
     for evaluation in experiment.evaluations.values():
         evaluation.data.num_rows  # noqa: B018
+    require_documents(plan.program.graph, experiment)
 
 
 def _look_at_disk(plan: Any, directory: Path | None) -> None:
@@ -375,16 +561,24 @@ def _look_at_disk(plan: Any, directory: Path | None) -> None:
 def _feed(plan: Any, agreeing: Agreeing | None = None) -> Feed:
     experiment = plan.program.experiment
 
-    def iterator(share: Share) -> Any:
-        return experiment.data.iterator(
-            global_batch_size=experiment.training.global_batch_size,
-            seed=experiment.seed,
-            process_index=share.index,
-            process_count=share.count,
-        )
-
     task, batch = experiment.task, plan.program.batch
-    return Feed(iterator, batch, task.count_tokens, agreeing=agreeing)
+    share = Share.of(batch, experiment.data.iterator)
+    iterator = experiment.data.iterator(
+        global_batch_size=experiment.training.global_batch_size,
+        seed=experiment.seed,
+        **share.arguments,
+    )
+    limit = DocumentLimit.of(plan.program.graph)
+    check = None if limit is None else functools.partial(limit.check, data="data")
+    return Feed(
+        iterator,
+        share,
+        batch,
+        task.count_tokens,
+        agreeing=agreeing,
+        check=check,
+        vocab_size=vocabulary(experiment),
+    )
 
 
 @contextlib.contextmanager
@@ -393,7 +587,7 @@ def _open_store(plan: Any, directory: Any) -> Iterator[Saves | None]:
     if checkpoints is None:
         yield None
         return
-    with open_checkpoints(directory.checkpoints_path, checkpoints) as store:
+    with open_checkpoints(directory.checkpoints_path, checkpoints, directory.fence) as store:
         yield store
 
 
@@ -411,7 +605,14 @@ def _saved_step(store: Saves | None) -> int:
     return 0 if store is None else distributed.decided(lambda: store.latest() or 0)
 
 
-def _saver(plan: Any, store: Saves | None, feed: Feed, recorder: Recorder) -> Any:
+def _saver(
+    plan: Any,
+    store: Saves | None,
+    feed: Feed,
+    recorder: Recorder,
+    directory: RunDirectory,
+    verification: Verification,
+) -> Any:
     def save(
         step: int, leaves: Leaves, position: Position, metrics: Mapping[str, float], **tier: bool
     ) -> None:
@@ -419,16 +620,27 @@ def _saver(plan: Any, store: Saves | None, feed: Feed, recorder: Recorder) -> An
             return
         with recorder.goodput.span("save"):
             recorder.flush()
+            verification.check()
             extra = {"position": position.to_dict()}
             store.save(step, plan.program.named(leaves), feed, extra, metrics, **tier)
-        _tell_committed(store, recorder)
+        _tell_committed(store, recorder, directory)
 
     return save
 
 
-def _tell_committed(store: Saves, recorder: Recorder) -> None:
+def _settle(store: Saves | None, recorder: Recorder, directory: RunDirectory) -> None:
+    """Wait until everything is committed."""
+    if store is not None:
+        with recorder.goodput.span("save"):
+            store.wait()
+        _tell_committed(store, recorder, directory)
+
+
+def _tell_committed(store: Saves, recorder: Recorder, directory: RunDirectory) -> None:
     for step in store.committed():
         recorder.emit(events.Saved(step))
+        if hosts.is_primary() and step == store.latest():
+            directory.empty_trash(step)
 
 
 def _rates(plan: Any) -> Rates:
@@ -465,8 +677,21 @@ def _header(plan: Any, opened: Opened, position: Position, restored: _Restored) 
             "state": format_bytes(plan.state_bytes),
             "plan": str(plans.predict(plan)),
             "restored": restored.summary,
+            "checkpoints": _without_guards(experiment),
         },
     )
+
+
+def _without_guards(experiment: Any) -> str:
+    """Return what is turned off and could cost the run; empty where nothing is."""
+    off = []
+    if experiment.checkpoints is None:
+        off.append("keeps no checkpoints (checkpoints=None): it cannot be resumed")
+    elif experiment.checkpoints.every is None:
+        off.append("saved at its end only (checkpoints.every=None)")
+    if experiment.training.guard is None and experiment.training.divergence is None:
+        off.append("goes on with a loss that is not finite (guard=None, divergence=None)")
+    return "; ".join(off)
 
 
 def _trained(plan: Any) -> str:

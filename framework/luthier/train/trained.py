@@ -22,8 +22,7 @@ from luthier.program.state import model_arrays, split
 from luthier.program.step import rngs_of
 from luthier.records import RunDirectory, find
 from luthier.train.evaluate import Evaluator
-
-SAMPLE_TOKENS = 200
+from luthier.train.resume import settle_defaults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +35,7 @@ class Trained:
       values: Its hoisted scalars.
       leaves: The state.
       step: When it was saved.
+      notices: What the user should know, a line each.
     """
 
     directory: RunDirectory
@@ -43,6 +43,7 @@ class Trained:
     values: Values
     leaves: Leaves
     step: int
+    notices: Sequence[str] = ()
 
 
 def load_run(
@@ -73,6 +74,7 @@ def load_run(
     """
     directory = find(root, run)
     graph = graphs.from_json(directory.read_config(), packages=packages)
+    notices = settle_defaults(directory, graph)
     if overrides:
         graph = graphs.apply(graph, overrides, shelves=shelves, packages=packages)
         graphs.validate(graph, packages)
@@ -88,7 +90,7 @@ def load_run(
     finally:
         store.close()
     leaves = tuple(arrays[name] for name in plan.program.names)
-    return Trained(directory, plan.program, plan.program.values(), leaves, chosen)
+    return Trained(directory, plan.program, plan.program.values(), leaves, chosen, notices)
 
 
 def evaluate_run(
@@ -206,6 +208,7 @@ def export_run(
         family=family,
         merge=merge,
         tokenizer=directory.tokenizer_path,
+        original=directory.read_restored(),
         metadata={"run": f"{directory.name}/{directory.id}", "step": str(trained.step)},
     )
     return trained, exported
@@ -274,14 +277,21 @@ def sample_text(
 
 
 def final_sample(program: Program, leaves: Leaves) -> str:
-    """Return a short text of the trained model, or nothing where it cannot generate."""
-    if not can_generate(program):
+    """Return a short text of the trained model, or nothing where it shows or can generate none."""
+    samples = program.experiment.records.samples
+    if samples is None or not can_generate(program):
         return ""
-    length = program.experiment.data.tokens_per_row
-    count = min(SAMPLE_TOKENS, length - 1)
-    return jax.device_get(
-        sample_text(program, leaves, [""], max_new_tokens=count, temperature=0.8, seed=0)[0]
-    )
+    prompt = samples.prompts[0] if samples.prompts else ""
+    room = program.experiment.data.tokens_per_row - 1
+    text = sample_text(
+        program,
+        leaves,
+        [prompt],
+        max_new_tokens=min(samples.num_tokens, room),
+        temperature=samples.temperature,
+        seed=samples.seed,
+    )[0]
+    return jax.device_get(text)
 
 
 def _plan_here(graph: Any, devices: Sequence[jax.Device] | None) -> plans.Plan:

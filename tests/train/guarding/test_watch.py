@@ -25,8 +25,10 @@ def waits_for_ever():
 
 run = pathlib.Path(sys.argv[1])
 write_status(run / "status.json", Status("running", step=7))
-with Watch(Watchdog(seconds=0.4), run, "luthier train tiny") as watch:
-    time.sleep(1)  # compiling does not count
+with Watch(Watchdog(seconds=0.4), "luthier train tiny") as watch:
+    watch.enter("compiling")
+    time.sleep(1)  # which has a limit of its own
+    watch.opened(run, "luthier train tiny")
     watch.beat(7)
     waits_for_ever()
 """
@@ -55,7 +57,8 @@ def test_a_run_that_hangs_is_ended_with_its_stacks(tmp_path):
 
 
 def test_a_notebook_is_told_and_lives(tmp_path, capsys):
-    with Watch(Watchdog(seconds=0.2), tmp_path, "") as watch:
+    with Watch(Watchdog(seconds=0.2), "") as watch:
+        watch.opened(tmp_path, "")
         watch.beat(3)
         wait(lambda: (tmp_path / "stacks" / "process-0.txt").exists())
         wait(lambda: not watch._thread.is_alive())
@@ -65,7 +68,8 @@ def test_a_notebook_is_told_and_lives(tmp_path, capsys):
 
 @pytest.mark.parametrize("watchdog", [None, Watchdog(seconds=0.5)])
 def test_a_run_that_goes_on_is_left_alone(tmp_path, watchdog, capsys):
-    with Watch(watchdog, tmp_path, "") as watch:
+    with Watch(watchdog, "") as watch:
+        watch.opened(tmp_path, "")
         for step in range(12):
             watch.beat(step)
             time.sleep(0.1)
@@ -82,7 +86,8 @@ def test_who_is_silent_is_told_anew_when_others_are_and_no_more_when_nobody_is(
     monkeypatch.setattr(distributed, "process_count", lambda: 4)
     monkeypatch.setattr(watch_module, "Pulses", lambda at: Mock(standing=lambda: standings[-1]))
     monkeypatch.setattr(watch_module, "POLL_SECONDS", 0.02)
-    with Watch(Watchdog(seconds=60.0), tmp_path, "luthier train tiny"):
+    with Watch(Watchdog(seconds=60.0), "luthier train tiny") as watch:
+        watch.opened(tmp_path, "luthier train tiny")
         for silent, told in [
             ((0,), "process 0 of 4 ended, is stopped, or cannot be reached"),
             ((2, 3), "processes 2, 3 of 4 ended, are stopped, or cannot be reached"),

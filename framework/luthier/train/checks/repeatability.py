@@ -43,12 +43,12 @@ def check_repeatable(plan: Any, num_steps: int = 2) -> str:
 
 def _batches(program: Any, number: int) -> list[dict[str, Any]]:
     """Return the first batches of the training data, on the devices."""
-    experiment, share = program.experiment, Share.of(program.batch)
+    experiment = program.experiment
+    share = Share.of(program.batch, experiment.data.iterator)
     iterator = experiment.data.iterator(
         global_batch_size=experiment.training.global_batch_size,
         seed=experiment.seed,
-        process_index=share.index,
-        process_count=share.count,
+        **share.arguments,
     )
     with contextlib.closing(iterator) if hasattr(iterator, "close") else contextlib.nullcontext():
         rows = [next(iterator) for _ in range(number)]

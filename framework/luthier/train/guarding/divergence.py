@@ -18,25 +18,31 @@ class Rise:
       best: Its smallest value so far; NaN before the first.
       best_step: Step of the smallest value.
       above: Steps since it was last within the rise that is allowed.
+      nonfinite: Steps since the loss and the gradient were last finite.
     """
 
     smoothed: float = math.nan
     best: float = math.nan
     best_step: int = 0
     above: int = 0
+    nonfinite: int = 0
 
-    def observe(self, rule: Divergence, step: int, loss: float) -> bool:
-        """Take in the loss of a step; one that is not finite is the guard's affair.
+    def observe(self, rule: Divergence, step: int, loss: float, is_harmed: bool = False) -> bool:
+        """Take in the loss of a step.
 
         Args:
           rule: What counts as divergence.
           step: Optimizer steps done.
           loss: Its loss.
+          is_harmed: Whether its loss or gradient was not finite, and no guard left the step out.
 
         Returns:
           Whether the loss has diverged.
         """
-        if not math.isfinite(loss):
+        self.nonfinite = self.nonfinite + 1 if is_harmed else 0
+        if self.nonfinite >= rule.max_nonfinite_steps:
+            return True
+        if rule.rise is None or not math.isfinite(loss):
             return False
         share = 1 / rule.patience_steps
         before = loss if math.isnan(self.smoothed) else self.smoothed
@@ -48,6 +54,13 @@ class Rise:
 
     def told(self, rule: Divergence, step: int) -> str:
         """Return the line about a loss that has diverged."""
+        if self.nonfinite or rule.rise is None:
+            steps = "step" if self.nonfinite == 1 else "steps"
+            return (
+                f"step {step}: the loss or the gradient was not finite in the last "
+                f"{self.nonfinite} {steps}, and training.guard is None. Continue from a checkpoint "
+                "of before them with the guard, a lower optimizer.learning_rate or other data"
+            )
         return (
             f"step {step}: the loss ({self.smoothed:.4g}, smoothed) has been more than "
             f"{rule.rise:g} above its best ({self.best:.4g} at step {self.best_step}) for "
@@ -63,5 +76,8 @@ class Rise:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Rise:
         """Return what `to_dict` was called on."""
-        known: dict[str, Any] = {k: math.nan if v is None else v for k, v in fields.items()}
+        names = {field.name for field in dataclasses.fields(cls)}  # a later version may have more
+        known: dict[str, Any] = {
+            k: math.nan if v is None else v for k, v in fields.items() if k in names
+        }
         return cls(**known)

@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from luthier.errors import EXIT_BUG, RunError
+from luthier.errors import EXIT_BUG, LuthierError
 from luthier.parallel import distributed
 from luthier.parallel.distributed import Pulses, Standing
 from luthier.records import RunDirectory, Watchdog
+from luthier.train.guarding.native import Guard, NativeStacks
 
 POLL_SECONDS = 1.0
 LINGER_SECONDS = 3.0
@@ -31,28 +32,66 @@ class Watch:
     device or a network cannot be woken. Stacks are written as well when another process of the
     run is silent, which JAX is about to end the run for.
 
+    A thread of Python's does not run while some C code holds the interpreter's lock. So a small
+    process of its own watches this thread (`native.Guard`).
+
     Args:
       watchdog: When a run hangs; None watches nothing.
-      directory: The run's directory.
-      again: The command that continues the run; where it is empty, as in a notebook, the line is
-        told and nothing is ended.
+      again: The command that continues the run; where it is empty, as in a notebook or a sweep, the
+        line is told and nothing is ended.
       batches: Returns how many batches this process has brought to the others.
     """
 
     def __init__(
-        self,
-        watchdog: Watchdog | None,
-        directory: pathlib.Path,
-        again: str,
-        batches: Callable[[], int] = lambda: 0,
+        self, watchdog: Watchdog | None, again: str, batches: Callable[[], int] = lambda: 0
     ):
-        self._limit = None if watchdog is None else watchdog.seconds
-        self._directory = directory
+        self._watchdog = watchdog
+        self._directory: pathlib.Path | None = None
         self._again = again
-        self._beats = self._steps = 0
+        self._batches = batches
+        self._beats = 0
+        self._steps: int | None = None
+        self._phase = "start"
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="luthier-watchdog", daemon=True)
-        self._pulses = Pulses(lambda: (batches(), self._steps))
+        self._pulses = Pulses(lambda: (self._batches(), self._steps or 0))
+        self._guard = Guard()
+        self._native = NativeStacks()
+
+    @property
+    def phase(self) -> str:
+        """What is being done, for reports: `opening data`, ..., and `step` since the first."""
+        return self._phase
+
+    def enter(self, phase: str) -> None:
+        """Take note that a phase beside the steps begins.
+
+        Args:
+          phase: What is done now, as `restoring`; it is named in reports.
+        """
+        self._phase = phase
+        self._beats += 1
+
+    def opened(self, directory: pathlib.Path, again: str, process: int = 0) -> None:
+        """Write what there is to write into a directory, from now on.
+
+        Args:
+          directory: The run's directory.
+          again: The command that continues this very run; empty as in a notebook.
+          process: Which of the run's processes this is.
+        """
+        self._directory, self._again = directory, again
+        if again:
+            self._native.open(directory, process)
+        self._beats += 1
+
+    def count(self, batches: Callable[[], int]) -> None:
+        """Tell other processes from now on how many batches this one has brought.
+
+        Args:
+          batches: Returns how many.
+        """
+        self._batches = batches
 
     def beat(self, steps: int) -> None:
         """Take note that the run goes on.
@@ -60,11 +99,21 @@ class Watch:
         Args:
           steps: Optimizer steps done.
         """
-        self._steps = steps
+        self._steps, self._phase = steps, "step"
         self._beats += 1
 
+    @property
+    def _limit(self) -> float:
+        assert self._watchdog is not None
+        watchdog = self._watchdog
+        return watchdog.start_seconds if self._steps is None else watchdog.seconds
+
     def __enter__(self) -> Watch:
-        if self._limit is not None:
+        if self._again:
+            self._native.enable()
+        if self._watchdog is not None:
+            if self._again:
+                self._guard.start()
             self._thread.start()
             if distributed.is_several():
                 self._pulses.start()
@@ -77,14 +126,16 @@ class Watch:
         trace: TracebackType | None,
     ) -> None:
         self._stopped.set()
-        if self._limit is not None:
+        if self._watchdog is not None:
             self._thread.join()
+            self._guard.close()
             if distributed.is_several():
                 self._pulses.stop()
+        self._native.close()
 
     def _run(self) -> None:
-        assert self._limit is not None
-        poll = min(POLL_SECONDS, self._limit / 4)
+        assert self._watchdog is not None
+        poll = min(POLL_SECONDS, self._watchdog.seconds / 4, self._watchdog.start_seconds / 4)
         quiet, seen = 0.0, 0
         told: tuple[int, ...] = ()
         before = time.monotonic()
@@ -93,8 +144,9 @@ class Watch:
             # Where this thread did not run either, the whole process was stopped.
             quiet += min(now - before, 2 * poll)
             before = now
-            if self._beats != seen or not self._beats:
+            if self._beats != seen:
                 quiet, seen = 0.0, self._beats
+            self._guard.heartbeat(self._limit, self._stuck())
             standing = self._pulses.standing() if distributed.is_several() else Standing()
             if standing.silent != told:
                 told = standing.silent
@@ -102,6 +154,16 @@ class Watch:
             if quiet >= self._limit:
                 self._bark(standing)
                 return
+
+    def _stuck(self) -> str:
+        """Return the line of the guard: it is told when nothing here can say anything any more."""
+        where = self._native.path
+        stacks = "" if where is None else f"; stacks: {where}"
+        resume = f"; to resume: {self._again}"
+        return f"the process has hung for {self._limit:g} s{self._when()}{stacks}{resume}"
+
+    def _when(self) -> str:
+        return f", {self._phase}" if self._steps is None else f", after step {self._steps}"
 
     def _tell_silent(self, silent: Sequence[int]) -> None:
         """Leave word for the time when JAX ends this process, which it does without one.
@@ -118,11 +180,12 @@ class Watch:
 
     def _bark(self, standing: Standing) -> None:
         place = self._dump()
-        line = f"nothing has happened for {self._limit:g} s, after step {self._steps}"
+        line = f"nothing has happened for {self._limit:g} s{self._when()}"
         if behind := standing.behind:
             verb = "is" if len(behind) == 1 else "are"
             line += f": {_named(behind)} {verb} behind the others"
-        line += f"; stacks: {place}"
+        if place is not None:
+            line += f"; stacks: {place}"
         told = f"{line}; to resume: {self._again}" if self._again else line
         if not distributed.is_several() or not self._again:
             print(f"luthier: {told}", file=sys.stderr, flush=True)
@@ -137,23 +200,32 @@ class Watch:
             time.sleep(LINGER_SECONDS)
         os._exit(EXIT_BUG)
 
-    def _dump(self) -> pathlib.Path:
-        """Write the stacks of all threads; return the folder that they are in."""
+    def _dump(self) -> pathlib.Path | None:
+        """Write the stacks of all threads; return the folder that they are in.
+
+        Before there is a directory they go to the standard error.
+        """
+        if self._directory is None:
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                faulthandler.dump_traceback(sys.stderr, all_threads=True)
+            return None
         folder = self._directory / "stacks"
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
             path = folder / f"process-{distributed.process_index()}.txt"
             with open(path, "a", encoding="utf-8") as file:
                 at = time.strftime("%Y-%m-%d %H:%M:%S")
-                file.write(f"{at}, process {os.getpid()}, after step {self._steps}\n")
+                file.write(f"{at}, process {os.getpid()}{self._when()}\n")
                 file.flush()
                 faulthandler.dump_traceback(file, all_threads=True)
                 file.write("\n")
         return folder
 
     def _record(self, line: str) -> None:
+        if self._directory is None:
+            return
         run = RunDirectory(self._directory)
-        with contextlib.suppress(RunError):
+        with contextlib.suppress(LuthierError, OSError):
             run.write_status(dataclasses.replace(run.read_status(), status="failed", message=line))
 
 

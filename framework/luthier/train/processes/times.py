@@ -13,8 +13,9 @@ from typing import Any
 
 import jax
 
+from luthier.errors import LockLost, RunError
 from luthier.parallel import distributed
-from luthier.records.files import run_error
+from luthier.storage import LineWriter, run_error
 from luthier.train.processes.probe import Probe
 
 HOSTS_FILE = "hosts.jsonl"
@@ -54,10 +55,12 @@ class Times:
 
     Args:
       path: The file that gets a line of all hosts; written by the primary only.
+      fence: Raises `LockLost` where another process writes here now; called before each write.
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
-        self._path = path
+    def __init__(self, path: str | os.PathLike[str], fence: Callable[[], None] = lambda: None):
+        self._path, self._fence = path, fence
+        self._file: LineWriter | None = None
         self._first_step = 0
         self._tell: Callable[[str], None] = lambda line: None
         self._batches: list[float] = []
@@ -120,10 +123,14 @@ class Times:
         """
         line = {"step": self._first_step + self._number, "hosts": list(said)}
         try:
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            if self._file is None:
+                self._file = LineWriter(self._path, self._fence)
+            self._file.add(json.dumps(line))
+            self._file.commit()
         except OSError as error:
             self._tell(f"{run_error('write', self._path, error)}; training goes on")
+        except (RunError, LockLost) as error:  # the metrics, which are essential, end the run
+            self._tell(f"{error}; training goes on")
         slow = laggards([HostTimes(**each) for each in said])
         for process in slow.keys() & self._suspects.keys() - self._told:
             self._tell(slow[process])
@@ -133,6 +140,8 @@ class Times:
     def close(self) -> None:
         """Stop measuring."""
         self._probe.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def laggards(times: Sequence[HostTimes]) -> dict[int, str]:

@@ -39,7 +39,7 @@ class Shows:
                 ("samples", records.samples, self._show_samples),
                 ("images", records.images, self._show_images),
             )
-            if settings is not None
+            if settings is not None and settings.every is not None
         }
         self._histograms: Any = None
 
@@ -123,11 +123,13 @@ def check_shows(program: Program) -> None:
     """
     records, problems = program.experiment.records, []
     for name in ("histograms", "samples", "images"):
-        if getattr(records, name) is not None and hosts.process_count() > 1:
+        settings = getattr(records, name)
+        if settings is not None and settings.every is not None and hosts.process_count() > 1:
             remedy = f"set records.{name}=None"
             what = "cannot be shown while several processes train"
             problems.append(Problem(what, f"records.{name}", remedy=remedy))
-    if records.samples is not None and not can_generate(program):
+    samples = records.samples
+    if samples is not None and samples.every is not None and not can_generate(program):
         remedy = "set records.samples=None"
         what = "the model or the data cannot generate text"
         problems.append(Problem(what, "records.samples", remedy=remedy))
