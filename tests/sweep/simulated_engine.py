@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.sweep import results
-from luthier.sweep.protocol import Ended, Event, Lost, Reported, SliceInfo, TrialWork, Work
+from luthier.sweep.protocol import Ended, Event, Faulted, Lost, Reported, SliceInfo, TrialWork, Work
 
 HERE = pathlib.Path(__file__).parent
 PACKAGES = ("simulated_engine",)
@@ -61,6 +61,7 @@ class Toy:
     steps: int = 4
     seed: int = 0
     note: str = ""
+    extra: Any = None
     optimizer: Momentum | Adaptive = Momentum()
     task: ToyTask = dataclasses.field(default_factory=ToyTask)
     evaluations: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"held_out": None})
@@ -96,6 +97,13 @@ def study() -> Any:
     import fiddle as fdl
 
     return make_study(engine=fdl.Config(InstantEngine))
+
+
+def failing_study() -> Any:
+    """A study for the command line, whose baseline fails."""
+    import fiddle as fdl
+
+    return make_study(engine=fdl.Config(InstantEngine, ends={0: ["broken"]}))
 
 
 def experiment() -> Any:
@@ -139,13 +147,37 @@ class Lanes:
         return Packed(key=str(graph.width), hoist=("rate",), lanes="vmap", num_lanes=3)
 
 
+class RefusingGate:
+    """A gate that refuses all."""
+
+    def __call__(self, graph: Any, slice: SliceInfo) -> str:
+        """Return why a trial cannot run."""
+        return "too wide"
+
+
+class KnowingGate:
+    """A gate that must know the packages of the experiment.
+
+    Args:
+      packages: The user's modules that a graph may name.
+    """
+
+    def __init__(self, packages: Sequence[str] = ()):
+        self._packages = packages
+
+    def __call__(self, graph: Any, slice: SliceInfo) -> str:
+        """Return why a trial cannot run."""
+        return "" if "simulated_engine" in self._packages else "simulated_engine may not be named"
+
+
 class InstantEngine:
     """Runs every trial at once, in this process.
 
     Args:
       slices: How many there are.
       ends: What becomes of a trial, by its number; the others are complete. `lost` is a death of
-        the worker, once for each time that it is named.
+        the worker and `faulted` a fault of the machine, once for each time that it is named;
+        `broken` is an error in the code of the trial.
     """
 
     def __init__(self, slices: int = 1, ends: Mapping[int, Sequence[str]] | None = None):
@@ -177,6 +209,10 @@ class InstantEngine:
         if end == "lost":
             self._events.append(Lost(slice, "signal 9"))
             return
+        if end == "faulted":
+            reason = "cannot write there: No space left on device"
+            self._events.append(Faulted(slice, work.trial, work.fence, reason))
+            return
         self._asking[work.trial] = (slice, work, [], asks)
         if end != "complete":
             self._end(work.trial, end)
@@ -200,7 +236,10 @@ class InstantEngine:
 
     def _end(self, trial: int, outcome: Any) -> None:
         slice, work, series, _ = self._asking.pop(trial)
-        ended = make_ended(slice, work, outcome, series)
+        ended = make_ended(slice, work, "failed" if outcome == "broken" else outcome, series)
+        if outcome == "broken":
+            result = {**ended.result, "fault": "code"}
+            ended = dataclasses.replace(ended, reason="ValueError: boom", result=result)
         results.write_result(work.directory, ended)
         self._events.append(ended)
 
@@ -378,7 +417,7 @@ def drive(directory: str, sampler: str, trials: int, slices: int, step_seconds: 
 
     engine = SimulatedEngine(slices, step_seconds)
     if pathlib.Path(directory, "toy", "study.json").exists():
-        sweep.resume(f"{directory}/toy", engine=engine)
+        sweep.resume(f"{directory}/toy", packages=PACKAGES, engine=engine)
         return
     budget = fdl.Config(sweep.Budget, trials=trials, retries=10**6)
     study = make_study(sampler, budget=budget, directory=directory)

@@ -3,6 +3,7 @@ import optuna
 import pytest
 import simulated_engine as toys
 
+from luthier import graph as graphs
 from luthier import sweep
 from luthier.errors import BadInput
 from luthier.sweep import checks, samplers
@@ -73,3 +74,56 @@ def test_repeating_a_setting_needs_a_seed():
     base = fdl.Config(toys.Momentum)
     (line,) = _lines(seeds=2, base=base, space=space)
     assert line.startswith("seeds: the experiment has no seed, so its settings cannot be repeated")
+
+
+MEDIAN = optuna.pruners.MedianPruner
+
+
+@pytest.mark.parametrize(
+    ("pruner", "words", "line"),
+    [
+        (
+            fdl.Config(MEDIAN),
+            ("evaluations.held_out.every=None", "reset:evaluations.held_out.num_batches"),
+            "pruner: a pruner has nothing to judge: held_out is evaluated only at the end; set "
+            "base.evaluations.held_out.every=Steps(N)",
+        ),
+        (
+            fdl.Config(MEDIAN),
+            ("evaluations.held_out.every.count=10",),
+            "pruner: held_out is evaluated only at the end: every 10 of 10 steps; set "
+            "base.evaluations.held_out.every=Steps(N) with N below 10",
+        ),
+        (
+            fdl.Config(MEDIAN, n_warmup_steps=6),
+            (),
+            "pruner.n_warmup_steps: 6 is beyond the last evaluation before the end, at step 5 of "
+            "10; set it to 5 or less, or evaluate more often",
+        ),
+        (
+            fdl.Config(
+                optuna.pruners.PatientPruner,
+                fdl.Config(optuna.pruners.SuccessiveHalvingPruner, min_resource=8),
+                patience=1,
+            ),
+            (),
+            "pruner.wrapped_pruner.min_resource: 8 is beyond the last evaluation before the end, "
+            "at step 5 of 10; set it to 5 or less, or evaluate more often",
+        ),
+        (fdl.Config(MEDIAN, n_warmup_steps=5), (), None),
+    ],
+)
+def test_a_pruner_that_would_never_be_asked_is_told(pruner, words, line):
+    shared = ("training.steps=10", "evaluations.held_out.every.count=5")
+    study = toys.make_study(
+        base=graphs.apply(graphs.resolve("configs.lm.quickstart"), [*shared, *words]),
+        space=sweep.Space({"optimizer.learning_rate.peak": sweep.Log(1e-4, 1e-2)}),
+        objectives=[samplers.objective("held_out/nats_per_byte", None)],
+        pruner=pruner,
+    )
+    if line is None:
+        assert checks.check_study(study, EDITING)
+        return
+    with pytest.raises(BadInput) as caught:
+        checks.check_study(study, EDITING)
+    assert str(caught.value) == line

@@ -26,10 +26,13 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
+from luthier.errors import BadInput, Problem
 from luthier.records.files import write_atomically
+from luthier.terminal import cell
 
 State = Literal["waiting", "running", "finished", "failed", "cancelled", "unknown"]
 """How a job stands: in the queue (also when it waits to be started again), on its machines, over
@@ -39,6 +42,7 @@ LIVE: tuple[State, ...] = ("waiting", "running")
 """The states that a job may still leave."""
 
 LOGS = "logs"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,6 +186,37 @@ class Engine(Protocol):
         Raises:
           RunError: The site refuses.
         """
+
+
+def check_script(engine: str, gangs: Sequence[Gang], directory: str) -> None:
+    """Refuse what a script cannot hold: a line end in a folder's name would end a comment there.
+
+    Args:
+      engine: The engine's name.
+      gangs: What the script starts.
+      directory: Where the script goes.
+
+    Raises:
+      BadInput: A folder or a name has control characters; all problems are in it.
+    """
+    texts = {"the folder of the run": directory, "the working directory": ""}
+    names: dict[str, None] = {}
+    for gang in gangs:
+        texts |= {"the name": gang.name, "the working directory": gang.working_directory}
+        names |= dict.fromkeys(gang.environment)
+    remedy = "choose another one, without line ends and control characters"
+    problems = [
+        Problem(f"{what} has control characters: {text!r}", engine, remedy=remedy)
+        for what, text in texts.items()
+        if cell(text) != text
+    ]
+    problems += [
+        Problem(f"{name!r} is not the name of a variable", engine)
+        for name in names
+        if not _VARIABLE.fullmatch(name)
+    ]
+    if problems:
+        raise BadInput(problems)
 
 
 def write_files(files: Mapping[str, str], directory: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier import graph as graphs
+from luthier.durations import Steps
 from luthier.errors import BadInput, Problem
 from luthier.graph.paths import is_node
 from luthier.records import name_problem
@@ -35,7 +36,7 @@ def check_study(graph: Any, editing: Editing) -> studies.Study:
     except BadInput as error:
         problems += error.problems
     try:
-        study = studies.build(graph)
+        study = studies.build(graph, editing.packages)
     except BadInput as error:
         raise BadInput([*problems, *error.problems]) from None
     space = check_space(study.base, study.space, editing)
@@ -88,7 +89,61 @@ def _objective_problems(study: studies.Study) -> list[Problem]:
             name = study.objectives[0].name
             what = f"a pruner needs an objective that evaluations tell, and {name} is none"
             problems.append(Problem(what, "pruner", remedy="set pruner=None"))
+        elif study.objectives and isinstance(study.objectives[0], Measured):
+            problems += _rung_problems(study, study.objectives[0].selector.evaluation)
     return problems
+
+
+def _rung_problems(study: studies.Study, name: str) -> list[Problem]:
+    """Return why a pruner would never be asked, or never end a trial.
+
+    Only evaluations before the last step count: the end of a trial is no place to end it early.
+    """
+    try:
+        every = graphs.get(study.base, f"evaluations.{name}.every")
+    except BadInput:
+        return []  # not an evaluation of ours: it reports when it likes
+    if every is None:
+        what = f"a pruner has nothing to judge: {name} is evaluated only at the end"
+        remedy = f"set base.evaluations.{name}.every=Steps(N)"
+        return [Problem(what, "pruner", remedy=remedy)]
+    varied = {named.key for named in study.space.every()}
+    if any(key.startswith(("training", f"evaluations.{name}")) for key in varied):
+        return []  # each trial has rungs of its own
+    try:
+        every = graphs.build(every) if is_node(every) else every
+        steps = graphs.evaluate(graphs.get(study.base, "training.steps"))
+    except BadInput:
+        return []
+    if not isinstance(every, Steps) or not isinstance(steps, int):
+        return []
+    last = (steps - 1) // every.count * every.count
+    if last <= 0:
+        what = f"{name} is evaluated only at the end: every {every.count} of {steps} steps"
+        remedy = f"set base.evaluations.{name}.every=Steps(N) with N below {steps}"
+        return [Problem(what, "pruner", remedy=remedy)]
+    return [
+        Problem(
+            f"{limit} is beyond the last evaluation before the end, at step {last} of {steps}",
+            f"pruner.{argument}",
+            remedy=f"set it to {last} or less, or evaluate more often",
+        )
+        for argument, limit in _warmups(study.pruner)
+        if limit > last
+    ]
+
+
+def _warmups(pruner: Any) -> list[tuple[str, int]]:
+    """Return the steps before which a pruner never ends a trial, by the argument that says so."""
+    given = pruner.__arguments__ if is_node(pruner) else {}
+    found = []
+    for argument in ("n_warmup_steps", "min_resource"):
+        value = graphs.evaluate(given[argument]) if argument in given else None
+        if isinstance(value, int):
+            found.append((argument, value))
+    if (inner := given.get("wrapped_pruner")) is None:
+        return found
+    return found + [(f"wrapped_pruner.{name}", value) for name, value in _warmups(inner)]
 
 
 def _sampler_problems(study: studies.Study) -> list[Problem]:
@@ -111,7 +166,7 @@ def _sampler_problems(study: studies.Study) -> list[Problem]:
             what = "the experiment has no seed, so its settings cannot be repeated"
             problems.append(Problem(what, "seeds", remedy=remedy))
     budget = study.budget
-    limits = (budget.trials, budget.wall_seconds, budget.device_hours)
+    limits = (budget.num_trials, budget.wall_seconds, budget.device_hours)
     if target is not Grid and all(limit is None for limit in limits):
         remedy = "set budget.trials, budget.wall_seconds or budget.device_hours"
         problems.append(Problem("has no limit", "budget", remedy=remedy))

@@ -99,7 +99,8 @@ class PlanGate:
 
     Args:
       slice: What is planned for, whatever a trial runs on: `v5e-16`, `h100:8`.
-      level: `shapes` takes seconds for each trial; `compile` knows activations, too.
+      level: `shapes` takes seconds for each trial and estimates activations; `compile` asks the
+        compiler.
       packages: The user's modules that a graph may name.
     """
 
@@ -131,7 +132,8 @@ def why_too_large(report: Any) -> str:
     needed, limit = report.memory.needed_bytes, report.memory.limit_bytes
     if needed is None or limit is None:
         return f"the compiler says: {report.memory.refusal}"
-    return f"needs {_mebibytes(needed)} on each device, which has {_mebibytes(limit)}"
+    about = "an estimated " if report.memory.is_estimated else ""
+    return f"needs {about}{_mebibytes(needed)} on each device, which has {_mebibytes(limit)}"
 
 
 def shape_problem(

@@ -93,8 +93,9 @@ class Ended:
       outcome: How it ended.
       reason: Why, in one line, where it is not complete.
       result: What `result.json` holds: `metrics` (the last of each), `series` (step and metrics
-        of every evaluation), `steps`, `facts` (`step_seconds`, `device_seconds`, `peak_bytes`,
-        `parameters`), `mode` (lanes, hoisted paths, slice shape).
+        of every evaluation), `steps`, `facts` (`step_seconds`, `peak_bytes`, `parameters`; and
+        `device_seconds` where the engine knows better than the time of the lease), `mode` (lanes,
+        hoisted paths, slice shape), and `fault`, the kind of fault of a trial that failed.
     """
 
     slice: int
@@ -103,6 +104,25 @@ class Ended:
     outcome: Outcome
     reason: str = ""
     result: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Faulted:
+    """A trial met a fault of its machine (a full disk, a broken device) and has no result.
+
+    It goes back to the queue with its checkpoints, and nothing is counted against it.
+
+    Args:
+      slice: Where it ran.
+      trial: Its number.
+      fence: The fence of its lease.
+      reason: The fault, in one line.
+    """
+
+    slice: int
+    trial: int
+    fence: int
+    reason: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +135,15 @@ class Lost:
       counts: Whether this is one of the deaths that `budget.retries` counts; not where a trial was
         saved because its machines were taken away.
       is_away: Whether nothing can run there until `Back` tells that there is a worker again.
+      is_gone: Whether no worker will come any more: the slice is excluded from the study, unless
+        `Back` tells that one came after all.
     """
 
     slice: int
     reason: str
     counts: bool = True
     is_away: bool = False
+    is_gone: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +153,7 @@ class Back:
     slice: int
 
 
-Event = Reported | Ended | Lost | Back
+Event = Reported | Ended | Faulted | Lost | Back
 
 
 class Engine(Protocol):

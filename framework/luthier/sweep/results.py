@@ -8,10 +8,18 @@ import os
 import pathlib
 from typing import Any
 
+from luthier.errors import Problem, RunError
 from luthier.records.files import read_json, write_json
 from luthier.sweep.protocol import Ended
 
 NAME = "result.json"
+TRACEBACK = "traceback.txt"
+"""In the folder of a trial that failed: where in the code it did."""
+
+FORMAT = 1
+"""The format of result.json; a file without one is of format 1."""
+
+_FIELDS = {field.name for field in dataclasses.fields(Ended)}
 
 
 def write_result(directory: str | os.PathLike[str], ended: Ended) -> None:
@@ -21,7 +29,9 @@ def write_result(directory: str | os.PathLike[str], ended: Ended) -> None:
       directory: `TrialWork.directory`.
       ended: What the driver will be told.
     """
-    write_json(pathlib.Path(directory, NAME), _encode(dataclasses.asdict(ended)))
+    write_json(
+        pathlib.Path(directory, NAME), {"format": FORMAT, **_encode(dataclasses.asdict(ended))}
+    )
 
 
 def read_result(directory: str | os.PathLike[str]) -> Ended | None:
@@ -31,10 +41,20 @@ def read_result(directory: str | os.PathLike[str]) -> Ended | None:
       directory: `TrialWork.directory`.
 
     Raises:
-      RunError: The file is damaged.
+      RunError: The file is damaged, or cannot be read.
+      VersionError: It was written by a later luthier.
     """
-    found = read_json(pathlib.Path(directory, NAME))
-    return None if found is None else Ended(**_decode(found))
+    path = pathlib.Path(directory, NAME)
+    found = read_json(path, newest=FORMAT)
+    if found is None:
+        return None
+    if not isinstance(found, dict):
+        raise RunError(Problem(f"{path} is damaged: it holds no result"))
+    try:
+        # What a later version adds is not known here, and harmless.
+        return Ended(**{k: v for k, v in _decode(found).items() if k in _FIELDS})
+    except (TypeError, ValueError) as error:
+        raise RunError(Problem(f"{path} is damaged: {error}")) from error
 
 
 def _encode(value: Any) -> Any:

@@ -21,6 +21,7 @@ from luthier.sweep.budget import Budget
 from luthier.sweep.objectives import Objective
 from luthier.sweep.protocol import Engine, Lanes, SliceInfo
 from luthier.sweep.space import Space
+from luthier.sweep.space.grid import Grid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,15 +119,38 @@ class Study:
 FREE = ("budget", "engine", "packing", "gate", "storage", "directory")
 
 
-def build(graph: Any) -> Study:
+def build(graph: Any, packages: Sequence[str] = ()) -> Study:
     """Return the study that a graph describes; what is in `DESCRIBED` stays a description.
 
     Args:
       graph: An `fdl.Config` of `Study`.
+      packages: The user's packages; gates and engines with `packages` know them, too.
     """
     described = {name: graphs.get(graph, name) for name in Study.DESCRIBED}
     described["space"] = build_space(described["space"])
-    return graphs.build(graph, described)
+    study = graphs.build(graph, described | _known_packages(graph, packages))
+    is_grid = Grid in (type(study.sampler), getattr(study.sampler, "__fn_or_cls__", None))
+    if not is_grid or study.budget.trials != "auto":
+        return study
+    return dataclasses.replace(study, budget=dataclasses.replace(study.budget, trials=None))
+
+
+def _known_packages(graph: Any, packages: Sequence[str]) -> dict[str, Any]:
+    """Return `packages` for every node of the gate and the engine that has that argument."""
+    found: dict[str, Any] = {}
+    for part in ("gate", "engine") if packages else ():
+        node = graph.__arguments__.get(part)
+        nodes = [("", node)] if is_node(node) else []
+        nodes += [(p.path, p.value) for p in graphs.walk(node, defaults=False) if nodes]
+        for path, inner in nodes:
+            if (
+                is_node(inner)
+                and "packages" in graphs.signatures.arguments(inner.__fn_or_cls__).names
+            ):
+                own = inner.__arguments__.get("packages", ())
+                at = ".".join(filter(None, (part, path, "packages")))
+                found[at] = tuple(dict.fromkeys((*own, *packages)))
+    return found
 
 
 def build_space(space: Any) -> Space:

@@ -1,11 +1,18 @@
+import dataclasses
+import json
 import os
+import signal
+import subprocess
 import sys
 import time
 
 import pytest
 
+from luthier.cli import main
 from luthier.errors import BadInput
-from luthier.launch import Gang, Here, Layout
+from luthier.launch import Gang, Here, Job, Layout
+from luthier.launch.gang.records import make_launch
+from luthier.storage.process import ProcessIdentity
 
 
 def _wait(engine, jobs, states, seconds=60):
@@ -79,6 +86,64 @@ def test_jobs_whose_processes_were_killed_have_failed(tmp_path):
     jobs = engine.submit([_gang(tmp_path, "import time; time.sleep(60)")], str(tmp_path))
     os.killpg(int(jobs[0].id), 9)
     assert _wait(engine, jobs, ("failed",))[0].detail == "its processes were killed"
+
+
+@pytest.fixture
+def stranger():
+    """A process that has nothing to do with luthier."""
+    process = subprocess.Popen(["sleep", "300"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def _identity(process, **changes):
+    identity = ProcessIdentity.of(process.pid)
+    return json.dumps(dataclasses.asdict(dataclasses.replace(identity, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "detail"),
+    [
+        ({"started": "1"}, "failed", "its processes were killed"),  # its id was given again
+        ({"boot": "another"}, "failed", "its processes were killed"),  # the host was restarted
+        ({"host": "tpu-7", "boot": "another"}, "unknown", "it was started on tpu-7, and this is "),
+        (None, "unknown", "its record does not identify a process: "),
+        ({"pid": -1}, "unknown", "its record does not identify a process: '-1'"),
+        ({"pid": 0}, "unknown", "its record does not identify a process: '0'"),
+        ({"pid": "self"}, "unknown", "its record does not identify a process: 'self'"),
+        ({"pid": 1.5}, "unknown", "its record does not identify a process: '1.5'"),
+    ],
+)
+def test_only_the_process_that_was_started_is_shown_and_sent_a_signal(
+    stranger, changes, state, detail, tmp_path, monkeypatch, capsys
+):
+    """A recorded id is text in a shared file, and soon that of another process."""
+    place = "" if changes is None else _identity(stranger, **changes)
+    id = str((changes or {}).get("pid", stranger.pid))
+    folder = tmp_path / "runs" / "lab" / "ab12" / "launch" / "1"
+    folder.mkdir(parents=True)
+    (folder / "job.sh").touch()
+    job = Job("local", id, "gang", str(folder), place)
+    make_launch(folder, Here(), "luthier train lab", [], [job])
+    signals = []
+    monkeypatch.setattr(os, "kill", lambda *given: signals.append(given) if given[1] else None)
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *given: signals.append(given))
+    monkeypatch.chdir(tmp_path)
+    (standing,) = Here().standings([job])
+    assert standing.state == state
+    assert standing.detail.startswith(detail)
+    code = main.main(["launch", f"--cancel={id}"])
+    told = capsys.readouterr()
+    if state == "unknown":
+        assert code == 2
+        assert told.err.startswith(f"luthier: job {id} is not cancelled: {detail}")
+        assert not (folder / "cancelled").exists()
+    else:
+        assert (code, told.err) == (0, f"job {id} is over\n")
+    Here().cancel([job] if state == "failed" else [])
+    assert not signals
+    assert stranger.poll() is None
 
 
 def test_an_exit_code_is_seen_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -17,9 +17,15 @@ from luthier.sweep.protocol import Back, Lost, Work
 
 @dataclasses.dataclass(frozen=True)
 class Hall(Here):
-    """An engine in whose queue all jobs but the first stay, or end in some state at once."""
+    """An engine in whose queue all jobs but the first stay, or end in some state at once.
+
+    Args:
+      state: That of the first job.
+      others: That of the other jobs, where the first one runs.
+    """
 
     state: str = "running"
+    others: str = "waiting"
 
     def submit(self, gangs, directory):
         """Start the first gang, if any."""
@@ -28,7 +34,7 @@ class Hall(Here):
 
     def standings(self, jobs):
         """Tell that jobs that were not started wait, or are over."""
-        state = "waiting" if self.state == "running" else self.state
+        state = self.others if self.state == "running" else self.state
         real = [job for job in jobs if job.id != "0"]
         told = super().standings(real)
         return [*told, *([Standing(state, "as told")] * (len(jobs) - len(real)))]
@@ -71,6 +77,46 @@ def test_slices_whose_jobs_wait_are_away_and_the_others_do_the_work(toys):
         ]
         engine.start(1, Work(()))  # to nobody: nothing happens
         assert list(engine.events(0.1)) == []
+    finally:
+        engine.close()
+
+
+class HalfBroken(ShortSlices):
+    """The workers of slice 1 end before they are ready."""
+
+    def _gang(self, index, place):
+        gang = super()._gang(index, place)
+        words = ["--devices", "broken"] if index == 1 else []
+        return dataclasses.replace(gang, command=[*gang.command, *words])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("make", "on", "why"),
+    [
+        (ShortSlices, Hall(others="failed"), "no worker is left: job 0 is over: as told"),
+        (
+            HalfBroken,
+            Here(),
+            "the worker of slice study-1 does not start: there are no such devices",
+        ),
+    ],
+)
+def test_a_slice_without_a_worker_is_lost_for_good_and_said_so_once(
+    toys, monkeypatch, make, on, why
+):
+    monkeypatch.setattr(module, "WATCH_SECONDS", 0.05)
+    engine = make(on, slices=2)
+    (toys / "study").mkdir()
+    engine.open(str(toys / "study"))
+    gone = Lost(1, why, counts=False, is_away=True, is_gone=True)
+    found, deadline = [], time.monotonic() + 60
+    try:
+        while gone not in found and time.monotonic() < deadline:
+            found += engine.events(0.2)
+        found += engine.events(0.5)
+        assert [event for event in found if isinstance(event, Lost) and event.is_gone] == [gone]
+        assert engine._seats[0].line is not None
     finally:
         engine.close()
 

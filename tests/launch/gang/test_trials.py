@@ -1,8 +1,14 @@
+import errno
+
+import jax
 import pytest
 
+from luthier import faults
+from luthier.faults import Fault
 from luthier.launch.gang import trials
 from luthier.parallel import distributed
-from luthier.sweep.protocol import TrialWork, Work
+from luthier.sweep.engines.execution import Plans
+from luthier.sweep.protocol import Faulted, Lost, TrialWork, Work
 from luthier.train.interrupt import Watcher
 
 
@@ -48,7 +54,13 @@ def test_a_trial_is_described_for_the_others():
     )
 
 
-def test_a_process_that_fails_alone_ends_itself(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("error", "is_of_the_machine"),
+    [(OSError(errno.ENOSPC, "No space left"), True), (ValueError("a\nb"), False)],
+)
+def test_a_process_that_fails_alone_ends_itself_and_blames_no_trial_for_its_machine(
+    monkeypatch, capsys, tmp_path, error, is_of_the_machine
+):
     def exchange(self, mine, decide, give_up):
         if give_up():
             raise distributed.GaveUp(1)
@@ -57,11 +69,34 @@ def test_a_process_that_fails_alone_ends_itself(monkeypatch, capsys):
     def leave(code):
         raise SystemExit(code)
 
+    def fail(work):
+        raise error
+
     monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
     monkeypatch.setattr(trials, "APART_SECONDS", -1.0)
     monkeypatch.setattr(trials.os, "_exit", leave)
-    assert trials._gathered(None, "0") == [""]
+    assert trials._gathered(None, "0") == [None]
+    sent = []
+    execution = trials.GangExecution(2, Plans(jax.devices()), (), None, sent.append)
+    monkeypatch.setattr(execution, "read", fail)
+    work = TrialWork(3, 7, str(tmp_path))
     with pytest.raises(SystemExit) as caught:
-        trials._gathered(ValueError("a\nb"), "1")
+        execution.run_together(Work((work,)), work, Answering(), "1")
     assert caught.value.code == trials.EXIT_APART
-    assert capsys.readouterr().err == "luthier: this process failed alone: ValueError: a b\n"
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    assert capsys.readouterr().err.endswith(f"luthier: this process failed alone: {line}\n")
+    told = [Faulted(2, 3, 7, line), Lost(2, line, counts=False)]
+    assert sent == (told if is_of_the_machine else [])
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"), [(MemoryError("no room"), Fault.PLACE), (KeyError("a"), Fault.CODE)]
+)
+def test_an_error_of_another_process_keeps_its_kind(monkeypatch, error, fault):
+    def exchange(self, mine, decide, give_up):
+        return decide([None, mine])
+
+    monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
+    theirs = trials._first_error(trials._gathered(error, "0"))
+    assert str(theirs).startswith(f"process 1 of 2 says: {type(error).__name__}: ")
+    assert faults.classify(theirs) is fault

@@ -36,6 +36,22 @@ def test_the_machine_is_taken_away_before_anything_runs(tmp_path):
         connection.close()
 
 
+def test_a_worker_whose_native_code_fails_leaves_its_stacks(tmp_path):
+    listening, address = link.listen("127.0.0.1")
+    with listening:
+        address.write(tmp_path / "driver.json")
+        words = ["-m", "luthier.launch.gang.worker", "--driver", str(tmp_path / "driver.json")]
+        command = [sys.executable, *words, "--slice", "4"]
+        started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        connection, _ = listening.accept()
+        started.send_signal(signal.SIGSEGV)
+        told = started.communicate(timeout=60)[1]
+        connection.close()
+    assert started.returncode == -signal.SIGSEGV
+    assert told.startswith("Fatal Python error: Segmentation fault\n")
+    assert "luthier/launch/gang/link.py" in told
+
+
 def test_what_is_to_be_done_is_done_also_when_it_comes_late():
     program = """
 import os, signal, time

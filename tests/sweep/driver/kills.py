@@ -51,6 +51,19 @@ class Driven:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """Of the process that was begun last; None while it runs."""
+        return self._process.poll()
+
+    def send(self, number: int) -> None:
+        """Send a signal to the driver."""
+        self._process.send_signal(number)
+
+    def said(self, seconds: float = 300.0) -> str:
+        """Wait for the driver's end; return what it printed."""
+        return self._process.communicate(timeout=seconds)[0].decode()
+
     def kill_driver(self) -> None:
         self._process.kill()
         self._process.communicate()
@@ -133,11 +146,11 @@ class Trained(Driven):
             stderr=subprocess.STDOUT,
         )
 
-    def kill_worker(self, chance: random.Random) -> None:
+    def kill_worker(self, chance: random.Random, number: int = signal.SIGKILL) -> None:
         """Kill one of the workers, if there are any."""
         for pid in sorted(self._workers(), key=lambda _: chance.random())[:1]:
             with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
 
     def _workers(self) -> list[int]:
         found = []
@@ -152,8 +165,7 @@ class Trained(Driven):
         """Return (trial, graph, result) of all trials, without what a clock measured."""
         found = super().outcome()
         for _, _, result in found:
-            for name in ("step_seconds", "device_seconds"):
-                del result["result"]["facts"][name]
+            del result["result"]["facts"]["step_seconds"]
         return found
 
 

@@ -143,7 +143,8 @@ def test_a_result_without_its_objective_has_failed(run):
             super()._advance(trial)
             del self._asking[trial][2][-1][1]["held_out/loss"]
 
-    outcome, _ = run(engine=Forgetful())
+    budget = fdl.Config(sweep.Budget, trials=4, failures=None)
+    outcome, _ = run(engine=Forgetful(), budget=budget)
     assert set(_states(outcome)) == {"failed"}
     assert outcome.ledger.trials[0].reason == "its result does not tell held_out/loss"
 

@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+from collections.abc import Sequence
 
 import kills
 import pytest
@@ -46,11 +47,17 @@ STEPS = (
 )
 
 
-def _project(folder: pathlib.Path) -> pathlib.Path:
+def write_project(folder: pathlib.Path, steps: Sequence[str] = STEPS) -> pathlib.Path:
+    """Write a project whose module `drill` has a study of tiny trials; return its folder.
+
+    Args:
+      folder: Where it is to be.
+      steps: Overrides of the trials.
+    """
     folder.mkdir()
     (folder / "a.txt").write_text("To be, or not to be, that is the question.\n" * 30)
-    words = [word for word in TINY if word.split("=")[0] not in {w.split("=")[0] for w in STEPS}]
-    (folder / "drill.py").write_text(STUDY.format(folder=folder, words=[*words, *STEPS]))
+    words = [word for word in TINY if word.split("=")[0] not in {w.split("=")[0] for w in steps}]
+    (folder / "drill.py").write_text(STUDY.format(folder=folder, words=[*words, *steps]))
     configs = pathlib.Path(__file__).parents[3] / "configs"
     (folder / "configs").symlink_to(configs)
     return folder
@@ -61,8 +68,8 @@ def _project(folder: pathlib.Path) -> pathlib.Path:
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(("sampler", "slices"), [("random", 2), ("tpe", 1)])
 def test_forty_kills_of_real_training_leave_the_undisturbed_outcome(tmp_path, sampler, slices):
-    undisturbed = kills.Trained(_project(tmp_path / "undisturbed"), sampler, slices, 32)
-    disturbed = kills.Trained(_project(tmp_path / "disturbed"), sampler, slices, 32)
+    undisturbed = kills.Trained(write_project(tmp_path / "undisturbed"), sampler, slices, 32)
+    disturbed = kills.Trained(write_project(tmp_path / "disturbed"), sampler, slices, 32)
     undisturbed.begin()
     undisturbed.finish()
     done = kills.disturb(disturbed, 40, seed=11, longest=2.0)

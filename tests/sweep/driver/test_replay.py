@@ -30,5 +30,6 @@ def test_a_journal_that_says_something_else_is_found_out(study):
     for line in lines:
         if line["kind"] == "ended" and line["trial"] < 12:
             line["values"] = [-line["trial"]]
+            del line["n"], line["crc"]  # as a journal from before lines had checksums
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert any(replayed.again != replayed.recorded for replayed in replay(*study))

@@ -14,7 +14,6 @@ from luthier.checkpoint import Store
 from luthier.errors import BadInput, RunError
 from luthier.sweep.engines import Local
 from luthier.sweep.engines import local as engines_local
-from luthier.sweep.engines.local import _last_line
 from luthier.sweep.protocol import Ended, Lost, Reported, Work
 from luthier.sweep.results import read_result
 
@@ -61,7 +60,7 @@ def test_trials_run_on_all_slices_at_once_and_leave_their_results(
         assert found["metrics"] == found["series"][-1][1]
         assert found["steps"] == 10
         facts = found["facts"]
-        assert 0 < facts["step_seconds"] < facts["device_seconds"]
+        assert facts["step_seconds"] > 0
         assert min(facts["parameters"], facts["peak_bytes"]) > 1000
         assert found["mode"] == {
             "lanes": "single",
@@ -202,10 +201,3 @@ def test_workers_end_with_their_driver(tmp_path):
             break
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def test_the_last_line_is_one_that_says_something(tmp_path):
-    log = tmp_path / "log"
-    assert _last_line(log) == ""
-    log.write_text("first\nOSError:  it   broke\n \n\n")
-    assert _last_line(log) == "OSError: it broke"

@@ -1,15 +1,23 @@
 import dataclasses
+import errno
 import threading
 
 import jax
 import pytest
 
-from luthier.errors import DataError, ShardingError, TrainingStopped, ValidationError
+from luthier.checkpoint.space import require_space
+from luthier.errors import (
+    CheckpointError,
+    DataError,
+    ShardingError,
+    TrainingStopped,
+    ValidationError,
+)
 from luthier.records import events
 from luthier.records.json_lines import JsonLines
 from luthier.sweep.engines.trial import TrialWatcher, failed, summary, why_infeasible
-from luthier.sweep.protocol import Reported, TrialWork
-from luthier.sweep.results import read_result
+from luthier.sweep.protocol import Faulted, Reported, TrialWork
+from luthier.sweep.results import TRACEBACK, read_result
 
 MODE = {"lanes": "vmap", "num_lanes": 2, "lane": 1, "slice": {"devices": 4, "kind": "cpu"}}
 
@@ -33,15 +41,14 @@ def test_a_run_is_summed_up_from_its_record(tmp_path):
         [3, {"held_out/loss": 1.0, "other/loss": 0.5}],
     ]
     assert found["steps"] == 3
-    # The seconds of two lanes on four devices.
-    assert found["facts"] == {"step_seconds": 2.0, "device_seconds": 12.0 * 4 / 2}
+    assert found["facts"] == {"step_seconds": 2.0}
     assert found["mode"] == MODE
 
 
 def test_a_run_that_never_began_has_an_empty_summary(tmp_path):
     found = summary(tmp_path / "metrics.jsonl", MODE)
     assert (found["metrics"], found["series"], found["steps"]) == ({}, [], 0)
-    assert found["facts"] == {"step_seconds": None, "device_seconds": 0.0}
+    assert found["facts"] == {"step_seconds": None}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +74,43 @@ def test_what_can_never_run_is_told_from_what_went_wrong(error, outcome, reason,
     assert (why_infeasible(error) is None) == (outcome == "failed")
     assert read_result(tmp_path) == ended
     assert dataclasses.asdict(ended)["result"]["mode"] == MODE
+    assert (tmp_path / TRACEBACK).exists() == (outcome == "failed")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError(errno.ESTALE, "Stale file handle"), "Stale file handle"),
+        (jax.errors.JaxRuntimeError("INTERNAL: uncorrectable ECC error"), "uncorrectable ECC"),
+    ],
+)
+def test_a_fault_of_the_machine_is_no_result_of_the_trial(error, line, tmp_path):
+    event = failed(1, TrialWork(3, 2, str(tmp_path)), MODE, error)
+    assert isinstance(event, Faulted)
+    assert (event.slice, event.trial, event.fence) == (1, 3, 2)
+    assert line in event.reason
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_space_for_checkpoints_is_a_fault_of_the_machine(tmp_path):
+    with pytest.raises(CheckpointError) as caught:
+        require_space(tmp_path, 2**62)
+    assert isinstance(failed(1, TrialWork(3, 2, str(tmp_path)), MODE, caught.value), Faulted)
+
+
+def test_the_traceback_of_a_failed_trial_says_where(tmp_path):
+    def boom():
+        raise ValueError("in the model")
+
+    try:
+        boom()
+    except ValueError as error:
+        ended = failed(1, TrialWork(3, 2, str(tmp_path)), MODE, error)
+    text = (tmp_path / TRACEBACK).read_text()
+    assert f'File "{__file__}"' in text
+    assert "in boom" in text
+    assert ended.result["fault"] == "code"
 
 
 def _watcher(asks):

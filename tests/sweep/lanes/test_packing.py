@@ -1,5 +1,11 @@
+import fiddle as fdl
+import simulated_engine as toys
+
+from luthier import sweep
+from luthier.sweep.driver.admission import Admission
 from luthier.sweep.lanes.packing import SharedPrograms
 from luthier.sweep.protocol import SliceInfo
+from luthier.sweep.space.editing import Editing
 
 SLICE = SliceInfo(0, "0", 1)
 PEAK = "optimizer.learning_rate.peak"
@@ -20,3 +26,21 @@ def test_without_paths_a_trial_hoists_where_it_differs_from_the_base(tiny):
     packing, base = SharedPrograms("single"), tiny()
     found = packing(base, tiny(f"{PEAK}=0.5", "name=other"), SLICE)
     assert (set(found.hoist), found.lanes, found.num_lanes) == ({PEAK, "seed"}, "single", 1)
+
+
+def test_the_baseline_shares_the_program_of_the_trials_that_set_numbers(tiny):
+    space = sweep.Space({PEAK: sweep.Log(1e-4, 1e-2), "task.z_loss": sweep.Uniform(0.0, 1e-3)})
+    study = sweep.build(
+        toys.make_study(
+            base=tiny("task.z_loss=1e-4"),
+            space=space,
+            packing=fdl.Config(SharedPrograms, lanes="single"),
+        )
+    )
+    admission = Admission(study, Editing(packages=toys.PACKAGES), {})
+    admission.open([SLICE])
+    chosen = {PEAK: 3e-3, "task.z_loss": 5e-4}
+    (first,) = admission.admit(0, {}, 0).packed.values()
+    (second,) = admission.admit(1, chosen, 0).packed.values()
+    assert {PEAK, "task.z_loss", "seed"} <= set(first.hoist)
+    assert first == second

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from luthier.errors import BadInput, Problem
-from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing, write_files
+from luthier.errors import BadInput, Problem, RunError
+from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing, check_script, write_files
+from luthier.storage.process import ProcessIdentity
 
 SCRIPT = "job.sh"
 CANCELLED = "cancelled"
@@ -84,6 +87,7 @@ class Here:
           gangs: What would be started.
           directory: Where the script would be.
         """
+        check_script(self.name, gangs, directory)
         first = gangs[0]
         lines = ["#!/bin/bash", "# Written by luthier. To run it again by hand:", "#"]
         lines += [f"#     {shlex.join(self.command(directory))}", ""]
@@ -130,7 +134,10 @@ class Here:
                 start_new_session=True,
             )
         _started.append(started)
-        return [Job(self.name, str(started.pid), gang.name, directory) for gang in gangs]
+        # An id alone is soon, and on another host at once, that of another process.
+        identity = json.dumps(dataclasses.asdict(ProcessIdentity.of(started.pid)))
+        id = str(started.pid)
+        return [Job(self.name, id, gang.name, directory, identity) for gang in gangs]
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
         """Return how jobs stand, in their order.
@@ -145,14 +152,57 @@ class Here:
 
         Args:
           jobs: Jobs of this engine; those that were started together end together.
+
+        Raises:
+          RunError: A job is one of another host, or its record does not say which process it is;
+            no process was sent a signal then.
         """
-        for job in {(job.id, job.directory): job for job in jobs}.values():
+        scripts = {(job.id, job.directory): job for job in jobs}.values()
+        for job in scripts:
+            if problem := _problem_of(job):
+                raise RunError(Problem(f"job {job.id} is not cancelled: {problem}"))
+        for job in scripts:
             pathlib.Path(job.directory, CANCELLED).touch()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(job.id), signal.SIGTERM)
+            _terminate(_identity(job))
 
 
 _started: list[subprocess.Popen[bytes]] = []
+
+
+def _identity(job: Job) -> ProcessIdentity | None:
+    """Return which process a job is; None where its record, which others may write, is damaged."""
+    try:
+        identity = ProcessIdentity(**json.loads(job.place))
+        is_process = type(identity.pid) is int and identity.pid > 1 and str(identity.pid) == job.id
+        # Without these the process could not be told from a later one of the same id.
+        is_known = isinstance(identity.host, str) and isinstance(identity.boot, str)
+        return identity if is_process and is_known else None
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _problem_of(job: Job) -> str:
+    """Return why nothing can be known here about the process of a job; empty where it can."""
+    identity = _identity(job)
+    if identity is None:
+        return f"its record does not identify a process: {job.id!r}"
+    if identity.here or (identity.boot and identity.host == socket.gethostname()):
+        return ""  # that host was restarted since, where the boot is another one
+    return f"it was started on {identity.host}, and this is {socket.gethostname()}"
+
+
+def _terminate(identity: ProcessIdentity | None) -> None:
+    """Send SIGTERM to a process, and never to another one that has its id by now."""
+    if identity is None or not identity.here:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        # The descriptor belongs to whatever has the id now; that is looked at before the signal.
+        descriptor = os.pidfd_open(identity.pid)
+        try:
+            if identity.alive:
+                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        finally:
+            os.close(descriptor)
 
 
 def _standing(job: Job) -> Standing:
@@ -160,9 +210,11 @@ def _standing(job: Job) -> Standing:
         process.poll()  # so that none stays as a zombie
     if (over := _over(job)) is not None:
         return over
-    try:
-        os.kill(int(job.id), 0)
-    except ProcessLookupError:  # it may have ended since the first look
+    if problem := _problem_of(job):
+        return Standing("unknown", problem)
+    identity = _identity(job)
+    if identity is None or not identity.here or not identity.alive:
+        # It may have ended since the first look.
         return _over(job) or Standing("failed", "its processes were killed")
     return Standing("running", f"process {job.id} since {_since(job)}", ("localhost",))
 

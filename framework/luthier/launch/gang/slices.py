@@ -21,6 +21,7 @@ from typing import Any
 from luthier.errors import BadInput, Problem, RunError
 from luthier.launch.engine import LIVE, LOGS, Engine, Gang, Job, Standing
 from luthier.launch.gang import link, records
+from luthier.records import crash
 from luthier.records.files import read_json
 from luthier.sweep.engines.devices import Slice, environment
 from luthier.sweep.engines.pipes import Answer, Close, Refill, Stop, Writer, messages
@@ -60,6 +61,11 @@ class _Said:
     slice: int
     line: link.Line
     message: Any
+
+
+def _without_worker(slice: int, seat: _Seat) -> Lost:
+    reason = seat.gone or "it has no worker as yet"
+    return Lost(slice, reason, counts=False, is_away=True, is_gone=bool(seat.gone))
 
 
 class Slices:
@@ -118,6 +124,9 @@ class Slices:
             self._begin(self._watch)
             while not any(seat.line for seat in self._seats):
                 self._take(1.0)
+                if all(seat.gone for seat in self._seats):
+                    remedy = f"see {place / LOGS}"
+                    raise RunError(Problem(self._seats[0].gone, "engine", remedy=remedy))
         except BaseException:
             self.close()
             raise
@@ -125,8 +134,7 @@ class Slices:
         first = next(iter(self._infos.values()))
         for index, seat in enumerate(self._seats):
             if seat.line is None:
-                reason = "it has no worker as yet"
-                self._found.append(Lost(index, reason, counts=False, is_away=True))
+                self._found.append(_without_worker(index, seat))
         named = [
             dataclasses.replace(first, index=index, name=self._gangs[index].name)
             for index in range(self._num_slices)
@@ -152,8 +160,7 @@ class Slices:
     def events(self, timeout: float) -> Sequence[Event]:
         """Return what happened; wait up to `timeout` seconds for the first event.
 
-        Raises:
-          RunError: No slice has a worker, and none will come any more.
+        A slice for which no worker will come any more is lost for good, until one comes after all.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -287,13 +294,12 @@ class Slices:
 
     def _count_start(self, seat: _Seat, said: _Said) -> None:
         """A worker ended that was not, or is no more, the one of its slice."""
-        if seat.line is not None or self._closing.is_set():
+        if seat.line is not None:
             return
         seat.num_starts += 1
         if seat.num_starts >= MAX_STARTS:
             what = f"the worker of slice {self._gangs[said.slice].name} does not start"
-            told = self._last_line(said.slice)
-            raise RunError(Problem(f"{what}{told}", "engine", remedy=f"see {self._place / LOGS}"))
+            self._give_up(said.slice, what + self._last_line(said.slice))
 
     def _look(self, standings: Sequence[Standing]) -> None:
         """Take in how jobs stand: a slice whose job is over gets no worker any more."""
@@ -301,10 +307,15 @@ class Slices:
             is_over = standing.state in ("finished", "failed", "cancelled")
             if seat.line is None and is_over:
                 told = self._last_line(index)
-                seat.gone = f"job {self._jobs[index].id} is over: {standing.detail}{told}"
-        if all(seat.gone for seat in self._seats) and not self._closing.is_set():
-            what = f"no worker is left: {self._seats[0].gone}"
-            raise RunError(Problem(what, "engine", remedy=f"see {self._place / LOGS}"))
+                what = f"job {self._jobs[index].id} is over: {standing.detail}{told}"
+                self._give_up(index, f"no worker is left: {what}")
+
+    def _give_up(self, slice: int, why: str) -> None:
+        """Tell the driver, once, that no worker will come any more: it waits for none, then."""
+        seat = self._seats[slice]
+        if not seat.gone and not self._closing.is_set():
+            seat.gone = why
+            self._found.append(_without_worker(slice, seat))
 
     def _send(self, slice: int, message: object) -> None:
         writer = self._seats[slice].writer
@@ -319,6 +330,5 @@ class Slices:
             (gang.log_path(rank) for rank in range(self._engine.layout.num_processes)),
             key=lambda path: path.stat().st_mtime if path.exists() else 0.0,
         )
-        lines = paths[-1].read_text("utf-8", "replace").split("\n") if paths[-1].exists() else []
-        last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
+        last = crash.last_words(paths[-1])
         return f": {last}" if last else ""

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from luthier.errors import Problem, RunError
-from luthier.launch.engine import Gang, Job, Layout, Standing
+from luthier.launch.engine import Gang, Job, Layout, Standing, check_script
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,7 @@ class TpuVm:
           gangs: What would be started.
           directory: Not used: nothing is written.
         """
+        check_script(self.name, gangs, directory)
         return {f"{gang.name}.sh": shlex.join(self._words(gang)) + "\n" for gang in gangs}
 
     def command(self, directory: str) -> Sequence[str]:

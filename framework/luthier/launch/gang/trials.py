@@ -6,15 +6,16 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
-from luthier.errors import LuthierError
+from luthier import faults
+from luthier.faults import Fault
 from luthier.parallel import distributed
 from luthier.sweep.engines.execution import Execution
-from luthier.sweep.engines.trial import ended, failed
+from luthier.sweep.engines.trial import ended
 from luthier.sweep.gate import memory_problem, step_bytes
-from luthier.sweep.protocol import TrialWork, Work
+from luthier.sweep.protocol import Lost, TrialWork, Work
 from luthier.train.interrupt import Watcher
 from luthier.train.loop import OwnSlot
 from luthier.train.run import drive
@@ -75,28 +76,60 @@ class GangExecution(Execution):
         except Exception as raised:
             error = raised
             traceback.print_exc()
-        theirs = _gathered(error, name)
+        try:
+            theirs = _gathered(error, name)
+        except distributed.GaveUp:
+            assert error is not None  # without one, this process waits
+            self._leave(trial, mode, error)
         if distributed.process_index():
             return
-        if error is None and any(theirs):
-            index, told = next((i, text) for i, text in enumerate(theirs) if text)
-            error = LuthierError(f"process {index} of {len(theirs)} says: {told}")
+        error = error or _first_error(theirs)
         if error is not None:
-            self.tell(failed(self.slice, trial, mode, error))
+            self.tell_failed(trial, mode, error)
         elif plan is not None and result is not None:
-            self.tell(ended(self.slice, trial, plan, mode, result, step_bytes(plan)))
+            try:
+                event = ended(self.slice, trial, plan, mode, result, step_bytes(plan))
+            except Exception as raised:  # its result cannot be written
+                return self.tell_failed(trial, mode, raised)
+            self.tell(event)
+
+    def _leave(self, trial: TrialWork, mode: Mapping[str, Any], error: Exception) -> NoReturn:
+        """End this process, which failed alone: the others wait for it in a collective."""
+        print(f"luthier: this process failed alone: {_one_line(error)}", file=sys.stderr)
+        sys.stderr.flush()
+        try:
+            # Process 0 can still say that the trial is not to blame, such as for a full disk.
+            if distributed.process_index() == 0 and faults.classify(error) is Fault.PLACE:
+                self.tell_failed(trial, mode, error)
+                self._send(Lost(self.slice, _one_line(error), counts=False))
+        finally:  # also where the driver is gone
+            os._exit(EXIT_APART)
 
 
-def _gathered(error: Exception | None, name: str) -> list[str]:
-    """Return what went wrong in each process; nothing where all is well."""
-    mine = "" if error is None else " ".join(f"{type(error).__name__}: {error}".split())[:500]
+def _gathered(error: Exception | None, name: str) -> list[list[str] | None]:
+    """Return what went wrong in each process, with the kind of fault; None where all is well.
+
+    Raises:
+      GaveUp: This process failed, and the others do not come.
+    """
+    mine = None if error is None else [_one_line(error), faults.classify(error).value]
     deadline = time.monotonic() + APART_SECONDS
     rounds = distributed.Rounds(f"ends/{name}")
-    try:
-        return rounds.exchange(mine, list, lambda: bool(mine) and time.monotonic() > deadline)
-    except distributed.GaveUp:
-        print(f"luthier: this process failed alone: {mine}", file=sys.stderr, flush=True)
-        os._exit(EXIT_APART)
+    return rounds.exchange(mine, list, lambda: mine is not None and time.monotonic() > deadline)
+
+
+def _first_error(theirs: Sequence[Sequence[str] | None]) -> faults.RemoteFault | None:
+    """Return the error of the first process that has one."""
+    for index, found in enumerate(theirs):
+        if found is not None:
+            text, fault = found
+            what = f"process {index} of {len(theirs)} says: {text}"
+            return faults.RemoteFault(what, Fault(fault))
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 
 def describe(work: Work, trial: TrialWork) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from luthier import environment
 from luthier.errors import EXIT_BUG, EXIT_DONE, EXIT_REQUEUE, BadInput
 from luthier.launch.gang import link
 from luthier.records.redaction import redact_output
@@ -32,6 +33,7 @@ JOIN_SECONDS = 300.0
 """How far apart the processes of a gang may start."""
 
 TAKEN_AWAY = "its machines were taken away"
+BROKEN = "its worker left after a fault of its devices"
 
 
 class Farewell:
@@ -76,6 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     Args:
       arguments: The words of the command line.
     """
+    environment.report_native_crashes()
     parser = argparse.ArgumentParser(prog="luthier.launch.gang.worker")
     parser.add_argument("--driver", type=pathlib.Path, required=True)
     parser.add_argument("--slice", type=int, required=True)
@@ -147,7 +150,7 @@ def _lead(
     writer.send(info)
     rounds = distributed.Rounds("work")
     for number in itertools.count():
-        if not inbox.wait():
+        if execution.is_broken or not inbox.wait():
             break
         task = inbox.take()
         if task is None:
@@ -158,11 +161,16 @@ def _lead(
             execution.run(task.work, task.trial, task.watcher)
         else:
             lanes.run(task)
+    if execution.is_broken:
+        # The next trial may be in the inbox already, and is not to blame. The driver cuts the line
+        # when it hears this: the inbox must not take that for the end of the driver.
+        inbox.close()
+        writer.send(Lost(options.slice, BROKEN, counts=False))
     if is_several:
         rounds.exchange(None, lambda _: None)
-    if farewell.is_heard:
+    if farewell.is_heard and not execution.is_broken:
         writer.send(Lost(options.slice, TAKEN_AWAY, counts=False))
-    return EXIT_REQUEUE if farewell.is_heard else EXIT_DONE
+    return EXIT_REQUEUE if farewell.is_heard or execution.is_broken else EXIT_DONE
 
 
 def _run_with_others(execution: Any, task: Any, rounds: Any, number: int) -> None:

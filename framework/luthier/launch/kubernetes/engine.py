@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, Problem, RunError
-from luthier.launch.engine import Gang, Job, Layout, Standing, write_files
+from luthier.launch.engine import Gang, Job, Layout, Standing, check_script, write_files
 from luthier.launch.kubernetes.manifest import Pods, job_set, resource_name
 
 MANIFESTS = "jobsets.yaml"
@@ -125,8 +126,9 @@ class Kubernetes:
           gangs: What would be started.
           directory: Where the file would be.
         """
+        check_script(self.name, gangs, directory)
         documents = [job_set(gang, self._pods) for gang in gangs]
-        again = " ".join(self.command(directory))
+        again = shlex.join(self.command(directory))
         text = _dump(documents)
         return {MANIFESTS: f"# Written by luthier. To apply it again by hand: {again}\n{text}"}
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, Problem, RunError
-from luthier.launch.engine import Gang, Job, Layout, Standing, State, write_files
+from luthier.launch.engine import Gang, Job, Layout, Standing, State, check_script, write_files
 from luthier.launch.ray.keeper import Keeper
 from luthier.launch.ray.request import Request, num_chips
 
@@ -95,6 +95,7 @@ class Ray:
           gangs: What would be started.
           directory: Where the file would be.
         """
+        check_script(self.name, gangs, directory)
         told = {
             "address": self.address,
             "request": dataclasses.asdict(self._request),

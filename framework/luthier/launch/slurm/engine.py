@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from luthier.errors import BadInput, Problem
-from luthier.launch.engine import Gang, Job, Layout, Standing, write_files
+from luthier.launch.engine import Gang, Job, Layout, Standing, check_script, write_files
 from luthier.launch.slurm import queue, script
 
 SCRIPT = "job.sh"
@@ -73,6 +73,7 @@ class Slurm:
           gangs: What would be started.
           directory: Where the script would be.
         """
+        check_script(self.name, gangs, directory)
         share = (self.gpus_per_node or 0) // self.processes_per_node
         text = script.render(
             gangs,

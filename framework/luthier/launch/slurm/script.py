@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
+from luthier.errors import BadInput, Problem
 from luthier.launch.engine import LOGS, Gang, Layout
+from luthier.terminal import cell
 
+_OPTION = re.compile(r"[a-z][a-z0-9-]*")
 MEETINGS = "meetings"
 _MEMBER = "luthier.launch.gang.member"
 _AFTER_FIRST_SECONDS = 120  # that the processes of a gang may take to end after its first one
@@ -84,7 +88,7 @@ def render(
     lines = ["#!/bin/bash", *_directives(gangs, directory, layout, options, gangs_per_job)]
     lines += ["", "# Written by luthier. To run it again by hand:", "#"]
     lines += [f"#     sbatch {shlex.quote(directory)}/job.sh", "#"]
-    lines += [*(f"# {note}" for note in notes), ""]
+    lines += [*(f"# {cell(note)}" for note in notes), ""]
     lines += ["trap : TERM  # a signal is for the steps, which save; the script stays to the end"]
     lines += ["unset WANDB_SERVICE  # what that records would end with the process that launched"]
     lines += [f"cd {shlex.quote(gangs[0].working_directory)} || exit 1"]
@@ -142,13 +146,19 @@ def _directives(
         "output": f"{directory}/{LOGS}/{stem}.log",
         "open-mode": "append",
     }
-    words = [f"#SBATCH --{name}={_quoted(value)}" for name, value in (given | {**options}).items()]
+    words = [_directive(name, value) for name, value in (given | {**options}).items()]
     return [*words, "#SBATCH --requeue"]
 
 
-def _quoted(value: str | int) -> str:
+def _directive(name: str, value: str | int) -> str:
+    """Return a line for sbatch, which reads it by rules of its own, and not as a shell does."""
     text = str(value)
-    return f'"{text}"' if " " in text else text
+    # A quote would end the value, and what follows it would be an option: --wrap runs commands.
+    if not _OPTION.fullmatch(name) or cell(text) != text or set(text) & set("\"'\\"):
+        remedy = "leave out quotes, backslashes, line ends and control characters"
+        what = f"the option {name!r} of sbatch cannot be {text!r}"
+        raise BadInput(Problem(what, "slurm", remedy=remedy))
+    return f'#SBATCH --{name}="{text}"' if " " in text else f"#SBATCH --{name}={text}"
 
 
 def _start(gang: Gang) -> str:

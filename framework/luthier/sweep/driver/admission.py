@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier import graph as graphs
@@ -11,6 +12,7 @@ from luthier.errors import BadInput
 from luthier.sweep.protocol import SliceInfo
 from luthier.sweep.space.checking import violated
 from luthier.sweep.space.editing import Editing
+from luthier.sweep.space.space import settings
 from luthier.sweep.study import CopyResult, Packed, Study
 
 
@@ -52,6 +54,17 @@ class Admission:
     def __init__(self, study: Study, editing: Editing, marks: dict[str, int]):
         self._study, self._editing, self._first = study, editing, marks
         self._slices: dict[Any, SliceInfo] = {}
+        if (learn := getattr(study.packing, "learn", None)) is not None:
+            learn(self._set_by_the_space())
+
+    def _set_by_the_space(self) -> Iterator[str]:
+        """Yield the leaves of the experiment that some choice of the space changes."""
+        base, apply = self._study.base, self._editing.apply
+        for key, dimension in self._study.space.dimensions.items():
+            for stored in dimension.probes():
+                words = settings(key, dimension, dimension.value(stored))
+                with contextlib.suppress(BadInput):  # told where the space is checked
+                    yield from (change.path for change in graphs.diff(base, apply(base, words)))
 
     def open(self, slices: Sequence[SliceInfo]) -> None:
         """Take in the slices that there are."""
@@ -95,11 +108,11 @@ class Admission:
         except BadInput as error:
             return Admitted(trial, graph, str(error.problems[0]))
         if self._study.dedupe is None:
-            return dataclasses.replace(self.place(trial, graph), mark=_mark(graph))
+            return dataclasses.replace(self.place(trial, graph), mark=mark_of(graph))
         graph, first = self._dedupe(trial, graph, repeat)
         if first != trial:
             return Admitted(trial, graph, copy_of=first)
-        return dataclasses.replace(self.place(trial, graph), mark=_mark(graph))
+        return dataclasses.replace(self.place(trial, graph), mark=mark_of(graph))
 
     def place(self, trial: int, graph: Any) -> Admitted:
         """Return on which kinds of slices a graph runs, and how.
@@ -122,17 +135,18 @@ class Admission:
 
     def _dedupe(self, trial: int, graph: Any, repeat: int) -> tuple[Any, int]:
         """Return the graph that runs, and the trial whose result it gets: its own, or another's."""
-        first = self._first.setdefault(_mark(graph), trial)
+        first = self._first.setdefault(mark_of(graph), trial)
         if first == trial or isinstance(self._study.dedupe, CopyResult):
             return graph, first
         changed = graph
-        while self._first.setdefault(_mark(changed), trial) != trial:
+        while self._first.setdefault(mark_of(changed), trial) != trial:
             repeat += self._study.seeds
             changed = _with_seed(graph, trial, repeat)
         return changed, trial
 
 
-def _mark(graph: Any) -> str:
+def mark_of(graph: Any) -> str:
+    """Return what two trials of the same graph have in common."""
     return graphs.fingerprint(graph, "program")[:16]
 
 

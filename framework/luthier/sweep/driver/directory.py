@@ -23,7 +23,7 @@ from typing import Any
 from luthier import graph as graphs
 from luthier.errors import Problem, RunError, UnknownReference
 from luthier.graph import nearest
-from luthier.records import redaction
+from luthier.records import redaction, trust
 from luthier.records.files import (
     read_json,
     run_error,
@@ -31,6 +31,10 @@ from luthier.records.files import (
     write_atomically,
     write_json,
 )
+from luthier.storage import fence
+
+ASSIGNMENT_FORMAT = 1
+"""The format of assignment.json; a file without one is of format 1."""
 
 STUDIES = "studies"
 """Where studies are looked for."""
@@ -100,23 +104,31 @@ class StudyDirectory:
         _, packages = self.read_modules()
         return _read(self.path / "study.json", self.path / "study.history.json", packages)
 
-    def write_trial(self, trial: int, graph: Any, words: Sequence[str]) -> None:
+    def write_trial(self, trial: int, graph: Any, words: Sequence[str], **asked: Any) -> None:
         """Write a trial down, before it runs.
 
         Args:
           trial: Its number.
           graph: Its whole graph.
           words: What it sets in the base, in words.
+          **asked: What the journal says of its setting, and what else its line can be made again
+            from where it is lost: `assignment`, `notes`, `copy_of`.
         """
+        # Before the journal is asked: a driver that was paused must not write into the trials of
+        # the one that has taken over.
+        fence(self.path / "lock")()
         path = self.trial_path(trial)
         history = json.dumps(graphs.history_record(graph), default=str)
-        assignment = json.dumps({"trial": trial, "words": list(words)})
+        assignment = json.dumps(
+            {"format": ASSIGNMENT_FORMAT, "trial": trial, "words": list(words), **asked}
+        )
         try:
             path.mkdir(exist_ok=True)
-            # Not synced: the journal knows the words, and a history can be done without.
+            # Not synced: the journal knows all of it, and a history can be done without.
             told = redaction.redact(history)
             (path / "config.history.json").write_text(told, encoding="utf-8")
-            (path / "assignment.json").write_text(assignment + "\n", encoding="utf-8")
+            told = redaction.redact(assignment)
+            (path / "assignment.json").write_text(told + "\n", encoding="utf-8")
         except OSError as error:
             raise run_error("write", path, error) from error
         write_atomically(path / "config.json", graphs.to_json(graph))
@@ -157,7 +169,7 @@ def _read(path: pathlib.Path, history: pathlib.Path, packages: Sequence[str]) ->
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise run_error("read", path, error) from error
-    graph = graphs.from_json(text, packages, source=str(path))
+    graph = graphs.from_json(text, trust.packages_of_study(path, text, packages), source=str(path))
     try:
         record: Mapping[str, Any] | None = read_json(history)
     except RunError:  # a damaged history hides who set what, and nothing else

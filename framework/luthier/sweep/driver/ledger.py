@@ -25,8 +25,11 @@ class Trial:
       fence: The last lease.
       slice: Where it runs, or ran last.
       losses: How often its worker died.
+      lost: Why its worker died the last time, and where the stacks of it are.
       started: When its last lease began, in seconds since 1970.
       series: Reports so far: (step, value that a pruner sees); only while it runs.
+      fault: The kind of fault of a trial that failed, as `luthier.faults.Fault` calls it.
+      device_seconds: Devices times seconds that it had them, over all of its leases.
     """
 
     number: int
@@ -39,8 +42,11 @@ class Trial:
     fence: int = 0
     slice: int = -1
     losses: int = 0
+    lost: str = ""
     started: float = 0.0
     series: dict[int, float] | None = None
+    fault: str = ""
+    device_seconds: float = 0.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -74,6 +80,10 @@ class Ledger:
         self.device_seconds = 0.0
         self.notices: list[str] = []
         self.is_over = False
+        self.stopped = ""  # why the last driver gave up; empty where it did not
+        self.stopped_by = ""  # `failures` of trials, or faults of the `place`
+        self.num_devices: dict[int, int] = {}  # of each slice, when the study was opened last
+        self.last_at = 0.0  # the time of the last line, in seconds since 1970
 
     def follow(self, line: Mapping[str, Any]) -> None:
         """Take in one line of the journal.
@@ -83,6 +93,7 @@ class Ledger:
         """
         kind = line["kind"]
         self.fence = max(self.fence, line.get("fence", 0))
+        self.last_at = max(self.last_at, line.get("at", 0.0))
         if kind == "asked":
             trials = tuple(line["trials"])
             number = line["setting"]
@@ -91,9 +102,12 @@ class Ledger:
         elif kind == "told":
             self.settings[line["setting"]].is_told = True
         elif kind == "opened":
-            self.is_over = False
+            self.is_over, self.stopped, self.stopped_by = False, "", ""
+            self.num_devices = {s["index"]: s["num_devices"] for s in line.get("slices", ())}
         elif kind == "closed":
-            self.is_over = line["over"]
+            self.is_over, self.stopped = line["over"], line.get("stopped", "")
+            # Older lines do not say by what.
+            self.stopped_by = line.get("stopped_by", "failures" if self.stopped else "")
         elif kind == "noted":
             self.notices.append(line["notice"])
         elif "trial" in line:
@@ -112,12 +126,24 @@ class Ledger:
             trial.series = {**(trial.series or {}), line["step"]: line["value"]}
         elif kind == "lost":
             trial.state = "waiting"
-            trial.losses += line["counts"]
+            if line["counts"]:
+                trial.losses, trial.lost = trial.losses + 1, line.get("reason", "")
+            self._spend(trial, line)
         elif kind == "ended":
             trial.state, trial.reason = line["outcome"], line["reason"]
             trial.values = None if line["values"] is None else tuple(line["values"])
-            self.device_seconds += line["device_seconds"]
+            trial.fault = line.get("fault", "")
+            self._spend(trial, line)
             trial.series = None
+        elif kind == "retried":
+            trial.state, trial.reason, trial.fault = "waiting", "", ""
+            trial.values, trial.losses, trial.lost = None, 0, ""
+            self.settings[trial.setting].is_told = False
+
+    def _spend(self, trial: Trial, line: Mapping[str, Any]) -> None:
+        seconds = line.get("device_seconds", 0.0)
+        trial.device_seconds += seconds
+        self.device_seconds += seconds
 
     def count(self, *states: str) -> int:
         """Return how many trials stand so."""

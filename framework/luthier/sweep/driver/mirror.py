@@ -6,8 +6,8 @@ thousand trials. What a copy lacks is added whenever the study is driven: it can
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -20,13 +20,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, Problem, RunError
-from luthier.records.lock import Lock
 from luthier.records.redaction import redact
+from luthier.storage import Lock, read_json
 from luthier.sweep.driver.journal import read_journal
 
 VARIABLE = "LUTHIER_STORAGE"
 """The variable of the environment with the URL of a storage that must not be recorded."""
 FACTS = "facts.json"
+FACTS_FORMAT = 1
+"""The format of facts.json; a file without one is of format 1."""
 _STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "infeasible": "PRUNED", "failed": "FAIL"}
 _POLL_SECONDS = 1.0
 _HIDDEN = re.compile(r"\*\*\*|\[[A-Z][A-Z_]+\]")  # what `redact` leaves
@@ -43,9 +45,10 @@ def describe(study: Any) -> dict[str, Any]:
     from luthier.sweep.driver.suggestions import distribution
 
     return {
+        "format": FACTS_FORMAT,
         "name": study.name,
         "storage": None if study.storage is None else redact(study.storage),
-        "trials": study.budget.trials,
+        "trials": study.budget.num_trials,
         "directions": [objective.direction for objective in study.objectives],
         "metrics": [objective.name for objective in study.objectives],
         "distributions": {
@@ -53,6 +56,20 @@ def describe(study: Any) -> dict[str, Any]:
             for named in study.space.every()
         },
     }
+
+
+def read_facts(directory: pathlib.Path) -> dict[str, Any]:
+    """Return what `describe` said of the study in a folder; nothing where that is missing.
+
+    Args:
+      directory: The study's folder.
+
+    Raises:
+      RunError: It is damaged, or cannot be read.
+      VersionError: It was written by a later luthier.
+    """
+    found: dict[str, Any] = read_json(directory / FACTS, {}, newest=FACTS_FORMAT)
+    return found
 
 
 def storage_of(study: Any) -> str | None:
@@ -94,7 +111,7 @@ def mirror(directory: pathlib.Path) -> int:
     """
     import optuna
 
-    said = json.loads((directory / FACTS).read_text(encoding="utf-8"))
+    said = read_facts(directory)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
         study_name=said["name"],
@@ -102,14 +119,17 @@ def mirror(directory: pathlib.Path) -> int:
         directions=["minimize" if d == "lower" else "maximize" for d in said["directions"]],
         load_if_exists=True,
     )
-    known = {trial.user_attrs.get("setting") for trial in study.get_trials(deepcopy=False)}
+    known = {
+        (trial.user_attrs.get("setting"), trial.user_attrs.get("retries", 0))
+        for trial in study.get_trials(deepcopy=False)
+    }
     if not known and len(said["metrics"]) == len(set(said["metrics"])):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study.set_metric_names(said["metrics"])
     added = 0
     for setting in _ended_settings(directory):
-        if setting["setting"] not in known:
+        if (setting["setting"], setting["retries"]) not in known:
             study.add_trial(_as_trial(setting, said))
             added += 1
     return added
@@ -140,6 +160,7 @@ def _ended_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
     from luthier.sweep.driver.ledger import Ledger
 
     ledger, asked, found = Ledger(), {}, []
+    retries: collections.Counter[int] = collections.Counter()
     for line in read_journal(directory / "journal.jsonl"):
         ledger.follow(line)
         if line["kind"] == "asked":
@@ -150,8 +171,10 @@ def _ended_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
             assert came is not None
             trials = [ledger.trials[number] for number in setting.trials]
             reasons = [trial.reason for trial in trials if trial.reason]
-            began = asked.pop(setting.number)
-            found.append({**began, "came": came, "reasons": reasons, "told": line["at"]})
+            told = {"came": came, "reasons": reasons, "told": line["at"]}
+            again = retries[setting.number]
+            retries[setting.number] += 1
+            found.append({**asked[setting.number], **told, "retries": again})
     return found
 
 
@@ -178,6 +201,7 @@ def _as_trial(setting: Mapping[str, Any], said: Mapping[str, Any]) -> Any:
             "words": setting["words"],
             "outcome": state,
             "reasons": setting["reasons"],
+            **({"retries": setting["retries"]} if setting["retries"] else {}),
         },
         constraints={"cannot run": float(state == "infeasible")},
     )

@@ -38,6 +38,8 @@ def replay(study: Study, directory: StudyDirectory) -> Iterator[Replayed]:
     """
     ledger, suggester = Ledger(), make_suggester(study)
     series: dict[int, Any] = {}
+    asked: dict[int, Asked] = {}
+    waiting: set[int] = set()
     for line in read_journal(directory.journal_path):
         ledger.follow(line)
         if line["kind"] == "asked":
@@ -47,6 +49,14 @@ def replay(study: Study, directory: StudyDirectory) -> Iterator[Replayed]:
                 yield Replayed(number, assignment, None if again is None else again.assignment)
             elif assignment:
                 suggester.restore(0, Asked(assignment))
+            if number or assignment:
+                asked[number] = Asked(assignment, line.get("notes", {}))
+            waiting.add(number)
+        elif line["kind"] == "retried":
+            number = ledger.trials[line["trial"]].setting
+            if number in asked and number not in waiting:
+                suggester.retry(number, asked[number])
+                waiting.add(number)
         elif line["kind"] == "ended":
             series[line["trial"]] = dict(line.get("series", ()))
         elif line["kind"] == "told":
@@ -54,3 +64,4 @@ def replay(study: Study, directory: StudyDirectory) -> Iterator[Replayed]:
             came = ledger.outcome_of(setting)
             assert came is not None
             suggester.tell(setting.number, *came, series.get(setting.trials[-1], {}))
+            waiting.discard(setting.number)

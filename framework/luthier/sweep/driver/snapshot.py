@@ -20,12 +20,15 @@ HASHES = "hashes.json"
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*", "node_modules")
 
 
-def take(directory: str | os.PathLike[str], packages: Sequence[str]) -> pathlib.Path:
+def take(
+    directory: str | os.PathLike[str], packages: Sequence[str], *, anew: bool = False
+) -> pathlib.Path:
     """Copy the source of luthier and of packages; what was copied before stays as it is.
 
     Args:
       directory: The study's folder.
       packages: Import names of the user's packages; what stands below one counts with it.
+      anew: Whether a copy that is there is replaced.
 
     Returns:
       The folder of the copy, which belongs in front of the workers' `sys.path`.
@@ -35,7 +38,7 @@ def take(directory: str | os.PathLike[str], packages: Sequence[str]) -> pathlib.
     """
     root = pathlib.Path(directory)
     target, temporary = root / FOLDER, root / f".{FOLDER}.tmp"
-    if (target / HASHES).is_file():
+    if (target / HASHES).is_file() and not anew:
         return target
     names = _top_level(packages)
     try:

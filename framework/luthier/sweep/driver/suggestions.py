@@ -36,6 +36,9 @@ class Suggester(Protocol):
     def restore(self, setting: int, asked: Asked) -> None:
         """Take in a suggestion that was made before."""
 
+    def retry(self, setting: int, asked: Asked) -> None:
+        """Take in that a setting runs again, whose failure was told."""
+
     def tell(
         self,
         setting: int,
@@ -70,6 +73,9 @@ class GridSuggester:
         del asked
         if setting:
             next(self._points, None)
+
+    def retry(self, setting: int, asked: Asked) -> None:
+        """Do nothing: its point was handed out."""
 
     def tell(self, *told: Any) -> None:
         """Do nothing: a grid does not look back."""
@@ -161,6 +167,10 @@ class OptunaSuggester:
         with _quiet():
             self._past.restore(setting, asked, distributions)
 
+    def retry(self, setting: int, asked: Asked) -> None:
+        """Take in that a setting runs again; samplers pass over the failure that was told."""
+        self.restore(setting, asked)
+
     def tell(
         self,
         setting: int,
@@ -175,11 +185,18 @@ class OptunaSuggester:
 
 def make_suggester(study: Any) -> Suggester:
     """Return what suggests the settings of a study."""
-    node = study.sampler
-    if isinstance(node, Grid) or getattr(node, "__fn_or_cls__", None) is Grid:
-        return GridSuggester(study.space, graphs.build(node).resolution)
+    node, resolution = study.sampler, grid_resolution(study.sampler)
+    if resolution is not None:
+        return GridSuggester(study.space, resolution)
     directions = [objective.direction for objective in study.objectives]
     return OptunaSuggester(study.space, node, study.seed, directions)
+
+
+def grid_resolution(node: Any) -> int | None:
+    """Return the resolution of the grid that a node of a sampler describes; None of any other."""
+    if isinstance(node, Grid) or getattr(node, "__fn_or_cls__", None) is Grid:
+        return graphs.build(node).resolution
+    return None
 
 
 def seed_of(seed: int, setting: int) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import collections
 import pathlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import jax
 
+from luthier import faults
 from luthier import graph as graphs
 from luthier import plan as plans
 from luthier.program import Program
@@ -16,7 +17,7 @@ from luthier.records.files import read_json
 from luthier.sweep.engines.trial import RUN, TrialWatcher, ended, failed
 from luthier.sweep.gate import memory_problem, step_bytes
 from luthier.sweep.hoisting import Discoveries, program_key
-from luthier.sweep.protocol import Ended, TrialWork, Work
+from luthier.sweep.protocol import Ended, Faulted, TrialWork, Work
 from luthier.train.evaluate import Evaluator
 from luthier.train.feed import Fed
 from luthier.train.loop import OwnSlot, Slot
@@ -121,6 +122,7 @@ class Execution:
         self.memory_bytes = memory_bytes
         self._packages = tuple(packages)
         self._send = send
+        self.is_broken = False  # whether a fault of the devices may have left them unusable
 
     def read(self, work: TrialWork) -> Any:
         """Return the graph of a trial, which is valid.
@@ -160,10 +162,19 @@ class Execution:
         request = Request(packages=self._packages, directory=pathlib.Path(work.directory, RUN))
         return session(plan.program.graph, plan, slot, request, watcher)
 
-    def tell(self, event: Ended | None) -> None:
+    def tell(self, event: Ended | Faulted | None) -> None:
         """Send how a trial ended, if it did."""
         if event is not None:
             self._send(event)
+
+    def tell_failed(self, trial: TrialWork, mode: Mapping[str, Any], error: Exception) -> None:
+        """Send that a trial cannot run, went wrong, or met a fault of the machine."""
+        event = failed(self.slice, trial, mode, error)
+        # After an error of a device, such as ECC, a process cannot use it any more: this one ends,
+        # and the engine starts another. A full disk does not matter to what is in memory.
+        if isinstance(event, Faulted) and faults.error_number(error) is None:
+            self.is_broken = True
+        self.tell(event)
 
     def run(self, work: Work, trial: TrialWork, watcher: TrialWatcher) -> None:
         """Run one trial by itself, from where it was left to its end.
@@ -181,7 +192,7 @@ class Execution:
             result = drive(self.begin(plan, slot, trial, watcher), slot.step)
             self.tell(ended(self.slice, trial, plan, mode, result, step_bytes(plan)))
         except Exception as error:
-            self.tell(failed(self.slice, trial, mode, error))
+            self.tell_failed(trial, mode, error)
 
 
 def trace_evaluations(program: Program) -> None:

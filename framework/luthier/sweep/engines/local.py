@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import queue
@@ -13,16 +14,20 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from luthier.errors import Problem, RunError
+from luthier.errors import EXIT_REQUEUE, Problem, RunError
+from luthier.records import crash
 from luthier.records.files import read_json
 from luthier.sweep.engines.devices import Devices, Slice, cut, environment
 from luthier.sweep.engines.pipes import Answer, Close, Refill, Stop, Writer, messages
-from luthier.sweep.protocol import Ended, Event, Lost, SliceInfo, TrialWork, Work
+from luthier.sweep.protocol import Event, Lost, SliceInfo, TrialWork, Work
 
 START_SECONDS = 300.0  # for a worker to import and find its devices
 CLOSE_SECONDS = 120.0  # for trials to be saved
-MAX_STARTS = 3  # of a worker that dies before it says a word
+MAX_STARTS = 3  # of a worker that dies before it is ready
 _MODULE = "luthier.sweep.engines.worker"
+# Of the real-time signals, `signal.Signals` knows the first and the last only, and raises for the
+# others.
+_SIGNAL_NAMES = {int(number): number.name for number in signal.Signals}
 
 
 class Local:
@@ -89,8 +94,7 @@ class Local:
     def events(self, timeout: float) -> Sequence[Event]:
         """Return what happened; wait up to `timeout` seconds for the first event.
 
-        Raises:
-          RunError: A worker died again and again before it was ready.
+        A slice whose worker died again and again before it was ready is lost for good.
         """
         found: list[Event] = []
         deadline = time.monotonic() + timeout
@@ -101,7 +105,11 @@ class Local:
             except queue.Empty:
                 return found
             if isinstance(event, Lost):
-                self._workers[event.slice].start_again(event)
+                try:
+                    self._workers[event.slice].start_again(event)
+                except RunError as error:
+                    reason = str(error)
+                    event = dataclasses.replace(event, reason=reason, counts=False, is_gone=True)
             if not isinstance(event, SliceInfo):
                 found.append(event)
 
@@ -153,7 +161,8 @@ class _Worker:
         self._process: subprocess.Popen[bytes]
         self._writer: Writer
         self._reader: threading.Thread
-        self._num_starts = 0
+        self._num_starts = 0  # since it was ready
+        self._log_offset = 0  # what stands before it in the log is not about what runs now
         self._closing = False
 
     @property
@@ -162,7 +171,17 @@ class _Worker:
         return self._directory / "workers" / f"{self._slice.name}.log"
 
     def start(self) -> None:
-        """Start the process."""
+        """Start the process.
+
+        Raises:
+          RunError: The machine has no room for it: no processes, threads, memory or files are left.
+        """
+        try:
+            self._start()
+        except (OSError, RuntimeError) as error:  # RuntimeError: "can't start new thread"
+            raise self._broken(str(error)) from error
+
+    def _start(self) -> None:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         source = self._directory / "source"
         packages = [n for n in read_json(source / "hashes.json", default={}) if n != "luthier"]
@@ -172,6 +191,7 @@ class _Worker:
         command += [word for name in packages for word in ("--package", name)]
         if self._memory_bytes is not None:
             command += ["--memory-bytes", str(self._memory_bytes)]
+        self._mark_log()
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -183,14 +203,20 @@ class _Worker:
             )
         assert self._process.stdin is not None
         self._writer = Writer(self._process.stdin)
-        self._reader = threading.Thread(target=self._read, daemon=True, name="luthier-engine")
-        self._reader.start()
+        reader = threading.Thread(target=self._read, daemon=True, name="luthier-engine")
+        try:
+            reader.start()
+        except RuntimeError:
+            self._process.kill()
+            self._process.communicate()
+            raise
+        self._reader = reader
 
     def start_again(self, lost: Lost) -> None:
         """Start a new process in the place of one that died.
 
         Raises:
-          RunError: It died too often before it was ready.
+          RunError: It died too often before it was ready, or the machine has no room for another.
         """
         self._num_starts += 1
         if self._num_starts >= MAX_STARTS:
@@ -218,6 +244,8 @@ class _Worker:
 
     def send(self, message: object) -> None:
         """Send a message; one to a worker that just died is lost, as `Lost` will tell."""
+        if isinstance(message, Work):
+            self._mark_log()
         with contextlib.suppress(OSError, ValueError):
             self._writer.send(message)
 
@@ -229,7 +257,7 @@ class _Worker:
 
     def close(self, seconds: float) -> None:
         """Wait for its end; kill it when it takes longer than `seconds`."""
-        if not hasattr(self, "_process"):
+        if not hasattr(self, "_reader"):
             return
         try:
             self._process.wait(seconds)
@@ -241,41 +269,40 @@ class _Worker:
             self._writer.close()
 
     def _read(self) -> None:
-        process = self._process
+        process, is_ready = self._process, False
         assert process.stdout is not None
         with process.stdout:
             for message in messages(process.stdout):
                 if isinstance(message, SliceInfo):
+                    is_ready = True
+                    # A worker that was ready may die of its trial, as often as the driver lets it.
+                    self._num_starts = 0
                     if not self._was_ready:
                         self._was_ready = True
                         self._ready.put(message)
                 else:
-                    if isinstance(message, Ended):
-                        self._num_starts = 0
                     self._events.put(message)
-        lost = Lost(self._index, self._reason(process.wait()))
+        code = process.wait()
+        # No trial is to blame for a worker that never was ready, or that left after a fault of its
+        # devices.
+        lost = Lost(self._index, self._reason(code), counts=is_ready and code != EXIT_REQUEUE)
         if self._closing:
             return
         (self._events if self._was_ready else self._ready).put(lost)
 
     def _reason(self, code: int) -> str:
         if code < 0:
-            what = f"its worker was ended by {signal.Signals(-code).name}"
+            name = _SIGNAL_NAMES.get(-code, f"signal {-code}")
+            what = f"its worker was ended by {name}"
         else:
             what = f"its worker ended with exit code {code}"
-        last = _last_line(self.log_path)
+        last = crash.last_words(self.log_path, self._log_offset)
         return f"{what}: {last}" if last else what
+
+    def _mark_log(self) -> None:
+        with contextlib.suppress(OSError):
+            self._log_offset = self.log_path.stat().st_size
 
     def _broken(self, reason: str) -> RunError:
         what = f"the worker of slice {self._slice.name} does not start: {reason}"
         return RunError(Problem(what, "engine", remedy=f"see {self.log_path}"))
-
-
-def _last_line(path: pathlib.Path, window_bytes: int = 4096) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - window_bytes))
-            lines = file.read().decode("utf-8", "replace").split("\n")
-    except OSError:
-        return ""
-    return next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")

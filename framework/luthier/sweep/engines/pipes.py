@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import IO, Any
 
-from luthier.sweep.protocol import Ended, Lost, Reported, SliceInfo, TrialWork, Work
+from luthier.sweep.protocol import Ended, Faulted, Lost, Reported, SliceInfo, TrialWork, Work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +49,7 @@ KINDS: dict[str, type] = {
     "close": Close,
     "reported": Reported,
     "ended": Ended,
+    "faulted": Faulted,
     "lost": Lost,
 }
 _KIND_OF = {kind: name for name, kind in KINDS.items()}

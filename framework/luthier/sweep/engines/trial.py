@@ -5,17 +5,21 @@ from __future__ import annotations
 import pathlib
 import queue
 import statistics
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
-from luthier.errors import LuthierError, ShardingError, ValidationError
+from luthier import faults
+from luthier.errors import LockLost, LuthierError, ShardingError, ValidationError
+from luthier.faults import Fault
 from luthier.plan import Plan
 from luthier.records import events
 from luthier.records.metrics_file import read_events
-from luthier.sweep.protocol import Ended, Outcome, Reported, TrialWork
-from luthier.sweep.results import write_result
+from luthier.records.redaction import redact
+from luthier.sweep.protocol import Ended, Faulted, Outcome, Reported, TrialWork
+from luthier.sweep.results import TRACEBACK, write_result
 from luthier.train.interrupt import INTERRUPTED, PRUNED, Watcher
 from luthier.train.results import FINISHED, Result
 
@@ -89,8 +93,12 @@ def ended(
     )
 
 
-def failed(slice: int, work: TrialWork, mode: Mapping[str, Any], error: Exception) -> Ended:
-    """Write down that a trial cannot run, or went wrong; return it.
+def failed(
+    slice: int, work: TrialWork, mode: Mapping[str, Any], error: Exception
+) -> Ended | Faulted:
+    """Write down that a trial cannot run, or went wrong, with its traceback; return it.
+
+    A fault of the machine is not the trial's: it gets no result, and is run again.
 
     Args:
       slice: Where it ran.
@@ -98,11 +106,25 @@ def failed(slice: int, work: TrialWork, mode: Mapping[str, Any], error: Exceptio
       mode: How it was run.
       error: What was raised.
     """
-    found = summary(pathlib.Path(work.directory, RUN, "metrics.jsonl"), mode)
+    if any(isinstance(link, LockLost) for link in faults.chain(error)):
+        # The folder is another process's now: nothing is written there.
+        return Faulted(slice, work.trial, work.fence, _one_line(error))
     reason = why_infeasible(error)
+    fault = faults.classify(error)
+    if reason is None and fault is Fault.PLACE:
+        return Faulted(slice, work.trial, work.fence, _one_line(error))
     outcome: Outcome = "failed" if reason is None else "infeasible"
     line = reason or _one_line(error)
-    return _written(work, Ended(slice, work.trial, work.fence, outcome, line, found))
+    try:
+        found = summary(pathlib.Path(work.directory, RUN, "metrics.jsonl"), mode)
+        if reason is None:
+            found["fault"] = fault.value
+            text = "".join(traceback.format_exception(error))
+            path = pathlib.Path(work.directory, TRACEBACK)
+            path.write_text(redact(text), encoding="utf-8")
+        return _written(work, Ended(slice, work.trial, work.fence, outcome, line, found))
+    except (OSError, LuthierError) as refused:  # the disk does not even take that it failed
+        return Faulted(slice, work.trial, work.fence, _one_line(refused))
 
 
 def why_infeasible(error: Exception) -> str | None:
@@ -133,16 +155,11 @@ def summary(metrics_path: pathlib.Path, mode: Mapping[str, Any]) -> dict[str, An
     metrics: dict[str, float] = {}
     for values in series.values():
         metrics |= values
-    devices = mode["slice"]["devices"]
-    lanes = mode["num_lanes"]
     return {
         "metrics": metrics,
         "series": [[step, values] for step, values in series.items()],
         "steps": steps,
-        "facts": {
-            "step_seconds": statistics.median(seconds) if seconds else None,
-            "device_seconds": sum(seconds) * devices / lanes,
-        },
+        "facts": {"step_seconds": statistics.median(seconds) if seconds else None},
         "mode": dict(mode),
     }
 

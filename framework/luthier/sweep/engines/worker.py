@@ -13,6 +13,7 @@ import sys
 from typing import BinaryIO
 
 from luthier import environment
+from luthier.errors import EXIT_DONE, EXIT_REQUEUE
 from luthier.records.redaction import redact_output
 
 
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--memory-bytes", type=int)
     parser.add_argument("--package", action="append", default=[])
     options = parser.parse_args(arguments)
+    environment.report_native_crashes()
     environment.collect_rarely()
     received, sent = _own_streams()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -65,7 +67,7 @@ def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> i
     kind = devices[0].device_kind
     writer.send(SliceInfo(options.slice, options.name, len(devices), kind, memory_bytes))
     lanes = LaneRunner(execution, inbox)
-    while inbox.wait():
+    while not execution.is_broken and inbox.wait():
         task = inbox.take()
         if task is None:
             continue
@@ -73,7 +75,8 @@ def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> i
             execution.run(task.work, task.trial, task.watcher)
         else:
             lanes.run(task)
-    return 0
+    # The next trial may be in the inbox already: the engine does not count this end against it.
+    return EXIT_REQUEUE if execution.is_broken else EXIT_DONE
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from luthier import graph as graphs
@@ -20,8 +20,8 @@ class SharedPrograms:
       lanes: How such trials share a slice: one after another (`single`), in lanes, or as the worker
         measures (`auto`).
       num_lanes: How many may share a slice.
-      paths: Leaves that may be hoisted, beside `seed`; None takes those in which some trial so far
-        differs from the study's experiment, so that the experiment itself has its own program.
+      paths: Leaves that may be hoisted, beside `seed`; None takes those that the study's space
+        sets, and those in which some trial so far differs from the study's experiment.
     """
 
     def __init__(
@@ -32,6 +32,17 @@ class SharedPrograms:
         self._paths = paths
         self._seen: set[str] = {SEED, *(paths or ())}
         self._discoveries = Discoveries()
+
+    def learn(self, paths: Iterable[str]) -> None:
+        """Take in which leaves the study's space sets, before the first trial is placed.
+
+        So the experiment itself shares the program of the trials that differ from it.
+
+        Args:
+          paths: Paths of the experiment.
+        """
+        if self._paths is None:
+            self._seen.update(paths)
 
     def __call__(self, base: Any, graph: Any, slice: SliceInfo) -> Packed:
         """Return how the trial with `graph` runs on a slice; `base` is the study's experiment."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from luthier.plan import Plan
 from luthier.sweep.engines.execution import Execution
 from luthier.sweep.engines.inbox import Task
-from luthier.sweep.engines.trial import ended, failed
+from luthier.sweep.engines.trial import ended
 from luthier.sweep.gate import too_large
 from luthier.sweep.lanes.pack import LaneVector, Pack, PackedProgram, compile_lanes
 from luthier.sweep.lanes.probe import NUM_DEVICES, Choice, choose
@@ -82,7 +82,7 @@ class LaneRunner:
                 raise problem
         except Exception as error:
             mode = execution.mode((), work.lanes)
-            return execution.tell(failed(execution.slice, task.trial, mode, error))
+            return execution.tell_failed(task.trial, mode, error)
         _Lanes(execution, self._inbox, packed, key, choice).run(task, lane)
 
     def _choice(self, key: str, graph: Any, task: Task) -> Choice:
@@ -169,7 +169,7 @@ class _Lanes:
         except StopIteration as end:  # it was over before, and only its result was missing
             self._tell(task, plan, mode, end.value)
         except Exception as error:
-            execution.tell(failed(execution.slice, task.trial, mode, error))
+            execution.tell_failed(task.trial, mode, error)
         else:
             self._running[lane] = _Running(task, plan, mode, training, fed)
 
@@ -184,10 +184,13 @@ class _Lanes:
         except StopIteration as end:
             self._tell(running.task, running.plan, running.mode, end.value)
         except Exception as raised:
-            trial = running.task.trial
-            execution.tell(failed(execution.slice, trial, running.mode, raised))
+            execution.tell_failed(running.task.trial, running.mode, raised)
         del self._running[lane]
 
     def _tell(self, task: Task, plan: Plan, mode: dict[str, Any], result: Result) -> None:
         execution, step_bytes = self._execution, self._pack.packed.step_bytes
-        execution.tell(ended(execution.slice, task.trial, plan, mode, result, step_bytes))
+        try:
+            event = ended(execution.slice, task.trial, plan, mode, result, step_bytes)
+        except Exception as error:  # its result cannot be written
+            return execution.tell_failed(task.trial, mode, error)
+        execution.tell(event)

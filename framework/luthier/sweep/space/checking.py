@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from luthier import graph as graphs
-from luthier.errors import BadInput, Problem
+from luthier.errors import BadInput, Problem, ValidationError
 from luthier.graph.validation import conditions
 from luthier.sweep.space.dimensions import Choice, Option, Zipped
 from luthier.sweep.space.editing import Editing
@@ -90,6 +90,7 @@ class _Checker:
             value = named.dimension.value(stored)
             try:
                 changed = self._editing.apply(graph, settings(named.key, named.dimension, value))
+                self._require_record(changed)
             except BadInput as error:
                 told = [
                     dataclasses.replace(p, origin=_origin(named, value)) for p in error.problems
@@ -102,6 +103,16 @@ class _Checker:
             if isinstance(named.dimension, Choice):
                 made.append((value, changed))
         return touched, made
+
+    def _require_record(self, graph: Any) -> None:
+        """Raise where a trial with this graph could not be recorded, or not be read again.
+
+        A study must not find that out after its first trials.
+        """
+        try:
+            graphs.from_json(graphs.to_json(graph), self._editing.packages)
+        except ValidationError:
+            return  # other trials of this choice may be right: each is validated by itself
 
     def _tell_overlap(self, claim: _Claim, others: Sequence[_Claim]) -> None:
         for other in others:

@@ -36,6 +36,24 @@ def grid_points(space: Space, resolution: int, prefix: str = "") -> Iterator[dic
     yield from _points(list(space.dimensions.items()), resolution, prefix)
 
 
+def num_points(space: Space, resolution: int) -> int:
+    """Return how many points a grid has.
+
+    Args:
+      space: What may be chosen.
+      resolution: Points of every continuous range.
+    """
+    product = 1
+    for dimension in space.dimensions.values():
+        count = 0
+        for stored in dimension.points(resolution):
+            option = dimension.value(stored) if isinstance(dimension, Choice) else None
+            inner = None if option is None else option.space
+            count += 1 if inner is None else num_points(inner, resolution)
+        product *= count
+    return product
+
+
 def _points(rest: list, resolution: int, prefix: str) -> Iterator[dict[str, Stored]]:
     if not rest:
         yield {}

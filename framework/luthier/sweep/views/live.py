@@ -11,6 +11,7 @@ from luthier.sweep.driver.ledger import ENDED, Ledger
 from luthier.sweep.protocol import SliceInfo
 from luthier.sweep.views.standing import Standing
 from luthier.sweep.views.text import ended_line, headline, sparkline
+from luthier.terminal import Printable, cell
 
 _SECONDS = 0.5
 
@@ -79,9 +80,10 @@ class LiveView:
         everything = all(trial.state in ENDED for trial in ledger.trials)
         if everything or time.monotonic() - self._last >= _SECONDS:
             self._last = time.monotonic()
-            self._live.update(self._table(standing, slices), refresh=True)
+            self._live.update(Printable(self._table(standing, slices)), refresh=True)
 
     def _print(self, line: str) -> None:
+        line = cell(line)
         if self._live is not None:
             self._live.console.print(line, markup=False, highlight=False)
         else:

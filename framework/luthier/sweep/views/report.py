@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from luthier.records.files import read_json, write_atomically
+from luthier.records.files import write_atomically
 from luthier.sweep.driver.directory import STUDIES
 from luthier.sweep.driver.ledger import Trial
+from luthier.sweep.driver.mirror import read_facts
 from luthier.sweep.views.chronicle import Chronicle, read_chronicle
 from luthier.sweep.views.importance import FEWEST, importance
 from luthier.sweep.views.standing import Standing, read_standing
@@ -150,7 +151,7 @@ def _importance(
 
 def _distributions(directory: pathlib.Path) -> dict[str, str]:
     """Return what may be chosen in each dimension, as Optuna writes it."""
-    found: dict[str, str] = read_json(directory / "facts.json", {}).get("distributions", {})
+    found: dict[str, str] = read_facts(directory).get("distributions", {})
     return found
 
 

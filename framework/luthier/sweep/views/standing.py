@@ -6,12 +6,11 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
-from luthier.records.files import read_json
-from luthier.records.lock import Holder, holder
-from luthier.sweep.driver.journal import read_journal
+from luthier.storage import Holder, holder
+from luthier.sweep.driver.journal import load_journal
 from luthier.sweep.driver.ledger import Ledger, Trial
+from luthier.sweep.driver.mirror import read_facts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +24,7 @@ class Standing:
       num_trials: Trials of its budget; None for no limit.
       ledger: Its trials.
       driver: The process that drives it now; None where there is none.
+      problems: What is wrong with its journal, a line each; what is whole was read.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Standing:
     num_trials: int | None
     ledger: Ledger
     driver: Holder | None = None
+    problems: Sequence[str] = ()
 
     def words(self, trial: Trial) -> str:
         """Return what a trial sets, in words."""
@@ -69,11 +70,12 @@ def read_standing(directory: pathlib.Path) -> Standing:
       directory: The study's folder.
 
     Raises:
-      RunError: Its journal is damaged.
+      RunError: Its journal cannot be read.
+      VersionError: It was written by a later luthier.
     """
-    facts: dict[str, Any] = read_json(directory / "facts.json", {})
-    ledger = Ledger()
-    for line in read_journal(directory / "journal.jsonl"):
+    facts = read_facts(directory)
+    ledger, contents = Ledger(), load_journal(directory / "journal.jsonl")
+    for line in contents.lines:
         ledger.follow(line)
     return Standing(
         facts.get("name", directory.name),
@@ -82,4 +84,5 @@ def read_standing(directory: pathlib.Path) -> Standing:
         facts.get("trials"),
         ledger,
         holder(directory / "lock"),
+        contents.problems,
     )

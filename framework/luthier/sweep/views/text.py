@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import pathlib
 from collections.abc import Iterator, Sequence
 
 from luthier.sweep.driver.ledger import ENDED, Trial
+from luthier.sweep.results import TRACEBACK
 from luthier.sweep.views.standing import Standing
+from luthier.terminal import cell
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -20,8 +23,10 @@ def lines_of(standing: Standing, most: int | None = 20) -> Iterator[str]:
     """
     yield headline(standing)
     if standing.driver is not None:
-        yield f"driven by {standing.driver}"
-    yield from standing.ledger.notices
+        yield cell(f"driven by {standing.driver}")
+    yield from map(cell, standing.ledger.notices)
+    if standing.ledger.stopped:
+        yield cell(f"stopped: {standing.ledger.stopped}")
     trials = standing.ledger.trials
     listed = trials if most is None else trials[-most:]
     if len(listed) < len(trials):
@@ -31,6 +36,27 @@ def lines_of(standing: Standing, most: int | None = 20) -> Iterator[str]:
         [[str(t.number), t.state, *_values(standing, t), _told(standing, t)] for t in listed],
     )
     yield from best_lines(standing)
+
+
+def trial_lines(standing: Standing, trial: Trial, directory: pathlib.Path) -> Iterator[str]:
+    """Yield all that is known of one trial: outcome, overrides, times, and its traceback.
+
+    Args:
+      standing: The study.
+      trial: The trial.
+      directory: The study's folder.
+    """
+    folder = directory / "trials" / f"{trial.number:04d}"
+    yield ended_line(standing, trial)
+    if trial.device_seconds:
+        yield f"device time: {trial.device_seconds:.3g} s"
+    if trial.losses:
+        times = "once" if trial.losses == 1 else f"{trial.losses} times"
+        yield cell(f"its worker died {times} before; the last time: {trial.lost}")
+    yield f"folder: {folder}"
+    path = folder / TRACEBACK
+    if trial.state == "failed" and path.is_file():
+        yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def best_lines(standing: Standing) -> Iterator[str]:
@@ -43,7 +69,7 @@ def best_lines(standing: Standing) -> Iterator[str]:
                 f"{name} {value:.6g}"
                 for name, value in zip(standing.metrics, trial.values or (), strict=True)
             )
-            yield f"  trial {trial.number}: {values}; {standing.words(trial)}"
+            yield cell(f"  trial {trial.number}: {values}; {standing.words(trial)}")
 
 
 def headline(standing: Standing) -> str:
@@ -55,9 +81,11 @@ def headline(standing: Standing) -> str:
     for state in ("running", "waiting", "pruned", "infeasible", "failed"):
         if count := ledger.count(state):
             parts.append(f"{count} {state}")
+    if copies := sum(trial.copy_of is not None for trial in ledger.trials):
+        parts.append(f"{copies} {'copies' if copies > 1 else 'copy'} of earlier ones")
     if ledger.device_seconds:
         parts.append(f"{ledger.device_seconds / 3600:.3g} device hours")
-    return f"{standing.name}: {', '.join(parts)}"
+    return cell(f"{standing.name}: {', '.join(parts)}")
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
@@ -82,7 +110,7 @@ def ended_line(standing: Standing, trial: Trial) -> str:
         for name, value in zip(standing.metrics, trial.values or (), strict=False)
     )
     said = [trial.state, *([values] if values else []), *([trial.reason] if trial.reason else [])]
-    return f"trial {trial.number}: {'; '.join(said)}; {standing.words(trial)}"
+    return cell(f"trial {trial.number}: {'; '.join(said)}; {standing.words(trial)}")
 
 
 def _values(standing: Standing, trial: Trial) -> list[str]:
@@ -97,7 +125,8 @@ def _told(standing: Standing, trial: Trial) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    rows = [[cell(text) for text in row] for row in rows]
     widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     for row in [heads, *rows]:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
         yield "  ".join(cells).rstrip()
