@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import pytest
 
 from luthier.errors import BadInput
+from luthier.layers import blocks
 from luthier.models import generate
 from luthier.models.generate import _continue
 
@@ -17,6 +18,14 @@ def test_greedy_is_the_likeliest_token_of_the_full_forward_pass(make_decoder):
         row = prompt + new
         logits = forward(model, jnp.array([row + [0] * (16 - len(row))]))[0]
         assert new == logits.argmax(-1)[len(prompt) - 1 : len(row) - 1].tolist()
+
+
+def test_a_model_without_a_cache_is_computed_anew_for_each_token(make_decoder, monkeypatch):
+    options = {"max_new_tokens": 20, "seed": 1}
+    with_cache = generate(make_decoder(), PROMPTS, **options)
+    model = make_decoder()
+    monkeypatch.delattr(blocks._Residual, "init_cache")
+    assert generate(model, PROMPTS, **options) == with_cache
 
 
 def test_seeds_reproduce(make_decoder):
@@ -86,3 +95,15 @@ def test_bad_arguments_are_told_together(make_decoder):
         lines, ["prompt 1 is empty", "max_new_tokens", "temperature", "top_k", "top_p"], strict=True
     ):
         assert line.startswith(start)
+
+
+def test_tokens_outside_the_vocabulary_are_told_by_position(make_decoder):
+    model = make_decoder()
+    with pytest.raises(BadInput) as caught:
+        generate(model, [[1, 2], [5, model.vocab_size], [3, 1, -1]], max_new_tokens=2)
+    last = model.vocab_size - 1
+    assert str(caught.value).splitlines() == [
+        f"token {token} at position {place} of prompt {row} is outside the vocabulary; the model's "
+        f"vocabulary has the ids 0 to {last}"
+        for row, place, token in ((1, 1, last + 1), (2, 2, -1))
+    ]

@@ -201,3 +201,27 @@ def test_compilers_of_absent_devices_take_the_defaults_and_refuse_others(slice):
         pytest.skip(missing_compiler(asked))
     command = [sys.executable, "-c", ABSENT, slice]
     subprocess.run(command, env=environment(asked, os.environ), check=True)
+
+
+def test_options_that_name_files_or_tools_are_refused_and_write_nothing(tmp_path):
+    names = (
+        *(
+            "xla_dump_to",
+            "xla_gpu_cuda_data_dir",
+            "xla_gpu_kernel_cache_file",
+            "xla_gpu_extra_opts",
+        ),
+        *("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_pgle_profile_file_or_directory_path"),
+        *("xla_gpu_load_autotune_results_from", "xla_backend_extra_options", "xla_hlo_profile"),
+    )
+    options = XlaOptions(cpu=dict.fromkeys(names, str(tmp_path / "owned")))
+    told = [(it.path, it.what) for it in options.refused(jax.devices())]
+    said = "{!r} names files or tools; set it in XLA_FLAGS"
+    assert told == [(f"cpu.{name}", said.format(name)) for name in names]
+    with pytest.raises(ValidationError, match="names files or tools"):
+        options.of("cpu")
+    graph = graph_of(f"compiler.cpu={{'xla_dump_to': '{tmp_path}/owned'}}")
+    with pytest.raises(ValidationError, match="names files or tools") as caught:
+        programs.make(graph, jax.devices()[:1])
+    assert len(str(caught.value).splitlines()) == 1
+    assert not list(tmp_path.iterdir())

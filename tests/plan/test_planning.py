@@ -5,7 +5,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.data.sources import remote
-from luthier.errors import DataError
+from luthier.errors import DataError, ValidationError
 from luthier.layers import EinsumAttention
 from luthier.layers.declared import kernel
 from luthier.plan import plan_here, planning, targets
@@ -25,11 +25,33 @@ def test_shapes_tell_what_needs_no_compiler(graph):
         "v5e-8",
         {"data": 8},
     )
-    assert report.memory.needed_bytes == sum(report.memory.bytes_per_device.values())
+    memory = report.memory
+    assert memory.needed_bytes == memory.estimated_bytes > sum(memory.bytes_per_device.values())
     assert report.fits is True
+    assert sum(report.flops_by_dtype.values()) == report.flops["full"]
     assert set(report.flops) == {"full", "causal", "six_n"}
     assert report.step["binding"] == "compute"
-    assert report.notes == ["without activations and temporaries: --level compile knows them"]
+    told = "activations and other temporaries are estimated: --level compile asks the compiler"
+    assert report.notes == [told]
+
+
+def test_activations_count_where_nothing_is_compiled(graph):
+    """The scores of one layer alone are 8 x 4 x 65,536^2 x 4 bytes: 512 GiB."""
+    long = graphs.apply(graph, ["data.length=65536"])
+    report = plan_here(long, read("h100:1"), level="shapes")
+    assert report.fits is False
+    assert report.memory.is_estimated
+    assert report.memory.needed_bytes > 2**39
+
+
+def test_a_mesh_that_does_not_run_across_slices_is_refused_in_one_line(graph):
+    with pytest.raises(ValidationError) as raised:
+        plan_here(graph, read("2xv5e-4"), level="shapes")
+    (problem,) = raised.value.problems
+    assert problem.what == "2xv5e-4 has 2 slices, and the mesh runs across 1"
+    assert "parallelism.mesh.across_slices.data=2" in problem.remedy
+    across = graphs.apply(graph, ["parallelism.mesh.across_slices.data=2"])
+    assert plan_here(across, read("2xv5e-4"), level="shapes").subject.mesh == {"data": 8}
 
 
 def test_a_plan_needs_no_data(graph, tmp_path):

@@ -89,8 +89,8 @@ def test_steps_are_measured_after_the_first_ones():
     )
     without = found | {"compiled_bytes_per_device": None}
     assert comparison(PREDICTION, without, 2).endswith(
-        "the process, Python and libraries included, held 5.0 MiB at its peak, predicted by shapes "
-        "8.0 MiB for arrays"
+        "the process, Python and libraries included, held 5.0 MiB at its peak, predicted by "
+        "shapes, without activations, 8.0 MiB for arrays"
     )
 
 

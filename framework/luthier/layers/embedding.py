@@ -15,7 +15,16 @@ from luthier.layers.attention.cores import soft_cap
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.initializers import FanIn, Initializer, Normal, describe
 from luthier.layers.linear import flattened
-from luthier.layers.parameters import DType, Template, create, parameter, value_of, vector, wide
+from luthier.layers.parameters import (
+    DType,
+    Template,
+    create,
+    looked_up,
+    parameter,
+    value_of,
+    vector,
+    wide,
+)
 from luthier.layers.positions import Tokens
 from luthier.parallel import constrain, result_sharding
 
@@ -93,7 +102,7 @@ class Embedding(nnx.Module):
         Returns:
           [B, L, D] in `dtype`.
         """
-        x_BLD = _look_up(value_of(self.table, self.dtype), inputs_BL)
+        x_BLD = looked_up(self.table, inputs_BL, self.dtype)
         if self.scale is not None:
             x_BLD = x_BLD * jnp.asarray(self.scale, self.dtype)
         if self.position is not None:
@@ -215,13 +224,6 @@ class Unembedding(nnx.Module):
         if self.bias is not None:
             logits_BLV = logits_BLV + value_of(self.bias, logits_BLV.dtype)
         return logits_BLV if self.cap is None else soft_cap(logits_BLV, self.cap)
-
-
-def _look_up(table_VD: jax.Array, inputs_BL: jax.Array) -> jax.Array:
-    sharding = result_sharding(inputs_BL, 2, ("embed",))
-    if sharding is None:
-        return jnp.take(table_VD, inputs_BL, axis=0)
-    return table_VD.at[inputs_BL].get(mode="fill", fill_value=jnp.nan, out_sharding=sharding)
 
 
 def _pad(kernel_DV: jax.Array, vocab_size: int, multiple: int) -> jax.Array:

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 
 from luthier.errors import BadInput, Problem
 from luthier.layers.initializers import FanIn, Initializer
-from luthier.layers.parameters import DType, gathered, parameter, value_of, vector
+from luthier.layers.parameters import DType, biased, gathered, parameter, vector
 from luthier.layers.products import MatrixProduct, Product
 from luthier.parallel import current_layout, result_sharding
 
@@ -84,7 +84,7 @@ class Linear(nnx.Module):
         """
         sharding = result_sharding(x, x.ndim - self.num_inputs, self.output_axes)
         y = _product(x, gathered(self.kernel), self.num_inputs, self.dtype, sharding, self.product)
-        return y if self.bias is None else y + value_of(self.bias, self.dtype)
+        return y if self.bias is None else biased(y, self.bias)
 
 
 # Keeps x and the kernel as they are for the backward pass, not their casts and reshapes. Nothing

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from luthier.layers.initializers import Initializer, describe
-from luthier.parallel import constrain, is_explicit
+from luthier.parallel import constrain, is_explicit, result_sharding
 
 Template = Callable[..., Any]
 DType = Any
@@ -140,6 +140,64 @@ def value_of(param: nnx.Param, dtype: DType) -> jax.Array:
     Where the axes of the mesh are explicit, what `fsdp` shares out is gathered here.
     """
     return jnp.asarray(gathered(param), dtype)
+
+
+def biased(y: jax.Array, param: nnx.Param) -> jax.Array:
+    """Return `y + b` in the type of y, added in float32 or wider.
+
+    The gradient of b is a sum over all tokens: added up in bfloat16 it would be wrong by percents,
+    so that tokens are widened before they are added up, not afterwards.
+
+    Args:
+      y: [..., *shape of b].
+      param: b.
+    """
+    kind = wide(y.dtype)
+    return (y.astype(kind) + value_of(param, kind)).astype(y.dtype)
+
+
+def looked_up(
+    param: nnx.Param, indices: jax.Array, dtype: DType, beyond: str = "fill"
+) -> jax.Array:
+    """Return rows of a table in the type that is computed in; its gradient is summed in float32.
+
+    The transpose of a look-up adds up the gradients of all places that have the same index: in
+    bfloat16, those of a frequent token would stop growing.
+
+    Args:
+      param: The table [V, D], of logical axes (vocabulary or None, embed).
+      indices: [B, L] integers.
+      dtype: Type of the result.
+      beyond: What an index beyond the table gives: `fill` is NaN, and `clip` the last row.
+
+    Returns:
+      [B, L, D] in `dtype`.
+    """
+    return _rows(gathered(param), indices, jnp.dtype(dtype), beyond)
+
+
+# The forward pass casts, then looks up: devices that hold a part of the table gather it in `dtype`.
+# The tangent looks up, then casts: its transpose, the gradient, widens and then adds up.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _rows(table_VD: jax.Array, indices: jax.Array, dtype: DType, beyond: str) -> jax.Array:
+    return _take(table_VD.astype(dtype), indices, beyond)
+
+
+@_rows.defjvp
+def _rows_jvp(dtype: DType, beyond: str, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    (table_VD, indices), (tangent_VD, _) = primals, tangents
+    # Without the barrier, XLA adds up into the gradient of a tied unembedding, which it would first
+    # gather whole under `fsdp`.
+    widened = jax.lax.optimization_barrier(tangent_VD.astype(wide(tangent_VD.dtype)))
+    return _rows(table_VD, indices, dtype, beyond), _take(widened, indices, beyond).astype(dtype)
+
+
+def _take(table_VD: jax.Array, indices: jax.Array, beyond: str) -> jax.Array:
+    sharding = result_sharding(indices, indices.ndim, ("embed",))
+    if sharding is None:
+        return jnp.take(table_VD, indices, axis=0, mode=beyond)
+    filler = jnp.nan if beyond == "fill" else None
+    return table_VD.at[indices].get(mode=beyond, fill_value=filler, out_sharding=sharding)
 
 
 def gathered(param: nnx.Param) -> jax.Array:

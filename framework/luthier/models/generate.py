@@ -51,6 +51,9 @@ def generate(
 ) -> list[list[int]]:
     """Continue prompts by sampling.
 
+    Where a part of the model has no cache, as a block of one's own may not, each token is computed
+    from all of those before it: that is as exact, and slower.
+
     What is drawn for a prompt depends on the seed, the prompt, and how many equal prompts stand
     before it, but not on the other prompts of the batch.
 
@@ -71,7 +74,7 @@ def generate(
     Raises:
       BadInput: An argument is out of its range; all such arguments are named.
     """
-    _check(prompts, max_new_tokens, temperature, top_k, top_p)
+    _check(prompts, max_new_tokens, temperature, top_k, top_p, getattr(model, "vocab_size", None))
     if not prompts:
         return []
     lengths = np.array([len(prompt) for prompt in prompts], np.int32)
@@ -87,6 +90,7 @@ def generate(
     tokens = _continue(
         graphdef,
         prefill,
+        has_cache(model),
         state,
         tokens,
         lengths,
@@ -101,10 +105,32 @@ def generate(
     return [_until(row[n : n + max_new_tokens], stop_tokens) for row, n in rows]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+def has_cache(model: LanguageModel) -> bool:
+    """Return whether all parts of a model can keep what they computed of earlier tokens."""
+    try:
+        jax.eval_shape(lambda: model.init_cache(1, 1))
+    except AttributeError as error:
+        if "init_cache" in str(error):
+            return False
+        raise
+    return True
+
+
+def _decode_all(model: LanguageModel, tokens_BT: jax.Array, length: jax.Array | int) -> jax.Array:
+    """Return the logits after the first `length` tokens, [B, V]; those behind them are not seen.
+
+    The model is causal: what stands on the right changes nothing on the left.
+    """
+    hidden_BTD = model.hidden(tokens_BT)
+    last_B1D = jax.lax.dynamic_slice_in_dim(hidden_BTD, length - 1, 1, axis=1)
+    return model.logits(last_B1D)[:, 0]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _continue(
     graphdef: Any,
     prefill: int,
+    cached: bool,
     state: Any,
     tokens_BT: jax.Array,
     lengths_B: jax.Array,
@@ -118,7 +144,10 @@ def _continue(
     """Fill tokens_BT behind the prompts; the first `prefill` tokens are read in one go."""
     model = nnx.merge(graphdef, state)
     B, T = tokens_BT.shape
-    logits_BV, cache = model.decode(tokens_BT[:, :prefill], model.init_cache(B, T))
+    if cached:
+        logits_BV, cache = model.decode(tokens_BT[:, :prefill], model.init_cache(B, T))
+    else:
+        logits_BV, cache = _decode_all(model, tokens_BT, prefill), None
     fold = jax.vmap(jax.random.fold_in, (0, None))
 
     def going(rows: _Rows) -> jax.Array:
@@ -132,7 +161,10 @@ def _continue(
         tokens_BT = rows.tokens_BT.at[:, rows.index].set(next_B)
         stopped_B = ~in_prompt_B & jnp.isin(next_B, stop_tokens)
         done_B = rows.done_B | stopped_B | (rows.index + 1 >= ends_B)
-        logits_BV, cache = model.decode(next_B[:, None], rows.cache)
+        if cached:
+            logits_BV, cache = model.decode(next_B[:, None], rows.cache)
+        else:
+            logits_BV, cache = _decode_all(model, tokens_BT, rows.index + 1), None
         return _Rows(tokens_BT, rows.index + 1, done_B, logits_BV, cache)
 
     start = _Rows(tokens_BT, jnp.int32(prefill), ends_B <= prefill, logits_BV, cache)
@@ -158,18 +190,43 @@ def _until(tokens: list[int], stop_tokens: Sequence[int]) -> list[int]:
     return tokens[: ends[0]] if ends else tokens
 
 
+def token_problems(
+    rows: Sequence[Sequence[int]], vocab_size: int | None, name: str
+) -> list[Problem]:
+    """Return a problem for each row with a token that no table of embeddings has.
+
+    Args:
+      rows: Token ids.
+      vocab_size: How many tokens the model knows; None means that it does not say.
+      name: What a row is called.
+    """
+    if vocab_size is None:
+        return []
+    problems = []
+    for number, row in enumerate(rows):
+        ids = np.asarray(row, np.int64)
+        wrong = np.flatnonzero((ids < 0) | (ids >= vocab_size))
+        if wrong.size:
+            what = f"token {ids[wrong[0]]} at position {wrong[0]} of {name} {number}"
+            remedy = f"the model's vocabulary has the ids 0 to {vocab_size - 1}"
+            problems.append(Problem(f"{what} is outside the vocabulary", remedy=remedy))
+    return problems
+
+
 def _check(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     temperature: float,
     top_k: int | None,
     top_p: float | None,
+    vocab_size: int | None,
 ) -> None:
     problems = [
         Problem(f"prompt {i} is empty", remedy="begin it with the tokenizer's BOS")
         for i, prompt in enumerate(prompts)
         if not len(prompt)
     ]
+    problems += token_problems(prompts, vocab_size, "prompt")
     if max_new_tokens < 0:
         problems.append(Problem(f"max_new_tokens is {max_new_tokens}, not >= 0"))
     if not 0 <= temperature < float("inf"):

@@ -27,7 +27,7 @@ from luthier.layers import (
     fold,
     vector,
 )
-from luthier.layers.parameters import value_of, wide
+from luthier.layers.parameters import biased, wide
 from luthier.parallel import constrain
 
 DType = Any
@@ -148,7 +148,7 @@ class PatchTransformer(nnx.Module):
         starts_N = jnp.arange(self.num_patches) * self.stride
         patches_SNP = padded[:, starts_N[:, None] + jnp.arange(self.patch_length)]
         x_SND = self.embedding(patches_SNP)
-        x_SND = constrain(x_SND + value_of(self.positions, x_SND.dtype), _TOKEN_AXES)
+        x_SND = constrain(biased(x_SND, self.positions), _TOKEN_AXES)
         tokens = Tokens.single(*x_SND.shape[:2])
         keys = None if dropout is None else _each_place(dropout, self.num_patches)
 

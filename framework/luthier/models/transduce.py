@@ -13,10 +13,11 @@ import jax
 import numpy as np
 from flax import nnx
 
+from luthier.errors import BadInput
 from luthier.layers import Tokens
 from luthier.layers.encoder import Encoded
 from luthier.models.encoder_decoder import EncoderDecoder, TargetCache
-from luthier.models.generate import generate
+from luthier.models.generate import generate, token_problems
 
 # Sizes are rounded up to a multiple of this, so that near ones share a compiled program.
 _LENGTH_MULTIPLE = 32
@@ -32,6 +33,7 @@ class Conditional(nnx.Module):
 
     def __init__(self, model: EncoderDecoder, source: Encoded):
         self.model = model
+        self.vocab_size = getattr(model, "vocab_size", None)
         self.states_BSD = nnx.Variable(source.states_BSD)
         self.positions_BS = nnx.Variable(source.tokens.positions_BL)
         self.segments_BS = nnx.Variable(source.tokens.segments_BL)
@@ -94,6 +96,8 @@ def transduce(
     """
     if not sources:
         return []
+    if problems := token_problems(sources, getattr(model, "vocab_size", None), "source"):
+        raise BadInput(problems)
     lengths_B = np.array([len(source) for source in sources], np.int32)
     longest = max(int(lengths_B.max()), 1)
     inputs_BS = np.zeros((len(sources), longest + -longest % _LENGTH_MULTIPLE), np.int32)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -80,28 +81,38 @@ def is_primary() -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Share:
-    """The rows of a global batch that one process reads: the `index`-th of `count` equal parts.
+    """The rows of a global batch that one process reads: any set of them.
 
-    Processes whose devices hold the same rows, as where a tensor or a sequence is shared out among
-    processes, read the same part.
+    They are those that its devices hold. The chips of a TPU host are neighbours in the torus, but
+    not in the order of a mesh, so that their rows are often no part of the batch by themselves.
+    Processes whose devices hold the same rows, as where a tensor or a sequence is sharded across
+    processes, read the same rows.
 
     Args:
-      index: Which part.
-      count: How many parts there are.
-      counted: Which of its rows this process counts, bool [rows of the part]: every row of the
-        batch is counted by one process.
+      rows: The numbers of its rows within the global batch, ascending, int64 [n].
+      counted: Which of its rows this process counts, bool [n]: every row of the batch is counted
+        by one process.
+      num_rows: The rows of the global batch.
     """
 
-    index: int
-    count: int
+    rows: np.ndarray
     counted: np.ndarray
+    num_rows: int
 
     @classmethod
-    def of(cls, batch: Mapping[str, jax.ShapeDtypeStruct]) -> Share:
+    def of(
+        cls,
+        batch: Mapping[str, jax.ShapeDtypeStruct],
+        reader: Callable[..., Any] | None = None,
+    ) -> Share:
         """Return the share of this process.
 
         Args:
           batch: The entries of a global batch, [rows, ...] each, with their shardings.
+          reader: What is to be called with `arguments`: the method `iterator` or `batches` of a
+            data node. One that has no argument `rows` can read an equal part of the batch or all
+            of it, and its share is the smallest of these that holds what the devices need. None
+            stands for one that has it.
         """
         (num_rows,) = {entry.shape[0] for entry in batch.values()}
         needed: dict[int, np.ndarray] = {}
@@ -110,19 +121,30 @@ class Share:
             for device, place in entry.sharding.devices_indices_map(entry.shape).items():
                 rows = needed.setdefault(device.process_index, np.zeros(num_rows, bool))
                 rows[place[0]] = True
-        mine = np.flatnonzero(needed[jax.process_index()])
-        start, size = int(mine[0]), len(mine)
-        if mine[-1] - start + 1 != size or num_rows % size or start % size:
-            start, size = 0, num_rows  # no part by itself: what is needed is taken of all
-        earlier = [rows for process, rows in needed.items() if process < jax.process_index()]
-        counted = needed[jax.process_index()] & ~np.any([*earlier, np.zeros(num_rows, bool)], 0)
-        return cls(start // size, num_rows // size, counted[start : start + size])
+        own = needed[jax.process_index()]
+        rows = np.flatnonzero(own).astype(np.int64)
+        # By the signature alone: what is behind `**others` may not know of rows either.
+        by_number = reader is None or "rows" in inspect.signature(reader).parameters
+        if not by_number and _part(rows, num_rows) is None:
+            rows = np.arange(num_rows, dtype=np.int64)
+        earlier = [held for process, held in needed.items() if process < jax.process_index()]
+        counted = own & ~np.any([*earlier, np.zeros(num_rows, bool)], 0)
+        return cls(rows, counted[rows], num_rows)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """How data is asked for the rows: which of how many equal parts, or else their numbers."""
+        part = _part(self.rows, self.num_rows)
+        if part is None:
+            return {"rows": self.rows}
+        index, count = part
+        return {"process_index": index, "process_count": count}
 
     def count_in(self, rows: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Return those rows that this process counts.
 
         Args:
-          rows: The entries of its part, [rows of the part, ...] each.
+          rows: The entries of its rows, [n, ...] each.
         """
         if self.counted.all():
             return rows
@@ -134,7 +156,7 @@ class Share:
         """Put rows on the devices of this process, as part of global arrays.
 
         Args:
-          rows: The entries of its part, [rows of the part, ...] each; there may be more of them.
+          rows: The entries of its rows, [n, ...] each; there may be more of them.
           batch: The entries that are wanted, with their shardings.
         """
         return {name: self._global_array(rows[name], entry) for name, entry in batch.items()}
@@ -143,13 +165,32 @@ class Share:
         rows = np.asarray(rows)
         if jax.process_count() == 1:
             return jax.make_array_from_process_local_data(entry.sharding, rows)
-        first = self.index * len(self.counted)
+        assert len(rows) == len(self.rows), f"{len(rows)} rows for a share of {len(self.rows)}"
+        assert entry.sharding is not None
+        return jax.make_array_from_callback(
+            entry.shape, entry.sharding, lambda place: self.at(rows, place)
+        )
 
-        def part(place: Any) -> np.ndarray:
-            start, stop, _ = place[0].indices(entry.shape[0])
-            return rows[(slice(start - first, stop - first), *place[1:])]
+    def at(self, rows: np.ndarray, place: Any) -> np.ndarray:
+        """Return the piece of a global array that a device of this process holds.
 
-        return jax.make_array_from_callback(entry.shape, entry.sharding, part)
+        Args:
+          rows: The entry's rows that were read, [n, ...].
+          place: Where the piece is within the global array: a tuple with a slice of every
+            axis, as JAX has it.
+        """
+        start, stop, _ = place[0].indices(self.num_rows)
+        # All rows from start to stop are among those read, which ascend: they lie together.
+        first = int(np.searchsorted(self.rows, start))
+        return rows[(slice(first, first + stop - start), *place[1:])]
+
+
+def _part(rows: np.ndarray, num_rows: int) -> tuple[int, int] | None:
+    """Return which of how many equal parts of a batch rows are; None if they are no such part."""
+    start, size = int(rows[0]), len(rows)
+    if rows[-1] - start + 1 != size or num_rows % size or start % size:
+        return None
+    return start // size, num_rows // size
 
 
 def _parse(text: str) -> tuple[str, int | None]:

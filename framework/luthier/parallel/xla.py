@@ -17,10 +17,18 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import SingleDeviceSharding
 
+from luthier.errors import Problem, ValidationError
+
 Option = bool | int | float | str | None
 
 _UNKNOWN = re.compile(r"No such compile option")
 _BAD_VALUE = re.compile(r"While setting option \w+, (.*)")
+_OUTSIDE = re.compile(
+    r"dump|profil|cache|linker|ptxas|cuda_data"
+    r"|(?:^|_)(?:dirs?|directory|files?|paths?|filename|prefix|plugin|libs?|library|extra|config|load"
+    r"|tool|url|endpoint)(?:_|$)"
+)
+"""Options that name files or tools; a record must choose neither, so the process alone may."""
 _MIB = 2**20
 _KNOWN = (
     "xla_backend_optimization_level",
@@ -96,7 +104,8 @@ class XlaOptions:
     """Options of XLA by their own names, such as `xla_gpu_autotune_level`, for each platform.
 
     Only those of the platform that is compiled for are handed over. None leaves an option as XLA
-    has it. What a compiler does not know, or not with such a value, is refused.
+    has it. What a compiler does not know, or not with such a value, is refused; so is what names
+    files or tools, such as `xla_dump_to`, which belongs into XLA_FLAGS.
 
     Args:
       cpu: For programs that run on CPUs.
@@ -113,7 +122,17 @@ class XlaOptions:
 
         Args:
           platform: `cpu`, `gpu` or `tpu`.
+
+        Raises:
+          ValidationError: One of them names files or tools.
         """
+        own = self._set(platform)
+        outside = [_names_outside(platform, name) for name in own if _OUTSIDE.search(name.lower())]
+        if outside:
+            raise ValidationError([Problem(it.what, f"compiler.{it.path}") for it in outside])
+        return own
+
+    def _set(self, platform: str) -> dict[str, bool | int | float | str]:
         own = {"cpu": self.cpu, "gpu": self.gpu, "tpu": self.tpu}.get(platform, {})
         return {name: option for name, option in own.items() if option is not None}
 
@@ -125,10 +144,12 @@ class XlaOptions:
         """
         own = [device for device in devices if device.process_index == jax.process_index()]
         device = (own or devices)[0]
-        options = self.of(device.platform)
+        every = self._set(device.platform)
+        # The compiler is not asked about those: it would be told to write already.
+        found = [_names_outside(device.platform, x) for x in every if _OUTSIDE.search(x.lower())]
+        options = {name: x for name, x in every.items() if not _OUTSIDE.search(name.lower())}
         if _refusal(device, tuple(options.items())) is None:
-            return []
-        found = []
+            return found
         for name, option in options.items():
             said = _refusal(device, ((name, option),))
             if said is None:
@@ -142,6 +163,11 @@ class XlaOptions:
                 what = bad[1].rstrip(".")
             found.append(Refused(path, what, tuple(near)))
         return found
+
+
+def _names_outside(platform: str, name: str) -> Refused:
+    what = f"{name!r} names files or tools; set it in XLA_FLAGS"
+    return Refused(f"{platform}.{name}", what, ())
 
 
 @functools.lru_cache(maxsize=256)

@@ -14,7 +14,7 @@ import jax
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.data.sources.remote import offline
-from luthier.errors import ValidationError
+from luthier.errors import Problem, ValidationError
 from luthier.layers.declared import abstract_forms
 from luthier.layers.parameters import outlined
 from luthier.plan.checks import check, unsaved_residuals
@@ -35,12 +35,20 @@ from luthier.plan.report.roofline import roofline
 from luthier.plan.search import model, tracing
 from luthier.plan.search import search as searching
 from luthier.plan.search.buffers import Activity
-from luthier.plan.targets import Chip, CpuSlice, Slice, devices, missing_compiler, stand_ins
+from luthier.plan.targets import (
+    Chip,
+    CpuSlice,
+    Slice,
+    TpuSlice,
+    devices,
+    missing_compiler,
+    stand_ins,
+)
 from luthier.tasks.flops import count
 
 SHAPES, COMPILE = "shapes", "compile"
 NUM_PROPOSED, NUM_TRIED = 3, 6
-READING = "4"
+READING = "5"
 """Changes where compiled programs are read otherwise, so that what is kept is read anew."""
 
 
@@ -99,10 +107,16 @@ class _Job:
         is_compiled = self._level == COMPILE
         with self._timed("shapes"):
             graphs.validate(graph, self._packages)
+            _require_slices(graph, self._slice)
             self._devices = devices(self._slice) if is_compiled else stand_ins(self._slice)
             self._chip = self._slice.chip or cpu_chip(self._slice.num_devices)
             program = checked_program(graph, self._devices, self._notes)
             fields = building.outline(graph, program, self._slice, self._chip)
+            if is_compiled and _has_kernels(graph):
+                told = (
+                    "kernels are compiled by their abstract forms, which move more bytes than the "
+                )
+                self._notes.append(f"{told}kernels: the time of memory is too long")
         with self._timed("trace the loss"):
             forward = trace_forward(program)
             problems = unsaved_residuals(graph, forward)
@@ -111,11 +125,9 @@ class _Job:
             self._tokens = tokens_per_step(program)
             self._flops = building.flops_of(forward, fields["parameters"], self._tokens)
             self._types = flops_by_dtype(forward)
-        traced = None
-        if is_compiled or search:
-            with self._timed("estimate"):
-                traced = tracing.trace(program, self._chip.platform)
-                fields |= _estimate(program, traced.activity, fields, self._chip)
+        with self._timed("estimate"):
+            traced = tracing.trace(program, self._chip.platform)
+            fields |= _estimate(program, traced.activity, fields, self._chip)
         fields |= self._stepped(program, fields, traced)
         fields |= {"tokens_per_step": self._tokens, "notes": self._notes}
         report = Report.of_fields({"level": SHAPES, **fields, "timings": self._timings})
@@ -143,12 +155,11 @@ class _Job:
                 by_type = flops_by_dtype(jaxpr)
             compiled, terms = _compiled(program, self._slice, fields, self._timings, self._telling)
             parts |= compiled
-        elif "estimated_bytes" in fields:
-            parts["needed_bytes"] = fields["estimated_bytes"]
         else:
-            parts["needed_bytes"] = sum(fields["bytes_per_device"].values())
-            told = "without activations and temporaries: --level compile knows them"
-            self._notes.append(told)
+            parts["needed_bytes"] = fields["estimated_bytes"]
+            if self._level == SHAPES:
+                told = "activations and other temporaries are estimated: --level compile asks the "
+                self._notes.append(f"{told}compiler")
         precision = program.experiment.precision.matmul.value
         most = max(self._types, key=lambda dtype: self._types[dtype])
         number = self._slice.num_devices
@@ -165,6 +176,7 @@ class _Job:
             )
         peak = self._chip.peak(most, precision) * number
         steps = program.experiment.training.steps
+        parts["flops_by_dtype"] = dict(by_type)
         parts["step"] = building.step_of(found, parts["flops"], self._tokens, steps, peak)
         return parts
 
@@ -184,6 +196,7 @@ class _Job:
             make = self._program
             known = (graph, program, self._chip, number, make, traced, limit, count, is_proved)
             rows, told = searching.find(*known)
+            rows = rows if is_proved else sorted(rows, key=_seconds)
             self._notes += told
         if is_proved:
             rows = self._proved_rows(graph, rows, report)
@@ -218,7 +231,8 @@ class _Job:
                 f"of {len(rows)} other layouts that were compiled, none needs no more bytes and "
                 "no more time than this one"
             )
-        return [*best, *sorted(kept, key=lambda row: row["step_seconds"])][:NUM_PROPOSED]
+        chosen = [*best, *sorted(kept, key=_seconds)][:NUM_PROPOSED]
+        return sorted(chosen, key=_seconds)
 
     def _proved(self, graph: Any, row: dict[str, Any]) -> dict[str, Any] | None:
         """Return a proposal as the compiler sees it; None where it refuses."""
@@ -242,6 +256,27 @@ class _Job:
         self._tell({**message, "phase": f"{self._about}{message['phase']}"})
 
 
+def _has_kernels(graph: Any) -> bool:
+    places = graphs.walk(graph, defaults=False, once=True)
+    return any(hasattr(getattr(p.value, "__fn_or_cls__", None), "lacking") for p in places)
+
+
+def _require_slices(graph: Any, slice: Slice) -> None:
+    """Refuse a mesh that does not say which of its axes run across the slices of TPUs.
+
+    Raises:
+      ValidationError: No axis does.
+    """
+    if not isinstance(slice, TpuSlice) or slice.num_slices == 1:
+        return
+    count = graphs.build(graphs.get(graph, "parallelism.mesh")).across_slices.count
+    if count != slice.num_slices:
+        path = "parallelism.mesh.across_slices"
+        what = f"{slice} has {slice.num_slices} slices, and the mesh runs across {count}"
+        remedy = f"set {path}.data={slice.num_slices}, or another axis of it"
+        raise ValidationError(Problem(what, path, graphs.origin_of(graph, path), remedy))
+
+
 def _estimate(
     program: programs.Program, activity: Activity, fields: Mapping[str, Any], chip: Chip
 ) -> dict[str, Any]:
@@ -253,6 +288,10 @@ def _estimate(
         "residuals": model.residual_bytes(activity, layout),
         "estimated_bytes": held + within,
     }
+
+
+def _seconds(row: Mapping[str, Any]) -> float:
+    return float(row["step_seconds"])
 
 
 def checked_program(

@@ -145,7 +145,7 @@ def comparison(prediction: Prediction, measured: Mapping[str, Any], num_sharing:
         took += f", predicted at least {_time(prediction.step_seconds)} ({prediction.binding})"
     compiled = measured["compiled_bytes_per_device"]
     bytes_told = prediction.held_bytes + prediction.gradient_bytes if compiled is None else compiled
-    by = "shapes" if compiled is None else "the compiler"
+    by = "shapes, without activations," if compiled is None else "the compiler"
     peak, told = format_bytes(measured["memory_bytes"]), format_bytes(bytes_told)
     if num_sharing is None:
         return f"{took}; memory of the device was {peak} at its peak, predicted by {by} {told}"

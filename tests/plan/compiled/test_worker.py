@@ -15,7 +15,7 @@ def answers(slice, *overrides):
 
 def test_the_last_line_is_the_report():
     *phases, last = answers("v5e-8")
-    assert [line["phase"] for line in phases] == ["shapes", "trace the loss"]
+    assert [line["phase"] for line in phases] == ["shapes", "trace the loss", "estimate"]
     assert last["report"]["subject"]["slice"] == "v5e-8"
     assert last["report"]["fits"] is True
 

@@ -6,6 +6,7 @@ rank.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from luthier.layers.initializers import FanIn, Initializer, Zeros
+from luthier.layers.initializers import FanIn, Initializer, Uniform, Zeros
 from luthier.layers.linear import Linear
 from luthier.layers.parameters import DType, parameter
 from luthier.layers.products import MatrixProduct, Product
@@ -23,12 +24,22 @@ NAMES = ("lora_a", "lora_b")
 """What the parameters of an adapter are called."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _UniformFanIn:
+    """Uniform in `±1/sqrt(fan_in)`."""
+
+    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
+        """Return a sample for a matrix of shape (fan in, fan out)."""
+        return Uniform(math.prod(shape[:-1]) ** -0.5)(key, shape, dtype)
+
+
 class LoraLinear(Linear):
     r"""A linear map with a low-rank change: `y = x W + b + (alpha / R) (x A) B`.
 
     W and b are called as in `Linear`, so that its weights can be restored, and kept frozen. A is
-    drawn by `LORA_A`, as a matrix (I, R); B is zero at first, so the map is at first that of W and
-    b.
+    uniform in `±1/sqrt(I)`, of variance `1/(3 I)`: as PEFT and loralib draw it
+    (`kaiming_uniform_` with a = sqrt 5), so that their learning rates carry over. B is zero at
+    first, so the map is at first that of W and b.
 
     Args:
       rank: R.
@@ -49,7 +60,7 @@ class LoraLinear(Linear):
 
     INHERITED: ClassVar[tuple[str, ...]] = Linear.INHERITED
     RANGES: ClassVar[dict[str, str]] = {"rank": "1 <= x"}
-    LORA_A: ClassVar[Initializer] = FanIn()
+    LORA_A: ClassVar[Initializer] = _UniformFanIn()
 
     def __init__(
         self,

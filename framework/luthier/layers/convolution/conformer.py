@@ -16,7 +16,16 @@ from luthier.layers.dropout import DropoutKeys, fold
 from luthier.layers.initializers import FanIn, Initializer, Zeros
 from luthier.layers.linear import Linear
 from luthier.layers.norms import LayerNorm
-from luthier.layers.parameters import DType, Template, create, parameter, value_of, vector
+from luthier.layers.parameters import (
+    DType,
+    Template,
+    biased,
+    create,
+    parameter,
+    value_of,
+    vector,
+    wide,
+)
 from luthier.layers.positions import Tokens
 from luthier.parallel import constrain
 
@@ -82,17 +91,18 @@ class ConvolutionModule(nnx.Module):
         return self.output(jax.nn.silu(x_BLD))
 
     def _convolve(self, x_BLD: jax.Array, segments_BL: jax.Array) -> jax.Array:
-        kernel_KD = value_of(self.kernel, self.dtype)
+        kind = wide(self.dtype)  # the gradient of a tap is a sum over all tokens
+        kernel_KD = value_of(self.kernel, kind)
         reach, length = kernel_KD.shape[0] // 2, x_BLD.shape[1]
         padded = jnp.pad(x_BLD, ((0, 0), (reach, reach), (0, 0)))
         around = jnp.pad(segments_BL, ((0, 0), (reach, reach)))
-        y_BLD = jnp.zeros_like(x_BLD)
+        y_BLD = jnp.zeros(x_BLD.shape, kind)
         # A sum over taps, since each token has its own mask: what is near may be another text's.
         for k in range(kernel_KD.shape[0]):
             same_BL = (around[:, k : k + length] == segments_BL) & (segments_BL > 0)
             tap_BLD = jnp.where(same_BL[..., None], padded[:, k : k + length], 0)
             y_BLD = y_BLD + tap_BLD * kernel_KD[k]
-        return y_BLD if self.bias is None else y_BLD + value_of(self.bias, self.dtype)
+        return (y_BLD if self.bias is None else biased(y_BLD, self.bias)).astype(self.dtype)
 
 
 class ConformerBlock(nnx.Module):

@@ -14,7 +14,7 @@ from flax import nnx
 
 from luthier.errors import BadInput, Problem
 from luthier.layers.initializers import FanIn, Initializer, Zeros
-from luthier.layers.parameters import DType, parameter, value_of, vector
+from luthier.layers.parameters import DType, biased, parameter, value_of, vector
 
 # Dimension numbers of x, kernel and result, by the number of spatial dimensions.
 _LAYOUTS = {
@@ -172,4 +172,4 @@ def _convolve(
         dimension_numbers=_LAYOUTS[len(strides)],
         feature_group_count=groups,
     )
-    return y if bias is None else y + value_of(bias, dtype)
+    return y if bias is None else biased(y, bias)

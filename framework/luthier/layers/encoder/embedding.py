@@ -15,7 +15,7 @@ from luthier.layers.dropout import DropoutKeys
 from luthier.layers.embedding import Embedding
 from luthier.layers.initializers import Initializer, Normal
 from luthier.layers.linear import Linear
-from luthier.layers.parameters import DType, Template, create, value_of, vector
+from luthier.layers.parameters import DType, Template, create, looked_up, value_of, vector, wide
 from luthier.layers.positions import Tokens
 
 
@@ -89,9 +89,12 @@ class TypedEmbedding(nnx.Module):
         Returns:
           [B, L, D] in `dtype`.
         """
-        types = value_of(self.types, self.dtype)
         x_BLD = self.tokens(inputs_BL, tokens)
-        x_BLD = x_BLD + (types[0] if types_BL is None else jnp.take(types, types_BL, axis=0))
+        if types_BL is None:  # added in float32, as in `biased`
+            kind = wide(x_BLD.dtype)
+            x_BLD = (x_BLD.astype(kind) + value_of(self.types, kind)[0]).astype(x_BLD.dtype)
+        else:
+            x_BLD = x_BLD + looked_up(self.types, types_BL, self.dtype)
         x_BLD = self.norm(x_BLD)
         return x_BLD if self.dropout is None else self.dropout(x_BLD, dropout)
 

@@ -17,7 +17,16 @@ from flax import nnx
 from luthier.errors import BadInput, Problem
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.initializers import FanIn, Initializer, Normal, Zeros
-from luthier.layers.parameters import DType, Template, create, parameter, value_of, vector
+from luthier.layers.parameters import (
+    DType,
+    Template,
+    biased,
+    create,
+    parameter,
+    value_of,
+    vector,
+    wide,
+)
 from luthier.parallel import constrain
 
 
@@ -104,7 +113,7 @@ class PatchEmbedding(nnx.Module):
         Raises:
           BadInput: The images have another size.
         """
-        x_BLD = prepend(self._patches(images_BHWC)) + value_of(self.positions, self.dtype)
+        x_BLD = biased(prepend(self._patches(images_BHWC)), self.positions)
         if self.dropout is not None:
             x_BLD = self.dropout(x_BLD, dropout)
         return constrain(x_BLD, ("batch", "length", "embed"))
@@ -122,7 +131,7 @@ class PatchEmbedding(nnx.Module):
         # A matrix product, not a tensor product: see `Linear`.
         patches_TP = cut.swapaxes(2, 3).reshape(-1, kernel_PD.shape[0])
         x_BND = (patches_TP @ kernel_PD).reshape(B, rows * columns, -1)
-        return x_BND if self.bias is None else x_BND + value_of(self.bias, self.dtype)
+        return x_BND if self.bias is None else biased(x_BND, self.bias)
 
 
 class Pooling(Protocol):
@@ -169,7 +178,8 @@ class ClassToken(nnx.Module):
     def prepend(self, x_BND: jax.Array) -> jax.Array:
         """Return [B, 1 + N, D], the token first."""
         B, _, D = x_BND.shape
-        token_B1D = jnp.broadcast_to(value_of(self.token, self.dtype), (B, 1, D))
+        token_1D = value_of(self.token, wide(self.dtype))  # the gradient sums over B: in float32
+        token_B1D = jnp.broadcast_to(token_1D, (B, 1, D)).astype(self.dtype)
         return jnp.concatenate([token_B1D, x_BND], axis=1)
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from flax import nnx
 
 from luthier.errors import BadInput, Problem
 from luthier.layers.initializers import Initializer, Normal
-from luthier.layers.parameters import DType, value_of, vector, wide
+from luthier.layers.parameters import DType, looked_up, vector, wide
 
 
 class LearnedPositions(nnx.Module):
@@ -63,7 +63,7 @@ class LearnedPositions(nnx.Module):
     def __call__(self, positions_BL: jax.Array) -> jax.Array:
         """Return the vectors of positions [B, L] as [B, L, D]."""
         self.check_length(positions_BL.shape[1])
-        return value_of(self.table, self.dtype)[positions_BL]
+        return looked_up(self.table, positions_BL, self.dtype, beyond="clip")
 
 
 class Sinusoids(nnx.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,16 @@ KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
-UNKNOWN = "?"
+PART = "part of "
+"""Before the axes of groups that are no whole axes, such as those within or between slices."""
 
 _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\) )?\s*\{([^}]*)\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
 # Between TPU slices, the hosts exchange what devices send to them.
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_START = "async-collective-start"
+_CHANNEL = re.compile(r"channel_id=(\d+)")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 
 
@@ -36,7 +39,8 @@ class Collective:
 
     Args:
       kind: Such as `all-gather`.
-      axes: The mesh axes that it runs along; `?` where the groups are along none.
+      axes: The mesh axes that it runs along; `part of` them where a group is smaller, as the
+        devices of one slice are on an axis that crosses slices.
       count: How many run in a step.
       num_bytes: Bytes that they bring to each device, or that each device gives to their sum.
       wire_bytes: Bytes that each device sends, by a ring.
@@ -62,10 +66,9 @@ def collectives(
       slice_of: The slice of every device, in the order of the mesh.
     """
     found: dict[Any, list[int]] = {}
-    for instruction, times, computation in module.walk():
+    for instruction, times, computation in _once(module):
         kind = _kind(instruction, computation)
-        if kind is None:
-            continue
+        assert kind is not None
         if instruction.opcode == "send":
             groups = _across(slice_of)
         else:
@@ -85,6 +88,30 @@ def collectives(
         for (kind, axes, across), (number, whole, wire) in found.items()
     ]
     return sorted(made, key=lambda c: (-c.wire_bytes, c.kind, c.axes))
+
+
+def _once(module: Module) -> Iterator[tuple[Instruction, int, str]]:
+    """Yield collectives as `Module.walk` does, each as often as it runs.
+
+    The TPU compiler prints an asynchronous collective in the fusion that starts it, in all fusions
+    that compute meanwhile, which may be those of a loop, and in the one that waits for it: all on
+    one channel. It runs where it is started.
+    """
+    found = [row for row in module.walk() if _kind(row[0], row[2]) is not None]
+    channels = [_channel(module, instruction, where) for instruction, _, where in found]
+    starts = [module.fused_by(where).startswith(_START) for _, _, where in found]
+    started = {channel for channel, is_start in zip(channels, starts, strict=True) if is_start}
+    seen: set[str] = set()
+    for row, channel, is_start in zip(found, channels, starts, strict=True):
+        if channel is None or (is_start if channel in started else channel not in seen):
+            yield row
+        seen |= set() if channel is None else {channel}
+
+
+def _channel(module: Module, instruction: Instruction, computation: str) -> str | None:
+    """Return the channel of a collective within a fusion; None elsewhere, where it is by itself."""
+    found = _CHANNEL.search(instruction.rest) if module.fused_by(computation) else None
+    return None if found is None else found.group(1)
 
 
 def _kind(instruction: Instruction, computation: str) -> str | None:
@@ -170,8 +197,7 @@ def _axes(groups: Sequence[Sequence[int]], kind: str, sizes: Mapping[str, int]) 
     whole = int(np.prod([sizes[name] for name in names]))
     if kind == "collective-permute" or all(len(group) == whole for group in groups):
         return names
-    # A part of an axis, or groups that are along none.
-    return (*names, UNKNOWN)
+    return (PART + " and ".join(names),)
 
 
 def total(found: Sequence[Collective], is_across_slices: bool) -> int:

@@ -102,6 +102,25 @@ class Module:
         """Instructions by name, by computation."""
         return {n: {i.name: i for i in body} for n, body in self.computations.items()}
 
+    @functools.cached_property
+    def _fusions(self) -> dict[str, str]:
+        """The name of the fusion that runs a computation, by the computation."""
+        return {
+            name: instruction.name
+            for body in self.computations.values()
+            for instruction in body
+            if instruction.opcode == "fusion"
+            for name in instruction.called.get("calls", ())
+        }
+
+    def fused_by(self, computation: str) -> str:
+        """Return the name of the fusion that runs a computation; nothing where none does.
+
+        Args:
+          computation: Its name.
+        """
+        return self._fusions.get(computation, "")
+
     def trips(self, loop: Instruction) -> int:
         """Return how often the body of a loop runs; 1 where nobody can tell.
 

@@ -48,9 +48,9 @@ class MemoryUse:
       residuals: What layers keep for the backward pass, by name: `name` and `bytes_per_device`;
         among the temporaries, too.
       live: The largest arrays at the peak: `array`, `bytes_per_device`, `scope`, `opcode`.
-      needed_bytes: The compiler's sum, or at level `shapes` what shapes tell; None where the
-        compiler does not tell.
-      estimated_bytes: The sum by the analytic model; None where it was not asked.
+      needed_bytes: The compiler's sum; where nothing was compiled, that of the analytic model;
+        None where the compiler does not tell.
+      estimated_bytes: The sum by the analytic model; None in plans of earlier versions.
       limit_bytes: Bytes that a program can have; None where there is no limit.
       refusal: What the compiler said where the step does not fit.
     """
@@ -63,6 +63,11 @@ class MemoryUse:
     estimated_bytes: int | None = None
     limit_bytes: int | None = None
     refusal: str = ""
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether what is needed is the analytic model's sum, and not the compiler's."""
+        return self.needed_bytes is not None and self.needed_bytes == self.estimated_bytes
 
     @property
     def fits(self) -> bool | None:
@@ -83,11 +88,12 @@ class Report:
       memory: What one device has to hold.
       flops: FLOPs of a step over all devices: `full`, `causal`, `six_n`, and `hardware` where the
         step was traced.
+      flops_by_dtype: FLOPs of a step's products over all devices, by the type of the factors.
       collectives: Each with `kind`, `axes`, `count`, `num_bytes`, `wire_bytes` and
         `is_across_slices`.
       pipelines: Stacks that are shared out over stages, by their path: `stages`, `microbatches`,
         `schedule`, `ticks` and `bubble_fraction`.
-      step: The step's least time: `seconds_by_term`, `binding`, `step_seconds`,
+      step: The step's time by a roofline: `seconds_by_term`, `binding`, `step_seconds`,
         `serial_seconds`, `mfu`, `tokens_per_day` and `run_seconds`.
       sharding: Every parameter: `name`, `shape`, `dtype`, `spec`, `reason`, `bytes_per_device`.
       proposals: Layouts that fit, the fastest first: `overrides`, `needed_bytes`,
@@ -99,6 +105,7 @@ class Report:
     subject: Subject
     memory: MemoryUse
     flops: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    flops_by_dtype: Mapping[str, int] = dataclasses.field(default_factory=dict)
     collectives: Sequence[Row] = ()
     pipelines: Mapping[str, Row] = dataclasses.field(default_factory=dict)
     step: Row = dataclasses.field(default_factory=dict)

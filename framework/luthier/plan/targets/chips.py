@@ -65,7 +65,9 @@ class Chip:
         """
         known, best = self.peak_flops, self.peak_flops.get("bfloat16", 0.0)
         if dtype != "float32":
-            return known.get(dtype) or (best if dtype == "float16" else 0.0) or known["float32"]
+            # What a device has no units for, it widens to bfloat16.
+            is_narrow = dtype == "float16" or dtype.startswith("float8")
+            return known.get(dtype) or (best if is_narrow else 0.0) or known["float32"]
         if self.platform == "tpu":
             return best / {"default": 1, "high": 3, "highest": 6}[precision]
         if self.platform == "gpu" and precision != "highest":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier.checkpoint import foreign
-from luthier.errors import BadInput, Problem
+from luthier.errors import BadInput, CheckpointError, Problem
 from luthier.recipes.foreign import bert, gemma, gpt2, llama, t5, vit
 from luthier.recipes.foreign.essence import differences, essence
 from luthier.recipes.foreign.settings import Settings, value_at
@@ -71,10 +72,37 @@ def model_of(config: Mapping[str, Any] | str | os.PathLike[str]) -> fdl.Partial[
     if family.name not in _CONVERTERS:
         remedy = f"known are {', '.join(_CONVERTERS)}"
         raise BadInput(Problem(f"no graph is made from a config of {family.name}", remedy=remedy))
-    settings = Settings(config)
-    model = _CONVERTERS[family.name].read(settings)
+    model, settings = _read(family.name, config)
     settings.raise_any()
     return model
+
+
+def described_by(
+    config: Mapping[str, Any], family: str, where: str
+) -> tuple[fdl.Partial[Any] | None, Settings]:
+    """Return the graph that a config.json describes, and what was read of it.
+
+    Args:
+      config: What it says.
+      family: The family to read it as where it tells none that is known.
+      where: The folder, for messages.
+
+    Returns:
+      The graph, None where no graph is made from a config of the family; and its settings, whose
+      problems are not raised.
+    """
+    with contextlib.suppress(CheckpointError):
+        family = foreign.families.of_config(config, where).name
+    if family not in _CONVERTERS:
+        return None, Settings(config)
+    return _read(family, config)
+
+
+def _read(family: str, config: Mapping[str, Any]) -> tuple[fdl.Partial[Any], Settings]:
+    settings = Settings(config)
+    model = _CONVERTERS[family].read(settings)
+    settings.refuse_unread()
+    return model, settings
 
 
 def config_of(model: fdl.Buildable, family: str | None = None) -> tuple[str, dict[str, Any]]:
@@ -103,6 +131,21 @@ def config_of(model: fdl.Buildable, family: str | None = None) -> tuple[str, dic
             nearest = (name, wrong)
     assert nearest is not None
     raise BadInput(_problems(*nearest, is_guess=family is None))
+
+
+def describes(config: Mapping[str, Any], model: fdl.Buildable, family: str) -> bool:
+    """Return whether a config.json describes a model, and is of a family.
+
+    Args:
+      config: What it says.
+      model: A template of a model.
+      family: The family.
+    """
+    try:
+        same = foreign.families.of_config(config, "it").name == family
+    except CheckpointError:
+        return False
+    return same and not _wrong(model, config, _CONVERTERS[family].optional)
 
 
 def _config(model: Any, name: str) -> dict[str, Any]:

@@ -8,10 +8,14 @@ import fiddle as fdl
 
 from luthier import graph as graphs
 from luthier import models
-from luthier.errors import Problem
 from luthier.recipes import decoders
 from luthier.recipes.foreign import llama
-from luthier.recipes.foreign.settings import Settings, rope_parameters, value_at
+from luthier.recipes.foreign.settings import (
+    Settings,
+    rope_parameters,
+    set_attention_dropout,
+    value_at,
+)
 
 _ACTIVATION = "gelu_pytorch_tanh"
 _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
@@ -22,6 +26,7 @@ def read_gemma(settings: Settings) -> fdl.Partial[models.Decoder]:
     base, scaling = settings.rotary()
     model = decoders.gemma(rotary_base=base, **_sizes(settings))
     model.block.attention.rotary.scaling = scaling
+    set_attention_dropout(settings, model)
     return model
 
 
@@ -32,13 +37,14 @@ def read_gemma2(settings: Settings) -> fdl.Partial[models.Decoder]:
     model = decoders.gemma2(
         window=settings.need("sliding_window"),
         query_scalar=settings.get("query_pre_attn_scalar", 256),
-        attention_cap=settings.content.get("attn_logit_softcapping", 50.0),
-        logits_cap=settings.content.get("final_logit_softcapping", 30.0),
+        attention_cap=settings.raw("attn_logit_softcapping", 50.0),
+        logits_cap=settings.raw("final_logit_softcapping", 30.0),
         rotary_base=base,
         **_sizes(settings),
     )
     for block in model.block:
         block.attention.rotary.scaling = scaling
+    set_attention_dropout(settings, model)
     return model
 
 
@@ -61,6 +67,7 @@ def read_gemma3(settings: Settings) -> fdl.Partial[models.Decoder]:
         **_sizes(settings),
     )
     model.block[0].attention.rotary.scaling = near_scaling if period > 1 else far_scaling
+    set_attention_dropout(settings, model)
     return model
 
 
@@ -115,7 +122,9 @@ def _sizes(settings: Settings) -> dict[str, Any]:
     if activation != _ACTIVATION:
         remedy = f"understood is {_ACTIVATION!r}"
         what = f"config.json sets hidden_activation to {activation!r}"
-        settings.problems.append(Problem(what, remedy=remedy))
+        settings.refuse("hidden_activation", what, remedy)
+    # The first files say `gelu` and mean its approximation by a tanh.
+    settings.only("hidden_act", (None, _ACTIVATION, "gelu_new", "gelu"), None)
     settings.only("attention_bias", (False,), False)
     settings.only("tie_word_embeddings", (True,), True)
     return {
@@ -134,6 +143,7 @@ def _sizes(settings: Settings) -> dict[str, Any]:
 def _period(settings: Settings) -> int:
     """Return after how many layers the kinds begin again."""
     kinds = settings.get("layer_types")
+    settings.seen("sliding_window_pattern", "_sliding_window_pattern")  # layer_types wins
     if kinds and _GLOBAL in kinds:
         return kinds.index(_GLOBAL) + 1
     if kinds:
@@ -152,7 +162,7 @@ def _check_kinds(settings: Settings, period: int) -> None:
     ]
     if list(kinds) != wanted:
         what = f"config.json has layer_types that do not repeat every {period} layers"
-        settings.problems.append(Problem(what, remedy="build the model's graph by hand"))
+        settings.refuse("layer_types", what, "build the model's graph by hand")
 
 
 def _blocks(model: Any) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from luthier import models
+from luthier import layers, models
 from luthier.recipes.decoders import gpt2
 from luthier.recipes.foreign.settings import Settings, value_at
 
@@ -18,17 +18,24 @@ def read(settings: Settings) -> fdl.Partial[models.Decoder]:
     settings.only("scale_attn_by_inverse_layer_idx", (False,), False)
     settings.only("add_cross_attention", (False,), False)
     settings.only("tie_word_embeddings", (True,), True)
-    return gpt2(
+    rate = settings.get("resid_pdrop", 0.1)
+    model = gpt2(
         vocab_size=settings.need("vocab_size"),
         max_length=settings.need("n_positions"),
         dim=settings.need("n_embd"),
         num_layers=settings.need("n_layer"),
         num_heads=settings.need("n_head"),
         hidden_dim=settings.get("n_inner"),
-        dropout_rate=settings.get("resid_pdrop", 0.1),
+        dropout_rate=rate,
         stddev=settings.get("initializer_range", 0.02),
         epsilon=settings.get("layer_norm_epsilon", 1e-5),
     )
+    # What has a rate of its own leaves the value that the others share.
+    if (own := settings.get("attn_pdrop", 0.1)) != rate:
+        model.block.attention.core.dropout = own
+    if (own := settings.get("embd_pdrop", 0.1)) != rate:
+        model.embedding.dropout = fdl.Partial(layers.Dropout, rate=own)
+    return model
 
 
 def write(model: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from luthier.recipes.foreign.settings import (
     has_bias,
     is_tied,
     rope_parameters,
+    set_attention_dropout,
     value_at,
 )
 
@@ -22,35 +23,39 @@ def read_llama(settings: Settings) -> fdl.Partial[models.Decoder]:
     """Return the Llama that the settings describe."""
     model = decoders.llama(**_sizes(settings, epsilon=1e-6))
     _add_biases(settings, model)
-    return model
+    return _finished(settings, model)
 
 
 def read_mistral(settings: Settings) -> fdl.Partial[models.Decoder]:
     """Return the Mistral that the settings describe; without a window it is a Llama."""
-    window = settings.content.get("sliding_window", 4096)
+    window = settings.raw("sliding_window", 4096)
     sizes = _sizes(settings, epsilon=1e-6)
-    return decoders.llama(**sizes) if window is None else decoders.mistral(window=window, **sizes)
+    if window is None:
+        return _finished(settings, decoders.llama(**sizes))
+    return _finished(settings, decoders.mistral(window=window, **sizes))
 
 
 def read_qwen2(settings: Settings) -> fdl.Partial[models.Decoder]:
     """Return the Qwen 2 that the settings describe."""
     settings.only("use_sliding_window", (False,), False)
-    return decoders.qwen2(**_sizes(settings, epsilon=1e-6))
+    settings.seen("sliding_window", "max_window_layers")  # they count where it is True
+    return _finished(settings, decoders.qwen2(**_sizes(settings, epsilon=1e-6)))
 
 
 def read_qwen3(settings: Settings) -> fdl.Partial[models.Decoder]:
     """Return the Qwen 3 that the settings describe."""
     settings.only("use_sliding_window", (False,), False)
+    settings.seen("sliding_window", "max_window_layers")  # they count where it is True
     model = decoders.qwen3(**_sizes(settings, epsilon=1e-6, head_dim=128))
     _add_biases(settings, model)
-    return model
+    return _finished(settings, model)
 
 
 def read_olmo2(settings: Settings) -> fdl.Partial[models.Decoder]:
     """Return the OLMo 2 that the settings describe."""
     model = decoders.olmo2(**_sizes(settings, epsilon=1e-5))
     _add_biases(settings, model)
-    return model
+    return _finished(settings, model)
 
 
 def write(model: Any) -> dict[str, Any]:
@@ -60,6 +65,7 @@ def write(model: Any) -> dict[str, Any]:
     rotary = rope_parameters(value_at(model, f"{attention}.rotary"))
     scaling = {k: v for k, v in rotary.items() if k != "rope_theta"}
     return {
+        "attention_dropout": value_at(model, f"{attention}.core.dropout") or 0.0,
         "attention_bias": has_bias(model, f"{attention}.output"),
         "head_dim": value_at(model, f"{attention}.head_dim") or dim // heads,
         "hidden_act": "silu",
@@ -124,6 +130,11 @@ def _sizes(settings: Settings, epsilon: float, head_dim: int | None = None) -> d
         "stddev": settings.get("initializer_range", 0.02),
         "unembedding": fdl.Partial(layers.TiedUnembedding) if tied else None,
     }
+
+
+def _finished(settings: Settings, model: Any) -> Any:
+    set_attention_dropout(settings, model)
+    return model
 
 
 def _add_biases(settings: Settings, model: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,8 +24,61 @@ _ACTIVATIONS: Mapping[str, Any] = {
 }
 
 
+# Keys that say nothing of what a model computes: how it is started, stored, tokenized or sampled.
+_ASIDE = frozenset(
+    {
+        "_attn_implementation",
+        "_name_or_path",
+        "architectures",
+        "auto_map",
+        "cache_implementation",
+        "chunk_size_feed_forward",
+        "classifier_dropout",
+        "classifier_dropout_prob",
+        "decoder_start_token_id",
+        "dtype",
+        "finetuning_task",
+        "gradient_checkpointing",
+        "id2label",
+        "initializer_factor",
+        "initializer_range",
+        "is_encoder_decoder",
+        "keys_to_ignore_at_inference",
+        "label2id",
+        "max_position_embeddings",
+        "max_window_layers",
+        "model_type",
+        "output_attentions",
+        "output_hidden_states",
+        "output_past",
+        "pretraining_tp",
+        "problem_type",
+        "return_dict",
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+        "task_specific_params",
+        "tokenizer_class",
+        "torch_dtype",
+        "torchscript",
+        "transformers_version",
+        "use_cache",
+        "vocab_size",
+    }
+)
+# Parts of names that tell of another forward pass, and the values that leave it as it is.
+_CHANGING = re.compile(
+    r"quantiz|compression_config|(^|_)p?drop(out)?(_|$)|sliding|window|rope|rotary|scal|softcap|"
+    r"multiplier|logit|alibi|qk_norm|clip_qkv|parallel|expert|bias|hidden_act|activation|"
+    r"layer_types|norm|causal|is_decoder|cross_attention|embedding_type"
+)
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, 0.0, {}, [], "")
+
+
 class Settings:
-    """A config.json, whose problems are collected.
+    """A config.json, whose problems are collected; it knows which of its keys were looked at.
 
     Args:
       content: What it says.
@@ -32,29 +86,66 @@ class Settings:
 
     def __init__(self, content: Mapping[str, Any]):
         self.content = content
-        self.problems: list[Problem] = []
+        self.refused: list[tuple[str, Problem]] = []
+        self._read: set[str] = set()
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What is wrong with it."""
+        return [problem for _, problem in self.refused]
+
+    @property
+    def unread(self) -> list[str]:
+        """The keys that nothing looked at, without those that are about other things."""
+        return sorted(
+            name
+            for name in set(self.content) - self._read - _ASIDE
+            if not name.endswith(("_token_id", "_token_index"))
+        )
+
+    def refuse(self, name: str, what: str, remedy: str) -> None:
+        """Add a problem with a key."""
+        self.refused.append((name, Problem(what, remedy=remedy)))
+
+    def refuse_unread(self) -> None:
+        """Add a problem for each key that nothing looked at, and that changes a forward pass."""
+        for name in self.unread:
+            value = self.content[name]
+            plain = isinstance(value, list) and set(map(str, value)) == {"full_attention"}
+            unit = value == 1.0 and name.endswith(("multiplier", "factor", "scale", "scaling"))
+            if _CHANGING.search(name) and value not in _NEUTRAL and not plain and not unit:
+                what = f"config.json sets {name} to {_short(value)}"
+                self.refuse(name, what, "no model of this family here computes with it")
+
+    def raw(self, name: str, default: Any = None) -> Any:
+        """Return a setting that may be missing; null is a value of its own."""
+        self._read.add(name)
+        return self.content.get(name, default)
+
+    def seen(self, *names: str) -> None:
+        """Take keys as looked at: they count for nothing beside others."""
+        self._read.update(names)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a setting that may be missing or null."""
-        value = self.content.get(name)
+        value = self.raw(name)
         return default if value is None else value
 
     def need(self, name: str) -> Any:
         """Return a number that must be there; 1 in its place where it is not, and a problem."""
-        value = self.content.get(name)
+        value = self.raw(name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             what = f"config.json has no {name}" if value is None else f"{name} is {value!r}"
-            self.problems.append(Problem(what, remedy="it must be a number"))
+            self.refuse(name, what, "it must be a number")
             return 1
         return value
 
     def only(self, name: str, allowed: tuple[Any, ...], default: Any) -> None:
         """Add a problem where a setting has a value that our models cannot follow."""
-        value = self.content.get(name, default)
+        value = self.raw(name, default)
         if value not in allowed:
             said = " or ".join(repr(one) for one in allowed)
-            what = f"config.json sets {name} to {value!r}"
-            self.problems.append(Problem(what, remedy=f"understood is {said}"))
+            self.refuse(name, f"config.json sets {name} to {value!r}", f"understood is {said}")
 
     def activation(self, name: str, default: str) -> Any:
         """Return the nonlinearity that a setting names.
@@ -69,7 +160,7 @@ class Settings:
         """Return the nonlinearity called `said`, which the setting `name` is about."""
         if said not in _ACTIVATIONS:
             what = f"config.json sets {name} to {said!r}"
-            self.problems.append(Problem(what, remedy=f"understood are {', '.join(_ACTIVATIONS)}"))
+            self.refuse(name, what, f"understood are {', '.join(_ACTIVATIONS)}")
             return jax.nn.gelu
         found = _ACTIVATIONS[said]
         return graphs.copy_graph(found) if isinstance(found, fdl.Buildable) else found
@@ -82,19 +173,39 @@ class Settings:
           base: What is meant where nothing is said.
         """
         found = self.get("rope_parameters", {})
+        is_local = which == "sliding_attention"
+        old = "rope_local_base_freq" if is_local else "rope_theta"
+        theta = self.get(old)
+        scaling = {} if is_local else self.get("rope_scaling", {})
         if which and isinstance(found.get(which), Mapping):
             found = found[which]
-        elif not found:
-            old = "rope_local_base_freq" if which == "sliding_attention" else "rope_theta"
-            scaling = {} if which == "sliding_attention" else self.get("rope_scaling", {})
-            found = {"rope_theta": self.get(old, base), **scaling}
+        if found:
+            self._agree(found, {**scaling, **({} if theta is None else {"rope_theta": theta})})
+        else:
+            found = scaling
+        base = base if theta is None else theta
         kind = found.get("rope_type", found.get("type", "default"))
+        if found.get("partial_rotary_factor") not in (None, 1.0):
+            what = f"config.json sets partial_rotary_factor to {found['partial_rotary_factor']}"
+            self.refuse("rope_parameters", what, "understood is 1.0")
         return float(found.get("rope_theta", base)), self._scaling(kind, found)
 
     def raise_any(self) -> None:
         """Raise what was collected, if anything."""
         if self.problems:
             raise BadInput(self.problems)
+
+    def _agree(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> None:
+        """Add a problem where old names say another rotation than new ones."""
+        kinds = [one.get("rope_type", one.get("type", "default")) for one in (new, old)]
+        if "rope_type" in old or "type" in old:
+            old = {**old, "rope_type": kinds[1]}
+        new = {"rope_type": kinds[0], **new}
+        for name in sorted(set(old) - {"type"}):
+            if (name in new and new[name] != old[name]) or name not in (*new, "rope_theta"):
+                said = f"{old[name]!r} by old names and {new.get(name)!r} in rope_parameters"
+                remedy = "keep the one that the weights were trained with"
+                self.refuse("rope_parameters", f"config.json sets {name} to {said}", remedy)
 
     def _scaling(self, kind: str, found: Mapping[str, Any]) -> fdl.Config | None:
         if kind == "default":
@@ -110,8 +221,27 @@ class Settings:
                 original_length=int(found["original_max_position_embeddings"]),
             )
         remedy = "understood are default, linear and llama3"
-        self.problems.append(Problem(f"config.json sets rope_type to {kind!r}", remedy=remedy))
+        self.refuse("rope_type", f"config.json sets rope_type to {kind!r}", remedy)
         return None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def set_attention_dropout(settings: Settings, model: Any) -> None:
+    """Give the attention of every kind of layer the dropout of weights that the settings ask for.
+
+    Args:
+      settings: What config.json says.
+      model: The graph of a decoder.
+    """
+    rate = settings.get("attention_dropout", 0.0)
+    if not rate:
+        return
+    for block in model.block if isinstance(model.block, list | tuple) else [model.block]:
+        block.attention.core.dropout = rate
 
 
 def value_at(model: Any, path: str, default: Any = None) -> Any:

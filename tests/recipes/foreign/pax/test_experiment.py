@@ -2,7 +2,7 @@ import fiddle as fdl
 import jax.numpy as jnp
 import pytest
 
-from luthier import checkpoint, data, optim, program, tasks
+from luthier import checkpoint, data, layers, optim, program, tasks
 from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.recipes.foreign.pax import import_dump
@@ -58,6 +58,31 @@ def test_an_axis_that_is_none_of_ours_is_told(written):
     found = import_dump(written("gpt", **names), program)
     (told,) = [one for one in found.leftovers if one.field == "mesh_axis_names"]
     assert told.why == "no axis here is like other; see parallelism.mesh"
+
+
+def test_a_pipeline_keeps_its_stages_microbatches_and_mesh(written, content):
+    inner = content("gpt")["task"]["set"]["model"]["set"]["lm_tpl"]["set"]
+    pipeline = {
+        "class": "praxis.layers.transformers.PipelinedTransformer",
+        "set": {
+            "num_pipeline_stages": 2,
+            "circular_repeat": 3,
+            "num_pipeline_microbatches": 4,
+            "pipeline_stage": inner["stacked_transformer_tpl"],
+        },
+    }
+    changes = {
+        "task__model__ici_mesh_shape": [2, 1, 2, 2],
+        "task__model__mesh_axis_names": ["stage", "replica", "data", "mdl"],
+        "task__model__lm_tpl__stacked_transformer_tpl": pipeline,
+    }
+    found = import_dump(written("gpt", **changes), program)
+    mesh, stack = found.graph.parallelism.mesh, found.graph.model.stack
+    assert (mesh.stage, mesh.data, mesh.fsdp, mesh.tensor) == (2, 1, 2, 2)
+    assert (stack.__fn_or_cls__, stack.microbatches) == (layers.Pipelined, 4)
+    assert (stack.schedule.__fn_or_cls__, stack.schedule.repeats) == (layers.Circular, 3)
+    assert found.graph.parallelism.rules.activations["batch"][0] == "stage"
+    assert not [one for one in found.leftovers if "pipeline" in one.field or "mesh" in one.field]
 
 
 def test_sixteen_bits(written):

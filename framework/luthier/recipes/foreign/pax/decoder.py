@@ -171,9 +171,8 @@ def _stack(node: Node, dim: int) -> tuple[list[Any], Any, fdl.Partial[Any] | Non
     """Return the templates of all layers, what is kept for the backward pass, and a dropout."""
     stack, times, remat = node.get("stacked_transformer_tpl"), 1, None
     if isinstance(stack, Node) and stack.kind == "PipelinedTransformer":
-        for field in ("num_pipeline_microbatches", "pipeline_microbatch_size", "stream_io"):
-            if stack.is_set(field):
-                stack.leave(field, "layers follow each other here; `--fiddler pipeline` cuts them")
+        # `experiment.py` makes the pipeline, once the mesh and the batch are known.
+        stack.pass_over("num_pipeline_microbatches", "pipeline_microbatch_size", "stream_io")
         stack.pass_over("pipeline_broadcast_inputs", "enable_async_circular_transfer")
         times *= number(stack, "num_pipeline_stages") * number(stack, "circular_repeat")
         stack.pass_over("checkpoint_policy", "bf16_accum_in_fp32")

@@ -11,14 +11,15 @@ from typing import Any
 import fiddle as fdl
 import jax.numpy as jnp
 
-from luthier import checkpoint, durations, parallel, tasks
+from luthier import checkpoint, durations, layers, parallel, tasks
 from luthier.errors import BadInput, Problem
 from luthier.recipes.foreign.pax.data import batch_size, data
 from luthier.recipes.foreign.pax.decoder import decoder
 from luthier.recipes.foreign.pax.nodes import Dump, Leftover, Node, is_number, read_dump
 from luthier.recipes.foreign.pax.optimizers import average, optimizer
+from luthier.recipes.stacks import pipeline
 
-_AXES = {"replica": "data", "data": "fsdp", "mdl": "tensor"}
+_AXES = {"stage": "stage", "replica": "data", "data": "fsdp", "mdl": "tensor"}
 _DTYPES = {"float32": None, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
 _INERT = (
     *("variable_norm_summary", "apply_mutable_list", "inputs_split_mapping", "max_inflight_steps"),
@@ -135,6 +136,32 @@ def _experiment(dump: Dump, program: Any, weights: str | None) -> fdl.Config[Any
         }
     if weights is not None:
         found.restore = _restore(weights, dump)
+    return _pipelined(found, lm)
+
+
+def _pipelined(found: fdl.Config[Any], lm: Node) -> fdl.Config[Any]:
+    """Return an experiment with its layers in a pipeline where Pax's `lm` has one."""
+    stack = lm.peek("stacked_transformer_tpl")
+    if not isinstance(stack, Node) or stack.kind != "PipelinedTransformer":
+        return found
+    stages, repeats = stack.peek("num_pipeline_stages"), stack.peek("circular_repeat") or 1
+    parts, rows = stack.peek("num_pipeline_microbatches"), stack.peek("pipeline_microbatch_size")
+    batch = getattr(found.training, "global_batch_size", None)
+    if not parts and rows and isinstance(batch, int):
+        parts = batch // rows
+    how = "add fiddler:pipeline(stages=S, microbatches=M)"
+    if not parts:
+        stack.leave("pipeline_microbatch_size", f"the batch is not known, so is its cut; {how}")
+        return found
+    schedule = fdl.Config(layers.Circular, repeats=repeats) if repeats > 1 else layers.GPipe
+    sizes = dict(found.parallelism.mesh.__arguments__)
+    try:
+        found = pipeline(found, stages, parts, schedule)
+    except BadInput as error:
+        stack.leave("num_pipeline_stages", f"{error.problems[0].what}; then {how}")
+        return found
+    if "stage" in sizes:  # Pax's mesh has its own, which may lie across slices
+        found.parallelism.mesh.stage = sizes["stage"]
     return found
 
 
