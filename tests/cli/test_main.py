@@ -11,6 +11,7 @@ import pytest
 
 from luthier import errors
 from luthier.cli import main
+from luthier.records import crash
 
 
 @pytest.fixture
@@ -87,10 +88,36 @@ def test_stopped_training_is_a_line_and_an_error(command, capsys):
     assert capsys.readouterr().err == "luthier: 5 steps in a row were skipped\n"
 
 
-def test_our_bugs_show_their_traceback(command, capsys):
+def test_our_bugs_show_their_traceback(command, capsys, monkeypatch):
+    monkeypatch.setattr(crash, "is_users", lambda filename: False)
     command(lambda: _raise(ZeroDivisionError("oops")))
     assert main.main(["probe"]) == errors.EXIT_BUG
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert told.endswith("luthier: this is a bug in luthier: ZeroDivisionError: oops\n")
+
+
+def test_an_error_in_the_users_code_is_one_line_with_its_place(command, capsys, tmp_path):
+    def fail():
+        try:
+            _raise(ZeroDivisionError("oops"))
+        except ZeroDivisionError as error:
+            if kept:
+                crash.write(tmp_path, error, graph_path="model.block")
+            raise
+
+    place = f"tests/cli/test_main.py:{_raise.__code__.co_firstlineno + 1}, in _raise"
+    kept = False
+    command(fail)
+    assert main.main(["probe"]) == errors.EXIT_BUG
+    line = f"luthier: ZeroDivisionError: oops ({place}); to see the traceback, add --debug\n"
+    assert capsys.readouterr().err == line
+    assert main.main(["probe", "--debug"]) == errors.EXIT_BUG
     assert "Traceback" in capsys.readouterr().err
+    kept = True
+    assert main.main(["probe"]) == errors.EXIT_BUG
+    line = f"luthier: model.block: ZeroDivisionError: oops ({place}); traceback: "
+    assert capsys.readouterr().err == f"{line}{crash.newest(tmp_path)}\n"
 
 
 def test_interrupts_exit_with_130(command, capsys):
@@ -109,7 +136,7 @@ def test_the_machines_failures_are_one_line(command, capsys, number):
 
 def test_other_system_errors_are_bugs(command, capsys):
     command(lambda: _raise(OSError(errno.EBADF, "bad")))
-    assert main.main(["probe"]) == errors.EXIT_BUG
+    assert main.main(["probe", "--debug"]) == errors.EXIT_BUG
     assert "Traceback" in capsys.readouterr().err
 
 

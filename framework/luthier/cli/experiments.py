@@ -48,8 +48,14 @@ def load(
     found = project.Project(Path.cwd())
     with problems.collected():
         found = project.find()
-    packages = found.packages
-    graph = _resolve(reference, problems, command, packages, overrides)
+    packages = given = found.packages
+    if packages:
+        problems_before = len(problems)
+        with problems.collected():
+            given = _allowed_in_files(overrides, packages)
+        if len(problems) > problems_before:
+            problems.raise_any()  # what is not trusted is not read any further
+    graph = _resolve(reference, problems, command, packages, overrides, given)
     problems_before = len(problems)
     if graph is not None:
         from luthier import graph as graphs
@@ -59,7 +65,7 @@ def load(
                 graph,
                 overrides,
                 shelves=(*SHELVES, *found.fiddlers),
-                packages=packages,
+                packages=given,
                 recorded=_recorded(packages),
             )
         except BadInput as error:
@@ -71,6 +77,41 @@ def load(
     return graph, packages
 
 
+def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tuple[str, ...]:
+    """Return the user's packages that overrides may name, whoever made the files among them."""
+    from luthier.graph.edits import files
+    from luthier.graph.formats import gin
+    from luthier.records import trust
+
+    words, texts = list[str](), dict[str, str]()
+    for word in overrides:
+        word = _bare(word)
+        if not word.startswith(files.FILE):
+            words.append(word)
+            continue
+        file = word.removeprefix(files.FILE).strip()
+        try:
+            inside = list(files.read_words(file))
+        except BadInput:
+            continue  # it is told where it is applied
+        texts.setdefault(file, "")
+        for text, where in inside:
+            words.append(_bare(text))
+            name = where.rpartition(":")[0]
+            texts[name] = f"{texts.get(name, '')}{text}\n"
+    if any(word.startswith(GIN) for word in words):
+        texts |= gin.files_of(words)
+    allowed = tuple(packages)
+    for file, text in texts.items():
+        theirs = trust.packages_for(file, text, packages)
+        allowed = tuple(package for package in allowed if package in theirs)
+    return allowed
+
+
+def _bare(word: str) -> str:
+    return word.strip().removeprefix("--fdl.").strip()
+
+
 def _recorded(packages: Sequence[str]) -> Callable[[str], Any]:
     """Return the function that loads the graph of a run, for `model=run:ID.model`."""
 
@@ -78,9 +119,11 @@ def _recorded(packages: Sequence[str]) -> Callable[[str], Any]:
     def load_run(run: str) -> Any:
         from luthier import graph as graphs
         from luthier import records
+        from luthier.records import trust
 
         config = Path(records.find(references.RUNS, run).path) / "config.json"
-        return graphs.from_json(config.read_text(encoding="utf-8"), packages)
+        text = config.read_text(encoding="utf-8")
+        return graphs.from_json(text, trust.packages_for(config, text, packages))
 
     return load_run
 
@@ -91,6 +134,7 @@ def _resolve(
     command: str,
     packages: Sequence[str],
     overrides: Sequence[str],
+    given: Sequence[str],
 ):
     """Return the graph of a reference, or None with a problem added."""
     if reference == "" and len(problems):
@@ -111,15 +155,17 @@ def _resolve(
         if reference.startswith(GIN_ROOT):
             from luthier.graph.formats import gin
 
-            return gin.make_root(reference.removeprefix(GIN_ROOT), overrides, packages)
+            return gin.make_root(reference.removeprefix(GIN_ROOT), overrides, given)
         if reference.startswith(TARGETS):
             return _from_targets(reference, packages)
         if reference.endswith((".json", ".yaml", ".yml", ".gin")) and Path(reference).is_file():
             from luthier import graph as graphs
+            from luthier.records import trust
 
             forms = {".json": graphs.from_json, ".gin": graphs.from_gin}
             read = forms.get(Path(reference).suffix, graphs.from_yaml)
-            return read(Path(reference).read_text(encoding="utf-8"), packages, reference)
+            text = Path(reference).read_text(encoding="utf-8")
+            return read(text, trust.packages_for(reference, text, packages), reference)
         return references.load_reference(reference, packages)
     return None
 
@@ -135,6 +181,9 @@ def _from_targets(reference: str, packages: Sequence[str]) -> Any:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise BadInput(f"cannot read the file {file!r}: {reason}") from None
+    from luthier.records import trust
+
+    packages = trust.packages_for(file, text, packages)
     if kind == "konfig":
         return graphs.from_konfig(text, packages, file)
     return graphs.from_hydra(text, packages, file, key)

@@ -14,8 +14,9 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from luthier import errors
+from luthier import errors, faults
 from luthier.cli import arguments, spellings
+from luthier.terminal import printable, protect
 
 COMMANDS = {
     "init": "make a folder for a project of your own",
@@ -45,6 +46,10 @@ _ROOMS = {
 
 # A command whose name no module can have.
 _MODULES = {"import": "importing"}
+# Commands that build what somebody may have recorded elsewhere.
+_READS_RECORDS = (
+    *("diff", "evaluate", "export", "generate", "plan", "runs", "show", "sweep", "train"),
+)
 # Commands that hold nothing that is to be closed, so that their processes may end at once.
 _READERS = ("diff", "plan", "show")
 
@@ -101,6 +106,9 @@ def parser_of(command: str) -> arguments.Parser:
     module.add_arguments(parser)
     if parser.takes("reference"):
         parser.epilog = _EPILOG
+    if command in _READS_RECORDS:
+        told = "let records at or below PATH name your packages, though made in another project"
+        parser.add_argument("--trust", action="append", metavar="PATH", help=told)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
@@ -126,6 +134,10 @@ def _run(argv: Sequence[str]) -> int:
     if command not in COMMANDS:
         raise _unknown(command)
     parsed, unknown = _parse(command, rest)
+    for path in getattr(parsed, "trust", None) or ():
+        from luthier.records import trust
+
+        trust.trust(path)
     if spellings.HELP in rest and command in ("show", "train"):
         return _help(command, parsed)
     parsed.argv = rest
@@ -185,8 +197,8 @@ def _working_directory_importable() -> Iterator[None]:
 def _tell(message: str) -> None:
     from luthier.records.redaction import redact
 
-    for line in redact(message).splitlines() or [""]:
-        print(f"luthier: {line}", file=sys.stderr)
+    for line in redact(message).split("\n"):
+        print(f"luthier: {printable(line)}", file=sys.stderr)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -210,28 +222,64 @@ def main(argv: Sequence[str]) -> int:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.EXIT_DONE
+    except SystemExit as end:
+        if end.code != errors.EXIT_REQUEUE:  # preempted before the first step
+            raise
+        return errors.EXIT_REQUEUE
     except errors.LuthierError as error:
         if debug:
             traceback.print_exc()
         _tell(str(error))
+        if error.exit_code == errors.EXIT_BUG:
+            _tell_file(error)
         return error.exit_code
     except OSError as error:
-        if error.errno not in _MACHINE_ERRORS or debug:
-            traceback.print_exc()
         if error.errno not in _MACHINE_ERRORS:
-            return errors.EXIT_BUG
+            return _tell_error(error, debug)
+        if debug:
+            traceback.print_exc()
         remedy = _MACHINE_ERRORS[error.errno]
         what = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
         _tell(str(errors.Problem(what, remedy=remedy)))
         return errors.EXIT_BAD_INPUT
-    except Exception:
-        traceback.print_exc()
-        _tell("this is a bug in luthier, or in the code of your own that the traceback names")
-        return errors.EXIT_BUG
+    except Exception as error:
+        return _tell_error(error, debug)
+
+
+def _tell_error(error: Exception, debug: bool) -> int:
+    """Print an error of the user's code in one line, and one of our own with its traceback."""
+    from luthier.records import crash
+
+    place, path = crash.place(error), crash.path_of(error)
+    is_ours = not place and faults.classify(error) is faults.Fault.CODE
+    if debug or (is_ours and path is None):
+        traceback.print_exception(error)
+    line = crash.summary(error)
+    if where := crash.graph_path_of(error):
+        line = f"{where}: {line}"
+    if place:
+        line += f" ({place})"
+    elif is_ours:
+        line = f"this is a bug in luthier: {line}"
+    if path is not None:
+        line += f"; traceback: {path}"
+    elif place and not debug:
+        line += "; to see the traceback, add --debug"
+    _tell(line)
+    return errors.EXIT_BUG
+
+
+def _tell_file(error: Exception) -> None:
+    """Print where the traceback is, which a run has kept."""
+    from luthier.records import crash
+
+    if (path := crash.path_of(error)) is not None:
+        _tell(f"traceback: {path}")
 
 
 def console() -> NoReturn:
     """Run the command line of this process and exit; the entry point of the command `luthier`."""
+    protect()
     code = main(sys.argv[1:])
     try:
         sys.stdout.flush()

@@ -1,9 +1,12 @@
-"""What commands print for other programs to read."""
+"""What commands print for other programs to read, and what they tell beside it."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -22,3 +25,31 @@ def _finite(told: Any) -> Any:
     if isinstance(told, dict):
         return {key: _finite(value) for key, value in told.items()}
     return [_finite(value) for value in told] if isinstance(told, list | tuple) else told
+
+
+def tell(line: str) -> None:
+    """Tell something beside what a command prints: one line on the standard error.
+
+    Args:
+      line: What to tell; it may hold what came from a record.
+    """
+    from luthier.terminal import cell
+
+    print(f"luthier: {cell(line)}", file=sys.stderr)
+
+
+def tell_damage(metrics: Iterable[Path]) -> None:
+    """Tell what is damaged or missing in records of metrics, a line for each that is not whole.
+
+    Args:
+      metrics: The files; one that is missing is whole.
+
+    Raises:
+      RunError: One cannot be read.
+      VersionError: One was written by a later luthier.
+    """
+    from luthier.records.metrics_file import damage_of
+
+    for path in dict.fromkeys(metrics):
+        if damage := damage_of(path):
+            tell(damage)

@@ -65,8 +65,14 @@ def find_run(reference: str) -> Any:
 
 def _load_run(run: Any, packages: Sequence[str]) -> Any:
     from luthier import graph as graphs
+    from luthier.graph.recorded_defaults import restore_defaults
+    from luthier.records import trust
 
-    graph = graphs.from_json(run.read_config(), packages, source=str(run.config_path))
+    text = run.read_config()
+    packages = trust.packages_for(run.config_path, text, packages)
+    graph = graphs.from_json(text, packages, source=str(run.config_path))
+    with contextlib.suppress(RunError):  # a missing or damaged file of values says nothing
+        restore_defaults(graph, run.read_values())
     with contextlib.suppress(RunError):  # a damaged history hides who set what, and nothing else
         graphs.restore_history(graph, run.read_history(), f"{run.name}/{run.id}")
     return graph

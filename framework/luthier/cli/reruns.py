@@ -7,6 +7,7 @@ from typing import Any
 
 from luthier.cli.showing import changes
 from luthier.errors import BadInput
+from luthier.terminal import cell
 
 
 def choose_run(recorded: Any, graph: Any) -> tuple[str | None, bool]:
@@ -45,7 +46,7 @@ def tell_changes(recorded: Any, before: Any, after: Any) -> None:
       before: Its graph.
       after: The graph that will be trained.
     """
-    print(f"the graph of run {recorded.name}/{recorded.id}, with these changes:")
+    print(f"the graph of run {cell(f'{recorded.name}/{recorded.id}')}, with these changes:")
     changes.print_changes(before, after)
 
 

@@ -22,6 +22,7 @@ def prepare(words: list[str]) -> None:
     Args:
       words: The command and its arguments.
     """
+    environment.report_native_crashes()
     environment.collect_rarely()
     if not any(word in COMMANDS for word in words[:2]):
         return

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from luthier.terminal import cell
+
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """Return the lines of a table in plain text; columns of numbers stand to the right.
 
     Args:
       heads: The heads of the columns.
-      rows: What stands below them.
+      rows: What stands below them; control characters in it, line ends too, are escaped.
     """
-    texts = [list(heads), *([str(cell) for cell in row] for row in rows)]
+    texts = [list(heads), *([cell(str(value)) for value in row] for row in rows)]
     widths = [max(len(row[column]) for row in texts) for column in range(len(heads))]
     numeric = [all(_is_number(row[column]) for row in texts[1:]) for column in range(len(heads))]
     lines = []
     for row in texts:
         cells = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, numeric, strict=True)
         ]
         lines.append("  ".join(cells).rstrip())
     return lines

@@ -107,6 +107,7 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
         ([STUDY, "--space", "rate=log(1,2)"], "--space, --when and --sweep are for experiments"),
         ([STUDY, "--all"], "--as is for `luthier sweep best`, --all, --html and --sync are for"),
         (["--resume", "absent"], "there is no study 'absent'"),
+        ([STUDY, "--retry", "failed"], "--retry is for a study that exists; add --resume DIR"),
         ([], "no experiment is named"),
     ],
 )
@@ -114,3 +115,43 @@ def test_bad_input_is_one_line(project, capsys, words, line):
     (told,) = _refused(capsys, *words)
     assert told.startswith(f"luthier: {line}")
     assert not (project / "studies").exists()
+
+
+FAILING = "simulated_engine:failing_study"
+
+
+def test_a_baseline_that_fails_is_told_with_its_traceback_and_ends_the_command(project, capsys):
+    assert main.main(["sweep", FAILING]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        "luthier: the baseline failed: ValueError: boom; `luthier sweep --resume studies/toy "
+        "--retry failed` runs what failed again, with the source as it is then; the same command "
+        "as before starts the study afresh",
+        "`luthier sweep show studies/toy/0` prints its traceback",
+    ]
+    (project / "studies/toy/trials/0000/traceback.txt").write_text("Traceback of\nValueError: boom")
+    assert main.main(["sweep", "show", "toy/0"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "trial 0: failed; ValueError: boom; (the baseline)"
+    assert shown[-2:] == ["Traceback of", "ValueError: boom"]
+    assert main.main(["sweep", "show", "toy"]) == 0
+    assert "stopped: the baseline failed: ValueError: boom" in capsys.readouterr().out
+    words = ["--resume", "studies/toy", "--retry", "failed", "engine.ends={}"]
+    assert main.main(["sweep", *words]) == 0
+    assert "toy: 12 of 12 trials ended" in capsys.readouterr().out
+
+
+def test_no_complete_trial_is_a_failure(project, capsys):
+    assert main.main(["sweep", FAILING, "budget.failures=None", "--trials", "1"]) == 1
+    assert "no trial is complete; `luthier sweep show studies/toy`" in capsys.readouterr().out
+    assert main.main(["sweep", "--resume", "studies/toy"]) == 1
+
+
+def test_a_fault_of_the_machine_is_told_with_what_to_do(project, capsys):
+    assert main.main(["sweep", FAILING, "engine.ends={2: ['faulted', 'faulted']}"]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told == (
+        "luthier: no device group is left: cannot write there: No space left on device; free space "
+        "or repair the machine, then `luthier sweep --resume studies/toy`: no trial is lost"
+    )
+    assert main.main(["sweep", "--resume", "studies/toy", "engine.ends={}"]) == 0

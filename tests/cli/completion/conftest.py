@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path, cache, monkeypatch) -> Path:
+def project(tmp_path, cache, monkeypatch) -> Iterator[Path]:
     """A folder with `configs.toy`, a run, and no index yet; the working directory."""
     folder = tmp_path / "project"
     (folder / "configs").mkdir(parents=True)
@@ -52,7 +53,10 @@ def project(tmp_path, cache, monkeypatch) -> Path:
     monkeypatch.syspath_prepend(folder)
     for name in [name for name in sys.modules if name.split(".")[0] == "configs"]:
         monkeypatch.delitem(sys.modules, name)
-    return folder
+    yield folder
+    # Where `configs` was not imported before, nothing would put this one away.
+    for name in [name for name in sys.modules if name.split(".")[0] == "configs"]:
+        del sys.modules[name]
 
 
 @pytest.fixture

@@ -45,11 +45,17 @@ def study(tiny, tmp_path):
         (trial / "config.json").write_text(graphs.to_json(graph))
         (trial / "config.history.json").write_text(json.dumps(graphs.history_record(graph)))
         (trial / "assignment.json").write_text(json.dumps({"trial": number, "words": words}))
+        asked = {"kind": "asked", "setting": number, "trials": [number], "words": words}
+        lines.append({**asked, "assignment": {}})
+        lines.append({"kind": "admitted", "trial": number})
+        lines.append({"kind": "leased", "trial": number, "slice": 0, "fence": 1})
         if outcome:
-            ended = {"kind": "ended", "trial": number, "outcome": outcome, "values": [value]}
-            lines.append(json.dumps(ended))
+            ended = {"kind": "ended", "trial": number, "outcome": outcome}
+            lines.append({**ended, "reason": "", "values": [value], "device_seconds": 1.0})
     facts = {"metrics": ["held_out/loss"], "directions": ["lower"]}
     (folder / "facts.json").write_text(json.dumps(facts))
     (folder / "study.json").write_text("{}")
-    (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "journal.jsonl").write_text(
+        "".join(f"{json.dumps({'at': 1.0, **one})}\n" for one in lines)
+    )
     return folder

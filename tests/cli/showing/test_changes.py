@@ -61,7 +61,7 @@ def test_what_no_word_changed_says_so(importable_project, capsys):
     after.seed = 4
     changes.print_changes(before, after)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "not by a word of the command line:"
+    assert lines[0] == "not set on the command line:"
     assert "test_changes.py" in lines[1]
 
 
@@ -69,3 +69,31 @@ def test_nothing_is_told_as_such(importable_project, capsys):
     before = references.load_reference("trials.tiny")
     changes.print_changes(before, before)
     assert capsys.readouterr().out == "nothing changes\n"
+
+
+def test_a_line_of_a_file_is_the_cause_of_what_it_sets(importable_project, tmp_path, capsys):
+    before = references.load_reference("trials.tiny")
+    (tmp_path / "small.gin").write_text("Training.global_batch_size = 2\n")
+    after = graphs.apply(before, [f"gin_file:{tmp_path / 'small.gin'}"])
+    changes.print_changes(before, after)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("small.gin:1: Training.global_batch_size = 2")
+    assert lines[1].startswith("  ~ training.global_batch_size: ")
+
+
+def test_removed_keys_nested_keys_and_lost_sharing_belong_to_their_override(
+    importable_project, capsys
+):
+    before = references.load_reference("configs.lm.quickstart")
+    overrides = [
+        "training.steps=100",
+        "model.block.norm=LayerNorm()",
+        "compiler.cpu={xla_cpu_enable_fast_math: true}",
+        "reset:evaluations.held_out",
+    ]
+    lines = _printed(before, overrides, capsys)
+    heads = [line for line in lines if not line.startswith("  ")]
+    assert heads == [f"argument {n}: {text}" for n, text in enumerate(overrides, 1)]
+    # A shared value is listed where the user set it, not at its first place in the graph.
+    assert lines[1].startswith("  ~ training.steps: 900 -> 100")
+    assert "  = model.norm: no longer shares its settings with model.block.norm" in lines

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from luthier.view.plan.terminal import duration, lines_of
@@ -17,9 +19,9 @@ def test_every_part_is_a_line():
         "  full      6.4e+05 a step  5000 a token  3 x forward, attention over all pairs",
         "  all-gather  fsdp (across slices)        26  4.0 KiB              3.8 KiB",
         "pipeline model.stack: 4 stages, 8 microbatches, bubble fraction 27.3%",
-        "a step takes at least 500 ms, bound by links",
-        "  MFU at most 40.0% (full)",
-        "  2.2e+07 tokens a day; 900 steps take 7.5 min",
+        "a step takes an estimated 500 ms, bound by links",
+        "  MFU an estimated 40.0% (full)",
+        "  an estimated 2.2e+07 tokens a day; 900 steps take an estimated 7.5 min",
         "  1.0 GiB  f32[4,8]  backward / dot_general",
         "  embedding.table  8x4    -, fsdp  128 B         embed -> fsdp",
         "  1. 12.0 GiB, 600 ms a step (estimated)",
@@ -28,6 +30,26 @@ def test_every_part_is_a_line():
     ):
         assert line in text.splitlines(), (line, text)
     assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+def test_only_what_products_take_is_a_bound():
+    given = report()
+    step = {**given.step, "binding": "compute"}
+    shares = {"bfloat16": 3, "float32": 1}
+    bound = dataclasses.replace(given, step=step, flops_by_dtype=shares)
+    text = "\n".join(lines_of(bound))
+    assert "a step takes at least 500 ms, bound by compute" in text
+    assert "MFU at most 40.0% (full)" in text
+    assert "products: 75.0% bfloat16, 25.0% float32" in text
+
+
+def test_what_is_estimated_is_called_so():
+    given = report()
+    memory = dataclasses.replace(
+        given.memory, needed_bytes=2**30, estimated_bytes=2**30, limit_bytes=2**31, refusal=""
+    )
+    text = "\n".join(lines_of(dataclasses.replace(given, memory=memory)))
+    assert "fits by estimate: needs an estimated 1.0 GiB of 2.0 GiB" in text
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 
 from luthier.cli.arguments import Problems
+from luthier.cli.printing import tell_damage
 from luthier.errors import EXIT_DONE, Problem
 
 EXIT_DIFFERENT = 1
@@ -89,6 +90,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     from luthier.cli.showing import differences, matrices
 
     operands = words.read_all(arguments.operands, problems)
+    tell_damage(o.metrics_path for o in operands if o.metrics_path is not None)
     if len(operands) == 2:
         differs = differences.show(operands[0], operands[1], arguments)
     else:

@@ -22,6 +22,7 @@ from luthier.cli import project
 from luthier.cli.arguments import Problems
 from luthier.cli.tables import table
 from luthier.errors import EXIT_DONE, LuthierError, Problem
+from luthier.terminal import cell
 
 ROOTS = ("runs/*/*", "studies/*")
 """Where launches are looked for: runs and studies."""
@@ -179,7 +180,7 @@ def _print(engine: Any, gang: Any, chosen: Any) -> int:
     for name, text in engine.files([gang], gang.directory).items():
         print(f"# {name}")
         for line in chosen.lines():
-            print(f"# {line}")
+            print(f"# {cell(line)}")
         print(text.rstrip("\n"))
     if words := engine.command(gang.directory):
         print(f"# submitted by: {shlex.join(words)}")
@@ -200,6 +201,8 @@ def _submit(
     graph, packages = experiment
     request = opening.Request(arguments.run, arguments.new, arguments.extend, packages)
     root, name = graphs.get(graph, "records.directory"), graphs.get(graph, "name")
+    # Before a folder is made: its name is in the scripts.
+    engine.files([_gang(words, graph, Path(root, name).absolute())], str(Path(root).absolute()))
     known = set(Path(root, name).glob("*"))
     directory = opening.reserve(graph, root, name, request)
     place = launches.new_folder(directory.path.absolute())

@@ -2,7 +2,8 @@
 
 REF is a study (sweeps.lm_learning_rate) or an experiment with --space. OVERRIDEs change a study by
 path (base.training.steps=100 budget.trials=8), and an experiment as `luthier train` does. `luthier
-sweep show DIR` tells how a study stands, `luthier sweep best DIR` its best trial.
+sweep show DIR` tells how a study stands, `luthier sweep best DIR` its best trial; `luthier sweep
+repair DIR` makes a damaged journal again from the trials' folders.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,24 @@ from luthier.cli import arguments as words
 from luthier.cli import experiments, project
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
-from luthier.errors import EXIT_DONE, EXIT_INTERRUPTED, BadInput, Problem
+from luthier.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_REQUEUE,
+    BadInput,
+    Problem,
+)
 
 FORMS = ("overrides", "python", "json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
-    parser.add_argument("reference", nargs="?", metavar="REF|show|best", help="what to sweep over")
+    parser.add_argument(
+        "reference", nargs="?", metavar="REF|show|best|repair", help="what to sweep over"
+    )
     parser.add_argument("words", nargs="*", metavar="OVERRIDE|DIR", help="as budget.trials=8")
     parser.add_argument(
         "--space",
@@ -50,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", metavar="KIND[:N]", help="cpu:8, gpu:4; cut into the slices")
     launch.add_engine(parser)
     parser.add_argument("--resume", metavar="DIR", help="go on with a study")
+    parser.add_argument(
+        "--retry",
+        metavar="failed[:REGEX]",
+        help="with --resume: run failed trials again, or those whose reason matches",
+    )
     parser.add_argument("--as", dest="form", choices=FORMS, help="for best: what to print")
     parser.add_argument("--all", action="store_true", help="for show: list all trials")
     parser.add_argument("--html", metavar="FILE", help="for show: write the report there")
@@ -64,6 +81,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
+    if arguments.reference == "repair":
+        return _repair(arguments, problems)
     if arguments.reference in ("show", "best"):
         return _look(arguments, problems)
     if arguments.form or arguments.all or arguments.html or arguments.sync:
@@ -73,7 +92,12 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     found = project.Project(Path.cwd())
     with problems.collected():
         found = project.find()
+    if arguments.retry and not arguments.resume:
+        problems.add("--retry is for a study that exists", remedy="add --resume DIR")
     graph = None
+    if arguments.resume and experiments.is_override(arguments.reference or ""):
+        arguments.words.insert(0, arguments.reference)  # a change of the recorded study
+        arguments.reference = None
     if arguments.reference or not arguments.resume:
         graph = _study(arguments, problems, found.packages)
     problems.raise_any()
@@ -82,6 +106,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) -> int:
     from luthier import graph as graphs
+    from luthier.records import trust
     from luthier.sweep import study as studies
     from luthier.sweep.driver import start
     from luthier.sweep.driver.directory import find_study
@@ -89,6 +114,8 @@ def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) ->
 
     shelves = (*experiments.SHELVES, *found.fiddlers)
     directory = find_study(arguments.resume) if arguments.resume else None
+    if directory is not None:
+        trust.require(directory.path, "goes on by starting its engine and its fiddlers")
     if graph is None and directory is not None:
         changes = _shortcuts(arguments) + arguments.words
         graph = graphs.apply(directory.read_study(), changes) if changes else None
@@ -98,11 +125,13 @@ def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) ->
     study = studies.build(described)
     names = [objective.name for objective in study.objectives]
     directions = [objective.direction for objective in study.objectives]
-    limits = (study.name, names, directions, study.budget.trials)
+    limits = (study.name, names, directions, study.budget.num_trials)
     settings: dict[str, Any] = {"packages": found.packages, "shelves": shelves}
     with LiveView(*limits) as view:
         if directory is not None:
-            outcome = start.resume(str(directory.path), graph, view=view, **settings)
+            outcome = start.resume(
+                str(directory.path), graph, retry=arguments.retry, view=view, **settings
+            )
         else:
             outcome = start.run(graph, view=view, **settings)
     return _end(outcome)
@@ -114,12 +143,35 @@ def _end(outcome: Any) -> int:
 
     standing = read_standing(outcome.directory)
     print("\n".join([headline(standing), *best_lines(standing), *outcome.notices]))
+    show = f"`luthier sweep show {outcome.directory}` lists the trials"
+    resume = f"luthier sweep --resume {outcome.directory}"
+    has_complete = bool(standing.ledger.count("complete"))
     if outcome.is_over:
-        print(f"`luthier sweep show {outcome.directory}` lists the trials")
-        return EXIT_DONE
-    why = "its time is over (budget.wall_seconds)" if outcome.is_late else "stopped"
-    print(f"{why}; go on with `luthier sweep --resume {outcome.directory}`")
-    return EXIT_DONE if outcome.is_late else EXIT_INTERRUPTED
+        print(show if has_complete else f"no trial is complete; {show}")
+        return EXIT_DONE if has_complete else EXIT_FAILED
+    if outcome.stopped_by:
+        print(*_stop_lines(outcome, standing.ledger, resume), sep="\n", file=sys.stderr)
+        return EXIT_BAD_INPUT if outcome.stopped_by == "place" else EXIT_FAILED
+    if outcome.is_late:
+        print(f"its time is over (budget.wall_seconds); go on with `{resume}`")
+        return EXIT_DONE if has_complete else EXIT_FAILED
+    print(f"stopped; go on with `{resume}`")
+    return EXIT_REQUEUE if outcome.is_preempted else EXIT_INTERRUPTED
+
+
+def _stop_lines(outcome: Any, ledger: Any, resume: str) -> Iterator[str]:
+    """Yield why a study gave up, and what to do about it."""
+    if outcome.stopped_by == "place":
+        remedy = f"free space or repair the machine, then `{resume}`: no trial is lost"
+        yield f"luthier: {outcome.stopped}; {remedy}"
+        return
+    remedy = f"`{resume} --retry failed` runs what failed again, with the source as it is then"
+    if not ledger.count("complete", "pruned"):
+        remedy += "; the same command as before starts the study afresh"
+    yield f"luthier: {outcome.stopped}; {remedy}"
+    failed = [trial.number for trial in ledger.trials if trial.state == "failed"]
+    if failed:
+        yield f"`luthier sweep show {outcome.directory}/{failed[-1]}` prints its traceback"
 
 
 def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence[str]) -> Any:
@@ -216,12 +268,24 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         remedy = f"write luthier sweep {arguments.reference} DIR"
         problems.add(f"{arguments.reference} takes one study", remedy=remedy)
     problems.raise_any()
-    from luthier.sweep.driver.directory import find_study
+    from luthier.sweep.driver.directory import StudyDirectory, find_study
     from luthier.sweep.views.standing import read_standing
-    from luthier.sweep.views.text import lines_of
+    from luthier.sweep.views.text import lines_of, trial_lines
 
-    directory = find_study(arguments.words[0])
+    name, _, number = arguments.words[0].rpartition("/")
+    is_trial = arguments.reference == "show" and bool(name) and number.isdigit()
+    is_trial = is_trial and not StudyDirectory(Path(arguments.words[0])).exists
+    directory = find_study(name if is_trial else arguments.words[0])
     standing = read_standing(directory.path)
+    for problem in standing.problems:
+        print(f"{problem}; `luthier sweep repair {directory.path}` repairs it", file=sys.stderr)
+    if is_trial:
+        trials = standing.ledger.trials
+        if int(number) >= len(trials):
+            remedy = f"its trials go from 0 to {len(trials) - 1}" if trials else "it has none"
+            raise BadInput(Problem(f"{name} has no trial {number}", remedy=remedy))
+        print("\n".join(trial_lines(standing, trials[int(number)], directory.path)))
+        return EXIT_DONE
     if arguments.reference == "show":
         if arguments.html or arguments.sync:
             return _publish(directory, standing, arguments)
@@ -234,6 +298,27 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         if len(best) > 1:
             print(f"# trial {trial.number}")
         print(_in_form(directory, standing, trial, arguments.form or "overrides"))
+    return EXIT_DONE
+
+
+def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
+    """Make the journal of a study again."""
+    if len(arguments.words) != 1:
+        problems.add("repair takes one study", remedy="write luthier sweep repair DIR")
+    problems.raise_any()
+    from luthier.sweep.driver.repair import repair
+
+    repaired = repair(arguments.words[0])
+    if not repaired.problems:
+        print(f"{repaired.directory / 'journal.jsonl'} is whole; nothing to repair")
+        return EXIT_DONE
+    print("\n".join(repaired.problems))
+    print(
+        f"repaired: {repaired.num_kept} lines kept, {repaired.num_made} made again from the "
+        f"trials' folders, {repaired.num_left_out} left out"
+        + (f"; the damaged journal is {repaired.old}" if repaired.old is not None else "")
+    )
+    print(f"go on with `luthier sweep --resume {repaired.directory}`")
     return EXIT_DONE
 
 

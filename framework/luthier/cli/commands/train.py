@@ -8,15 +8,19 @@ graph is trained again, in a run of its own; what OVERRIDEs change in it is show
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 from luthier.cli import experiments, references, reruns
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
 from luthier.cli.hosts import joining, options, parent
-from luthier.errors import EXIT_DONE, Problem
+from luthier.errors import EXIT_DONE, EXIT_REQUEUE, Problem
 
 WANDB_MODES = ("off", "offline", "online")
 
@@ -32,6 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--new", action="store_true", help="begin a run, even if there is one")
     parser.add_argument(
         "--extend", action="store_true", help="go on with another number of steps than before"
+    )
+    parser.add_argument(
+        "--from-scratch",
+        action="store_true",
+        help="start a run again from step 0 although the checkpoints of its record are gone",
+    )
+    parser.add_argument(
+        "--accept-changes",
+        action="store_true",
+        help="resume although code or data is not what it was",
     )
     parser.add_argument("--wandb", choices=WANDB_MODES, help="where W&B records")
     parser.add_argument("--profile", metavar="steps=A:B", help="trace steps A to B - 1")
@@ -70,11 +84,34 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if child is None and (processes := options.read(arguments, problems)):
         problems.raise_any()
         return parent.supervise(processes, ["train", *arguments.argv])
-    if child is not None:
-        arguments.devices = child.devices
-        with joining.joined(child):
-            return _train(arguments, problems)
-    return _train(arguments, problems)
+    with _requeued():
+        if child is not None:
+            arguments.devices = child.devices
+            with joining.joined(child):
+                return _train(arguments, problems)
+        return _train(arguments, problems)
+
+
+@contextlib.contextmanager
+def _requeued() -> Iterator[None]:
+    """End with exit code 75 when the machine is taken away before training can see to that.
+
+    Imports and reading the experiment take seconds; there is nothing to save as yet.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(EXIT_REQUEUE)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _train(arguments: argparse.Namespace, problems: Problems) -> int:
@@ -110,6 +147,8 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
         extend=arguments.extend or arguments.yes,
         profile=arguments.profile,
         operative_gin=arguments.operative_gin,
+        from_scratch=arguments.from_scratch,
+        accept_changes=arguments.accept_changes,
         packages=packages,
         command=_resume_command(arguments.argv),
     )
@@ -164,7 +203,7 @@ def _with_wandb(graph: Any, mode: str) -> Any:
 
 def _resume_command(words: list[str]) -> str:
     """Return the command that continues what these words began."""
-    once = ("--new", "--extend", "-y", "--yes")
+    once = ("--new", "--extend", "-y", "--yes", "--from-scratch", "--accept-changes")
     return shlex.join(["luthier", "train", *(word for word in words if word not in once)])
 
 

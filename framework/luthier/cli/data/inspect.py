@@ -10,6 +10,7 @@ from typing import Any
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.errors import EXIT_DONE
+from luthier.terminal import cell
 
 _ROWS = 8
 
@@ -79,7 +80,7 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> A
     for head in heads:
         table.add_column(head, overflow="fold")
     for row in rows:
-        table.add_row(*[Text(cell) for cell in row])
+        table.add_row(*[Text(cell(text)) for text in row])
     return table
 
 

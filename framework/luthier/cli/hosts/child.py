@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
+from luthier import environment
 from luthier.cli import main as command_line
 
 ORPHAN_SECONDS = 60.0
@@ -21,6 +22,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     Args:
       argv: The words after `luthier`.
     """
+    environment.report_native_crashes()
     _keep_libraries_off_the_terminal()
     threading.Thread(target=_follow_parent, args=(os.getppid(),), daemon=True).start()
     code = command_line.main(argv)

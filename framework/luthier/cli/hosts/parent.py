@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import IO
 
-from luthier import errors
+from luthier import environment, errors
 from luthier.cli.hosts import verdict
 from luthier.cli.hosts.options import Process
 from luthier.cli.hosts.verdict import End
@@ -86,7 +86,7 @@ def supervise(processes: Sequence[Process], argv: Sequence[str]) -> int:
     directory = pathlib.Path(tempfile.mkdtemp(prefix="luthier-"))
     children: list[Child] = []
     try:
-        with _passing_signals_on(children):
+        with _passing_signals_on(children) as heard:
             for number, process in enumerate(processes):
                 children.append(Child(process, argv, directory, number))
             _watch(children)
@@ -95,7 +95,7 @@ def supervise(processes: Sequence[Process], argv: Sequence[str]) -> int:
             if child.running.poll() is None:
                 child.kill()
     ends = [child.end() for child in children]
-    found = verdict.judge(ends)
+    found = verdict.judge(ends, is_preempted=bool({signal.SIGTERM, signal.SIGHUP} & heard))
     logs = _keep_logs(ends, directory, found.code)
     for line in found.lines(logs):
         print(f"luthier: {line}", file=sys.stderr)
@@ -120,17 +120,25 @@ def _patience(code: int) -> float:
 
 
 @contextlib.contextmanager
-def _passing_signals_on(children: Sequence[Child]) -> Iterator[None]:
-    """Hand Ctrl-C and SIGTERM to the children, which save and end."""
+def _passing_signals_on(children: Sequence[Child]) -> Iterator[set[int]]:
+    """Hand Ctrl-C, SIGTERM and SIGHUP to the children, which save and end."""
+
+    heard: set[int] = set()
 
     def hand_on(number: int, frame: FrameType | None) -> None:
+        heard.add(number)
+        if number == signal.SIGHUP:
+            environment.forget_terminal()
         for child in children:
             if child.running.poll() is None:
                 child.running.send_signal(number)
 
-    before = {n: signal.signal(n, hand_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` has it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, hand_on) for number in numbers}
     try:
-        yield
+        yield heard
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

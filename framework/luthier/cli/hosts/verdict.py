@@ -97,15 +97,19 @@ class Verdict:
         return [*self.reasons[:-1], last]
 
 
-def judge(ends: Sequence[End]) -> Verdict:
+def judge(ends: Sequence[End], is_preempted: bool = False) -> Verdict:
     """Return why processes ended.
 
     Args:
       ends: Those of this machine.
+      is_preempted: Whether they were asked to save and end, as the machine is taken away.
     """
     codes = [end.code for end in ends if end.code is not None]
     if all(code in ORDERLY for code in codes):
         return Verdict(max(codes))
+    if is_preempted and errors.EXIT_REQUEUE in codes:
+        # Before the first step they do not wait for each other: the last ones lose the first.
+        return Verdict(errors.EXIT_REQUEUE)
     notes: dict[str, Any] = {}
     for end in ends:
         notes |= end.notes

@@ -38,7 +38,8 @@ def effects_of(before: Operand, after: Operand, devices: str | None = None) -> d
         for operand, graph, found in zip(sides, graphs_of, chosen, strict=True)
     ]
     packages = tuple(dict.fromkeys((*before.packages, *after.packages)))
-    return effects.effects((subjects[0], subjects[1]), packages)
+    # What is damaged in a record is told by the command, which looked for it first.
+    return effects.effects((subjects[0], subjects[1]), packages, report=lambda text: None)
 
 
 def _needed(graph: Any) -> int:

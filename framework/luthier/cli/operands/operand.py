@@ -80,12 +80,14 @@ class Record:
       values: JSON of its values with the defaults of its time, as `luthier.graph.to_dict` returns
         them; empty where they are not known.
       run: The run that it is of, as its values' origins name it.
+      path: Its file; None for what was read from elsewhere.
     """
 
     text: str
     history: str = ""
     values: str = ""
     run: str = ""
+    path: Path | None = None
 
 
 def of_record(
@@ -113,6 +115,10 @@ def of_record(
 def _load(record: Record, title: str, packages: Sequence[str]) -> Any:
     from luthier import graph as graphs
 
+    if record.path is not None:
+        from luthier.records import trust
+
+        packages = trust.packages_for(record.path, record.text, packages)
     graph = graphs.from_json(record.text, packages, source=title)
     if record.history:
         graphs.restore_history(graph, json.loads(record.history), record.run)

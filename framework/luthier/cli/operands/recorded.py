@@ -129,7 +129,8 @@ def _beside(config: Path, kind: str) -> str:
 
 
 def _record(config: Path, run: str = "") -> Record:
-    return Record(_text(config), _beside(config, "history"), _beside(config, "values"), run)
+    text = _text(config)
+    return Record(text, _beside(config, "history"), _beside(config, "values"), run, config)
 
 
 def _text(path: Path) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from luthier.cli.operands.operand import Objective
-from luthier.errors import LuthierError, Problem, RunError, UnknownReference
+from luthier.errors import Problem, RunError, UnknownReference
 
 STUDIES = "studies"
 """Where studies are looked for."""
@@ -66,16 +65,22 @@ def describe(folder: Path) -> dict[str, Any]:
 
     Args:
       folder: The folder of the trial.
+
+    Raises:
+      VersionError: A later luthier wrote what is told.
     """
     from luthier.records.files import read_json
 
     words: Sequence[str] = ()
     state = ""
     objectives: list[Objective] = []
+    from luthier.sweep.driver.directory import ASSIGNMENT_FORMAT
+
     with contextlib.suppress(RunError, AttributeError):
-        words = read_json(folder / "assignment.json", default={}).get("words", ())
+        assignment = read_json(folder / "assignment.json", default={}, newest=ASSIGNMENT_FORMAT)
+        words = assignment.get("words", ())
     detail = " ".join(map(str, words)) or "the base"
-    with contextlib.suppress(LuthierError, OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(RunError, OSError, ValueError, KeyError, TypeError):
         state, objectives = _outcome(folder)
     metrics = folder / "run" / "metrics.jsonl"
     return {
@@ -88,8 +93,10 @@ def describe(folder: Path) -> dict[str, Any]:
 
 def _outcome(folder: Path) -> tuple[str, list[Objective]]:
     """Return how a trial ended, and the values of its objectives, as the study's files tell."""
+    from luthier.sweep.driver.mirror import read_facts
+
     study = folder.parents[1]
-    facts = json.loads((study / "facts.json").read_text(encoding="utf-8"))
+    facts = read_facts(study)
     journal = study / "journal.jsonl"
     ended = _ended(journal, journal.stat().st_size).get(int(folder.name), {})
     values = ended.get("values") or [None] * len(facts["metrics"])
@@ -104,14 +111,9 @@ def _outcome(folder: Path) -> tuple[str, list[Objective]]:
 @functools.lru_cache(maxsize=8)
 def _ended(journal: Path, size: int) -> dict[int, dict[str, Any]]:
     """Return the last line of every trial that ended; `size` tells one state from another."""
-    found = {}
-    with open(journal, "rb") as file:
-        for line in file:
-            if b'"ended"' in line and line.endswith(b"\n"):
-                event = json.loads(line)
-                if event.get("kind") == "ended":
-                    found[event["trial"]] = event
-    return found
+    from luthier.sweep.driver.journal import read_journal
+
+    return {line["trial"]: line for line in read_journal(journal) if line["kind"] == "ended"}
 
 
 def _numbers(study: Path) -> list[int]:

@@ -150,11 +150,11 @@ def _write(path: Path, text: str) -> None:
 
 
 def _print_overrides(comparison: Mapping[str, Any]) -> None:
-    """Print the words, as a shell takes them; what no word says is a comment."""
+    """Print the overrides, as a shell takes them; what they do not make is a comment."""
     for word in comparison["overrides"]:
         print(_quoted(word))
     for one in comparison["unsayable"]:
-        print(f"# no word says {one['path'] or 'the root'}: {one['reason']}")
+        print(f"# {one['path'] or 'the root'}: {one['reason']}")
 
 
 def _quoted(word: str) -> str:

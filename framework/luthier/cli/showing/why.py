@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from luthier.cli.tables import table
+from luthier.terminal import cell
 
 WIDEST = 48
 
@@ -31,11 +32,11 @@ def print_why(graph: Any, path: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(dataclasses.asdict(found), indent=1))
         return
-    lines = [f"{found.path} = {found.value}", "", *_chain(found.causes)]
+    lines = [cell(f"{found.path} = {found.value}"), "", *_chain(found.causes)]
     for name, causes in found.follows:
-        lines += ["", f"it follows {name}:", *_chain(causes)]
+        lines += ["", f"it follows {cell(name)}:", *_chain(causes)]
     if found.same_as:
-        lines += ["", f"the same value: {', '.join(found.same_as)}"]
+        lines += ["", cell(f"the same value: {', '.join(found.same_as)}")]
     print("\n".join(lines))
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from luthier.terminal import cell
+
 VERSION = 1
 _SAME = "."
 
@@ -88,10 +90,10 @@ def table(matrix: Mapping[str, Any], width: int) -> RenderableType:
       width: Columns of a line.
     """
     names = [_letter(index) for index in range(len(matrix["columns"]))]
-    lines = [Text(matrix["title"], style="bold")]
+    lines = [Text(cell(matrix["title"]), style="bold")]
     for name, column in zip(names, matrix["columns"], strict=True):
-        line = Text(f"{name:>3}  {column['title']}")
-        line.append(f"  ({column['state']})" if column["state"] else "", style="dim")
+        line = Text(f"{name:>3}  {cell(column['title'])}")
+        line.append(f"  ({cell(column['state'])})" if column["state"] else "", style="dim")
         lines.append(line)
     if not matrix["rows"]:
         return Group(*lines, Text("nothing differs", style="bold"))
@@ -136,8 +138,10 @@ def _blocks(widths: Sequence[int], room: int) -> list[tuple[int, int]]:
 
 
 def _line(head: str, cells: Sequence[str], first: int, widths: Sequence[int], style: str) -> Text:
-    told = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-    return Text("  ".join([head.ljust(first), *told]), style=style, no_wrap=True, overflow="ignore")
+    texts = [text.rjust(width) for text, width in zip(cells, widths, strict=True)]
+    return Text(
+        cell("  ".join([head.ljust(first), *texts])), style=style, no_wrap=True, overflow="ignore"
+    )
 
 
 def _letter(index: int) -> str:

@@ -15,6 +15,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from luthier.graph.paths import join, parse_path
+from luthier.terminal import Printable, cell
 
 UNBOUNDED = 100_000
 """A width at which no line is broken."""
@@ -67,7 +68,7 @@ def rendered(
         markup=False,
         legacy_windows=False,
     )
-    console.print(content)
+    console.print(Printable(content))
     lines = [line.rstrip() for line in file.getvalue().splitlines()]
     return "\n".join(lines) + "\n"
 
@@ -94,9 +95,9 @@ def summary(changes: Sequence[Mapping[str, Any]]) -> str:
 def _heads(sides: Sequence[Mapping[str, Any]]) -> list[Text]:
     found = []
     for side, (mark, style) in zip(sides, (("-", "red"), ("+", "green")), strict=True):
-        line = Text(f"{mark} {side['title']}", style=style)
+        line = Text(f"{mark} {cell(side['title'])}", style=style)
         if side["detail"]:
-            line.append(f"  ({side['detail']})", style="dim")
+            line.append(f"  ({cell(side['detail'])})", style="dim")
         found.append(line)
     return found
 

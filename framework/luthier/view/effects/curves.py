@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -41,21 +41,25 @@ def learning_rates(optimizer: Any, steps: int) -> dict[str, list[tuple[int, floa
     return found
 
 
-def metrics(path: str | os.PathLike[str]) -> dict[str, list[tuple[int, float]]]:
+def metrics(
+    path: str | os.PathLike[str], report: Callable[[str], None] | None = None
+) -> dict[str, list[tuple[int, float]]]:
     """Return what a run recorded, by the names of metrics.
 
     Args:
       path: Its metrics.jsonl; a missing file has no curves.
+      report: Is given one line about damaged lines, which are left out; None warns.
 
     Returns:
       Points (step, value) of the training steps' values (`loss`) and of each evaluation
       (`held_out/loss`), without what is about speed; NaN and infinities are left out.
 
     Raises:
-      RunError: The file is damaged.
+      RunError: The file cannot be read.
+      VersionError: It was written by a later luthier.
     """
     found: dict[str, list[tuple[int, float]]] = {}
-    for _, step, event in read_events(path):
+    for _, step, event in read_events(path, report):
         if isinstance(event, Step):
             values = {n: v for n, v in event.values.items() if n not in _NOT_SHOWN}
         elif isinstance(event, Evaluation):

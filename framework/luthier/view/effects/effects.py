@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -62,7 +62,11 @@ class Subject:
     metrics_path: str | os.PathLike[str] | None = None
 
 
-def effects(subjects: tuple[Subject, Subject], packages: Sequence[str] = ()) -> dict[str, Any]:
+def effects(
+    subjects: tuple[Subject, Subject],
+    packages: Sequence[str] = (),
+    report: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
     """Work out what follows from the difference of two experiments.
 
     The state is evaluated abstractly, and what was worked out before is read from a cache.
@@ -70,6 +74,7 @@ def effects(subjects: tuple[Subject, Subject], packages: Sequence[str] = ()) -> 
     Args:
       subjects: Both sides.
       packages: The user's packages that the graphs are made of.
+      report: Is given one line about what is damaged in a record of metrics; None warns.
 
     Returns:
       `{"quantities": [...], "charts": [...], "verdicts": [...]}`, plain JSON values.
@@ -92,7 +97,7 @@ def effects(subjects: tuple[Subject, Subject], packages: Sequence[str] = ()) -> 
     answers = [verdicts.checkpoint(both, facts), recompile]
     return {
         "quantities": [dataclasses.asdict(quantity) for quantity in quantities(*facts)],
-        "charts": charts(subjects, facts),
+        "charts": charts(subjects, facts, report),
         "verdicts": [dataclasses.asdict(answer) for answer in answers],
     }
 
@@ -201,18 +206,23 @@ def _arrays(before: Facts, after: Facts) -> list[Quantity]:
     return found
 
 
-def charts(subjects: tuple[Subject, Subject], facts: tuple[Facts, Facts]) -> list[dict[str, Any]]:
+def charts(
+    subjects: tuple[Subject, Subject],
+    facts: tuple[Facts, Facts],
+    report: Callable[[str], None] | None = None,
+) -> list[dict[str, Any]]:
     """Return the curves of both sides, one over the other.
 
     Args:
       subjects: Both sides; metrics are charted where both are runs.
       facts: What follows from them.
+      report: Is given one line about what is damaged in a record of metrics; None warns.
     """
     rates = curves.overlaid([side.learning_rates for side in facts])
     found = [_chart(name, name, series) for name, series in rates.items()]
     paths = [s.metrics_path for s in subjects if s.metrics_path is not None]
     if len(paths) == len(subjects):
-        recorded = curves.overlaid([curves.metrics(path) for path in paths])
+        recorded = curves.overlaid([curves.metrics(path, report) for path in paths])
         found += [_chart(name, name, series) for name, series in recorded.items()]
     return found
 

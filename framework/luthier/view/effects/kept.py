@@ -15,6 +15,7 @@ import jax
 
 from luthier import graph as graphs
 from luthier.records.source import hash_package
+from luthier.storage import replacing
 from luthier.view.effects.facts import Facts, facts_of
 
 _FORMAT = 2
@@ -58,6 +59,5 @@ def _key(graph: Any, devices: Sequence[jax.Device], packages: Sequence[str]) -> 
 def _write(path: pathlib.Path, text: str) -> None:
     """Write a file at once, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with replacing(path) as file:
+        file.write(text.encode())

@@ -16,6 +16,9 @@ _CONVENTIONS = {
 }
 
 
+_TEMPORARY = ("gradients", "temporaries", "outputs")
+
+
 def lines_of(report: Report, sharding: bool = False) -> Iterator[str]:
     """Yield the lines of a report.
 
@@ -86,22 +89,27 @@ def _memory(report: Report) -> Iterator[str]:
     kinds = sorted(memory.bytes_per_device.items(), key=lambda item: -item[1])
     yield "bytes on each device"
     yield from _aligned([(f"  {kind}", format_bytes(n)) for kind, n in kinds])
-    if memory.residuals:
+    if memory.estimated_bytes is not None:
+        held = sum(n for kind, n in memory.bytes_per_device.items() if kind not in _TEMPORARY)
+        size = format_bytes(max(memory.estimated_bytes - held, 0))
+        yield f"  temporaries by the analytic model: {size}; not all of these at a time"
         within = [("    gradients", format_bytes(memory.gradient_bytes))]
         for row in memory.residuals:
             name = f"    kept for the backward pass: {row['name']}"
             within.append((name, format_bytes(row["bytes_per_device"])))
-        yield "  among the temporaries, estimated"
         yield from _aligned(within)
     if memory.needed_bytes is None:
         return
     needed = format_bytes(memory.needed_bytes)
-    if memory.estimated_bytes is not None and report.subject.level == "compile":
+    if memory.is_estimated:
+        needed = f"an estimated {needed}"
+    elif memory.estimated_bytes is not None:
         needed += f" (estimated before: {format_bytes(memory.estimated_bytes)})"
     if memory.limit_bytes is None:
         yield f"needs {needed}"
     else:
         verdict = "fits" if report.fits else "DOES NOT FIT"
+        verdict += " by estimate" if memory.is_estimated else ""
         yield f"{verdict}: needs {needed} of {format_bytes(memory.limit_bytes)}"
     if memory.refusal:
         yield f"the compiler says: {memory.refusal}"
@@ -134,12 +142,21 @@ def _collectives(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _step(report: Report) -> Iterator[str]:
     step = report.step
     terms = ", ".join(f"{term} {duration(s)}" for term, s in step["seconds_by_term"].items())
-    yield f"a step takes at least {duration(step['step_seconds'])}, bound by {step['binding']}"
+    # Products take what they take. Of bytes the compiled program tells an upper bound alone: a
+    # fusion that reads a part of an array counts the whole, and links may be faster than one way.
+    is_bound = step["binding"] == "compute"
+    least, most = ("at least ", "at most ") if is_bound else ("an estimated ", "an estimated ")
+    yield f"a step takes {least}{duration(step['step_seconds'])}, bound by {step['binding']}"
     yield f"  {terms}; {duration(step['serial_seconds'])} where nothing overlaps"
     mfu = ", ".join(f"{share:.1%} ({name})" for name, share in step["mfu"].items())
-    yield f"  MFU at most {mfu}"
-    per_day = f"{step['tokens_per_day']:.3g} tokens a day"
-    yield f"  {per_day}; {report.subject.steps:,} steps take {duration(step['run_seconds'])}"
+    yield f"  MFU {most}{mfu}"
+    per_day = f"{most}{step['tokens_per_day']:.3g} tokens a day"
+    run = f"{least}{duration(step['run_seconds'])}"
+    yield f"  {per_day}; {report.subject.steps:,} steps take {run}"
+    if report.flops_by_dtype:
+        whole = sum(report.flops_by_dtype.values())
+        shares = sorted(report.flops_by_dtype.items(), key=lambda item: -item[1])
+        yield f"  products: {', '.join(f'{n / whole:.1%} {dtype}' for dtype, n in shares)}"
 
 
 def _live(live: Sequence[Mapping[str, Any]]) -> Iterator[str]:

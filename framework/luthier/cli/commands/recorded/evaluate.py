@@ -7,6 +7,7 @@ recorded, as far as its arrays still fit: fiddler:int8, evaluations.held_out.num
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from luthier.cli import experiments, project
@@ -16,6 +17,7 @@ from luthier.cli.commands.train import add_devices
 from luthier.cli.printing import print_json
 from luthier.cli.tables import table
 from luthier.errors import EXIT_DONE, Problem
+from luthier.terminal import cell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +59,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         shelves=(*experiments.SHELVES, *project.find().fiddlers),
         **where,
     )
+    for line in trained.notices:
+        print(f"luthier: {line}", file=sys.stderr)
     found = {
         name: {metric.name: value for metric, value in values.items()}
         for name, values in metrics.items()
@@ -64,7 +68,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if arguments.json:
         print_json({"step": trained.step, "evaluations": found})
         return EXIT_DONE
-    print(f"{trained.directory.name}/{trained.directory.id}, step {trained.step}")
+    print(cell(f"{trained.directory.name}/{trained.directory.id}, step {trained.step}"))
     rows = [
         (name, metric, f"{value:.6g}")
         for name, values in found.items()
@@ -102,8 +106,10 @@ def checkpoint(arguments: argparse.Namespace, problems: Problems, command: str) 
     else:
         with problems.collected():
             from luthier import records
+            from luthier.records import trust
 
-            records.find(arguments.directory, arguments.run)
+            found = records.find(arguments.directory, arguments.run)
+            packages = trust.packages_for(found.config_path, found.read_config(), packages)
     with problems.collected():
         from luthier.parallel import hosts
 

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     where = checkpoint(arguments, Problems(unknown), "generate")
     from luthier import train
     from luthier.program import Weights
-    from luthier.records.console import printable
+    from luthier.terminal import printable
 
     prompts = [p for p in arguments.prompt or [""] for _ in range(arguments.num_samples)]
     texts = train.sample_run(

@@ -14,9 +14,10 @@ from typing import Any
 
 from luthier.cli import project
 from luthier.cli.arguments import Problems
-from luthier.cli.printing import print_json
+from luthier.cli.printing import print_json, tell, tell_damage
 from luthier.cli.tables import table
-from luthier.errors import EXIT_DONE, BadInput, Problem
+from luthier.errors import EXIT_DONE, BadInput, LuthierError, Problem
+from luthier.terminal import cell
 
 DIRECTORY = "runs"
 QUEUE_SECONDS = 3.0
@@ -70,6 +71,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         return EXIT_DONE
     if arguments.goodput:
         return _goodput(directory, arguments.json)
+    tell_damage([directory.metrics_path])
     summary = records.summarize(directory)
     queued = _queued([summary]).get(directory.path)
     if arguments.json:
@@ -102,12 +104,12 @@ def _goodput(directory: Any, as_json: bool) -> int:
     from luthier import records
     from luthier.cli.showing import goodput
 
-    spans = records.read_spans(directory.goodput_path)
+    spans = records.read_spans(directory.goodput_path, tell)
     account = records.account_of(spans, alive=directory.writer() is not None)
     if as_json:
         print_json(goodput.as_json(account))
     else:
-        print("\n".join(goodput.lines_of(account, f"{directory.name}/{directory.id}")))
+        print("\n".join(goodput.lines_of(account, cell(f"{directory.name}/{directory.id}"))))
     return EXIT_DONE
 
 
@@ -124,6 +126,7 @@ def _diff(arguments: argparse.Namespace) -> int:
         with problems.collected():
             operands.append(recorded.read_run(name, arguments.directory, packages))
     problems.raise_any()
+    tell_damage(o.metrics_path for o in operands if o.metrics_path is not None)
     if len(operands) > 2:
         matrices.print_matrix(matrices.matrix_of(operands), arguments.json)
         return EXIT_DONE
@@ -132,7 +135,41 @@ def _diff(arguments: argparse.Namespace) -> int:
         print_json(comparison)
     else:
         differences.print_difference(comparison)
+        one, other = arguments.runs
+        print_code_difference(one, other, arguments.directory)
     return EXIT_DONE
+
+
+def print_code_difference(one: str, other: str, root: str) -> None:
+    """Print how the user's own code of two runs differs, as a unified diff of their copies.
+
+    Args:
+      one: A run.
+      other: Another one.
+      root: Where runs are kept.
+    """
+    import difflib
+
+    from luthier import records
+    from luthier.records import code
+
+    def lines_of(path: Path, files: code.Code, name: str) -> list[str]:
+        copy = code.copy_of(path, files[name]) if name in files else None
+        is_there = copy is not None and copy.is_file()
+        return copy.read_text(errors="replace").splitlines() if copy and is_there else []
+
+    a, b = (records.find(root, name).path for name in (one, other))
+    before, after = code.recorded_code(a), code.recorded_code(b)
+    if before is None or after is None:
+        return
+    changed = code.changed_files(before, after)
+    if changed:
+        print(f"code: {len(changed)} {'file differs' if len(changed) == 1 else 'files differ'}")
+    for name in changed:
+        texts = lines_of(a, before, name), lines_of(b, after, name)
+        labels = f"{a.name}/{name}", f"{b.name}/{name}"
+        lines = difflib.unified_diff(texts[0], texts[1], labels[0], labels[1], n=1, lineterm="")
+        print("\n".join(lines))
 
 
 def _queued(summaries: Sequence[Any]) -> dict[Any, tuple[Any, Any]]:
@@ -162,7 +199,21 @@ def _queued(summaries: Sequence[Any]) -> dict[Any, tuple[Any, Any]]:
     return queued
 
 
+def _tell_damaged_ends(summaries: Sequence[Any]) -> None:
+    """Tell of records that are damaged where the list is read from: near their ends."""
+    from luthier.storage import looks_whole
+
+    for summary in summaries:
+        path = summary.directory.metrics_path
+        if not looks_whole(path):
+            try:
+                tell_damage([path])
+            except LuthierError as error:  # of one run, and the others are listed
+                tell(str(error))
+
+
 def _list(summaries: list[Any], arguments: argparse.Namespace) -> int:
+    _tell_damaged_ends(summaries)
     queued = _queued(summaries)
     if arguments.json:
         told = [_as_json(summary, queued.get(summary.directory.path)) for summary in summaries]
@@ -209,6 +260,7 @@ def _describe(summary: Any, queued: tuple[Any, Any] | None) -> list[str]:
         ("folder", str(directory.path)),
         ("status", status.status),
         *(("", line) for line in status.message.splitlines()),
+        *([("traceback", str(directory.path / status.crash))] if status.crash else ()),
         *(_queue_lines(*queued) if queued else ()),
         ("step", _steps(status)),
         ("saved", "never" if status.saved_step is None else f"step {status.saved_step}"),
@@ -226,6 +278,7 @@ def _describe(summary: Any, queued: tuple[Any, Any] | None) -> list[str]:
     ]
     if summary.problem:
         rows.append(("problem", summary.problem))
+    rows = [(cell(name), cell(text)) for name, text in rows]
     width = max(len(name) for name, _ in rows)
     return [f"{name:<{width}}  {text}".rstrip() for name, text in rows]
 

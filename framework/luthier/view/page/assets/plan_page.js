@@ -31,14 +31,17 @@ function listing(caption, heads, rows) {
 
 function tiles() {
   const step = plan.step;
-  const verdict = plan.fits === null ? "–" : plan.fits ? "fits" : "does not fit";
+  const isEstimated = plan.needed_bytes !== null && plan.needed_bytes === plan.estimated_bytes;
+  const verdict = (plan.fits === null ? "–" : plan.fits ? "fits" : "does not fit") + (isEstimated ? " by estimate" : "");
+  // Products take what they take; of bytes moved, the compiled program tells an upper bound alone.
+  const [least, most] = step.binding === "compute" ? ["≥", "≤"] : ["≈", "≈"];
   const limit = plan.limit_bytes === null ? "no limit is known" : `of ${bytes(plan.limit_bytes)} on each device`;
   return el("dl", { class: "tiles" },
     tile("Memory", plan.needed_bytes === null ? verdict : bytes(plan.needed_bytes), `${verdict}, ${limit}`),
     tile("Parameters", formatNumber(plan.parameters.total), plan.parameters.active === plan.parameters.total ? "all for each token" : `${formatNumber(plan.parameters.active)} for each token`),
-    step.step_seconds ? tile("A step", `≥ ${secondsText(step.step_seconds)}`, `bound by ${step.binding}`) : null,
-    step.mfu ? tile("MFU", `≤ ${significant(step.mfu.full * 100, 3)} %`, "3 × forward, full attention") : null,
-    step.run_seconds ? tile("The run", `≥ ${secondsText(step.run_seconds)}`, `${formatNumber(plan.steps)} steps, ${formatNumber(step.tokens_per_day)} tokens a day`) : null);
+    step.step_seconds ? tile("A step", `${least} ${secondsText(step.step_seconds)}`, `bound by ${step.binding}`) : null,
+    step.mfu ? tile("MFU", `${most} ${significant(step.mfu.full * 100, 3)} %`, "3 × forward, full attention") : null,
+    step.run_seconds ? tile("The run", `${least} ${secondsText(step.run_seconds)}`, `${formatNumber(plan.steps)} steps, ${most} ${formatNumber(step.tokens_per_day)} tokens a day`) : null);
 }
 
 function memorySection() {
@@ -58,7 +61,7 @@ function memorySection() {
   return section("memory", "Memory of a device", [
     el("div", { class: "panel memory" }, image,
       el("ul", { class: "keys" }, parts.map(([kind, size], i) => el("li", { class: `key part-${Math.min(i, 5)}` }, el("span", { class: "words" }, `${kind} ${bytes(size)}`))))),
-    plan.residuals.length ? listing("What layers keep", ["among the temporaries, estimated", "bytes on a device#"], [["gradients", bytes(plan.gradient_bytes)], ...plan.residuals.map((r) => [`kept for the backward pass: ${r.name}`, bytes(r.bytes_per_device)])]) : null,
+    plan.residuals.length ? listing("What layers keep", ["among the temporaries by the analytic model, not all at a time", "bytes on a device#"], [["gradients", bytes(plan.gradient_bytes)], ...plan.residuals.map((r) => [`kept for the backward pass: ${r.name}`, bytes(r.bytes_per_device)])]) : null,
     plan.live.length ? listing("Largest arrays at the peak", ["largest arrays at the peak", "bytes on a device#", "where it is made"], plan.live.map((t) => [el("code", null, t.array), bytes(t.bytes_per_device), t.scope || t.opcode])) : null],
     plan.limit_bytes ? `the line is the limit, ${bytes(plan.limit_bytes)}` : null);
 }
@@ -79,7 +82,7 @@ function workSection() {
   const terms = Object.entries(plan.step.seconds_by_term || {}).map(([term, s]) => [term, secondsText(s)]);
   return section("work", "Work of a step", [
     listing("FLOPs", ["FLOPs", "a step#", "a token#"], flops),
-    terms.length ? listing("Least times", ["least time of", "seconds#"], [...terms, ["where nothing overlaps", secondsText(plan.step.serial_seconds)]]) : null,
+    terms.length ? listing("Times by term", ["time of", "seconds#"], [...terms, ["where nothing overlaps", secondsText(plan.step.serial_seconds)]]) : null,
     plan.collectives.length ? listing("Collectives", ["collectives", "along", "how many#", "bytes#", "sent by a device#"],
       plan.collectives.map((c) => [c.kind, c.axes.join(", ") + (c.is_across_slices ? " (across slices)" : ""), formatNumber(c.count), bytes(c.num_bytes), bytes(c.wire_bytes)])) : null,
     Object.entries(plan.pipelines).map(([path, p]) => el("p", null, `pipeline ${path}: ${p.stages} stages, ${p.microbatches} microbatches, bubble fraction ${significant(p.bubble_fraction * 100, 3)} %`))]);
