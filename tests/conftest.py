@@ -52,6 +52,14 @@ def pytest_xdist_auto_num_workers(config):
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_folders_are_trusted(tmp_path_factory):
+    """Let tests go on with what they made in their folders, which lie in no project."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LUTHIER_TRUST", str(tmp_path_factory.getbasetemp().resolve()))
+        yield
+
+
 _NIGHTLY = Path(__file__).with_name("nightly.txt")
 
 

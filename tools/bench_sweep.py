@@ -4,11 +4,13 @@
     python tools/bench_sweep.py --peers          # and hydra and Ray Tune, where they are installed
     python tools/bench_sweep.py --trials 2 --steps 8 --workloads d32   # a smoke run
 
-Every way trains the same graphs: a decoder of 4 layers on bytes, AdamW with clipping. `separate` is
-one `luthier train` process per trial; `warm` has a cache of compiled programs that was filled
-before. Wall time covers everything from the first process to the last result. `bare` is what no
-sweep can do without: one compile, and the steps of all trials in a plain loop, in one process that
-runs already. Ways take turns in each round; medians of the rounds.
+Every way trains the same graphs: a decoder of 4 layers on bytes, AdamW with clipping, with the
+records, evaluations and checkpoints of the experiment as it is. `separate` is one `luthier train`
+process per trial; `warm` has a cache of compiled programs that was filled before. `luthier sweep`
+is the command, with its driver, sampler, gate, journal, report and Optuna's copy. Wall time covers
+everything from the first process to the last result. `bare` is what no sweep can do without: one
+compile, and the steps of all trials in a plain loop, in one process that runs already. Ways take
+turns in each round; medians of the rounds.
 
 Peers run `luthier train` through their own launchers, from environments of their own:
 HYDRA_PYTHON and RAY_PYTHON name their interpreters, in which luthier is importable.
@@ -37,20 +39,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from luthier import graph as graphs
 from luthier import plan as plans
-from luthier.records.metrics_file import read_metrics
-from luthier.sweep.engines import Local
-from luthier.sweep.protocol import Ended, Lost, TrialWork, Work
+from luthier.sweep.views.standing import read_standing
 from tools.bench import report
 
 PEAK = "optimizer.learning_rate.peak"
 EXPERIMENT = "configs.lm.quickstart"
-COMMON = (
-    "optimizer.learning_rate.warmup_steps=5",
-    "checkpoints=None",
-    "evaluations={}",
-    "records.wandb=None",
-    "records.console=None",
-)
+COMMON = ("optimizer.learning_rate.warmup_steps=5",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +66,7 @@ class Workload:
         )
 
 
-OURS = ("ours, hoisted", "ours, lanes=auto")
+OURS = ("luthier sweep", "luthier sweep, lanes=auto")
 WORKLOADS = {"d128": Workload(128, 128, 8), "d32": Workload(32, 32, 4)}
 
 
@@ -105,49 +99,39 @@ def separate(case: Case, cache: str | None) -> None:
         subprocess.run(command, env=case.environment(cache), check=True, stdout=subprocess.DEVNULL)
 
 
-def ours(case: Case, lanes: str) -> float:
-    """Run all trials on one warm worker, hoisted, one after another or in lanes.
+STUDY = """
+from luthier import graph as graphs
+from luthier import sweep
+from luthier.sweep import samplers
+def study():
+    base = graphs.apply(graphs.resolve({experiment!r}), {words!r})
+    space = sweep.Space({{{peak!r}: sweep.Ordinal({rates!r})}})
+    graph = samplers.study_of("bench", base, space, samplers.sampler("grid"), ())
+    graph.packing.lanes = {lanes!r}
+    graph.directory = {directory!r}
+    return graph
+"""
 
-    Returns:
-      Wall seconds from the moment when the worker was ready to its end.
+
+def ours(case: Case, lanes: str) -> None:
+    """Run `luthier sweep` over all trials on one device, with everything that a study has.
+
+    The first rate is that of the experiment, so the grid's first point is a copy of the baseline.
     """
-    study = case.folder / f"{lanes}-{time.time_ns()}"
-    base = graphs.resolve(EXPERIMENT)
-    trials = []
-    for number, overrides in enumerate(case.trials):
-        directory = study / "trials" / f"{number:04d}"
-        directory.mkdir(parents=True)
-        (directory / "config.json").write_text(graphs.to_json(graphs.apply(base, [*overrides])))
-        trials.append(TrialWork(number, 1, str(directory)))
+    folder = case.folder / f"{lanes}-{time.time_ns()}"
+    folder.mkdir()
+    rates = tuple(float(words[-1].partition("=")[2]) for words in case.trials)
+    fields = {"experiment": EXPERIMENT, "words": list(case.trials[0]), "peak": PEAK}
+    fields |= {"rates": rates, "lanes": lanes, "directory": str(folder)}
+    (folder / "bench_study.py").write_text(STUDY.format(**fields))
     # A cache of its own, so that no other way has compiled for this one.
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(study / "cache")
-    engine = Local(devices="cpu:1")
-    engine.open(str(study))
-    ready = time.perf_counter()
-    try:
-        if lanes == "single":
-            for trial in trials:
-                engine.start(0, Work([trial], hoist=(PEAK,)))
-        else:
-            engine.start(0, Work(trials, hoist=(PEAK,), lanes=lanes))
-        ended: list[Ended] = []
-        while len(ended) < len(trials):
-            for event in engine.events(1.0):
-                if isinstance(event, Lost) or getattr(event, "outcome", "complete") != "complete":
-                    raise RuntimeError(str(event))
-                ended += [event] if isinstance(event, Ended) else []
-    finally:
-        engine.close()
-    ended_at = time.perf_counter()
-    steps = [e.result["facts"]["step_seconds"] for e in ended]
-    lane = ended[0].result["mode"]
-    rows = [read_metrics(pathlib.Path(trial.directory, "run", "metrics.jsonl")) for trial in trials]
-    bare = sum(row["step_seconds"] for run in rows for row in run) / lane["num_lanes"]
-    print(
-        f"    lanes {lane['lanes']} x {lane['num_lanes']}, median step "
-        f"{1000 * statistics.median(steps):.2f} ms, all steps {bare:.1f} s"
-    )
-    return ended_at - ready
+    made = case.environment(f"{folder.name}/cache")
+    made["PYTHONPATH"] += os.pathsep + str(folder)
+    command = [sys.executable, "-m", "luthier", "sweep", "bench_study:study", "--devices", "cpu:1"]
+    subprocess.run(command, env=made, check=True, stdout=subprocess.DEVNULL)
+    ledger = read_standing(folder / "bench").ledger
+    if ledger.count("complete") != len(case.trials) + 1:
+        raise RuntimeError(f"{ledger.count('complete')} trials of {folder} are complete")
 
 
 def bare(case: Case) -> tuple[float, float]:
@@ -248,12 +232,8 @@ def measure(name: str, case: Case, with_peers: bool) -> dict[str, tuple[float, f
     found["separate, cold"] = timed("separate, cold", lambda: separate(case, None))
     separate(dataclasses.replace(case, trials=case.trials[:1]), "warm")
     found["separate, warm cache"] = timed("separate, warm cache", lambda: separate(case, "warm"))
-    worked: dict[str, float] = {}
     for way, lanes in zip(OURS, ("single", "auto"), strict=True):
-        found[way] = timed(way, lambda w=way, x=lanes: worked.update({w: ours(case, x)}))
-    for way, seconds in worked.items():
-        ratio = seconds / found["bare"][0]
-        print(f"  {way:28s} {seconds:8.1f} s without process start, {ratio:.2f} x bare")
+        found[way] = timed(way, lambda x=lanes: ours(case, x))
     for peer_name in ("hydra", "ray") if with_peers else ():
         python = os.environ.get(f"{peer_name.upper()}_PYTHON")
         if not python or shutil.which(python) is None:

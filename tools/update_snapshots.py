@@ -2,6 +2,9 @@
 
 python tools/update_snapshots.py            # write it
 python tools/update_snapshots.py --check    # tell what differs, exit code 1 if anything does
+
+It looks at framework/luthier/graph/allowed_names.txt too, where each public name needs a role; the
+list is written by hand.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from luthier.graph import public_names as names_of_records
 
 ROOT = Path(__file__).resolve().parents[1]
 SNAPSHOT = ROOT / "tests" / "repo" / "public_names.txt"
@@ -50,22 +55,42 @@ def public_names() -> Iterator[str]:
             yield f"{room}.{name}{_arguments(getattr(facade, name))}"
 
 
+def without_role() -> Iterator[str]:
+    """Yield what is wrong with the list of what records may name: no role, or no such name."""
+    listed = names_of_records.listed()
+    rooms = [room for room in _rooms() if room != "luthier" and room not in listed]
+    public = {f"{room}.{name}" for room in rooms for name in importlib.import_module(room).__all__}
+    where = names_of_records.LIST.name
+    for name in sorted(public - listed.keys()):
+        roles = ", ".join(sorted(names_of_records.ROLES))
+        yield f"{name} has no role: look at what making one does, and add it to {where} ({roles})"
+    for name in sorted(listed):
+        room = ".".join(name.split(".")[:2])
+        if name.count(".") == 2 and room in rooms and name not in public:
+            yield f"{name} is no public name any more: remove it from {where}"
+    for name, role in listed.items():
+        if role not in names_of_records.ROLES:
+            yield f"{name} has the role {role!r}, which there is not"
+
+
 def main() -> int:
     """Write the snapshot, or compare it; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only tell what differs")
     arguments = parser.parse_args()
+    problems = list(without_role())
+    print("".join(f"{problem}\n" for problem in problems), end="")
     lines = list(public_names())
     if not arguments.check:
         SNAPSHOT.write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(f"{SNAPSHOT.relative_to(ROOT)}: {len(lines)} names")
-        return 0
+        return 1 if problems else 0
     before = SNAPSHOT.read_text(encoding="utf-8").splitlines() if SNAPSHOT.exists() else []
     changes = list(difflib.unified_diff(before, lines, "recorded", "now", lineterm="", n=0))
     if changes:
         print("\n".join(changes))
         print("public names changed; if that is meant: python tools/update_snapshots.py")
-    return 1 if changes else 0
+    return 1 if changes or problems else 0
 
 
 if __name__ == "__main__":

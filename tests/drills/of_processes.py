@@ -152,7 +152,7 @@ def sigkill_inside_a_save(stage: Stage, truths: Truths) -> Outcome:
         os.kill(pid, signal.SIGKILL)
     started.wait()
     saved = max(stage.saved())
-    outcome = resumed(stage, truths, "at the restart: no commit file, removed", 0.0)
+    outcome = resumed(stage, truths, "at the restart: no commit file, moved aside", 0.0)
     assert stage.began() == saved >= newest
     folders = list(stage.folder.glob("runs/drilled/*/checkpoints/*"))
     assert all((path / "commit.json").exists() for path in folders), "no remains"

@@ -1,11 +1,16 @@
 """Runs that start from the weights of others, or of another run."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 
 from luthier import graph as graphs
 from luthier import train
+from luthier.cli import main
 from luthier.errors import BadInput
+from tests.end_to_end.conftest import SHRUNK
 
 HELD = (
     "optimizer.learning_rate:=luthier.optim.Constant(0.0)",
@@ -91,3 +96,65 @@ def test_what_does_not_fit_is_all_told_and_nothing_is_written(base, shrunk, tmp_
     assert len(lines) == 9 + 6
     assert all(line.startswith("restore: ") for line in lines)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_that_its_config_json_contradicts_is_refused_before_anything_is_written(
+    base, shrunk, tmp_path, capsys
+):
+    folder = tmp_path / "weights"
+    shutil.copytree(base[1].directory, folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config["rope_parameters"], config["rope_scaling"]
+    config |= {"rope_theta": 77.0, "rms_norm_eps": 0.25, "num_attention_heads": 8, "head_dim": 4}
+    (folder / "config.json").write_text(json.dumps(config | {"num_key_value_heads": 4}))
+    restore = f"restore=safetensors:{folder}"
+    graph = shrunk(*HELD, restore, directory=tmp_path / "runs")
+    with pytest.raises(BadInput) as caught:
+        train.run(graph)
+    keys = [line.split(": ")[1].split(" is ")[0] for line in str(caught.value).splitlines()]
+    assert sorted(keys) == [
+        *("num_attention_heads", "num_key_value_heads", "rms_norm_eps", "rope_theta")
+    ]
+    words = ["train", "configs.lm.quickstart", *SHRUNK, *HELD, restore, "--dry-run"]
+    words += [f"records.directory={tmp_path / 'runs'}"]
+    assert main.main(words) == 2
+    err = capsys.readouterr().err
+    assert "rope_theta is 77 in config.json" in err
+    assert "set class:Rotary.base=77" in err
+    assert not (tmp_path / "runs").exists()
+    agreeing = ["class:Rotary.base=77", "class:RMSNorm.epsilon=0.25"]
+    agreeing += ["model.block.attention.num_heads=8", "model.block.attention.num_kv_heads=4"]
+    assert main.main([*words, *agreeing]) == 0
+    capsys.readouterr()
+    waived = 'restore.differing=["rope_theta", "rms_norm_eps", "num_"]'
+    assert main.main([*words, waived]) == 0
+    assert "# meant to differ from config.json: rope_theta" in capsys.readouterr().out
+
+
+def test_what_config_json_said_beside_the_model_leaves_with_the_tuned_weights(
+    base, shrunk, tmp_path
+):
+    folder = tmp_path / "weights"
+    shutil.copytree(base[1].directory, folder)
+    config = json.loads((folder / "config.json").read_text())
+    more = {"max_position_embeddings": 4096, "pad_token_id": 7, "initializer_range": 0.01}
+    more |= {"eos_token_id": [config["eos_token_id"], 9], "made_by": "someone"}
+    (folder / "config.json").write_text(json.dumps(config | more | {"torch_dtype": "bfloat16"}))
+    (folder / "generation_config.json").write_text('{"temperature": 0.6}')
+    directory = tmp_path / "runs"
+    tuned = train.run(shrunk(*HELD, f"restore=safetensors:{folder}", directory=directory))
+    assert "# config.json, not looked at: made_by" in (tuned.directory / "restored.txt").read_text()
+    again = train.run(shrunk(*HELD, f"restore=run:{tuned.directory}", directory=directory))
+    for run in (tuned, again):
+        exported = train.export_run(str(run.directory), tmp_path / f"out_{run.directory.name}")[1]
+        found = json.loads((exported.directory / "config.json").read_text())
+        assert found == config | more
+        generation = json.loads((exported.directory / "generation_config.json").read_text())
+        assert generation == {"temperature": 0.6}
+        assert "generation_config.json" in exported.files
+    # Rows that are longer than what the weights were made for make a model that reads them.
+    record = again.directory / "restored.json"
+    record.write_text(record.read_text().replace("4096", "16"))
+    longer = train.export_run(str(again.directory), tmp_path / "longer")[1]
+    found = json.loads((longer.directory / "config.json").read_text())
+    assert found["max_position_embeddings"] == 32

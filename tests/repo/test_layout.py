@@ -10,12 +10,6 @@ import tomllib
 
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "lib", "tools"}
 FOLDERS = {"framework", "configs", "sweeps", "tests", "tools"}
-BESIDE_THE_ROOMS = {"repo", "end_to_end", "drills", "configs", "tools"}
-
-
-def _mirror(module, root):
-    relative = module.path.relative_to(root / "framework" / "luthier")
-    return root / "tests" / relative.parent / f"test_{relative.name}"
 
 
 def test_the_top_folders_are_the_five_of_the_design(root, repository_files):
@@ -23,29 +17,6 @@ def test_the_top_folders_are_the_five_of_the_design(root, repository_files):
     folders = {name for name in found if (root / name).is_dir() and not name.startswith(".")}
     assert folders <= FOLDERS, folders - FOLDERS
     assert not (root / "framework" / "__init__.py").exists(), "framework/ is a source root"
-
-
-def test_every_module_has_its_test(modules, root):
-    ours = [m for m in modules if not m.path.stem.startswith("__")]
-    missing = [f"{m.place} -> {_mirror(m, root).relative_to(root)}" for m in ours]
-    missing = [line for line, m in zip(missing, ours, strict=True) if not _mirror(m, root).exists()]
-    assert not missing, "modules without a test module:\n" + "\n".join(missing)
-
-
-def test_every_test_of_a_room_has_its_module(modules, root):
-    """`test_decoder.py`, or `test_decoder_goldens.py` where one file is not enough."""
-    mirrors = [_mirror(module, root).with_suffix("") for module in modules]
-    rooms = {module.room for module in modules if module.room}
-    orphans = [
-        str(path.relative_to(root))
-        for room in sorted(rooms - BESIDE_THE_ROOMS)
-        for path in sorted((root / "tests" / room).rglob("test_*.py"))
-        if not any(
-            path.parent == mirror.parent and f"{path.stem}_".startswith(f"{mirror.name}_")
-            for mirror in mirrors
-        )
-    ]
-    assert not orphans, f"tests of no module (what spans several goes to end_to_end): {orphans}"
 
 
 def test_no_module_is_called_a_drawer(modules):

@@ -128,8 +128,9 @@ SWEEP = """
 
     {command}
 
-Sixteen learning rates of a decoder of 4 layers (d = 128 and 32), 50 steps each, one way and
-another; from the first process to the last result.
+Sixteen learning rates of a decoder of 4 layers (d = 128 and 32), 50 steps each: the command
+`luthier sweep` with all that a study has (driver, sampler, gate, journal, evaluations, records)
+beside a `luthier train` process for each trial; from the first process to the last result.
 
 {table}
 """
@@ -142,16 +143,16 @@ What the driver of a sweep takes, where trials take no time:
 {table}
 """
 
-GPU_LM = """
-## Language models on a GPU
+GPU_HOUR = """
+## On a GPU
 
     {command}
 
-GPT-2 of 124 and 350 million parameters, a model of a billion, and the shape of Llama 3.2 1B, in
-bfloat16 with parameters in float32, at lengths of 1,024 to 8,192; beside PyTorch (`torch.compile`,
-flash attention) where `--torch-python` names an interpreter that has it, and the best product
-of matrices and the best copy of the same run. Every default for GPUs is to be decided by it: XLA's
-options (`compiler.gpu`), cuDNN's attention (`CudnnAttention`), cross-entropy in chunks.
+GPT-2 of 124 million parameters in bfloat16, on tokens of Zipf's law: `luthier train` and compiled
+nanoGPT (PyTorch) over the same 300 batches from the same initial weights, with both loss curves;
+one change at a time from a base; sixteen packed trials beside one; and the fastest product and copy
+of the same machine, on random data. Every default for GPUs is to be decided by it. At toy size all
+of it has run on a CPU.
 
 {table}
 """
@@ -169,7 +170,6 @@ SECTIONS = (
     ("checkpoint", "python tools/bench_checkpoint.py", CHECKPOINT),
     ("sweep", "python tools/bench_sweep.py", SWEEP),
     ("driver", "python tools/bench_driver.py", DRIVER),
-    ("gpu_lm", "python tools/bench_gpu_lm.py", GPU_LM),
 )
 
 
@@ -188,7 +188,15 @@ def render() -> str:
             parts.append(f"\n{_asked(made.settings)}{_where(content['environment'])}\n")
         else:
             parts.append(text.format(command=command, table=UNMEASURED))
+    parts.append(_gpu_hour())
     return "".join(parts)
+
+
+def _gpu_hour() -> str:
+    """Return the section that `tools/gpu_hour.py merge` writes; it says so where there is none."""
+    path = RESULTS / "gpu_hour.md"
+    table = path.read_text(encoding="utf-8").strip() if path.exists() else UNMEASURED
+    return GPU_HOUR.format(command="python tools/gpu_hour.py merge FILE.jsonl ...", table=table)
 
 
 def _asked(settings: dict) -> str:

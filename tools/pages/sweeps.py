@@ -18,6 +18,8 @@ A study edits paths of an experiment's graph and drives trials over the devices 
     luthier sweep sweeps.lm_learning_rate base.training.steps=100 budget.trials=8
     luthier sweep sweeps.lm_learning_rate --devices cpu:8 --slices 4
     luthier sweep --resume studies/lm_learning_rate
+    luthier sweep --resume studies/lm_learning_rate --retry failed
+    luthier sweep show lm_learning_rate/7
     luthier sweep show lm_learning_rate [--all] [--html FILE] [--sync wandb]
     luthier sweep best lm_learning_rate --as overrides
     luthier train study:lm_learning_rate/7
@@ -58,6 +60,40 @@ a slice or a lane -> it reports each evaluation -> it ends as one of:
 Trials that differ only in numbers that can be hoisted (learning rates, decays, seeds, loss weights)
 share one compiled program on a warm worker. `packing=luthier.sweep.SharedPrograms(lanes="auto")`
 measures whether several of them in one program are faster, and refills a lane whose trial ended.
+
+## Budgets
+
+What is reached first ends a study: `budget.trials` (every point of a grid, 32 trials of any other
+sampler, where it is not set), `budget.wall_seconds`, `budget.device_hours`. Infeasible trials, and
+copies that get the result of an equal earlier trial, have numbers of their own and count as trials;
+the last line of a study says how many there were. A budget that cuts a grid off is reported before
+the first trial and at the end. Device time is devices times the time from lease to end, with
+compilation, evaluations and lost work; packed trials share it. `budget.trial_seconds` ends a
+single trial as failed; clocks that are set or a suspended machine do not count.
+
+## Faults and retries
+
+- A fault of the machine (a full disk, EIO, a lost mount, ECC, NCCL): the trial is queued again,
+  uncounted. A device group with two in a row is excluded; without one left the study stops.
+- The worker dies: the trial is queued again, `budget.retries` times; then it has failed.
+- An error in code or data: the trial has failed, with `traceback.txt` in its folder. The study
+  stops after `budget.failures` of them in a row, or where the baseline fails.
+- Divergence, or more than `budget.trial_seconds`: the trial has failed; the study continues.
+- A trial that cannot run, or be recorded, is infeasible before it takes a device group. The study
+  stops where that is the baseline.
+
+`luthier sweep show NAME/7` prints the traceback of trial 7. `luthier sweep --resume DIR` runs what
+met a fault of the machine under its old number, and suggests what the undisturbed study would have.
+`--retry failed`, or `--retry failed:REGEX` for reasons that match, also runs failed trials again;
+from then on all trials run the source as it is at that moment. A study that stopped before any
+trial was complete makes room for the same command: its folder is renamed to `NAME.1`.
+
+| exit code | |
+| --- | --- |
+| 0 | the study is over, and a trial is complete |
+| 1 | no trial is complete; or failures in a row, or of the baseline, stopped it |
+| 2 | bad input; or faults of the machine stopped it: `--resume` goes on |
+| 130 | interrupted: `--resume` goes on |
 
 ## Nothing is lost
 
