@@ -216,14 +216,14 @@ def read_metrics(
       One dict per row: `step`, `time` and the values by name.
     """
     rows = []
-    for time, step, event in read_events(path, report):
+    for at, step, event in read_events(path, report):
         wanted = (
             isinstance(event, Step)
             if evaluation is None
             else (isinstance(event, Evaluation) and event.name == evaluation)
         )
         if wanted:
-            rows.append({"step": step, "time": time, **event.values})  # type: ignore[union-attr]
+            rows.append({"step": step, "time": at, **event.values})  # type: ignore[union-attr]
     return rows
 
 
