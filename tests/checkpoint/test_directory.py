@@ -45,11 +45,18 @@ def test_clean_deletes_remains_and_nothing_else(directory):
     assert sorted(path.name for path in directory.path.iterdir()) == ["100", "notes.txt"]
 
 
+def saved(directory, content, token="ab"):
+    """A save that is on the disk as a whole, and not committed."""
+    path = directory.saving(100, token)
+    add(directory, path.name, content, committed=False)
+    return path
+
+
 def test_a_kill_while_replacing_keeps_the_former(directory):
     add(directory, "100", "old")
-    directory.make_room(100)
+    saving = saved(directory, "new")
     assert content(directory, 100) == "old"
-    add(directory, "100", "torn", committed=False)
+    directory.put_in_place(saving, 100)  # and killed before the commit
     assert content(directory, 100) == "old"
     directory.clean()
     assert content(directory, 100) == "old"
@@ -58,17 +65,27 @@ def test_a_kill_while_replacing_keeps_the_former(directory):
 
 def test_the_new_one_replaces_the_former_when_it_is_committed(directory):
     add(directory, "100", "old")
-    directory.make_room(100)
-    add(directory, "100", "new")
+    path = directory.put_in_place(saved(directory, "new"), 100)
+    commit_lib.write(path, Commit(100, {}, {}, {}, {}, False))
     assert content(directory, 100) == "new"
     directory.delete_replaced(100)
     assert [path.name for path in directory.path.iterdir()] == ["100"]
 
 
-def test_room_is_made_where_a_torn_one_is(directory):
-    add(directory, "100", committed=False)
-    directory.make_room(100)
-    assert list(directory.path.iterdir()) == []
+def test_a_torn_one_makes_room(directory):
+    add(directory, "100", "torn", committed=False)
+    path = directory.put_in_place(saved(directory, "whole"), 100)
+    assert (path / "data").read_text() == "whole"
+    assert list(directory.path.iterdir()) == [path]
+
+
+def test_a_save_that_lost_its_lock_takes_its_own_parts_away_and_nothing_else(directory):
+    mine, other = saved(directory, "mine"), saved(directory, "another writer's", token="cd")
+    (directory.path / f"{mine.name}.orbax-checkpoint-tmp").mkdir()
+    directory.withdraw(mine)
+    assert list(directory.path.iterdir()) == [other]
+    directory.withdraw(other)  # the run's folder was moved: what is left is what the save made
+    assert not directory.path.parent.exists()
 
 
 def test_delete_makes_it_no_checkpoint_first(directory, monkeypatch):

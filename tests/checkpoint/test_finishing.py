@@ -11,7 +11,7 @@ from luthier.checkpoint import commit, finishing
 from luthier.errors import CheckpointError
 
 PROCESS = """
-import errno, json, os, sys, time
+import errno, json, os, re, sys, time
 import jax
 index, address, directory = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 jax.distributed.initialize(address, 2, index)
@@ -26,8 +26,8 @@ write, checksum = commit.write, commit._checksum
 read = set()
 
 def spy(path, sync=False):
-    if "/1/" in str(path):
-        read.add(str(path).partition("/1/")[2])
+    if match := re.search(r"/1(?:\\.saving-\\w+)?/(.*)", str(path)):
+        read.add(match[1])
     return checksum(path, sync)
 
 commit._checksum = spy
@@ -55,6 +55,7 @@ print(json.dumps([told, sorted(read)]), flush=True)
 """
 
 
+@pytest.mark.full
 @pytest.mark.timeout(180)
 def test_all_wait_for_the_commit_and_raise_what_it_fails_over(tmp_path):
     with socket.socket() as found:

@@ -346,6 +346,7 @@ def check_after_kill(directory, begun):
     assert store.read_extra(latest) == {"step": latest}
 
 
+@pytest.mark.full
 def test_kill_while_saving(tmp_path):
     begun = kill_while_saving(tmp_path, 0.1 + random.random() / 5)
     check_after_kill(tmp_path, begun)

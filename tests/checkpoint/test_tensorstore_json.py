@@ -44,6 +44,7 @@ def _plain_spec():
     return ts.KvStore.Spec({"driver": "file", "path": "/checkpoints/7/"}).to_json()
 
 
+@pytest.mark.full
 def test_saves_leave_nothing(tmp_path):
     blocks, *_ = _growth(tmp_path / "checkpoints", MANY, 24)
     assert blocks < 16  # without the view 4 for each array, and 60
@@ -109,6 +110,7 @@ def test_a_view_opens_what_it_made(tmp_path):
     assert spec.url == spec.own.url
 
 
+@pytest.mark.full
 def test_local_specs_and_sums_leave_nothing(tmp_path):
     tensorstore_json.spare()
     build = lambda: orbax.build_kvstore_tspec(str(tmp_path), "name", use_ocdbt=True)

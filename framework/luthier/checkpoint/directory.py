@@ -2,12 +2,14 @@
 
 150/                a checkpoint: Orbax's files, and commit.json
 150.replaced/       the former one of that step, until the new one is committed
+200.saving-TOKEN/   a save that is going on; no other process has its token
 200, 200.anything   without commit.json: the remains of a save that was killed
 .trash/             what recovery moved aside, until something later is committed
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
@@ -31,7 +33,7 @@ class Directory:
     Only one process may change it at a time; any number may look.
 
     Args:
-      path: The directory; made by `make_room`.
+      path: The directory; made at the first save.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -70,14 +72,43 @@ class Directory:
             and (path / _ORBAX_METADATA).is_file()
         )
 
-    def make_room(self, step: int) -> None:
-        """Make the directory, and move a checkpoint of that step aside."""
-        self.path.mkdir(parents=True, exist_ok=True)
+    def saving(self, step: int, token: str) -> pathlib.Path:
+        """Return the folder in which a step is saved before it is committed.
+
+        A writer that was paused and taken over goes on writing when it wakes up, for as long as its
+        threads do not look at the lock. In a folder of its own that harms nobody.
+
+        Args:
+          step: Optimizer steps done.
+          token: Random; the same in all processes of the run.
+        """
+        return self.path / f"{step}.saving-{token}"
+
+    def put_in_place(self, saving: pathlib.Path, step: int) -> pathlib.Path:
+        """Give a finished save its name, and return it; a checkpoint of that step is moved aside.
+
+        Args:
+          saving: What `saving` returned; all of its files are on the disk.
+          step: Its step.
+        """
         path = self.path / str(step)
         if (path / commit_lib.FILE).is_file():
             os.rename(path, self._replaced(step))
         elif path.exists():
             self._discard_remains(path)
+        os.rename(saving, path)
+        return path
+
+    def withdraw(self, saving: pathlib.Path) -> None:
+        """Remove what a save wrote that may not be committed, and what it made to hold that.
+
+        Where the run's folder was moved, TensorStore has made the old path again.
+        """
+        for path in self.path.glob(f"{saving.name}*"):
+            _delete(path)
+        with contextlib.suppress(OSError):  # they are not empty: the folder is another writer's
+            self.path.rmdir()
+            self.path.parent.rmdir()
 
     def clean(self) -> None:
         """Remove the remains of killed saves; move back what was to be replaced and was not.

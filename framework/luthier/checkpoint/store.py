@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -63,7 +64,8 @@ class Store:
         self._directory = Directory(pathlib.Path(directory).absolute())
         self._policy = policy or Checkpoints()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
-        self._pending: tuple[int, concurrent.futures.Future[None]] | None = None
+        self._pending: tuple[pathlib.Path, int, concurrent.futures.Future[None]] | None = None
+        self._token = ""
         self._committed: list[int] = []
         self._is_clean = False
         self._num_barriers = 0
@@ -207,20 +209,20 @@ class Store:
             versions=versions.current(),
             has_iterator=iterator is not None,
         )
-        path = self.directory / str(step)
         try:
             if arrays_lib.process_index() == 0:
                 if not self._is_clean:
                     self._directory.clean()
-                self._directory.make_room(step)
+                self.directory.mkdir(parents=True, exist_ok=True)
             self._is_clean = True
+            path = self._directory.saving(step, self._agreed_token())
             self._barrier("may begin")
             with self._policy.storage.saving():
                 pending = arrays_lib.save(path, arrays, iterator)
         except OSError as error:
             _blame_disk(self, step, error)
             raise
-        self._pending = (step, self._thread.submit(self._finish, path, pending, commit))
+        self._pending = (path, step, self._thread.submit(self._finish, path, pending, commit))
 
     def committed(self) -> list[int]:
         """Return the steps committed since the last call, without waiting.
@@ -228,7 +230,7 @@ class Store:
         Raises:
           CheckpointError: The last save failed.
         """
-        if self._pending is not None and self._pending[1].done():
+        if self._pending is not None and self._pending[2].done():
             self.wait()
         committed, self._committed = self._committed, []
         return committed
@@ -241,16 +243,21 @@ class Store:
         """
         if self._pending is None:
             return
-        (step, future), self._pending = self._pending, None
+        (path, step, future), self._pending = self._pending, None
         try:
             future.result()
-        except LockLost:  # what lies there is the new writer's to clean
+        except LockLost:
+            self._directory.withdraw(path)
             raise
         except Exception as error:
             if arrays_lib.process_index() == 0:
-                # A save also fails where a new writer has removed its parts: what lies there now
-                # is the new writer's.
-                self.fence()
+                # A save also fails where a new writer has removed its parts: what else lies there
+                # now is the new writer's.
+                try:
+                    self.fence()
+                except LockLost:
+                    self._directory.withdraw(path)
+                    raise
                 self._directory.remove_failed(step)
                 self._directory.clean()
             _blame_disk(self, step, error)
@@ -354,14 +361,20 @@ class Store:
             told=lambda error: _told(self, commit.step, error),
         )
 
+    def _agreed_token(self) -> str:
+        if not self._token:
+            self._token = self._rounds().exchange(None, lambda _: secrets.token_hex(4))
+        return self._token
+
     def _rounds(self) -> Rounds:
         """Return what all processes exchange about saves, in the thread that finishes them."""
         if self._exchanges is None:
             self._exchanges = finishing.rounds(self.directory)
         return self._exchanges
 
-    def _commit(self, path: pathlib.Path, commit: Commit, sums: finishing.Sums) -> None:
+    def _commit(self, saving: pathlib.Path, commit: Commit, sums: finishing.Sums) -> None:
         self.fence()
+        path = self._directory.put_in_place(saving, commit.step)
         commit_lib.write(path, commit, sums)
         saved = self._directory.saved()
         for step in {checkpoint.step for checkpoint in saved} - self._policy.kept(saved):
