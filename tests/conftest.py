@@ -41,7 +41,8 @@ def pytest_configure(config):
     what unoptimized code contracts, and so its bits, depends on what stands around it.
     `.ci/run --slow` runs them once more as users compile, for what is claimed of bits.
     """
-    if config.getoption("markexpr") == "not slow" and "XLA_FLAGS" not in os.environ:
+    quick = ("not slow and not full", "full and not slow", "not slow")
+    if config.getoption("markexpr") in quick and "XLA_FLAGS" not in os.environ:
         os.environ["XLA_FLAGS"] = _QUICKLY
 
 
@@ -60,23 +61,33 @@ def _own_folders_are_trusted(tmp_path_factory):
         yield
 
 
-_NIGHTLY = Path(__file__).with_name("nightly.txt")
+# Tests that are not for everybody at every change, by file: a line names a file, a test with all of
+# its parameters, or one node id. A mark in the test itself serves as well.
+_TIERS = {name: Path(__file__).with_name(f"{name}.txt") for name in ("slow", "full")}
+
+
+def _parts_of(nodeid):
+    """Return what a line may name of a test: its file, the test, and the test with parameters."""
+    return {nodeid, nodeid.partition("[")[0], nodeid.partition("::")[0]}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark the tests of nightly.txt slow; refuse a line there that names no test any more."""
-    lines = _NIGHTLY.read_text(encoding="utf-8").splitlines()
-    nightly = {line for line in lines if line and not line.startswith("#")}
-    for item in items:
-        if item.nodeid in nightly:
-            item.add_marker(pytest.mark.slow)
-    found = {item.nodeid for item in items}
+    """Mark the tests of full.txt and slow.txt; refuse a line that names no test any more."""
     whole = not any("::" in argument for argument in config.args)
     files = {item.nodeid.partition("::")[0] for item in items} if whole else set()
-    stale = {name for name in nightly - found if name.partition("::")[0] in files}
-    if stale:
-        raise pytest.UsageError(f"{_NIGHTLY} names no test: {', '.join(sorted(stale))}")
+    parts = {item.nodeid: _parts_of(item.nodeid) for item in items}
+    every = set().union(*parts.values())
+    for tier, path in _TIERS.items():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        names = {line for line in lines if line and not line.startswith("#")}
+        for item in items:
+            # What is slow is run at night only, whatever else it is.
+            if parts[item.nodeid] & names and not item.get_closest_marker("slow"):
+                item.add_marker(tier)
+        stale = {name for name in names - every if name.partition("::")[0] in files}
+        if stale:
+            raise pytest.UsageError(f"{path} names no test: {', '.join(sorted(stale))}")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -43,6 +43,7 @@ def test_a_fault_that_may_pass_is_told_from_one_that_stays():
     assert not faults.is_transient(ValueError("x"))
 
 
+@pytest.mark.full
 def test_chains_of_causes_end():
     error = ValueError("a")
     error.__cause__ = error

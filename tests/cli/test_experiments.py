@@ -125,6 +125,7 @@ def test_bad_inputs(project, capsys, words, told):
     assert after == before, "nothing is written"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "words",
     [

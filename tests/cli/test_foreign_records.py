@@ -104,6 +104,7 @@ def _naming_the_package(folder):
     return _run(folder, {"config": "acting.act", "arguments": {"path": str(mark)}}), mark
 
 
+@pytest.mark.full
 def test_packages_of_the_user_load_for_other_projects_only_when_trusted(project, tmp_path, capsys):
     run, mark = _naming_the_package(tmp_path / "elsewhere")
     words = ["train", str(run), "--dry-run"]
@@ -116,6 +117,7 @@ def test_packages_of_the_user_load_for_other_projects_only_when_trusted(project,
     assert mark.exists()
 
 
+@pytest.mark.full
 def test_packages_of_the_user_load_within_the_project(project, capsys):
     run, mark = _naming_the_package(project)
     assert main(["train", str(run), "--dry-run"]) == 0, capsys.readouterr().err

@@ -79,6 +79,7 @@ def _losses(run):
     return [(values["loss"], values["learning_rate"]) for values in steps]
 
 
+@pytest.mark.full
 def test_a_rerun_repeats_the_run_to_the_last_bit(copied, capsys):
     first = records.find("runs", "last")
     words = ["train", f"run:{first.id[:5]}", "--wandb", "off"]
@@ -106,6 +107,7 @@ def test_what_overrides_change_is_told_before_training(copied, capsys):
     assert "nothing was trained" in rest
 
 
+@pytest.mark.full
 def test_what_goes_on_with_a_run_is_compared_with_it(copied, capsys):
     first = records.find("runs", "last")
     words = ["train", "trials.tiny", "--wandb", "off", "--run", first.id, "--dry-run"]

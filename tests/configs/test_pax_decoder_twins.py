@@ -54,6 +54,7 @@ def check(name):
     assert float(rate(experiment.training.steps)) == pytest.approx(peak / 10)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FEW)
 def test_a_twin_takes_two_steps(name):
     check(name)

@@ -17,6 +17,7 @@ REFERENCE = "configs.vision.pax_resnet"
 EPOCH = 1_281_167 // 512
 
 
+@pytest.mark.full
 def test_size_batch_and_mesh_are_those_of_pax():
     graph = graphs.resolve(REFERENCE)
     graphs.validate(graph)

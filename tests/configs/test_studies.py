@@ -60,6 +60,7 @@ def test_the_baseline_is_in_the_space_that_is_searched():
     assert found == {"optimizer.learning_rate.peak": 4e-3, "optimizer.weight_decay": 0.1}
 
 
+@pytest.mark.full
 def test_a_mesh_that_cannot_be_is_refused_by_the_gate():
     study = check_study(graphs.resolve("sweeps.mesh_and_remat:study"), Editing())
     study.gate.close()

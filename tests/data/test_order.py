@@ -94,6 +94,7 @@ def test_equal_to_a_slow_reference(position, num_rows, seed):
     assert found == slow_row(position, num_rows, seed)
 
 
+@pytest.mark.full
 @given(st.integers(0, 2**40), st.integers(1, 9))
 def test_host_batches_are_the_global_batch(step, rows):
     whole = host_positions(step, rows * 8)

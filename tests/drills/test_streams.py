@@ -88,6 +88,7 @@ def test_any_number_of_hosts_reads_one_stream(data, truth, hosts):
         assert {str(one.get_state()) for one in running} == {str(states[step])}
 
 
+@pytest.mark.full
 def test_taken_up_at_fifty_points_by_any_number_of_hosts(data, truth):
     hashes, states = truth
     rng = random.Random()

@@ -61,6 +61,7 @@ def reference(plain, batch):
     return plain[1].gradient(batch)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_the_gradient_does_not_depend_on_the_way(
     plain, batch, reference, shrunk, case, relative, way
@@ -69,6 +70,7 @@ def test_the_gradient_does_not_depend_on_the_way(
     assert relative(case(shrunk(*overrides, *way)).gradient(batch), reference) < 1e-6
 
 
+@pytest.mark.full
 def test_dropout_is_on_where_it_is_said_to_be(shrunk, case, uneven_batch, relative):
     without = case(shrunk(HIGHEST))
     batch = uneven_batch(without.batches(1)[0])
@@ -76,6 +78,7 @@ def test_dropout_is_on_where_it_is_said_to_be(shrunk, case, uneven_batch, relati
     assert relative(with_dropout.gradient(batch), without.gradient(batch)) > 0.1
 
 
+@pytest.mark.full
 def test_scanned_and_unrolled_layers_agree(plain, batch, reference, shrunk, case, relative):
     overrides, scanned = plain
     unrolled = case(shrunk(*overrides, UNROLLED))
@@ -91,6 +94,7 @@ RECIPES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 def test_the_update_of_scanned_and_unrolled_layers_agrees(shrunk, case, relative, recipe):
     scanned, unrolled = case(shrunk(HIGHEST, *recipe)), case(shrunk(HIGHEST, UNROLLED, *recipe))
@@ -104,6 +108,7 @@ def test_the_update_of_scanned_and_unrolled_layers_agrees(shrunk, case, relative
     assert relative(found["unrolled"], found["scanned"]) < 1e-6
 
 
+@pytest.mark.full
 @settings(max_examples=4, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 70), min_size=40, max_size=56),
@@ -132,6 +137,7 @@ def test_packed_and_unpacked_documents_have_the_same_gradient(
     assert relative(found["FirstFit"][0], found["Unpacked"][0]) < 1e-6
 
 
+@pytest.mark.full
 def test_a_mean_of_means_would_be_seen(plain, batch, reference, relative):
     """The check itself: what other trainers do on this batch is far outside the tolerance."""
     _, one = plain

@@ -80,6 +80,7 @@ def test_parameters_are_gathered_along_fsdp_only(shrunk, case):
     assert {axis for moved in found for axis in moved} == {"fsdp"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", rows("fsdp tensor"))
 def test_training_is_that_of_automatic_axes(shrunk, case, enough_tokens, name):
     automatic = case(shrunk(*enough_tokens, *words(name)), 8)

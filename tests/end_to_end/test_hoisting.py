@@ -45,6 +45,7 @@ def _train(one, step, values, batches):
     return first, losses
 
 
+@pytest.mark.full
 def test_eight_settings_compile_once(base, hoisted, batches):
     step = hoisted.program.compile_step()
     _train(hoisted, step, hoisted.values, batches[:1])
@@ -65,6 +66,7 @@ def test_eight_settings_compile_once(base, hoisted, batches):
     assert not compiled
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: "{:.0e} {}".format(*s.values()))
 def test_a_hoisted_setting_trains_as_a_constant_one(base, hoisted, batches, case, setting):
     graph = _set(base, setting)

@@ -101,6 +101,7 @@ def _wait_until_saved(place, step, *processes):
         time.sleep(0.05)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_two_processes_train_one_run_as_one_process_does(place):
     overrides = _overrides(place, 4, 2)

@@ -29,6 +29,7 @@ def _check(directory, undisturbed):
     assert found == undisturbed, "bit-identical losses"
 
 
+@pytest.mark.full
 def test_a_killed_run_resumes_bit_identically(tmp_path, undisturbed):
     process = kill(tmp_path, random.randrange(12, 40), *STEPS)
     assert process.returncode == -signal.SIGKILL
@@ -56,6 +57,7 @@ def test_an_interrupt_saves_and_says_how_to_resume(tmp_path, undisturbed):
     _check(tmp_path, undisturbed)
 
 
+@pytest.mark.full
 def test_a_preemption_saves_and_asks_to_be_requeued(tmp_path, undisturbed):
     process = train_until(tmp_path, 12, signal.SIGTERM, *STEPS)
     assert process.returncode == 75

@@ -136,6 +136,7 @@ def reference(known, one, name, *more):
     return known[key]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", rows("hsdp tensor sequence"))
 def test_initial_parameters_are_bit_identical(one, many, known, name):
     _, leaves, _ = reference(known, one, name)
@@ -146,6 +147,7 @@ def test_initial_parameters_are_bit_identical(one, many, known, name):
         np.testing.assert_array_equal(np.asarray(array), expected, array_name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", rows(*ALWAYS))
 def test_the_first_gradient_agrees_to_float32(one, many, known, relative, name):
     batch, leaves, expected = reference(known, one, name)

@@ -43,6 +43,7 @@ def _lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.full
 def test_runs_are_listed_compared_and_evaluated(project):
     code, output = _luthier(project, "runs")
     assert code == 0, output
@@ -60,6 +61,7 @@ def test_runs_are_listed_compared_and_evaluated(project):
         assert float(measured[name]) == pytest.approx(value, rel=1e-3), name
 
 
+@pytest.mark.full
 def test_a_killed_run_is_finished_as_if_it_had_never_been_killed(project):
     """It had no guard, which was the default then, and goes on without one."""
     reference, run = "run:addition/3d2bf16a", project / "runs" / "addition" / "3d2bf16a"
@@ -73,6 +75,7 @@ def test_a_killed_run_is_finished_as_if_it_had_never_been_killed(project):
     assert list(losses.values()) == pytest.approx(list(expected.values()), rel=1e-3)
 
 
+@pytest.mark.full
 def test_a_killed_study_is_finished_with_the_trials_of_the_undisturbed_one(project):
     code, output = _luthier(project, "sweep", "--resume", "studies/half")
     assert code == 0, output

@@ -33,6 +33,7 @@ def wheel(tmp_path_factory) -> Path:
     return wheel
 
 
+@pytest.mark.full
 def test_the_wheel_holds_the_package_and_the_template_only(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     package = ROOT / "framework" / "luthier"

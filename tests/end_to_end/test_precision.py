@@ -66,6 +66,7 @@ def reference(make, batches):
     return last_loss(make(f"training.steps={STEPS}"), batches)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("policy", CASES)
 def test_training_stays_near_that_of_float32(policy, make, batches, reference):
     words, bound = BOUNDS[policy]
@@ -84,6 +85,7 @@ ALL = (
 )
 
 
+@pytest.mark.full
 def test_a_run_goes_on_to_the_last_bit(make, batches, tmp_path):
     policy = make(*ALL)
     once, losses = steps(policy, batches[:4])
@@ -122,6 +124,7 @@ SHARED_OUT = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("way", "product"), SHARED_OUT)
 def test_however_the_work_is_shared_out(way, product, make, batches):
     model, words = WAYS[way]
@@ -132,6 +135,7 @@ def test_however_the_work_is_shared_out(way, product, make, batches):
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_adapters_learn_beside_frozen_kernels_of_eight_bits(make, batches):
     adapted = make("fiddler:bf16_masters", "fiddler:lora(rank=2)", "fiddler:int8")
     before = adapted.program.named(adapted.init())

@@ -29,6 +29,7 @@ def recorded(shrunk, tmp_path_factory):
     return graph, path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", ["0", "12345"])
 def test_it_rebuilds_elsewhere_to_the_same_fingerprints(recorded, tmp_path, seed):
     graph, path = recorded

@@ -228,6 +228,7 @@ def trained(family, num_devices):
     return made, before, after, found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_two_steps_on_eight_devices(family):
     made, before, after, found = trained(family, 8)
@@ -239,6 +240,7 @@ def test_two_steps_on_eight_devices(family):
     assert any(any(p.spec) for n, p in made.placements.items() if n.startswith("parameters/"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", [resnet, contrastive], ids=lambda family: family.__name__)
 def test_coupled_rows_are_coupled_over_the_whole_mesh(family):
     _, _, many, found = trained(family, 8)
@@ -249,6 +251,7 @@ def test_coupled_rows_are_coupled_over_the_whole_mesh(family):
             np.testing.assert_allclose(many[name], one[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.full
 def test_a_reference_stays_and_a_teacher_follows():
     _, before, after, _ = trained(preferences, 8)
     held = [n for n in before if n.startswith("variables/copy.")]
@@ -259,6 +262,7 @@ def test_a_reference_stays_and_a_teacher_follows():
     assert any((before[n] != after[n]).any() for n in followed)
 
 
+@pytest.mark.full
 def test_statistics_of_batches_are_state():
     made, before, after, _ = trained(resnet, 8)
     names = [n for n in made.names if n.startswith("variables/")]
@@ -279,6 +283,7 @@ def _gradient(accumulation):
     return jax.jit(gradient)(made.init(made.values()), batch)
 
 
+@pytest.mark.full
 def test_a_contrastive_step_in_parts_is_that_of_the_whole_batch(relative, double):
     """In float64; tests/tasks holds it to a millionth in float32."""
     sums, expected = _gradient(1)

@@ -36,6 +36,7 @@ def base(shrunk, tmp_path_factory):
     return result, exported
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("source", ["safetensors", "run"])
 def test_parameters_come_back_to_the_last_bit_and_averages_start_from_them(
     source, base, shrunk, tmp_path
@@ -62,6 +63,7 @@ def test_parameters_come_back_to_the_last_bit_and_averages_start_from_them(
     assert all(row.parameter in text for row in warm.restored)
 
 
+@pytest.mark.full
 def test_a_run_that_goes_on_reads_its_own_checkpoint(base, shrunk, tmp_path):
     result, _ = base
     graph = shrunk(
@@ -98,6 +100,7 @@ def test_what_does_not_fit_is_all_told_and_nothing_is_written(base, shrunk, tmp_
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.full
 def test_a_model_that_its_config_json_contradicts_is_refused_before_anything_is_written(
     base, shrunk, tmp_path, capsys
 ):
@@ -131,6 +134,7 @@ def test_a_model_that_its_config_json_contradicts_is_refused_before_anything_is_
     assert "# meant to differ from config.json: rope_theta" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_what_config_json_said_beside_the_model_leaves_with_the_tuned_weights(
     base, shrunk, tmp_path
 ):

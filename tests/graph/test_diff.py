@@ -4,6 +4,7 @@ import time
 
 import fiddle as fdl
 import hypothesis
+import pytest
 from graph_toys import parts, recorded
 from graph_toys.random_graphs import SETTINGS, graphs
 
@@ -207,6 +208,7 @@ def test_no_changes_exactly_when_equal():
             assert (diff(a, b) == []) == equal(a, b) == (i == j)
 
 
+@pytest.mark.full
 @SETTINGS
 @hypothesis.given(graphs(), graphs())
 def test_random_graphs_differ_exactly_when_unequal(a, b):
@@ -215,6 +217,7 @@ def test_random_graphs_differ_exactly_when_unequal(a, b):
     assert len(render_diff(diff(a, b)).splitlines()) >= 1
 
 
+@pytest.mark.full
 def test_five_thousand_nodes_take_little_time(capsys):
     def big(last):
         blocks = [fdl.Config(parts.Mlp, hidden=i, dim=fdl.Config(parts.Layer)) for i in range(2500)]

@@ -37,6 +37,7 @@ def test_the_golden_fingerprints():
     assert both(recorded.everything()) == (GOLDEN_RECORD, GOLDEN_PROGRAM)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", ["0", "4711"])
 def test_another_process_with_another_hash_seed_agrees(seed):
     program = (

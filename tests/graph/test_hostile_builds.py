@@ -33,6 +33,7 @@ def _run(folder, count, *control):
     return json.loads(done.stdout.splitlines()[-1]), sorted(path.name for path in home.rglob("*"))
 
 
+@pytest.mark.full
 def test_an_effect_is_seen(tmp_path):
     (tmp_path / "packages").mkdir()
     acting = "def act(path):\n    open(path, 'w').close()\n"

@@ -74,6 +74,7 @@ def test_the_origin_of_a_loaded_value_is_the_file():
     assert origin_of(loaded, "optimizer.b2") == "runs/x/config.json"
 
 
+@pytest.mark.full
 @SETTINGS
 @hypothesis.given(graphs())
 def test_random_graphs_round_trip(graph):
@@ -84,6 +85,7 @@ def test_random_graphs_round_trip(graph):
     assert fingerprint(loaded, "program") == fingerprint(graph, "program")
 
 
+@pytest.mark.full
 @SETTINGS
 @hypothesis.given(graphs(), graphs())
 def test_random_graphs_are_equal_exactly_when_their_fingerprints_are(a, b):

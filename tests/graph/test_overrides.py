@@ -359,6 +359,7 @@ def test_annotations_of_places(graph):
     assert at("extra[0]") is int
 
 
+@pytest.mark.full
 def test_large_graphs_are_quick():
     """5,000 nodes, 20 overrides and a validation: no step may be quadratic."""
     dim = value(16, name="dim")

@@ -216,6 +216,7 @@ def step(value: Any, part: Any) -> Any:
     return MISSING
 
 
+@pytest.mark.full
 def test_fuzz():
     drill(1000)
 

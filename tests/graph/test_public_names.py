@@ -63,6 +63,7 @@ def test_class_methods_have_names():
     assert load_object("graph_toys.recorded.Holder.make", ["graph_toys"]) == recorded.Holder.make
 
 
+@pytest.mark.full
 def test_names_do_not_depend_on_what_was_imported_first():
     program = (
         "import {first}\nimport {second}\nfrom luthier.graph.public_names import public_name as n\n"

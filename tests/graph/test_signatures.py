@@ -62,6 +62,7 @@ def test_the_shim_is_there_before_the_first_module_is_described():
     )
 
 
+@pytest.mark.full
 def test_the_shim_works_where_flax_was_first():
     assert run(
         """

@@ -129,6 +129,7 @@ def test_dropout_acts_on_the_parts_and_not_on_the_residual(make, draw, apply):
     assert (apply(block, x, tokens) != x).any()
 
 
+@pytest.mark.full
 def test_both_parts_have_masks_of_their_own(make, draw):
     seen = []
 

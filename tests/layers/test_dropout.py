@@ -14,6 +14,7 @@ def keys_of(documents, positions):
     return DropoutKeys.of_tokens(KEY, *tokens)
 
 
+@pytest.mark.full
 def test_drops_the_rate_and_keeps_the_mean():
     keys = keys_of([[3] * 50, [4] * 50], [list(range(50))] * 2)
     y = Dropout(0.25)(jnp.ones((2, 50, 64)), keys)
@@ -22,6 +23,7 @@ def test_drops_the_rate_and_keeps_the_mean():
     np.testing.assert_allclose(y.mean(), 1.0, atol=0.03)
 
 
+@pytest.mark.full
 def test_masks_belong_to_document_and_position():
     apart = Dropout(0.5)(jnp.ones((2, 4, 16)), keys_of([[7] * 4, [9] * 4], [[0, 1, 2, 3]] * 2))
     packed = Dropout(0.5)(jnp.ones((1, 6, 16)), keys_of([7, 7, 7, 9, 9, 9], [0, 1, 2, 0, 1, 2]))

@@ -117,6 +117,7 @@ def measured(policy):
     return compiled(kernels, x), compiled.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.full
 def test_policies_change_memory_and_no_gradient(distance):
     wide, narrow = ROWS * WIDE * 4, ROWS * NARROW * 4
     exact, everything = measured(NoRemat())

@@ -73,6 +73,7 @@ def test_parameters_are_bit_identical(jit):
         assert np.asarray(value).tobytes() == np.asarray(unrolled[name]).tobytes(), name
 
 
+@pytest.mark.full
 def test_layers_differ_and_do_not_depend_on_their_number():
     few, many = (_by_layer(nnx.state(Scanned().create(make_layer, n, nnx.Rngs(7)))) for n in (2, 5))
     for name, value in many.items():

@@ -30,6 +30,7 @@ def _reference(left, right, temperature, keep):
     return 0.5 * (log_sum(logits, 1) + log_sum(logits, 0)) - own
 
 
+@pytest.mark.full
 def test_against_numpy_in_float64():
     left, right = _vectors()
     keep = np.array([1, 1, 0, 1, 1, 0, 1], bool)
@@ -57,6 +58,7 @@ def test_vectors_that_are_all_one_retrieve_nothing():
     assert not losses.correct_B.any()
 
 
+@pytest.mark.full
 def test_a_batch_of_padding_makes_no_nan():
     arrays = [jnp.float32(x) for x in _vectors(2)]
 
@@ -68,6 +70,7 @@ def test_a_batch_of_padding_makes_no_nan():
     assert jnp.isfinite(gradient).all()
 
 
+@pytest.mark.full
 def test_vectors_come_to_unit_length_and_zero_has_a_gradient():
     vectors = jnp.float32([[3, 4], [0, 0]])
     np.testing.assert_allclose(unit(vectors), [[0.6, 0.8], [0, 0]], rtol=1e-6)

@@ -42,6 +42,7 @@ def sample(seed=0, length=7):
     return hidden, table, targets, weights
 
 
+@pytest.mark.full
 def test_against_numpy_in_float64():
     hidden, table, targets, _ = sample()
     logits = 5 * hidden @ table.T
@@ -76,6 +77,7 @@ def test_logits_in_bfloat16_are_reduced_in_float32():
     np.testing.assert_allclose(losses.nats_BL, nats, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_classes_of_logit_minus_infinity_are_none():
     hidden, table, targets, _ = sample(2)
     logits = hidden @ table.T
@@ -139,6 +141,7 @@ def relative(a, b):
     return float(jnp.linalg.norm(a - b) / jnp.maximum(jnp.linalg.norm(b), 1e-30))
 
 
+@pytest.mark.full
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 1000),
@@ -160,6 +163,7 @@ def test_chunked_gradients_are_the_whole_ones(seed, length, chunk, z_loss, smoot
         assert relative(a, b) <= 1e-6
 
 
+@pytest.mark.full
 def test_chunked_gradients_in_float64():
     with jax.enable_x64(True):
         arguments = [

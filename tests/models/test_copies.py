@@ -30,6 +30,7 @@ def test_the_copy_has_the_parameters_as_variables_of_the_same_name(stack):
         assert structure.axes()[other] == structure.axes()[name]
 
 
+@pytest.mark.full
 def test_the_copy_computes_what_the_model_does():
     model = WithCopy(_decoder(), rngs=nnx.Rngs(0))
     tokens = jnp.arange(6)[None]
@@ -37,12 +38,14 @@ def test_the_copy_computes_what_the_model_does():
     np.testing.assert_array_equal(model(tokens), model.logits(model.hidden(tokens)))
 
 
+@pytest.mark.full
 def test_it_generates_as_the_trained_model():
     model = WithCopy(_decoder(), rngs=nnx.Rngs(0))
     options = {"max_new_tokens": 4, "temperature": 0.0}
     assert generate(model, [[1, 2]], **options) == generate(model.trained, [[1, 2]], **options)
 
 
+@pytest.mark.full
 def test_following_names_the_variables_of_the_whole():
     model = WithCopy(_decoder(), rngs=nnx.Rngs(0))
     model.trained.norm.scale.set_value(jnp.full(8, 3.0))
@@ -54,6 +57,7 @@ def test_following_names_the_variables_of_the_whole():
     )
 
 
+@pytest.mark.full
 def test_other_variables_are_copied_as_they_are():
     _, parameters, variables = split(
         WithCopy(functools.partial(ResNet, 3, (1,), 4), rngs=nnx.Rngs(0))
@@ -72,6 +76,7 @@ def test_parameters_in_lists_are_copied_too():
     assert set(variables) == {"kernels.0"}
 
 
+@pytest.mark.full
 def test_held_is_no_parameter():
     assert not issubclass(Held, nnx.Param)
     state = nnx.state(jax.jit(lambda: WithCopy(_decoder(), rngs=nnx.Rngs(0)))(), Held)

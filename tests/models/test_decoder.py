@@ -83,6 +83,7 @@ def batch(ids):
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), *rows)
 
 
+@pytest.mark.full
 def test_names_axes_and_number_of_parameters(make_decoder):
     model = make_decoder()
     found = {
@@ -98,6 +99,7 @@ def test_names_axes_and_number_of_parameters(make_decoder):
     assert len(found) == len(jax.tree.leaves(nnx.state(model))) == 12
 
 
+@pytest.mark.full
 def test_scanned_and_unrolled_parameters_are_bit_identical(make_decoder, by_layer):
     scanned, unrolled = (by_layer(nnx.state(make_decoder(s))) for s in (Scanned(), Unrolled()))
     assert scanned.keys() == unrolled.keys()
@@ -105,6 +107,7 @@ def test_scanned_and_unrolled_parameters_are_bit_identical(make_decoder, by_laye
         assert np.asarray(value).tobytes() == np.asarray(unrolled[name]).tobytes(), name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("stack", "with_dropout"), VARIANTS, ids=repr)
 def test_stacks_and_remat_agree(stack, with_dropout, make_decoder, by_layer, batch, distance):
     key = jax.random.key(3)
@@ -117,6 +120,7 @@ def test_stacks_and_remat_agree(stack, with_dropout, make_decoder, by_layer, bat
         assert distance(found[name], value) < 1e-6, name
 
 
+@pytest.mark.full
 def test_dropout_changes_the_result(make_decoder, ids):
     model, key = make_decoder(), jax.random.key(3)
     batch = pack([(5, ids(7))], 16)
@@ -154,6 +158,7 @@ def test_a_token_sees_only_the_past_of_its_document(make_decoder, sizes, changed
     assert (before[changed] != after[changed]).any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("stack", "core"), [(Scanned(), None), (Unrolled(), FusedAttention())], ids=repr
 )
@@ -169,6 +174,7 @@ def test_decoding_is_the_forward_pass(stack, core, make_decoder, ids, distance):
         assert distance(after, logits[:, start - 1]) < 1e-6
 
 
+@pytest.mark.full
 def test_the_cache_knows_learned_positions(ids, distance):
     block = functools.partial(
         PreNormBlock, functools.partial(Attention, 2), functools.partial(Mlp, 16), LayerNorm
@@ -201,6 +207,7 @@ def test_abstract_models_hold_no_arrays(make_decoder):
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
 
 
+@pytest.mark.full
 def test_models_can_be_packed_by_vmap(make_decoder, ids, distance):
     """Many small models in one program, as lanes of a sweep."""
     model, inputs = make_decoder(), ids(1, 6)

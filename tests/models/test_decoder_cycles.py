@@ -117,6 +117,7 @@ def test_stacks_remat_and_dropout_agree(stack, bias, ids, distance):
             assert bool(jnp.any(value != 0)), name
 
 
+@pytest.mark.full
 def test_scanned_and_unrolled_parameters_are_bit_identical():
     scanned, unrolled = (by_layer(nnx.state(make(stack))) for stack in (Scanned(), Unrolled()))
     assert scanned.keys() == unrolled.keys()
@@ -125,6 +126,7 @@ def test_scanned_and_unrolled_parameters_are_bit_identical():
         assert np.asarray(value).tobytes() == np.asarray(unrolled[name]).tobytes(), name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bias", [None, *BIASES])
 @pytest.mark.parametrize("stack", [Scanned(), Unrolled()], ids=repr)
 def test_decoding_is_the_forward_pass(stack, bias, ids, distance):
@@ -138,6 +140,7 @@ def test_decoding_is_the_forward_pass(stack, bias, ids, distance):
         assert distance(after, logits[:, start - 1]) < 1e-6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bias", BIASES)
 def test_a_bias_changes_the_result(bias, ids):
     inputs = ids(1, 9)
@@ -146,6 +149,7 @@ def test_a_bias_changes_the_result(bias, ids):
     assert (plain[:, 1:] != biased[:, 1:]).any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bias", [None, *BIASES])
 def test_packed_documents_are_as_if_alone(bias, ids, distance):
     model, inputs, key = make(bias=bias), ids(1, 9), jax.random.key(1)

@@ -76,6 +76,7 @@ def test_logits(golden):
     np.testing.assert_allclose(logits, arrays["logits"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 def test_greedy_continuation(golden):
     model, arrays = golden
     continued = generate(model, arrays["inputs"].tolist(), max_new_tokens=8, temperature=0.0)

@@ -53,6 +53,7 @@ def hidden(model, batch, with_dropout=False):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("with_dropout", [False, True])
 @pytest.mark.parametrize("kind", ["bert", "albert"])
 def test_packed_texts_are_as_if_alone(kind, with_dropout, ids, distance):
@@ -64,6 +65,7 @@ def test_packed_texts_are_as_if_alone(kind, with_dropout, ids, distance):
         start += len(tokens)
 
 
+@pytest.mark.full
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(1, 8), max_size=3), st.integers(0, 15), st.integers(1, VOCAB - 1))
 def test_a_token_sees_all_of_its_text_and_nothing_else(sizes, changed, by):
@@ -131,6 +133,7 @@ def test_names_and_axes():
     assert "blocks.groups.attention.query.kernel" in shared
 
 
+@pytest.mark.full
 def test_rows_of_padding_make_no_nan(ids):
     batch = pack([])
 
@@ -146,6 +149,7 @@ def test_rows_of_padding_make_no_nan(ids):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient(make(), batch)))
 
 
+@pytest.mark.full
 def test_bfloat16_is_computed_in_where_it_is_asked_for(ids):
     model, batch = make(dtype=jnp.bfloat16), pack([(5, ids(7))])
     states = hidden(model, batch, True)

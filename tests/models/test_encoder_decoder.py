@@ -64,6 +64,7 @@ def pairs(ids):
     return [(document, ids(s), ids(t)) for document, (s, t) in enumerate(PAIRS, 5)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("with_dropout", [False, True])
 @pytest.mark.parametrize("kind", ["t5", "t5_gated"])
 def test_packed_pairs_are_as_if_alone(kind, with_dropout, pairs, distance):
@@ -76,6 +77,7 @@ def test_packed_pairs_are_as_if_alone(kind, with_dropout, pairs, distance):
         start += length
 
 
+@pytest.mark.full
 def test_a_target_sees_its_source_and_its_own_past(pairs):
     model, sides = make(), pack(pairs)
     before = np.asarray(hidden(model, sides)[0])
@@ -131,6 +133,7 @@ def _by_layer(state):
     }
 
 
+@pytest.mark.full
 def test_decoding_token_by_token_is_the_same(ids, distance):
     model, inputs, targets = make("t5_gated"), ids(2, 7), ids(2, 6)
 
@@ -184,6 +187,7 @@ def test_names_and_axes():
     assert not [name for name in found if name.startswith("unembedding")]
 
 
+@pytest.mark.full
 def test_bfloat16_is_computed_in_where_it_is_asked_for(ids):
     model = make(dtype=jnp.bfloat16)
     source = jax.jit(lambda model, x: model.encode(x))(model, ids(2, 5))
@@ -194,6 +198,7 @@ def test_bfloat16_is_computed_in_where_it_is_asked_for(ids):
     assert cache.layers.own.key_BSGK.dtype == jnp.bfloat16
 
 
+@pytest.mark.full
 def test_first_logits_are_small_whatever_the_size(ids):
     """Tied logits are scaled by D^-0.5, and unscaled scores have small queries to begin with."""
     logits = jax.jit(lambda model, *texts: model(*texts))(make(), ids(4, 9), ids(4, 9))

@@ -34,6 +34,7 @@ def test_seeds_reproduce(make_decoder):
     assert run(1) != run(2)
 
 
+@pytest.mark.full
 def test_rows_do_not_depend_on_their_batch(make_decoder):
     run = lambda prompts: generate(make_decoder(), prompts, max_new_tokens=12, seed=3)
     together = run(PROMPTS)

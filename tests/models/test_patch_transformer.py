@@ -65,6 +65,7 @@ def explicit(model, x_L):
     return out * deviation + mean
 
 
+@pytest.mark.full
 def test_each_channel_against_the_formula(apply, series):
     model = make(stack=Unrolled())
     found = apply(model, series)

@@ -79,6 +79,7 @@ def test_frequencies(settings, weights):
     np.testing.assert_allclose(frequencies(**settings), weights / weights.sum(), atol=0.015)
 
 
+@pytest.mark.full
 def test_a_row_does_not_depend_on_the_others():
     keys = jax.random.split(jax.random.key(1), 8)
     logits = jax.random.normal(jax.random.key(2), (8, 50))

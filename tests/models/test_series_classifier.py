@@ -73,6 +73,7 @@ def logits(model, series, examples=None):
     return model(series, dropout=keys)
 
 
+@pytest.mark.full
 def test_against_the_formula(series):
     """The blocks are the model's, all else is NumPy."""
     model = make(BLOCKS["attention"], stack=Unrolled())

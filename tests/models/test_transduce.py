@@ -40,6 +40,7 @@ def likeliest(model, source, target):
     return model(source, target)[0].argmax(-1)
 
 
+@pytest.mark.full
 def test_greedy_targets_are_what_the_model_finds_likeliest(model, sources):
     found = transduce(model, sources, start_token=0, max_new_tokens=6, temperature=0.0)
     for source, target in zip(sources, found, strict=True):
@@ -58,6 +59,7 @@ def test_a_target_ends_at_a_stop_token(model, sources):
         assert b == (a[: a.index(stop)] if stop in a else a)
 
 
+@pytest.mark.full
 def test_sampling_depends_on_the_seed_alone(model, sources):
     sample = lambda seed: transduce(model, sources, start_token=0, max_new_tokens=8, seed=seed)
     assert sample(1) == sample(1)
@@ -66,12 +68,14 @@ def test_sampling_depends_on_the_seed_alone(model, sources):
     assert restricted == transduce(model, sources, start_token=0, max_new_tokens=8, temperature=0.0)
 
 
+@pytest.mark.full
 def test_an_empty_source_is_a_source(model):
     (target,) = transduce(model, [[]], start_token=0, max_new_tokens=3, temperature=0.0)
     assert len(target) == 3
     assert transduce(model, [], start_token=0, max_new_tokens=3) == []
 
 
+@pytest.mark.full
 def test_a_model_with_its_sources_is_a_language_model(model, sources):
     encoded = model.encode(jnp.asarray([sources[0]]))
     conditional = Conditional(model, encoded)

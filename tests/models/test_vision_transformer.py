@@ -85,6 +85,7 @@ def test_dropout_belongs_to_the_example(images):
     assert (found[0] != found[1]).any()
 
 
+@pytest.mark.full
 def test_stacks_agree(images, distance):
     examples = jnp.asarray([1, 2, 3])
     found = [logits(make(stack=s), images, examples) for s in (Scanned(), Unrolled())]

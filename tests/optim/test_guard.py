@@ -75,6 +75,7 @@ def test_states_keep_their_types_so_that_they_can_be_carried():
         assert [x.shape for x in state] == [()] * 5
 
 
+@pytest.mark.full
 def test_traced_settings_give_the_bits_of_constants():
     start = run(Guard(), np.random.default_rng(0).uniform(1, 3, size=30))[1]
 

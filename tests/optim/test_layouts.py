@@ -123,6 +123,7 @@ SHARDED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SHARDED)
 def test_an_update_on_a_mesh_is_that_on_one_device(name):
     mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), (jax.sharding.AxisType.Auto,) * 2)

@@ -2,10 +2,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from luthier.optim import Constant, Piecewise, assemble, scale_by_adam
 
 
+@pytest.mark.full
 def test_stages_of_optax_make_an_optimizer():
     parameters = {"a": jnp.asarray([1.0, 2.0]), "b": jnp.ones((2, 2))}
     gradients = {"a": jnp.asarray([0.5, -1.0]), "b": jnp.full((2, 2), 0.1)}
@@ -33,6 +35,7 @@ def test_the_schedule_follows_the_number_of_updates():
     assert found == [-1.0, -0.5, 0.0]
 
 
+@pytest.mark.full
 def test_gradients_are_widened_before_the_first_stage():
     optimizer = assemble([scale_by_adam(0.9, 0.95, 1e-8)], 1.0)
     parameters = {"a": jnp.ones(3, jnp.bfloat16)}

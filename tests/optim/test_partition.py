@@ -49,6 +49,7 @@ def test_every_parameter_goes_to_the_first_part_that_holds_it():
     assert names == set(PARAMETERS)
 
 
+@pytest.mark.full
 def test_it_is_multi_transform_of_optax():
     parts = {"matrices": optax.adamw(0.1, 0.8, 0.97), "rest": optax.sgd(0.3, 0.5)}
     labels = {"a.kernel": "matrices", "a.bias": "rest", "b.kernel": "matrices"}
@@ -131,6 +132,7 @@ def test_a_plan_tells_what_fits_no_parameter():
         plans.make(graph, jax.devices()[:1])
 
 
+@pytest.mark.full
 def test_an_experiment_trains_with_parts_and_logs_their_rates():
     plan = plans.make(small_graph(PARTS.format("attention|mlp", "")), jax.devices()[:1])
     names = plan.program.scalar_names

@@ -264,6 +264,7 @@ def small_model_step(make):
     return step, jax.tree.map(jnp.asarray, parameters)
 
 
+@pytest.mark.full
 def test_eight_trials_share_one_compiled_step_and_train_as_compiled_alone():
     recipe = RECIPES["adamw"]
 

@@ -197,6 +197,7 @@ def test_pieces_and_boundaries_must_fit():
         Join([Constant(0.1)], [3])
 
 
+@pytest.mark.full
 def test_ranges_and_relations_name_arguments():
     for ours, _, _ in SCHEDULES.values():
         names = set(inspect.signature(type(ours)).parameters)

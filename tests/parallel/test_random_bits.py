@@ -46,6 +46,7 @@ print(jax.jit(draw).lower(key).as_text().count("stablehlo.while"))
 """
 
 
+@pytest.mark.full
 def test_the_bits_are_those_of_jax_alone_without_its_loops():
     def drawn(*words):
         command = [sys.executable, "-c", DRAW, *words]

@@ -102,6 +102,7 @@ def test_they_reach_a_training(given):
     assert given(program.compile_evaluation, program.batch, "parameters") == OPTIONS
 
 
+@pytest.mark.full
 def test_what_runs_once_is_compiled_quickly_unless_the_user_says_otherwise(monkeypatch):
     seen, real = [], jax.jit
 

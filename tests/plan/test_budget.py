@@ -49,6 +49,7 @@ def test_what_costs_no_more_is_within_the_budget(budget):
     assert budget.exceeded(planned(*TENSOR)) == []
 
 
+@pytest.mark.full
 def test_an_extra_all_gather_is_told_with_its_axis_and_bytes(budget, monkeypatch):
     monkeypatch.setattr(mlp, "constrain", lambda x, axes: constrain(x, axes, {"mlp": ()}))
     told = budget.exceeded(planned(*TENSOR))
@@ -116,6 +117,7 @@ def test_every_shipped_experiment_has_a_budget():
     assert kept.keys() - {"jax"} == set(check_budgets.shipped.references())
 
 
+@pytest.mark.full
 def test_a_recipe_takes_what_its_budget_says():
     name = "configs.lm.quickstart:experiment"
     if told := check_budgets.why_not_compared(check_budgets.RECIPES):

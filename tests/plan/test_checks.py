@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import jax
+import pytest
 
 from luthier import graph as graphs
 from luthier import plan as plans
@@ -20,6 +21,7 @@ def problems(*overrides, reference="configs.lm.quickstart") -> list[str]:
     return []
 
 
+@pytest.mark.full
 def test_a_name_that_claims_another_size_is_refused():
     assert problems("name=shakespeare_1b") == [
         "name: 'shakespeare_1b' says 1b, but the model has 821,376 parameters; "
@@ -28,6 +30,7 @@ def test_a_name_that_claims_another_size_is_refused():
     assert problems("name=shakespeare_0.8m") == []
 
 
+@pytest.mark.full
 def test_residuals_that_no_layer_has_are_refused():
     stack = "model.stack=luthier.layers.Scanned()"
     assert problems(stack, f"{REMAT}(names=['qurey', 'key'])") == [

@@ -162,6 +162,7 @@ def test_vision_transformer():
     )
 
 
+@pytest.mark.full
 def test_the_loss_of_an_experiment_adds_nothing():
     graph = graphs.resolve("configs.lm.quickstart")
 

@@ -22,6 +22,7 @@ def problems(changed, num_devices=8):
     return [f"{p.path}: {p.what}; {p.remedy}" for p in caught.value.problems]
 
 
+@pytest.mark.full
 def test_a_plan_tells_the_bubble_and_counts_the_model_as_it_is():
     sizes = ("model.num_layers=4", "evaluations.held_out.global_batch_size=8")
     plain = plans.make(graph(*sizes), jax.devices()[:1])

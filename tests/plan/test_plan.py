@@ -37,6 +37,7 @@ def test_bytes_fall_with_the_mesh(graph, plan):
     assert sharded.state_bytes == plan.state_bytes
 
 
+@pytest.mark.full
 def test_flops_do_not_depend_on_the_mesh_or_on_scanning(graph, plan):
     unrolled = graphs.apply(graph, ["model.stack=luthier.layers.Unrolled()"])
     assert plans.make(unrolled, jax.devices()[:1]).model_flops == plan.model_flops
@@ -44,6 +45,7 @@ def test_flops_do_not_depend_on_the_mesh_or_on_scanning(graph, plan):
     assert plan.model_flops.causal < plan.model_flops.full
 
 
+@pytest.mark.full
 def test_accumulation_and_remat_leave_model_flops_alone(graph, plan):
     changes = [
         "training.accumulation=2",
@@ -75,6 +77,7 @@ def test_what_no_single_component_can_see_is_bad_input(graph, overrides, message
         plans.make(graphs.apply(graph, overrides), jax.devices()[:1])
 
 
+@pytest.mark.full
 def test_sizes_that_no_arithmetic_holds_are_bad_input(graph):
     with pytest.raises(BadInput, match="model: a size of the model is too large"):
         plans.make(graphs.apply(graph, ["model.dim=1000000000000000000"]), jax.devices()[:1])

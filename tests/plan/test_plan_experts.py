@@ -2,6 +2,7 @@
 
 import fiddle as fdl
 import jax
+import pytest
 
 from luthier import graph as graphs
 from luthier import layers, plan, tasks
@@ -31,6 +32,7 @@ def _graph():
     return graphs.apply(graph, SMALL)
 
 
+@pytest.mark.full
 def test_active_parameters_and_flops_are_told_from_all(capsys):
     graph = _graph()
     found = plan.make(graph, jax.devices()[:1])

@@ -82,6 +82,7 @@ def test_without_the_compiler_shapes_are_told_and_why(graph, monkeypatch):
     assert report.notes[0].startswith(start)
 
 
+@pytest.mark.full
 def test_a_search_needs_no_compiler_either(graph):
     report = plan_here(graph, read("v5e-8"), level="shapes", search=True)
     assert (
@@ -95,6 +96,7 @@ def test_a_search_needs_no_compiler_either(graph):
         checked_program(graphs.apply(graph, list(proposal["overrides"])), jax.devices()[:8])
 
 
+@pytest.mark.full
 def test_what_does_not_fit_is_told_with_changes_that_would(graph, monkeypatch):
     tiny = targets.TpuSlice(
         targets.TpuChip(
@@ -138,6 +140,7 @@ def test_kernels_of_absent_devices_stand_by_their_abstract_forms(graph, monkeypa
         checked_program(graph, jax.devices()[:8]).traced_step  # noqa: B018
 
 
+@pytest.mark.full
 def test_a_layout_that_is_refused_is_compared_by_the_model(graph, monkeypatch):
     """There is no compiled time of it; that of another layout would always seem longer."""
     own = graphs.apply(graph, ["parallelism.mesh.data=4", "parallelism.mesh.tensor=2"])

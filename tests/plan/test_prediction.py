@@ -47,6 +47,7 @@ def test_shapes_predict_what_is_held_and_the_least_time_of_a_step():
     assert json.loads(json.dumps(found.to_dict()))["limit_bytes"] == found.limit_bytes
 
 
+@pytest.mark.full
 def test_what_cannot_fit_is_refused_with_what_is_largest():
     require_fit(_plan())
     large = ["model.dim=16384", "model.num_layers=96", "model.block.mlp.hidden_dim=65536"]

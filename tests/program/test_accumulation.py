@@ -95,6 +95,7 @@ def test_a_coupled_loss_has_the_gradient_of_the_whole_batch(accumulation):
         assert found_sums.loss.host().value() == pytest.approx(sums.loss.host().value(), rel=1e-12)
 
 
+@pytest.mark.full
 def test_without_the_pass_through_the_statistics_it_would_be_another_gradient():
     """The test above can fail: the two shortcuts are far off."""
     parameters, batch = _parameters(), _batch()
@@ -111,6 +112,7 @@ def test_without_the_pass_through_the_statistics_it_would_be_another_gradient():
         assert _distance(additive_gradient(shortcut, parameters, batch, 3)[1], expected) > 0.05
 
 
+@pytest.mark.full
 def test_gradients_are_summed_in_float32():
     parameters = jax.tree.map(lambda x: x.astype(jnp.bfloat16), _parameters())
     for accumulation in (1, 3):

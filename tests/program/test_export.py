@@ -27,6 +27,7 @@ def made():
     return program, program.init(program.values())
 
 
+@pytest.mark.full
 def test_the_family_is_found_and_the_config_knows_the_data(made, tmp_path):
     exported = export(*made, tmp_path / "out", metadata={"step": "3"})
     assert exported.family == "llama"

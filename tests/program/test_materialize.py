@@ -1,5 +1,6 @@
 import jax
 import numpy as np
+import pytest
 
 from luthier import graph as graphs
 from luthier import program as programs
@@ -15,6 +16,7 @@ SMALL = (
 )
 
 
+@pytest.mark.full
 def test_a_restored_state_is_read_into_the_shards_of_another_mesh(tmp_path, monkeypatch):
     graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), SMALL)
     one = programs.make(graph, jax.devices()[:1])

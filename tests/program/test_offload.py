@@ -54,6 +54,7 @@ def run(program, steps=2):
     return program.named(leaves), np.asarray(vector)
 
 
+@pytest.mark.full
 def test_the_optimizer_on_the_host_takes_the_same_steps():
     (_, plain), (_, offloaded) = make(num_devices=1), make(HOST, num_devices=1)
     reference, scalars = run(plain)
@@ -66,6 +67,7 @@ def test_the_optimizer_on_the_host_takes_the_same_steps():
         assert kind == ("pinned_host" if waits else "device"), name
 
 
+@pytest.mark.full
 def test_what_is_on_the_host_is_not_counted_on_the_devices():
     graph, program = make(HOST)
     plan, plain = (plans.make(g, jax.devices()[:2]) for g in (graph, make()[0]))

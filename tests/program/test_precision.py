@@ -124,6 +124,7 @@ class Stepper:
         return self.state
 
 
+@pytest.mark.full
 def test_updates_far_below_the_resolution_of_bf16_add_up_in_masters():
     tiny = "optimizer:=luthier.optim.sgd(Constant(1e-3), momentum=0.0)"
     parameter, master = (f"{kind}/blocks.mlp_norm.scale" for kind in ("parameters", MASTERS))
@@ -141,6 +142,7 @@ def test_updates_far_below_the_resolution_of_bf16_add_up_in_masters():
             np.testing.assert_array_equal(four[name.replace(MASTERS, "parameters")], rounded)
 
 
+@pytest.mark.full
 def test_masters_start_from_what_was_drawn_and_not_from_what_it_was_rounded_to():
     wide, program = make(), make("fiddler:bf16_masters")
     state, drawn = program.named(program.init(())), wide.named(wide.init(()))
@@ -149,6 +151,7 @@ def test_masters_start_from_what_was_drawn_and_not_from_what_it_was_rounded_to()
     np.testing.assert_array_equal(state[f"ema/{name}"], drawn[f"parameters/{name}"])
 
 
+@pytest.mark.full
 def test_a_warm_start_is_read_into_the_masters():
     program = make("fiddler:bf16_masters")
     target = targets(program)["norm.scale"]
@@ -168,6 +171,7 @@ def gradient(program, leaves, batch):
     return jax.jit(gradient).lower(leaves, batch).compile(QUICK)(leaves, batch)
 
 
+@pytest.mark.full
 def test_gradients_of_parameters_in_bf16_add_up_in_float32():
     exact = "precision.matmul=HIGHEST"
     stepper = Stepper(SGD, exact, "fiddler:store_parameters(bfloat16)")
@@ -266,6 +270,7 @@ def test_float8_is_refused_where_devices_have_none():
 HOIST = ("optimizer.learning_rate.peak", "optimizer.b2")
 
 
+@pytest.mark.full
 def test_leaves_can_be_hoisted_under_a_policy():
     program = make(*POLICIES["all"][0], hoist=HOIST)
     assert len(program.values()) == 4

@@ -92,6 +92,7 @@ def test_a_model_that_cannot_be_built_is_one_line_at_its_path():
     assert "Traceback" not in str(caught.value)
 
 
+@pytest.mark.full
 def test_scalars_have_names_and_the_state_is_donated():
     program = _make()
     step = program.compile_step()
@@ -107,6 +108,7 @@ def test_scalars_have_names_and_the_state_is_donated():
     assert int(program.named(after)["step"]) == 1
 
 
+@pytest.mark.full
 def test_a_graph_with_other_hoisted_leaves_shares_all_that_is_compiled():
     program = _make(hoist=("optimizer.learning_rate.peak",))
     step = program.compile_step()

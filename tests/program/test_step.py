@@ -37,6 +37,7 @@ class Stepper:
         return before, after, scalars
 
 
+@pytest.mark.full
 def test_a_step_of_descent_is_the_learning_rate_times_the_gradient():
     stepper = Stepper()
     program = stepper.program
@@ -56,6 +57,7 @@ def test_a_step_of_descent_is_the_learning_rate_times_the_gradient():
         np.testing.assert_allclose(moved, -0.5 * g, rtol=1e-4, atol=1e-7, err_msg=name)
 
 
+@pytest.mark.full
 def test_a_refused_step_leaves_everything_but_the_guard_and_the_step_as_it_was():
     stepper = Stepper("training.ema:=luthier.optim.Ema(0.5)")
     stepper()
@@ -74,6 +76,7 @@ def test_a_refused_step_leaves_everything_but_the_guard_and_the_step_as_it_was()
     assert healed["guard/total_skipped"] == 1
 
 
+@pytest.mark.full
 def test_without_a_guard_what_is_not_finite_goes_through():
     stepper = Stepper("training.guard=None")
     _, after, _ = stepper(weights=np.full_like(stepper.batch["weights"], np.nan))
@@ -89,6 +92,7 @@ def test_a_batch_without_targets_moves_nothing():
             np.testing.assert_array_equal(after[name], before[name])
 
 
+@pytest.mark.full
 def test_the_average_is_of_the_parameters_after_the_update():
     stepper = Stepper("training.ema:=luthier.optim.Ema(0.5, warmup_steps=0)")
     before, after, _ = stepper()
@@ -97,6 +101,7 @@ def test_the_average_is_of_the_parameters_after_the_update():
     np.testing.assert_allclose(after[f"ema/{name}"], expected, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_the_seed_decides_parameters_and_dropout_apart():
     one, same, other = Stepper(), Stepper(), Stepper("seed=1")
     for a, b in zip(one.leaves, same.leaves, strict=True):

@@ -63,6 +63,7 @@ def _farthest(found, expected):
     )
 
 
+@pytest.mark.full
 def test_accumulation_changes_neither_gradient_nor_metrics():
     dispatch = fdl.Config(layers.Capacity, factor=1.0)
     scalars, gradient = _gradient(_graph(dispatch))

@@ -164,6 +164,7 @@ def _trained(program, num_steps):
     return before, program.named(leaves)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("overrides", [(), ("training.accumulation=2",)])
 def test_frozen_parameters_stay_to_the_last_bit_and_have_no_state(overrides):
     program = _program(ONLY_MLP, *overrides)
@@ -180,6 +181,7 @@ def test_frozen_parameters_stay_to_the_last_bit_and_have_no_state(overrides):
         assert same == (name.partition("/")[2] in frozen), name
 
 
+@pytest.mark.full
 def test_trained_parameters_move_as_they_do_when_all_are_trained():
     """The first step of descent: each parameter's gradient is the same, frozen others or not."""
     descent = "optimizer:=luthier.optim.sgd(luthier.optim.Constant(0.5), momentum=0.0)"
@@ -190,6 +192,7 @@ def test_trained_parameters_move_as_they_do_when_all_are_trained():
             np.testing.assert_allclose(some[name], all_of_them[name], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.full
 def test_an_average_is_evaluated_with_the_frozen_parameters():
     program = _program(ONLY_MLP)
     state = _trained(program, 2)[1]

@@ -10,6 +10,7 @@ from luthier.recipes.scale import Sizes
 QUICKSTART = "configs.lm.quickstart"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["lm.quickstart", "lm.preferences", "vision.digits:resnet"])
 def test_counts_are_those_of_the_plan(name):
     graph = graphs.resolve(f"configs.{name}")
@@ -35,6 +36,7 @@ def test_parameters_come_within_the_tolerance(name):
     graphs.validate(changed)
 
 
+@pytest.mark.full
 def test_the_proportions_stay_about_the_same():
     graph = graphs.resolve(QUICKSTART)
     changed = scale_to(graph, parameters=1e8)
@@ -50,6 +52,7 @@ def test_what_has_the_size_already_stays():
     assert graphs.equal(scale_to(graph, parameters=count_parameters(graph)), graph)
 
 
+@pytest.mark.full
 def test_flops_come_within_the_tolerance():
     graph = graphs.resolve("configs.series.forecast")
     target = 8.0 * count_flops(graph)

@@ -107,6 +107,7 @@ def _train(name, tmp_path):
     assert list((result.directory / "checkpoints").iterdir())
 
 
+@pytest.mark.full
 def test_it_trains_to_the_end(tmp_path):
     _train("vision.digits", tmp_path)
 

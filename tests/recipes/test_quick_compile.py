@@ -33,6 +33,7 @@ def test_this_compiler_takes_its_options():
     assert not options.refused(jax.devices("cpu")[:1])
 
 
+@pytest.mark.full
 def test_a_step_computes_the_same():
     graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL])
     fast = {n: True for n, o in parallel.quick_cpu_options().items() if o is False}

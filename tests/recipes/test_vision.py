@@ -23,6 +23,7 @@ def test_sizes_are_those_of_the_papers_networks(make, count):
     assert _count(make()) == count
 
 
+@pytest.mark.full
 def test_group_normalization_leaves_the_size_and_couples_nothing():
     graph = vision.group_normalized(vision.resnet18())
     assert _count(graph) == _count(vision.resnet18())

@@ -246,6 +246,7 @@ while True:
 """
 
 
+@pytest.mark.full
 def test_killed_runs_hold_every_step_exactly_once(tmp_path, start):
     """Kill a writer that saves now and then, restart it from its last save, and again."""
     path, saved_path = tmp_path / "m.jsonl", tmp_path / "saved"

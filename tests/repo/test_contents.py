@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+import pytest
+
 # Spelled in pieces, so that this file does not hold what it looks for.
 MACHINE_FOLDERS = ("root", "work", "home", "Users", "opt")
 MACHINE_PATHS = ["/" + folder + r"/\w" for folder in MACHINE_FOLDERS]
@@ -33,11 +35,13 @@ def _search(files, root, patterns):
     return found
 
 
+@pytest.mark.full
 def test_no_machine_paths(repository_files, root):
     found = _search(repository_files, root, MACHINE_PATHS)
     assert not found, "paths of one machine:\n" + "\n".join(found)
 
 
+@pytest.mark.full
 def test_no_registry_hosts(repository_files, root):
     found = _search(repository_files, root, [re.escape(host) for host in REGISTRIES])
     assert not found, "hosts of registries (the user's own settings decide):\n" + "\n".join(found)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+import pytest
+
 ROOMS_WITH_FORMULAS = ("layers", "losses", "optim", "metrics")
 
 # Modules of those rooms that implement no formula, and what they hold instead.
@@ -72,6 +74,7 @@ def _untold(node, parameters: list[str]) -> list[str]:
     return [name for name in parameters if not re.search(rf"\b{name}\b", text)]
 
 
+@pytest.mark.full
 def test_public_names_tell_their_arguments(modules):
     """What a facade exports names every argument in its docstring."""
     exported: dict[str, set[str]] = {}
@@ -100,11 +103,13 @@ def test_modules_with_formulas_name_their_source(modules):
     assert not unknown, f"no `Source:` (authors, year, arXiv, equation) in {unknown}"
 
 
+@pytest.mark.full
 def test_the_list_of_modules_without_formula_is_current(modules):
     sourceless = {m.place for m in modules if "Source:" not in _docstrings(m)}
     assert set(WITHOUT_FORMULA) <= sourceless
 
 
+@pytest.mark.full
 def test_docstrings_begin_with_one_sentence(modules):
     """The first line stands alone in lists and pages: a sentence with its full stop."""
     problems = []

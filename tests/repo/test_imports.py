@@ -46,6 +46,7 @@ def _imported_first(modules, chosen):
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
 
 
+@pytest.mark.full
 def test_every_room_imports_alone_with_warnings_as_errors(modules):
     """Every package is imported first, before any other of ours: circles show."""
     _imported_first(modules, lambda path: path.name == "__init__.py")

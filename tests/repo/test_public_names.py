@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.full
 def test_public_names_are_the_recorded_ones(root):
     tool = root / "tools" / "update_snapshots.py"
     done = subprocess.run([sys.executable, str(tool), "--check"], capture_output=True, text=True)

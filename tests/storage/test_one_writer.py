@@ -96,6 +96,7 @@ def wait_for(run, step):
         time.sleep(0.01)
 
 
+@pytest.mark.full
 def test_a_holder_that_was_paused_and_taken_over_writes_nothing_more(write, run):
     """Two nodes on a disk without flock: the first one is suspended, and wakes up again."""
     first = began(write(node="a", flock="without"))
@@ -149,6 +150,7 @@ def test_a_copied_folder_is_a_run_of_its_own(write, run, tmp_path, flock):
         assert steps(directory) == list(range(1, STEPS + 1))
 
 
+@pytest.mark.full
 def test_a_folder_that_is_moved_while_it_is_written_stays_in_one_piece(write, run, tmp_path):
     first = began(write())
     wait_for(run, 28)  # not while it saves, every 20 steps
@@ -163,6 +165,7 @@ def test_a_folder_that_is_moved_while_it_is_written_stays_in_one_piece(write, ru
     assert steps(moved) == list(range(1, STEPS + 1))
 
 
+@pytest.mark.full
 def test_of_many_that_find_a_dead_holder_one_becomes_the_writer(write, run):
     dead = began(write(node="a", flock="without"))
     dead.kill()

@@ -51,6 +51,7 @@ def _space():
         yield overrides, batch % on_batch == 0 and width < 256
 
 
+@pytest.mark.full
 def test_what_cannot_run_is_refused_with_its_reason_before_a_slice_is_occupied():
     gate, limit = ShapeGate(), 2 * 2**20
     refused = {}
@@ -69,6 +70,7 @@ def test_what_cannot_run_is_refused_with_its_reason_before_a_slice_is_occupied()
     assert gate._processes == {}
 
 
+@pytest.mark.full
 def test_the_gates_process_has_as_many_devices_as_the_slice_and_this_one_keeps_its_own():
     before = len(jax.devices())
     gate = ShapeGate()
@@ -81,6 +83,7 @@ def test_the_gates_process_has_as_many_devices_as_the_slice_and_this_one_keeps_i
     assert len(jax.devices()) == before
 
 
+@pytest.mark.full
 def test_a_gate_whose_process_dies_says_so():
     gate = ShapeGate()
     gate(_graph(), SLICE)
@@ -106,6 +109,7 @@ def test_what_the_command_line_refuses_is_refused_here():
     assert shape_problem(_graph(), jax.devices()[:1], None) == ""
 
 
+@pytest.mark.full
 def test_the_compiled_program_is_looked_at_where_the_state_fits():
     plan = plans.make(_graph("model.dim=16", "model.block.mlp.hidden_dim=32"), jax.devices()[:1])
     needed = step_bytes(plan)

@@ -81,6 +81,7 @@ def hoisted():
     return programs.make(_small(), jax.devices()[:1], found.paths)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("trial", range(3))
 def test_hoisted_leaves_train_as_constants_do(hoisted, trial):
     graph = _with(*(f"{path}={texts[trial]}" for path, texts in HOISTED.items()))
@@ -121,6 +122,7 @@ def test_a_leaf_that_python_computes_with_in_double_stays_a_constant():
     assert "is computed in double where the leaf is a constant" in found.static[path]
 
 
+@pytest.mark.full
 def test_a_seed_beyond_32_bits_stays_a_constant():
     found = discover(_with("seed=3000000000"), ("seed", "optimizer.b2"))
     assert found.paths == ("optimizer.b2",)
@@ -147,6 +149,7 @@ def test_the_shape_of_a_batch_is_in_the_key_though_its_size_is_never_read_in_the
     assert program_key(_with("training.global_batch_size=8"), paths) != program_key(_small(), paths)
 
 
+@pytest.mark.full
 def test_what_cannot_be_hoisted_is_in_the_key():
     cache = Plans(jax.devices()[:1])
     candidates = ["optimizer.learning_rate.peak", "model.num_layers", "training.accumulation"]
@@ -161,6 +164,7 @@ def test_what_cannot_be_hoisted_is_in_the_key():
     assert halves.program.compiled is not one.program.compiled
 
 
+@pytest.mark.full
 def test_a_leaf_that_cannot_be_hoisted_is_never_stale():
     """The schedule has a Python branch: a step shared anyway would keep the first peak."""
     cache, path = Plans(jax.devices()[:1]), "optimizer.learning_rate.peak_value"

@@ -24,6 +24,7 @@ class _Waiting:
         return next((self._tasks.pop(i) for i, t in enumerate(self._tasks) if fits(t)), None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lanes", ["single", "vmap"])
 def test_a_trial_runs_again_to_the_same_metrics_bit_for_bit(lanes, tiny, write_trial, tmp_path):  # noqa: F811
     devices, events = jax.devices()[:2], []
@@ -50,6 +51,7 @@ def test_a_trial_runs_again_to_the_same_metrics_bit_for_bit(lanes, tiny, write_t
         assert before.result["metrics"][f"held_out/{metric.name}"] == pytest.approx(value, rel=1e-5)
 
 
+@pytest.mark.full
 def test_what_cannot_be_repeated_is_told(tiny, write_trial, tmp_path):  # noqa: F811
     work = write_trial(tmp_path, 0, tiny("training.steps=3"))
     with pytest.raises(RunError, match="has no result to be repeated"):

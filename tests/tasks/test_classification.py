@@ -93,6 +93,7 @@ def test_a_model_with_statistics_is_observed_in_training_only():
     assert Classification().evaluate(model, values)[LOSS].host() == plain[LOSS].host()
 
 
+@pytest.mark.full
 def test_declares_what_the_trainer_needs():
     task = Classification(input_axes=("length", None))
     assert task.reduction == Additive()

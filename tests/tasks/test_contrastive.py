@@ -73,6 +73,7 @@ def relative(found, expected):
     return max(map(float, jax.tree.leaves(apart)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("key", [None, 0])
 @pytest.mark.parametrize("accumulation", [2, 6, 24])
 def test_cutting_the_batch_changes_neither_loss_nor_gradient(accumulation, key):

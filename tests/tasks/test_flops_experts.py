@@ -51,6 +51,7 @@ def test_places_that_are_too_few_are_all_active():
     assert _flops(Capacity(0.5)).idle == 2 * B * L * K * D  # the weighted sums
 
 
+@pytest.mark.full
 def test_the_gradient_of_grouped_products_costs_twice_the_products():
     x_NI, kernels_EIO, sizes_E = jnp.ones((6, 3)), jnp.ones((4, 3, 5)), jnp.array([1, 2, 3, 0])
 

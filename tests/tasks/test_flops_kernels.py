@@ -5,6 +5,7 @@ from fractions import Fraction
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.experimental import pallas
 
@@ -74,6 +75,7 @@ def test_attention_of_cudnn_counts_by_its_shapes(monkeypatch):
     assert count(jax.make_jaxpr(jax.grad(loss))(QUERY)).total == (2 + 5) * SCORES
 
 
+@pytest.mark.full
 def test_kernels_of_pallas_count_by_their_estimate_or_by_their_body():
     def square(x_ref, y_ref):
         y_ref[...] = x_ref[...] @ x_ref[...]

@@ -95,6 +95,7 @@ def test_dropout_keys_are_of_the_rows():
     assert shapes == [(B, 1)]
 
 
+@pytest.mark.full
 def test_declares_its_batch():
     assert set(Forecasting.batch_axes) == set(batch())
     assert Forecasting().count_tokens(batch()) == batch()["weights"].sum()

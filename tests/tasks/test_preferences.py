@@ -109,6 +109,7 @@ def test_precomputed_log_probabilities_are_those_of_the_reference():
         assert metric.value(found[metric]) == pytest.approx(metric.value(ratio), rel=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("key", [None, 0])
 def test_parts_of_a_batch_add_up_to_its_gradient(key):
     key = None if key is None else jax.random.key(key)

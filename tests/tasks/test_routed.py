@@ -212,6 +212,7 @@ def test_it_stands_for_the_task_in_it():
     assert task.loss_metrics[0] == LOSS
 
 
+@pytest.mark.full
 def test_a_model_without_experts_is_refused():
     with pytest.raises(BadInput) as refused:
         Routed(Squares()).loss(lambda x: x.sum(-1), _given()[1], None)

@@ -43,6 +43,7 @@ def _texts(length):
     )
 
 
+@pytest.mark.full
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_texts(12), min_size=1, max_size=3))
 def test_exact_match_counts_texts_without_a_mistake(rows):

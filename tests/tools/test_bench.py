@@ -45,6 +45,7 @@ def test_sides_are_compared_block_by_block():
     assert row["other us"] == pytest.approx(1.5e6)
 
 
+@pytest.mark.full
 def test_a_table_is_written_with_what_was_asked_and_where(tmp_path, monkeypatch):
     rows = [{"what": "a", "s": 0.123456}, {"what": "b", "s": None}]
     report.write(report.Report("step", {"core": 0, "rounds": 3}, rows), tmp_path / "step.json")

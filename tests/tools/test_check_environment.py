@@ -148,6 +148,7 @@ def test_extras_of_extras_are_unfolded():
     assert sorted(found) == ["a>=1", "b>=2", "c>=3"]
 
 
+@pytest.mark.full
 def test_the_tests_may_follow_the_options(monkeypatch, tmp_path):
     commands = []
 

@@ -64,6 +64,7 @@ def test_a_stage_runs_what_is_not_recorded_also_after_a_torn_line(tmp_path):
         assert record["command"][0].startswith("python -c")
 
 
+@pytest.mark.full
 def test_a_stage_ends_before_its_deadline_and_gives_up_what_never_fits(tmp_path):
     asked = [snippet("long", "import time; time.sleep(60)"), snippet("next")]
     for _ in range(2):
@@ -74,6 +75,7 @@ def test_a_stage_ends_before_its_deadline_and_gives_up_what_never_fits(tmp_path)
     assert recorded(tmp_path) == [("long#0", "too long")] * 2 + [("next#0", "ok")]
 
 
+@pytest.mark.full
 def test_a_killed_stage_takes_its_child_along_and_its_case_runs_again(tmp_path):
     code = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); "
     code += f"os.path.exists({str(tmp_path / 'again')!r}) or time.sleep(60); print('{{}}')"
@@ -213,6 +215,7 @@ def test_where_the_time_goes():
     assert traces.shares([]) == {}
 
 
+@pytest.mark.full
 def test_a_trace_of_this_device_is_read(tmp_path):
     run = jax.jit(lambda x: jnp.tanh(x @ x) @ x)
     run(jnp.ones((256, 256))).block_until_ready()

@@ -54,6 +54,7 @@ def test_more_documents_than_attention_has_room_for_are_refused_before_the_first
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.full
 def test_as_many_documents_as_there_is_room_for_train(make):
     with abstract_forms():
         result = train.run(make(f"{CORE}.max_documents=20"))
@@ -61,6 +62,7 @@ def test_as_many_documents_as_there_is_room_for_train(make):
     assert all(np.isfinite(value) for value in result.metrics["held_out"].values())
 
 
+@pytest.mark.full
 def test_rows_that_are_not_known_beforehand_are_refused_at_their_batch(make, monkeypatch):
     monkeypatch.setattr(PackedRows, "most_documents", None)  # as of data that has no plan of rows
     (problem,) = problems_of(make())

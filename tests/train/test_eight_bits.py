@@ -13,6 +13,7 @@ from luthier.plan.targets import CHIPS, read
 PRECISION = ("luthier.recipes.bf16", "luthier.recipes.fp8")
 
 
+@pytest.mark.full
 def test_float8_trains_and_its_products_are_planned_at_their_own_peak(tiny, tmp_path):
     graph = graphs.apply(
         tiny(tmp_path / "runs", "training.steps=3"), [f"fiddler:{n}" for n in PRECISION]

@@ -24,6 +24,7 @@ def _evaluate(program, batch_size, num_batches=None):
     )
 
 
+@pytest.mark.full
 def test_every_row_counts_once_whatever_the_batch(program):
     """The last batch is padded: padding must count nothing."""
     sizes = {size: _evaluate(program, size) for size in (8, 7, 64)}

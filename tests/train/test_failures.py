@@ -66,6 +66,7 @@ def failing(graph, fault, message):
     return caught.value
 
 
+@pytest.mark.full
 def test_the_traceback_of_every_failure_stays_with_the_run(
     tiny, corpus, tmp_path, capsys, monkeypatch
 ):
@@ -114,6 +115,7 @@ def failing_when_finished(graph):
     return RunDirectory(records).read_status().status
 
 
+@pytest.mark.full
 def test_a_sample_is_never_a_reason_to_fail_a_run(tiny, tmp_path, monkeypatch):
     def fails(*arguments, **options):
         raise AttributeError("'GatedBlock' object has no attribute 'init_cache'")
@@ -156,6 +158,7 @@ with Watch(Watchdog(seconds=1.0, start_seconds=1.0), "luthier train tiny") as wa
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("how", "number", "cause"),
     [
@@ -184,6 +187,7 @@ def test_where_no_python_runs_any_more_the_stacks_stay_with_the_run(tmp_path, ho
     assert done.stderr == (line if how == "hang" else "")
 
 
+@pytest.mark.full
 def test_a_process_that_is_stopped_for_long_is_no_process_that_hangs(tmp_path):
     script = WATCHED.replace('re.match(r"(a+)+$", "a" * 60 + "b")', "time.sleep(0.2)")
     process = subprocess.Popen(
@@ -234,6 +238,7 @@ def stuck(tmp_path):
     )
 
 
+@pytest.mark.full
 def test_data_that_cannot_be_opened_trips_the_watchdog_and_sigterm_is_a_requeue(tmp_path, stuck):
     def text():
         return (tmp_path / "log").read_text()
@@ -253,6 +258,7 @@ def test_data_that_cannot_be_opened_trips_the_watchdog_and_sigterm_is_a_requeue(
     assert not list(tmp_path.glob("runs/*/*")), "nothing of it was begun"
 
 
+@pytest.mark.full
 def test_sigterm_before_the_first_step_of_two_processes_is_a_requeue(tmp_path, stuck):
     with open(tmp_path / "log", "w") as log:
         two = ("--processes", "2", "--devices", "cpu:2")

@@ -215,6 +215,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.full
 def test_processes_whose_rows_interleave_read_their_own_and_feed_what_one_process_feeds():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))

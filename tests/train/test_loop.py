@@ -1,5 +1,7 @@
 import math
 
+import pytest
+
 from luthier import train
 from luthier.durations import Progress
 from luthier.train.early_stopping import Patience
@@ -17,6 +19,7 @@ def test_a_position_survives_a_checkpoint():
         assert math.isnan(again.patience.best) == math.isnan(position.patience.best)
 
 
+@pytest.mark.full
 def test_a_rhythm_in_seconds_is_kept(tiny, tmp_path):
     often = "checkpoints.every:=luthier.durations.Seconds(1e-6)"
     more = ("training.steps=6", "optimizer.learning_rate.warmup_steps=1", "evaluations:={}")

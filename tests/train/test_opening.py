@@ -21,6 +21,7 @@ def test_the_id_is_of_what_trains_not_of_where_it_is_written(tiny, tmp_path):
     assert run_id(graph) != run_id(graphs.apply(graph, ["parallelism.mesh.fsdp=2"]))
 
 
+@pytest.mark.full
 def test_a_new_run_gets_a_directory_and_the_same_graph_finds_it(opened):
     graph, plan = opened
     with open_run(graph, plan, Request()) as first:
@@ -32,6 +33,7 @@ def test_a_new_run_gets_a_directory_and_the_same_graph_finds_it(opened):
         assert not second.is_over
 
 
+@pytest.mark.full
 def test_the_graph_as_gin_where_it_was_asked_for(opened):
     graph, plan = opened
     with open_run(graph, plan, Request()) as first:

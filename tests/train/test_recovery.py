@@ -81,6 +81,7 @@ def run(stopped, tiny, tmp_path):
     return tmp_path / name / stopped.directory.name, tiny(tmp_path)
 
 
+@pytest.mark.full
 def test_checkpoints_that_are_gone_are_missed_and_nothing_is_touched(run):
     directory, graph = run
     shutil.rmtree(directory / "checkpoints")
@@ -110,6 +111,7 @@ def test_commit_files_that_are_gone_do_not_cost_the_arrays(run):
     assert content(directory) == before
 
 
+@pytest.mark.full
 def test_one_read_error_is_tried_again(run, monkeypatch):
     graph = run[1]
     real, failed = open, []
@@ -156,6 +158,7 @@ def test_a_checkpoint_of_another_version_is_refused_and_kept(run):
         assert content(directory) == before
 
 
+@pytest.mark.full
 def test_a_damaged_checkpoint_and_its_record_wait_in_the_trash(run):
     directory, graph = run
     largest = max(
@@ -178,6 +181,7 @@ def test_a_damaged_checkpoint_and_its_record_wait_in_the_trash(run):
     assert not list_trash(directory)
 
 
+@pytest.mark.full
 def test_a_run_without_checkpoints_is_never_begun_again_over_its_record(tiny, tmp_path):
     graph = tiny(tmp_path, "checkpoints=None")
     first = interrupted(graph, reason=PREEMPTED)
@@ -264,6 +268,7 @@ def _until(process, folder, is_there):
     raise AssertionError("nothing came of it")
 
 
+@pytest.mark.full
 def test_a_run_that_sets_nothing_survives_sigkill(defaults, tmp_path):
     process = defaults(600)
 
@@ -286,6 +291,7 @@ def test_a_run_that_sets_nothing_survives_sigkill(defaults, tmp_path):
     assert seconds[max(seconds)] - seconds[header[0]["step"]] < 2 * 900
 
 
+@pytest.mark.full
 def test_a_run_that_sets_nothing_ends_as_diverged_and_keeps_what_is_finite(defaults, tmp_path):
     process = defaults(10_000, poison=50)
     process.wait(timeout=300)
@@ -303,6 +309,7 @@ def test_a_run_that_sets_nothing_ends_as_diverged_and_keeps_what_is_finite(defau
     assert all(np.isfinite(np.asarray(leaf, np.float32)).all() for leaf in trained.leaves)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("limit", "last"), [(4, 12), (10, 100)])
 def test_without_a_guard_a_loss_that_is_not_finite_ends_the_run(tiny, tmp_path, limit, last):
     graph = tiny(
@@ -368,6 +375,7 @@ def own_code(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.full
 def test_changed_code_is_named_and_refused_where_it_decides(own_code, tiny, tmp_path, capsys):
     from luthier.cli.commands.recorded.runs import print_code_difference
 
@@ -422,6 +430,7 @@ def _reverse(path):
     np.save(path, tokens)
 
 
+@pytest.mark.full
 def test_tokens_that_changed_between_two_starts_are_refused(prepared):
     folder, graph = prepared
     first = interrupted(graph)
@@ -457,6 +466,7 @@ def test_a_thread_finds_what_is_damaged_and_remembers_what_is_right(prepared, tm
     assert [entry["verified"] for entry in shards.values()] == [True, True, False]
 
 
+@pytest.mark.full
 def test_a_shard_that_is_cut_short_while_it_is_used_ends_the_run_at_the_save(prepared):
     folder, graph = prepared
     plan = plans.make(graph, jax.devices()[:1])
@@ -520,6 +530,7 @@ def test_files_of_a_later_version_are_refused_and_nothing_is_touched(run, capsys
     assert now == before
 
 
+@pytest.mark.full
 def test_what_a_later_version_adds_to_its_files_is_ignored(run):
     directory, graph = run
     for name in ("metrics.jsonl", "goodput.jsonl"):

@@ -26,6 +26,7 @@ def _value(result):
     return {m.name: v for m, v in result.metrics["held_out"].items()}
 
 
+@pytest.mark.full
 def test_a_finished_run_has_its_whole_record(finished):
     assert finished.status == "finished"
     assert finished.exit_code == 0
@@ -72,6 +73,7 @@ def test_the_same_call_says_that_the_run_is_over(finished, tiny):
     assert (finished.directory / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.full
 def test_new_starts_a_run_of_its_own(tiny, tmp_path):
     graph = tiny(tmp_path, "training.steps=2", "checkpoints=None")
     first = train.run(graph)
@@ -82,6 +84,7 @@ def test_new_starts_a_run_of_its_own(tiny, tmp_path):
     assert _lines(first, "step")[1]["values"]["loss"] == _lines(second, "step")[1]["values"]["loss"]
 
 
+@pytest.mark.full
 def test_what_is_saved_is_not_begun_again_without_checkpoints(tiny, tmp_path):
     stop = "training.stop=luthier.durations.Steps(6)"
     first = train.run(tiny(tmp_path, stop))
@@ -98,6 +101,7 @@ def test_what_is_saved_is_not_begun_again_without_checkpoints(tiny, tmp_path):
     assert train.run(tiny(tmp_path, stop, "checkpoints=None")).was_over, "nothing to do"
 
 
+@pytest.mark.full
 def test_an_extended_run_goes_on_from_its_last_step(tiny, tmp_path):
     first = train.run(tiny(tmp_path))
     longer = tiny(tmp_path, "training.steps=16")
@@ -109,6 +113,7 @@ def test_an_extended_run_goes_on_from_its_last_step(tiny, tmp_path):
     assert [row["step"] for row in _lines(result, "step")] == list(range(1, 17))
 
 
+@pytest.mark.full
 def test_a_run_that_differs_in_steps_only_is_offered(tiny, tmp_path):
     first = train.run(tiny(tmp_path))
     other = train.run(tiny(tmp_path, "training.steps=3"))
@@ -158,6 +163,7 @@ def test_what_is_next_fits_the_model(finished):
     )
 
 
+@pytest.mark.full
 def test_the_header_tells_what_is_frozen(finished, tiny, tmp_path):
     (header,) = _lines(finished, "header")
     assert header["notes"]["trained"] == ""
@@ -167,6 +173,7 @@ def test_the_header_tells_what_is_frozen(finished, tiny, tmp_path):
     assert header["notes"]["trained"] == f"48 of {header['parameters']:,} parameters"
 
 
+@pytest.mark.full
 def test_too_many_refused_steps_stop_the_run(tiny, tmp_path):
     graph = tiny(
         tmp_path,
@@ -182,6 +189,7 @@ def test_too_many_refused_steps_stop_the_run(tiny, tmp_path):
     assert "3 steps in a row" in status.message
 
 
+@pytest.mark.full
 def test_training_stops_early_on_a_metric(tiny, tmp_path):
     rule = (
         "training.early_stopping:=luthier.program.EarlyStopping("
@@ -208,6 +216,7 @@ def test_a_misspelt_metric_never_starts(tiny, tmp_path, metric, nearest):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("stop", "step"),
     [
@@ -223,6 +232,7 @@ def test_durations_end_training_in_their_own_unit(tiny, tmp_path, stop, step):
     assert tokens[0] == pytest.approx(256, abs=32)
 
 
+@pytest.mark.full
 def test_a_damaged_checkpoint_falls_back_to_the_newest_whole_one(tiny, tmp_path):
     import luthier.train.loop as loops
 
@@ -270,6 +280,7 @@ def _watched(graph, directory, watcher, plan=None):
     return drive(session(graph, plan, slot, Request(directory=directory), watcher), slot.step)
 
 
+@pytest.mark.full
 def test_a_watched_run_is_pruned_at_an_evaluation_and_saved(tiny, tmp_path):
     watcher = _Ends("pruned")
     result = _watched(tiny(tmp_path), tmp_path / "0007" / "run", watcher)
@@ -282,6 +293,7 @@ def test_a_watched_run_is_pruned_at_an_evaluation_and_saved(tiny, tmp_path):
     assert not result.sample
 
 
+@pytest.mark.full
 def test_a_watched_run_that_is_left_goes_on_where_it_was(tiny, tmp_path):
     graph, directory = tiny(tmp_path), tmp_path / "0001" / "run"
     plan = plans.make(graph)
@@ -296,12 +308,14 @@ def test_a_watched_run_that_is_left_goes_on_where_it_was(tiny, tmp_path):
     assert _value(alone) == _value(second)
 
 
+@pytest.mark.full
 def test_a_verdict_at_the_last_evaluation_comes_too_late(tiny, tmp_path):
     graph = tiny(tmp_path, "evaluations.held_out.every=None")
     result = _watched(graph, tmp_path / "0001" / "run", _Ends("pruned"))
     assert result.status == "finished"
 
 
+@pytest.mark.full
 def test_a_trace_that_outlasts_its_run_is_written_and_the_next_run_traces(tiny, tmp_path):
     for number, steps in enumerate(("10:15", "1:3")):
         graph = tiny(tmp_path / "runs", f"seed={number}")
@@ -310,6 +324,7 @@ def test_a_trace_that_outlasts_its_run_is_written_and_the_next_run_traces(tiny, 
         assert list((result.directory / "profile").rglob("*.xplane.pb"))
 
 
+@pytest.mark.full
 def test_what_a_step_raises_is_recorded_by_the_run(tiny, tmp_path):
     graph = tiny(tmp_path)
     plan, directory = plans.make(graph), tmp_path / "0001" / "run"
@@ -326,6 +341,7 @@ def test_what_a_step_raises_is_recorded_by_the_run(tiny, tmp_path):
     assert (status.status, status.message) == ("failed", "OSError: the device is gone")
 
 
+@pytest.mark.full
 def test_it_trains_on_the_devices_that_it_is_given(tiny, tmp_path):
     result = train.run(tiny(tmp_path, "parallelism.mesh.fsdp=2"), devices=jax.devices()[:4])
     plan = json.loads((result.directory / "plan.json").read_text())

@@ -46,6 +46,7 @@ def _assert_none(folder):
 WANDB = pytest.param('luthier.records.Wandb(mode="offline")', marks=pytest.mark.slow)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mirror", ["None", WANDB])
 def test_no_file_of_a_run_holds_a_planted_secret(tiny, tmp_path, monkeypatch, planted, mirror):
     graph = tiny(tmp_path / "runs", *FAST, f"records.wandb={mirror}")

@@ -31,6 +31,7 @@ def _stop_after(graph, steps):
     training.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("copying", ["HostCopy", "DeviceCopy"])
 def test_a_stopped_run_goes_on_from_the_fast_tier(tiny, finished, tmp_path, copying):
     fast, runs = tmp_path / "fast", tmp_path / "runs"
@@ -51,6 +52,7 @@ def test_a_stopped_run_goes_on_from_the_fast_tier(tiny, finished, tmp_path, copy
     assert list(fast.iterdir()) == []  # the last checkpoint is durable
 
 
+@pytest.mark.full
 def test_what_only_the_fast_tier_holds_is_saved_for_good_before_it_is_discarded(tiny, tmp_path):
     """The run is over where it is: no step is left that would be followed by a save."""
     fast, runs = tmp_path / "fast", tmp_path / "runs"
@@ -65,6 +67,7 @@ def test_what_only_the_fast_tier_holds_is_saved_for_good_before_it_is_discarded(
     assert list(fast.iterdir()) == []
 
 
+@pytest.mark.full
 def test_whoever_asks_to_stop_is_heard_until_the_last_state_is_saved(tiny, tmp_path, monkeypatch):
     class Leaving(Watcher):
         left = threading.Event()

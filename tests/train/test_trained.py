@@ -24,6 +24,7 @@ def test_the_moving_average_is_another_model(finished):
     assert metrics["held_out"] != finished.metrics["held_out"]
 
 
+@pytest.mark.full
 def test_an_earlier_checkpoint_can_be_named(finished):
     trained, _ = train.evaluate_run(**_where(finished), step=10)
     assert trained.step == 10
@@ -36,6 +37,7 @@ def test_an_unknown_set_is_named_with_those_there_are(finished):
         train.evaluate_run(**_where(finished), evaluations=["held_ot"])
 
 
+@pytest.mark.full
 def test_sampling_is_reproducible_by_seed(finished):
     options = {"max_new_tokens": 12, "temperature": 1.0, "seed": 3}
     first = train.sample_run(**_where(finished), prompts=["To be"], options=options)
@@ -55,6 +57,7 @@ def made(tiny, tmp_path_factory):
     return program, program.init(program.values())
 
 
+@pytest.mark.full
 def test_the_module_holds_the_arrays_of_the_state(made):
     program, leaves = made
     module = module_of(program, leaves)
@@ -62,6 +65,7 @@ def test_the_module_holds_the_arrays_of_the_state(made):
     np.testing.assert_array_equal(module.embedding.table[...], table)
 
 
+@pytest.mark.full
 def test_text_stops_at_the_stop(made):
     program, leaves = made
     options = {"max_new_tokens": 30, "seed": 0}

@@ -92,6 +92,7 @@ def test_a_page(project, capsys, monkeypatch):
     assert err == "luthier: cannot write no/folder/out.html: No such file or directory\n"
 
 
+@pytest.mark.full
 def test_effects(project, capsys):
     code, out, _ = _run(capsys, "trials.tiny", "trials.tiny model.num_layers=2", "--effects")
     assert code == 0

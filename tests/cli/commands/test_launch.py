@@ -93,6 +93,7 @@ def test_no_jobs_here(project, capsys):
     assert out == "no job is in a queue or runs; --all lists those that are over\n"
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_run_is_launched_listed_and_its_script_is_kept(project, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))

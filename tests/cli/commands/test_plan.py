@@ -77,6 +77,7 @@ def test_without_the_compiler_one_line_says_so(capsys, monkeypatch):
     assert note.startswith("note: planned by shapes alone: the GPU compiler is not installed")
 
 
+@pytest.mark.full
 def test_a_step_is_compiled_and_written_as_a_page(capsys, project):
     words = ["plan", TINY, "--slice", "cpu:4", "--json", "--html", "plan.html"]
     assert main.main(words) == 0
@@ -86,6 +87,7 @@ def test_a_step_is_compiled_and_written_as_a_page(capsys, project):
     assert "<title>tiny on cpu:4</title>" in (project / "plan.html").read_text()
 
 
+@pytest.mark.full
 def test_a_search_lists_overrides(capsys):
     words = ["plan", TINY, "--slice", "v5e-4", "--level", "shapes", "--search"]
     assert main.main(words) == 0

@@ -147,6 +147,7 @@ def test_no_complete_trial_is_a_failure(project, capsys):
     assert main.main(["sweep", "--resume", "studies/toy"]) == 1
 
 
+@pytest.mark.full
 def test_a_fault_of_the_machine_is_told_with_what_to_do(project, capsys):
     assert main.main(["sweep", FAILING, "engine.ends={2: ['faulted', 'faulted']}"]) == 2
     (told,) = capsys.readouterr().err.splitlines()

@@ -94,6 +94,7 @@ def test_overrides_without_an_experiment_belong_to_the_run(trained, monkeypatch)
     assert arguments.overrides == ["seed=1", "name=x"]
 
 
+@pytest.mark.full
 def test_steps_are_taken_twice_and_compared(project, capsys):
     assert main.main(["train", TINY, "--check-determinism"]) == 0
     assert "2 steps taken twice: all " in capsys.readouterr().out

@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import time
 
+import pytest
+
 from luthier.cli.completion import background, candidates, index
 
 
@@ -31,6 +33,7 @@ def test_one_build_at_a_time(project, monkeypatch):
     assert [command[2:] for command in begun] == [["luthier", "completion", "index", "configs.toy"]]
 
 
+@pytest.mark.full
 def test_the_first_tab_makes_the_index_for_the_next(project):
     assert candidates.complete(["train", "configs.toy", "opt"]) == []
     end = time.monotonic() + 120

@@ -153,6 +153,7 @@ def test_a_damaged_cache_is_made_anew(indexed, started):
 HEAVY = ("jax", "flax", "fiddle", "optax", "numpy", "argparse", "dataclasses", "pathlib")
 
 
+@pytest.mark.full
 def test_a_tab_imports_little_and_writes_nothing_into_the_project(indexed):
     code = f"""
 import sys

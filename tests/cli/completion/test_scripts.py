@@ -44,6 +44,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 """
 
 
+@pytest.mark.full
 @needs("bash")
 @pytest.mark.parametrize("line", LINES)
 def test_bash(shell, line):
@@ -54,6 +55,7 @@ def test_bash(shell, line):
     assert [kept + word for word in found if word] == LINES[line]
 
 
+@pytest.mark.full
 @needs("bash")
 def test_bash_as_it_is_typed(shell):
     """The whole line, by a bash that reads keys: Tab completes, and adds no space after `=`."""
@@ -62,6 +64,7 @@ def test_bash_as_it_is_typed(shell):
     assert "training.steps=3" in answer(shell, start, "BASH_SCRIPT", typed)
 
 
+@pytest.mark.full
 @needs("fish")
 @pytest.mark.parametrize("line", LINES)
 def test_fish(shell, line):
@@ -70,6 +73,7 @@ def test_fish(shell, line):
     assert sorted(line.partition("\t")[0] for line in found) == sorted(LINES[line])
 
 
+@pytest.mark.full
 @needs("zsh")
 @pytest.mark.parametrize("line", [line for line, words in LINES.items() if len(words) == 1])
 def test_zsh(shell, line):

@@ -2,6 +2,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 PROGRAM = """
 import os, sys
 from luthier.cli.hosts import child
@@ -22,6 +24,7 @@ def test_the_terminal_is_for_what_python_prints_and_the_code_is_passed_on():
     assert "by a library" in done.stderr
 
 
+@pytest.mark.full
 def test_an_orphan_is_told_to_save_and_ends():
     orphan = """
 import os, signal, sys, time

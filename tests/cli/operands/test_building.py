@@ -15,6 +15,7 @@ def cache(tmp_path, monkeypatch):
     jax.devices()  # are those of the tests, whatever the sides ask for
 
 
+@pytest.mark.full
 def test_each_side_is_planned_on_as_many_devices_as_its_mesh_has(tiny, capsys):
     sides = [
         of_graph("a", lambda: tiny),
@@ -26,6 +27,7 @@ def test_each_side_is_planned_on_as_many_devices_as_its_mesh_has(tiny, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.full
 def test_a_record_is_built_and_that_is_said(tiny, capsys):
     recorded = of_record("run:x", Record(graphs.to_json(tiny)))
     found = building.effects_of(recorded, of_graph("b", lambda: tiny))

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from luthier import graph as graphs
 from luthier.cli.operands import evaluated
 
@@ -20,6 +22,7 @@ def test_what_is_wrong_is_the_answer(tiny):
     assert found == {"problems": ["there is no module 'trials.tinny'; did you mean trials.tiny?"]}
 
 
+@pytest.mark.full
 def test_what_is_below_the_root_is_not_imported(tmp_path):
     root, copy = tmp_path / "root", tmp_path / "copy"
     for folder, seed in ((root, 1), (copy, 2)):

@@ -81,6 +81,7 @@ def _state(folder):
     return files, _git("--no-optional-locks", "status", "--porcelain"), _git("stash", "list")
 
 
+@pytest.mark.full
 def test_a_revision_is_evaluated_in_a_copy_and_the_tree_is_untouched(repository):
     before = _state(repository)
     operand = _read("HEAD~1:mine.rates", "rate=0.75")
@@ -108,6 +109,7 @@ def test_the_command_compares_revisions(repository, capsys):
     ]
 
 
+@pytest.mark.full
 def test_pythons_whose_archives_know_no_filter_do_without(repository, monkeypatch):
     """Python 3.11.4 brought them."""
 
@@ -122,6 +124,7 @@ def test_pythons_whose_archives_know_no_filter_do_without(repository, monkeypatc
     assert _read("HEAD~1:mine.rates").document.root.by_part["decay"].data == 0.1
 
 
+@pytest.mark.full
 def test_from_a_folder_below_too(repository, monkeypatch):
     Path("below").mkdir()
     Path("below/experiments.py").write_text("from mine.rates import experiment\n")

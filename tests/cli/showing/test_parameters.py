@@ -38,6 +38,7 @@ def test_every_parameter_tells_its_axes_spec_and_initializer(graph):
     assert found["norm.scale"].initializer == "Ones()"
 
 
+@pytest.mark.full
 def test_the_initializer_is_what_the_graph_says(graph):
     node = graphs.apply(graph, [])
     node.model.embedding.table = fdl.Config(layers.TruncatedNormal, stddev=0.5)

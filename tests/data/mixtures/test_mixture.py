@@ -55,6 +55,7 @@ def test_hosts_together_read_what_one_host_reads(count):
     assert_equal(single, joined)
 
 
+@pytest.mark.full
 @given(step=st.integers(0, 60), count=st.sampled_from([1, 2, 4]))
 @settings(max_examples=25, deadline=None)
 def test_resuming_anywhere_on_any_number_of_hosts(step, count):

@@ -59,6 +59,7 @@ def files(directory):
     }
 
 
+@pytest.mark.full
 def test_the_shards_are_the_same_for_any_number_of_processes(tmp_path):
     source = Documents(TEXTS)
     manifests = [run(source, tmp_path / f"{n}", processes=n) for n in (1, 2)]
@@ -86,6 +87,7 @@ def test_it_goes_on_where_it_ended(tmp_path):
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
+@pytest.mark.full
 def test_errors_of_other_processes_are_told(tmp_path):
     lines = ["{}" if index == 20 else '{"text": "a"}' for index in range(60)]
     source = Field(Decoded(Documents(lines), JsonObject()))

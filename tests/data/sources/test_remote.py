@@ -124,6 +124,7 @@ def test_other_messages_are_kept(capfd):
     assert capfd.readouterr().err == "something else\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
 def test_without_a_network_there_is_one_line_soon(scheme, tmp_path):
     code = f"""

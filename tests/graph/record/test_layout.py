@@ -21,6 +21,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.full
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(JSON)
 def test_it_is_the_same_json(data):

@@ -44,6 +44,7 @@ class Hall(Here):
         super().cancel([job for job in jobs if job.id != "0"])
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_killed_workers_lose_no_trial(toys):
     outcome, kills = drills.drive(toys, Here(), slices=2, trials=12, kills=3)
@@ -166,6 +167,7 @@ def test_jobs_that_are_over_leave_no_worker(toys, monkeypatch):
     )
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_a_worker_that_cannot_begin_is_told_of(toys, monkeypatch):
     (toys / "study").mkdir()

@@ -76,6 +76,7 @@ def test_the_first_factor_starts_as_that_of_peft(inputs):
     assert abs(found.mean()) < 5 * found.std() / found.size**0.5
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stack", [layers.Scanned(), layers.Unrolled()])
 def test_merged_stacks_equal_those_with_adapters(stack):
     def block(linear):

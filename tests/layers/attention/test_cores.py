@@ -168,6 +168,7 @@ def test_dropout_keeps_the_mean():
     assert not (kept[:, 0] == kept[:, 1]).all()
 
 
+@pytest.mark.full
 def test_dropped_weights_belong_to_tokens_and_not_to_places(pack):
     core = EinsumAttention(Causal(), dropout=0.5)
     packed = pack([[3, 5]], 9)
@@ -177,6 +178,7 @@ def test_dropped_weights_belong_to_tokens_and_not_to_places(pack):
     np.testing.assert_allclose(together[:, 3:8, :, 3:8], alone, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_dropout_without_keys_or_rate_is_none(draw):
     tokens = Tokens.single(1, 6)
     arguments = draw(1, 6, 2, 8), draw(1, 6, 2, 8), draw(1, 6, 2, 8), tokens, tokens

@@ -97,6 +97,7 @@ def _check_equal(core, arrays, tokens, distance, limit=0.01):
         assert distance(one, other) < limit
 
 
+@pytest.mark.full
 def test_where_documents_stand(pack):
     found = documents_of(pack(ROWS, LENGTH).segments_BL, 3)
     assert found.lengths_BM.tolist() == [[7, 1, 20], [32, -1, -1], [-1, -1, -1], [3, 30, -1]]
@@ -117,6 +118,7 @@ def test_a_single_document_starts_with_its_row():
     assert found.fits_B.tolist() == [True, False, False, True]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mask", MOST_BY_NIGHT)
 def test_what_cudnn_is_told_makes_the_same_attention(mask, draw, pack, distance, no_kernel):
     _check_equal(CudnnAttention(mask, 0.3, 3), _inputs(draw), pack(ROWS, LENGTH), distance)

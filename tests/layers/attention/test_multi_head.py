@@ -26,6 +26,7 @@ def make(num_heads=4, *, seed=0, dim=16, **settings):
     return Attention(num_heads, **settings, dim=dim, rngs=nnx.Rngs(seed))
 
 
+@pytest.mark.full
 def test_parameters_and_their_axes():
     attention = make(num_kv_heads=2, head_dim=8, projection=BIASED, output=BIASED)
     found = {
@@ -45,6 +46,7 @@ def test_parameters_and_their_axes():
     }
 
 
+@pytest.mark.full
 def test_grouped_queries_are_repeated_keys(draw, distance, apply):
     grouped, full = make(num_kv_heads=2, rotary=Rotary()), make(rotary=Rotary())
     full.query, full.output = grouped.query, grouped.output
@@ -62,6 +64,7 @@ def test_cores_are_swappable(draw, pack, distance, apply):
     assert distance(einsum, fused) < 1e-6
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 6), max_size=4), st.integers(0, 11), st.integers(0, 2**16))
 def test_a_token_sees_only_the_past_of_its_document(sizes, changed, seed):
@@ -92,6 +95,7 @@ def _rotary_attention(x, tokens):
     return make(rotary=Rotary())(x, tokens)
 
 
+@pytest.mark.full
 def test_packed_documents_are_as_if_alone(draw, pack, distance, apply):
     attention, x = make(rotary=Rotary()), draw(1, 9, 16)
     packed = apply(attention, x, pack([[4, 3]], 9))
@@ -107,6 +111,7 @@ def test_uneven_heads_are_refused():
     assert make(3, head_dim=4).output.kernel.shape == (3, 4, 16)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("core", [EinsumAttention(), FusedAttention()])
 def test_decoding_is_the_forward_pass(core, draw, distance, apply):
     attention = make(num_kv_heads=2, rotary=Rotary(), core=core)
@@ -122,6 +127,7 @@ def test_decoding_is_the_forward_pass(core, draw, distance, apply):
     assert distance(jnp.concatenate(outputs, 1), apply(attention, x, whole)) < 1e-6
 
 
+@pytest.mark.full
 def test_computes_in_its_dtype(draw, apply):
     attention = make(dtype=jnp.bfloat16)
     assert apply(attention, draw(1, 3, 16), Tokens.single(1, 3)).dtype == jnp.bfloat16

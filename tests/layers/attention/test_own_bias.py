@@ -34,6 +34,7 @@ def x_BLD():
     return jnp.asarray(np.random.default_rng(0).standard_normal((2, LENGTH, DIM)), jnp.float32)
 
 
+@pytest.mark.full
 def test_the_bias_is_added_to_the_scores_of_the_attention(attention, x_BLD):
     tokens = Tokens.single(2, LENGTH)
     found = attention(x_BLD, tokens)
@@ -42,6 +43,7 @@ def test_the_bias_is_added_to_the_scores_of_the_attention(attention, x_BLD):
     assert not np.allclose(found, attention.attention(x_BLD, tokens), atol=1e-3)
 
 
+@pytest.mark.full
 def test_a_bias_of_all_layers_is_added_as_well(attention, x_BLD):
     tokens, shared = Tokens.single(2, LENGTH), Alibi(HEADS)
 
@@ -53,6 +55,7 @@ def test_a_bias_of_all_layers_is_added_as_well(attention, x_BLD):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_with_a_cache_it_is_the_same_token_by_token(x_BLD):
     sizes = {"dim": DIM, "rngs": nnx.Rngs(0)}
     attention = functools.partial(OwnBias, ATTENTION, RELATIVE)
@@ -68,6 +71,7 @@ def test_with_a_cache_it_is_the_same_token_by_token(x_BLD):
         np.testing.assert_allclose(part[:, 0], whole[:, i], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 def test_layers_have_numbers_of_their_own(x_BLD):
     kinds = jax.vmap(
         lambda key: nnx.to_pure_dict(

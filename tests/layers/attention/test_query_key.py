@@ -31,6 +31,7 @@ def rms(x, axes):
     return x / np.sqrt(np.square(x).mean(axes, keepdims=True) + 1e-6)
 
 
+@pytest.mark.full
 def test_norms_of_heads(draw, distance):
     parts = make(functools.partial(HeadNorms, NORM)).query_key
     query, key = draw(2, 3, 4, 8), draw(2, 3, 2, 8)
@@ -41,6 +42,7 @@ def test_norms_of_heads(draw, distance):
     assert parts.key_norm.scale.get_metadata()["logical_axes"] == ("head_dim",)
 
 
+@pytest.mark.full
 def test_norms_of_projections(draw, distance):
     parts = make(functools.partial(ProjectionNorms, NORM)).query_key
     query, key = draw(2, 3, 4, 8), draw(2, 3, 2, 8)
@@ -63,6 +65,7 @@ def test_a_scale_for_each_dimension(draw, distance):
     assert distance(scaled, np.asarray(query) * 1.442695041 * np.log1p(np.exp(theta))) < 1e-6
 
 
+@pytest.mark.full
 def test_other_norms_fit_too(draw):
     parts = make(functools.partial(HeadNorms, LayerNorm)).query_key
     assert abs(parts(draw(1, 2, 4, 8), draw(1, 2, 2, 8))[0].mean(-1)).max() < 1e-6

@@ -21,6 +21,7 @@ def made(kind, **settings):
     return kind(HEADS, dim=DIM, rngs=nnx.Rngs(0), **settings)
 
 
+@pytest.mark.full
 def test_the_scale_of_dimensions_follows_the_rotation(x_BLD):
     settings = {"rotary": Rotary(), "query_key": SCALED}
     first, late = made(Attention, **settings), made(RotatedFirstAttention, **settings)
@@ -38,6 +39,7 @@ def test_with_one_of_both_it_is_attention(x_BLD, settings):
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.full
 def test_with_a_cache_it_is_the_same_token_by_token(x_BLD):
     attention = made(RotatedFirstAttention, rotary=Rotary(), query_key=SCALED)
     expected = attention(x_BLD, Tokens.single(2, LENGTH))

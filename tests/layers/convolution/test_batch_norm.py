@@ -20,6 +20,7 @@ def _train(module, x, weights):
     return y, module.mean[...], module.variance[...]
 
 
+@pytest.mark.full
 def test_statistics_are_of_the_counted_rows(draw):
     x = draw(ROWS, 3, 2, DIM) * 3 + 1
     y, mean, variance = _train(_module(momentum=0.8, epsilon=1e-3), x, WEIGHTS)
@@ -45,6 +46,7 @@ def test_a_batch_of_padding_moves_nothing(draw):
     np.testing.assert_array_equal(variance, np.ones(DIM))
 
 
+@pytest.mark.full
 def test_the_gradient_passes_through_the_statistics(draw):
     x = draw(ROWS, DIM)
 
@@ -58,6 +60,7 @@ def test_the_gradient_passes_through_the_statistics(draw):
     np.testing.assert_allclose(jax.grad(loss)(x), jax.grad(reference)(x), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.full
 def test_statistics_are_synchronized_over_the_mesh(draw):
     x, module = draw(8, 5, DIM), _module()
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -68,6 +71,7 @@ def test_statistics_are_synchronized_over_the_mesh(draw):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_statistics_are_in_float32(draw):
     module = _module(dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)
     y, mean, _ = _train(module, draw(ROWS, DIM).astype(jnp.bfloat16), jnp.ones(ROWS))

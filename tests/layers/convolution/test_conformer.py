@@ -41,6 +41,7 @@ def make(rate=None):
     )
 
 
+@pytest.mark.full
 def test_against_torch(apply):
     with np.load(Path(__file__).parent / "goldens" / "conformer.npz") as file:
         arrays = dict(file)
@@ -55,6 +56,7 @@ def test_against_torch(apply):
     np.testing.assert_allclose(found, arrays["outputs"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 def test_packed_texts_do_not_see_each_other(apply, draw, pack):
     block, x = make(), draw(1, 12, DIM)
     packed = apply(block, x, pack([[7, 4]], 12))
@@ -63,6 +65,7 @@ def test_packed_texts_do_not_see_each_other(apply, draw, pack):
         np.testing.assert_allclose(packed[:, start : start + size], alone, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 def test_convolution_looks_two_tokens_to_each_side(draw):
     module = ConvolutionModule(5, dim=DIM, rngs=nnx.Rngs(0))
     x, tokens = draw(1, 11, DIM), Tokens.single(1, 11)
@@ -70,6 +73,7 @@ def test_convolution_looks_two_tokens_to_each_side(draw):
     assert (jnp.abs(reach).sum(-1) > 0).tolist() == [3 <= i <= 7 for i in range(11)]
 
 
+@pytest.mark.full
 def test_dropout_follows_its_keys(apply, draw):
     block, x, tokens = make(0.5), draw(2, 6, DIM), Tokens.single(2, 6)
     documents = jnp.broadcast_to(jnp.arange(2)[:, None], (2, 6))

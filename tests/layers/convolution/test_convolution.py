@@ -58,6 +58,7 @@ def test_depthwise_is_each_channel_alone(
     np.testing.assert_allclose(apply(module, x), np.concatenate(alone, -1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 def test_fan_in_counts_taps_and_channels():
     module = Convolution((5, 5), in_dim=16, out_dim=400, rngs=nnx.Rngs(0))
     assert np.std(module.kernel[...]) == pytest.approx((2 / (25 * 16)) ** 0.5, rel=0.02)

@@ -42,6 +42,7 @@ def run(block, x, tokens, source, keys=None):
     return block(x, tokens, source, keys)
 
 
+@pytest.mark.full
 def test_the_three_parts_in_turn(block, draw, distance):
     x, tokens = draw(2, 5, DIM), Tokens.single(2, 5)
     source = Encoded(draw(2, 3, DIM), Tokens.single(2, 3))
@@ -53,6 +54,7 @@ def test_the_three_parts_in_turn(block, draw, distance):
     assert distance(run(block, x, tokens, source), expected) < 1e-6
 
 
+@pytest.mark.full
 def test_decoding_token_by_token_is_the_same(block, draw, distance):
     x, tokens = draw(2, 5, DIM), Tokens.single(2, 5)
     source = Encoded(draw(2, 3, DIM), Tokens.single(2, 3))
@@ -65,6 +67,7 @@ def test_decoding_token_by_token_is_the_same(block, draw, distance):
     assert distance(jnp.concatenate(found, 1), run(block, x, tokens, source)) < 1e-6
 
 
+@pytest.mark.full
 def test_every_part_has_its_own_dropout(block, draw, distance):
     x, tokens = draw(1, 2, DIM), Tokens.single(1, 2)
     source = Encoded(draw(1, 3, DIM), Tokens.single(1, 3))

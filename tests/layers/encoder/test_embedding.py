@@ -3,6 +3,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from luthier.layers import (
@@ -46,6 +47,7 @@ def reference(model, types):
     return x / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
 
 
+@pytest.mark.full
 def test_the_sum_is_normalized(distance):
     model = make(TYPED, 6)
     assert distance(embed(model, TYPES), reference(model, TYPES)) < 1e-6
@@ -56,6 +58,7 @@ def test_without_types_all_are_of_the_first(distance):
     assert distance(embed(model), reference(model, jnp.zeros_like(INPUTS))) < 1e-6
 
 
+@pytest.mark.full
 def test_dropout_follows_the_norm():
     model = make(functools.partial(TYPED, dropout=functools.partial(Dropout, 0.5)), 6)
     keys = DropoutKeys.of_tokens(jax.random.key(1), jnp.ones_like(INPUTS), jnp.arange(5)[None])
@@ -66,6 +69,7 @@ def test_dropout_follows_the_norm():
     np.testing.assert_allclose(dropped[kept], 2 * plain[kept], rtol=1e-6)
 
 
+@pytest.mark.full
 def test_factorized_embedding_is_a_small_one_and_a_map(distance):
     linear = functools.partial(Linear, bias=Normal(1.0))
     model = make(functools.partial(FactorizedEmbedding, 6, TYPED, linear), 10)
@@ -91,6 +95,7 @@ def test_logical_axes():
     }
 
 
+@pytest.mark.full
 def test_the_type_computed_in_is_that_of_the_result():
     model = make(TYPED, 6, dtype=jnp.bfloat16)
     assert embed(model, TYPES).dtype == jnp.bfloat16

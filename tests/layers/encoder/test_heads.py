@@ -3,6 +3,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from luthier.layers import (
@@ -27,6 +28,7 @@ def make_embedding(dim, **settings):
     return Embedding(Normal(1.0), vocab_size=7, dim=dim, rngs=nnx.Rngs(1), **settings)
 
 
+@pytest.mark.full
 def test_masked_head_is_a_transform_a_norm_and_the_tied_table(draw, distance, apply):
     embedding = make_embedding(4, pad_to_multiple=8)
     head = MaskedHead(
@@ -56,6 +58,7 @@ def test_masked_head_computes_in_its_type_and_scores_in_float32(draw, apply):
     assert apply(head, draw(2, 3, 6).astype(jnp.bfloat16), embedding).dtype == jnp.float32
 
 
+@pytest.mark.full
 def test_pooler_looks_at_the_first_token(draw, pack, distance, apply):
     pooler = Pooler(BIASED, dim=6, rngs=nnx.Rngs(0))
     hidden = draw(2, 3, 6)
@@ -73,6 +76,7 @@ def test_mean_of_tokens_leaves_padding_out(draw, pack, distance, apply):
     np.testing.assert_array_equal(found[2], 0)
 
 
+@pytest.mark.full
 def test_scaled_tied_unembedding(draw, distance, apply):
     embedding, hidden = make_embedding(4), draw(2, 3, 4)
     products = np.asarray(hidden) @ wide(embedding.table).T

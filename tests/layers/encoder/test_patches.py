@@ -32,6 +32,7 @@ def embed(model, images, prepend=same, keys=None):
     return model(images, prepend, keys)
 
 
+@pytest.mark.full
 def test_patches_are_a_convolution_and_count_along_rows(draw, distance):
     model, images = make(), draw(2, 4, 9, 3)
     convolved = jax.lax.conv_general_dilated(

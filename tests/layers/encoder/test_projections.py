@@ -1,6 +1,7 @@
 import functools
 
 import numpy as np
+import pytest
 from flax import nnx
 
 from luthier.layers import Attention, FanIn, Linear, Zeros, create, query_and_others
@@ -22,6 +23,7 @@ def test_queries_have_a_template_of_their_own():
         assert part.bias.shape == (2, 4)
 
 
+@pytest.mark.full
 def test_keys_draw_as_without_it():
     """The query draws nothing from the keys of the others, whatever it draws itself."""
     plain = functools.partial(Linear, FanIn())

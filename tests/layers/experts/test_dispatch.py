@@ -41,6 +41,7 @@ def _expected(experts, x_BLD, choice, kept_BLK):
 CHOSEN = [[[0, 1], [0, 2], [1, 0], [0, 1]], [[2, 1], [3, 3], [2, 0], [1, 2]]]
 
 
+@pytest.mark.full
 def test_all_experts_weigh_the_chosen(experts, draw):
     x_BLD, choice = draw(2, 4, D), _choice(CHOSEN)
     y_BLD, dropped = jax.jit(AllExperts())(experts, x_BLD, choice)
@@ -80,6 +81,7 @@ def test_a_row_does_not_depend_on_other_rows(experts, draw):
     np.testing.assert_allclose(both[1:], alone, atol=1e-6)
 
 
+@pytest.mark.full
 def test_a_factor_that_is_traced_is_told_to_be_a_constant(experts, draw):
     choice = _choice(CHOSEN)
     with pytest.raises(jax.errors.ConcretizationTypeError):

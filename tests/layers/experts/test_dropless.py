@@ -75,6 +75,7 @@ def packed(pack):
     return pack([[10], [4, 3], [], [5, 4], [9], [1, 9], [6], [10]], 10)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "tolerance"), [(jnp.float32, 1e-6), (jnp.float64, 1e-12)])
 def test_capacity_that_drops_nothing_and_dropless_give_what_all_experts_give(
     kind, tolerance, packed
@@ -104,6 +105,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "mesh"), PAIRS)
 def test_the_mesh_changes_nothing(name, mesh, packed):
     x = jnp.asarray(np.random.default_rng(0).standard_normal((8, 10, D)), jnp.float32)
@@ -111,6 +113,7 @@ def test_the_mesh_changes_nothing(name, mesh, packed):
     assert farthest(found, results(DISPATCH[name], x, packed))[0] < 1e-6
 
 
+@pytest.mark.full
 def test_tokens_move_all_to_all_to_their_places_and_are_gathered_without_places(packed):
     texts, mesh = {}, arranged(MESHES["expert"])
     for name in ("capacity", "dropless"):

@@ -3,6 +3,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from luthier.layers import ExpertChoice, Mlp
@@ -37,6 +38,7 @@ def _expected(layer, x_BLD, counts_BL, capacity):
     return y_BLD, taken_BLE
 
 
+@pytest.mark.full
 def test_every_expert_takes_the_tokens_that_it_scores_highest(draw, pack, apply):
     layer, x_BLD, tokens = _layer(1.0), draw(3, 8, D), pack([[8], [3, 2], [1]], 8)
     expected_BLD, taken_BLE = _expected(layer, x_BLD, np.asarray(tokens.segments_BL) != 0, 2)
@@ -47,12 +49,14 @@ def test_every_expert_takes_the_tokens_that_it_scores_highest(draw, pack, apply)
     assert float(sums.dropped) == 14 - taken_BLE.any(-1).sum()
 
 
+@pytest.mark.full
 def test_where_every_expert_takes_all_it_is_the_mean_by_scores(draw, apply, distance):
     layer, x_BLD = _layer(float(E)), draw(2, 5, D)
     expected_BLD, _ = _expected(layer, x_BLD, np.ones((2, 5), bool), 5)
     assert distance(apply(layer, x_BLD), expected_BLD) < 1e-6
 
 
+@pytest.mark.full
 def test_the_derivative_is_finite_and_reaches_the_router(draw, pack):
     layer, x_BLD, tokens = _layer(1.0), draw(3, 8, D), pack([[8], [3, 2], []], 8)
     graphdef, state = nnx.split(layer)
@@ -62,6 +66,7 @@ def test_the_derivative_is_finite_and_reaches_the_router(draw, pack):
     assert all(np.isfinite(leaf).all() and leaf.any() for leaf in leaves)
 
 
+@pytest.mark.full
 def test_it_computes_in_bfloat16_and_adds_a_shared_expert(draw, apply):
     shared = functools.partial(Mlp, hidden_dim=3)
     layer = _layer(1.0, shared=shared, dtype=jnp.bfloat16)

@@ -45,6 +45,7 @@ class Normed(GatedMlp):
         self.norm = create(RMSNorm, dim=dim, dtype=jnp.float32, param_dtype=jnp.float32, rngs=rngs)
 
 
+@pytest.mark.full
 def test_other_parameters_are_refused_all_at_once():
     experts = _experts(functools.partial(Normed, 5))
     with pytest.raises(BadInput) as refused:

@@ -40,6 +40,7 @@ def test_a_pipeline_is_what_its_layers_are_one_after_the_other(distance, stack, 
     assert given_["layer"].tolist() == (stack.microbatches * indices).tolist(), "a sum over parts"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("schedule", [GPipe(), Circular(2)], ids=repr)
 def test_layers_by_turns(distance, schedule):
     expected, given = toy.plain(KINDS)
@@ -51,6 +52,7 @@ def test_layers_by_turns(distance, schedule):
         assert distance(one["sum"], other["sum"]) < 1e-6
 
 
+@pytest.mark.full
 def test_sixteen_bits_are_added_up_in_float32(distance):
     expected, _ = toy.plain()
     plain, _ = toy.plain(dtype=jnp.bfloat16)

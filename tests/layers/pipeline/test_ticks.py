@@ -9,6 +9,7 @@ from tests.layers.pipeline import pipelined_toy as toy
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("stages", "microbatches", "schedule"),
     [

@@ -31,6 +31,7 @@ def explicit(layer, u):
     return y
 
 
+@pytest.mark.full
 def test_against_the_convolution_by_the_systems_kernel(double):
     layer = make(jnp.float64)
     u = np.random.default_rng(0).standard_normal((2, 40, DIM))
@@ -60,6 +61,7 @@ def test_packed_texts_do_not_see_each_other(draw, apply, pack):
     np.testing.assert_allclose(packed[:, 7:], alone, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_channels_meet_in_the_output_alone(draw):
     layer, u = make(), draw(1, 6, DIM)
     reach = jax.jacrev(lambda u: layer.mix(u, Tokens.single(1, 6))[0][0, -1])(u)[:, 0]

@@ -43,6 +43,7 @@ def explicit(layer, u):
     return np.stack(results, 1)
 
 
+@pytest.mark.full
 def test_against_the_explicit_recurrence(double):
     layer = make(jnp.float64)
     u = np.random.default_rng(0).standard_normal((2, 40, DIM))
@@ -50,6 +51,7 @@ def test_against_the_explicit_recurrence(double):
     np.testing.assert_allclose(found, explicit(layer, u), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.full
 def test_in_float32_too(draw):
     layer, u = make(), draw(2, 40, DIM)
     found = layer.mix(u, Tokens.single(2, 40))[0]
@@ -103,6 +105,7 @@ def test_it_stands_where_attention_stands():
     assert continued == [row[3:]]
 
 
+@pytest.mark.full
 def test_gradients_are_finite(draw):
     layer, u = make(), draw(1, 30, DIM)
     gradients = nnx.grad(lambda layer: (layer(u, Tokens.single(1, 30)) ** 2).sum())(layer)

@@ -37,6 +37,7 @@ def test_scales():
     np.testing.assert_allclose(np.sqrt(np.mean(np.square(update))), 0.2, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_adam_may_have_a_rate_of_its_own():
     parameters = {"up.kernel": jnp.eye(4), "norm.scale": jnp.ones(4)}
     gradients = {"up.kernel": jnp.eye(4), "norm.scale": jnp.ones(4)}

@@ -1,5 +1,6 @@
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from luthier.optim import Layout, shampoo
 from luthier.optim.families.shampoo import scale_by_shampoo
@@ -7,6 +8,7 @@ from luthier.optim.families.shampoo import scale_by_shampoo
 LAYOUTS = {"k": Layout((2, 4, 5), ("layers", "embed", "mlp"), 1)}
 
 
+@pytest.mark.full
 def test_the_update_has_the_size_of_adams():
     rng = np.random.default_rng(0)
     gradient = {"k": jnp.asarray(rng.normal(size=(2, 4, 5)), jnp.float32)}

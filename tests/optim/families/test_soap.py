@@ -1,5 +1,6 @@
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from luthier.optim.families.soap import scale_by_soap
 from luthier.optim.layouts import complete
@@ -22,6 +23,7 @@ def _gradients(count):
     return [jnp.asarray(rng.normal(size=(5, 5)), jnp.float32) for _ in range(count)]
 
 
+@pytest.mark.full
 def test_the_first_gradient_gives_a_basis_and_no_update():
     updates, state = _run(scale_by_soap(0.9, 0.95, 0.9, 1e-8, 10, 100), _gradients(1))
     assert (updates[0] == 0).all()

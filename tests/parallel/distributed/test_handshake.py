@@ -200,6 +200,7 @@ except BadInput as error:
 """
 
 
+@pytest.mark.full
 def test_real_processes_of_two_versions_end_with_one_line_each(address):
     own = os.environ | {"JAX_COORDINATOR_BIND_ADDRESS": address}
     start = time.monotonic()

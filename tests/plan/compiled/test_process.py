@@ -30,6 +30,7 @@ def graph():
     return found
 
 
+@pytest.mark.full
 def test_a_step_is_compiled_in_a_process_of_its_own(graph):
     before = jax.devices()
     phases = []
@@ -53,6 +54,7 @@ def test_a_step_is_compiled_in_a_process_of_its_own(graph):
     assert "compile" not in again  # what was compiled is kept
 
 
+@pytest.mark.full
 def test_what_cannot_run_is_told_as_here(graph):
     with pytest.raises(BadInput, match=r"4 rows cannot be divided over 8 devices"):
         process.plan_apart(graph, "cpu:8", level="shapes")

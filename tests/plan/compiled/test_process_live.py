@@ -45,6 +45,7 @@ def _batch(program):
     }
 
 
+@pytest.mark.full
 def test_a_training_goes_on_beside_a_plan_bit_for_bit(graph, tmp_path, monkeypatch):
     touched = tmp_path / "touched"
     (tmp_path / "sitecustomize.py").write_text(BLOCKER.format(path=str(touched)))

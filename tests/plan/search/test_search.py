@@ -38,6 +38,7 @@ def found(graph, program):
     return estimates(graph, program, CHIPS["v5e"], 8, make)
 
 
+@pytest.mark.full
 def test_layouts_are_ranked_by_their_cost(found):
     assert len(found) > 20
     assert [e.cost for e in found] == sorted(e.cost for e in found)
@@ -78,6 +79,7 @@ def test_better_layouts_come_first_by_turns_the_fastest_and_the_smallest():
     assert [row["overrides"] for row in rows] == [["small"], ["both"], ["fast"], ["tiny"]]
 
 
+@pytest.mark.full
 def test_layers_that_are_written_out_come_last(graph, program):
     make = lambda changed: checked_program(changed, jax.devices()[:8])
     rows, _ = find(graph, program, CHIPS["v5e"], 8, make, trace(program), None, 2, True)
@@ -91,6 +93,7 @@ def test_layers_that_are_written_out_come_last(graph, program):
     assert not any("Unrolled" in word for row in rows[:-3] for word in row["overrides"])
 
 
+@pytest.mark.full
 def test_where_nothing_fits_it_is_told_why_and_what_else_would_do(
     graph, program, found, monkeypatch
 ):
@@ -107,6 +110,7 @@ def test_where_nothing_fits_it_is_told_why_and_what_else_would_do(
     assert (len(rows), notes) == (3, [])
 
 
+@pytest.mark.full
 def test_a_state_that_takes_less_is_the_last_resort(graph):
     make = lambda changed: checked_program(changed, jax.devices()[:8])
     stored = list(stored_otherwise(graph, CHIPS["v5e"], 8, make))

@@ -18,6 +18,7 @@ def test_recomputation_is_counted():
     assert again == pytest.approx(4 / 3 * once, rel=0.1)
 
 
+@pytest.mark.full
 def test_accumulation_and_the_mesh_are_left_to_the_layout():
     own = traced(REMAT)
     for words in (

@@ -46,17 +46,20 @@ def gemma3_tiny(**changes):
     return gemma3(**sizes, **rotary, **settings, **changes, global_rotary_scaling=scaling)
 
 
+@pytest.mark.full
 def test_logits_and_cache(assert_equals_golden):
     graph = gemma(**TINY, num_kv_heads=1, num_layers=2, rotary_base=500.0)
     assert_equals_golden("gemma", graph)
 
 
+@pytest.mark.full
 def test_logits_and_cache_of_2(assert_equals_golden):
     caps = {"attention_cap": 2.0, "logits_cap": 3.0, "rotary_base": 500.0}
     settings = {"num_layers": 3, "window": 7, "query_scalar": 6}
     assert_equals_golden("gemma2", gemma2(**TINY, num_kv_heads=2, **settings, **caps))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stack", [layers.Scanned, layers.Unrolled])
 def test_logits_and_cache_of_3(assert_equals_golden, stack):
     graph = gemma3_tiny()

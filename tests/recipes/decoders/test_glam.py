@@ -105,6 +105,7 @@ def reference(model, inputs):
     return norm(x, arrays["norm"]["scale"]) / np.sqrt(SIZES["dim"]) @ table.T
 
 
+@pytest.mark.full
 def test_logits_are_those_of_the_formulas():
     model = graphs.build(glam(**SIZES, **EXPERTS))(rngs=nnx.Rngs(0))
     inputs = np.random.default_rng(0).integers(0, 61, (2, 11))

@@ -19,6 +19,7 @@ def test_number_of_parameters(recipe, expected, num_parameters):
     assert num_parameters(recipe()) == expected
 
 
+@pytest.mark.full
 def test_logits_and_cache(assert_equals_golden):
     assert_equals_golden("gpt2", gpt2(**TINY, hidden_dim=40))
 

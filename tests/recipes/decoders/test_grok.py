@@ -56,6 +56,7 @@ def test_initial_values_are_those_of_pax(parameters):
     assert told["embedding.table"] == "Normal(stddev=1.0)"
 
 
+@pytest.mark.full
 def test_logits_are_those_of_the_hidden_states_over_the_root_of_the_width():
     sizes = {"dim": 32, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "hidden_dim": 48}
     model = graphs.build(grok(vocab_size=61, num_layers=2, **sizes))(rngs=nnx.Rngs(0))

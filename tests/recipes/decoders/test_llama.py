@@ -37,6 +37,7 @@ def test_logits_and_cache(assert_equals_golden):
     assert_equals_golden("llama", llama(vocab_size=61, dim=24, head_dim=8, **SIZES, **rotary))
 
 
+@pytest.mark.full
 def test_trains(assert_trains):
     assert_trains(llama(vocab_size=258, dim=16, **SIZES, pad_to_multiple=8))
 

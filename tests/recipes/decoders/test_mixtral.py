@@ -17,6 +17,7 @@ def _active(abstract, graph):
     return sum(sizes)
 
 
+@pytest.mark.full
 def test_number_of_parameters(num_parameters, abstract):
     assert num_parameters(mixtral_8x7b()) == 46_702_792_704
     assert _active(abstract, mixtral_8x7b()) == 12_879_925_248

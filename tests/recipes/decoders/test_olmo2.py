@@ -19,6 +19,7 @@ def test_number_of_parameters(name, num_parameters):
     assert num_parameters(getattr(decoders, name)()) == PUBLISHED[name]
 
 
+@pytest.mark.full
 def test_logits_and_cache(assert_equals_golden):
     assert_equals_golden("olmo2", olmo2(vocab_size=61, dim=24, rotary_base=500.0, **SIZES))
 

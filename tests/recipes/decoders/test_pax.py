@@ -60,6 +60,7 @@ def reference(model, inputs):
     return cap(logits, 30.0)
 
 
+@pytest.mark.full
 def test_logits_are_those_of_the_formulas():
     model = graphs.build(pax(**SIZES))(rngs=nnx.Rngs(0))
     generator = np.random.default_rng(0)
@@ -88,6 +89,7 @@ def test_initial_kernels_have_the_limits_of_pax(abstract):
     assert spread == pytest.approx((6 / (64 + 256)) ** 0.5, rel=0.01)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("recipe", [pax, pax_gpt3])
 def test_the_cache_is_the_forward_pass(recipe):
     model = graphs.build(recipe(**SIZES))(rngs=nnx.Rngs(0))
@@ -101,6 +103,7 @@ def test_the_cache_is_the_forward_pass(recipe):
             np.testing.assert_allclose(after, logits[:, i], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("recipe", [pax, pax_gpt3])
 def test_trains(recipe, assert_trains):
     assert_trains(recipe(**SIZES, pad_to_multiple=8))

@@ -70,6 +70,7 @@ def case(request):
     return request.param, structure, parameters, graphs.build(optimizer)
 
 
+@pytest.mark.full
 def test_logits_are_those_of_pax(case):
     name, structure, parameters, _ = case
     batch = batch_of(name, 0)
@@ -82,6 +83,7 @@ def test_logits_are_those_of_pax(case):
     np.testing.assert_allclose(logits[real], expected[real], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.full
 def test_twenty_steps_are_those_of_pax(case):
     name, structure, parameters, optimizer = case
     start, layouts, task = parameters, structure.layouts(), tasks.LanguageModelling()

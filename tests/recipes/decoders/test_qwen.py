@@ -28,11 +28,13 @@ def test_number_of_parameters(name, num_parameters):
     assert num_parameters(getattr(decoders, name)()) == PUBLISHED[name]
 
 
+@pytest.mark.full
 def test_logits_and_cache_of_2(assert_equals_golden):
     tied = fdl.Partial(layers.TiedUnembedding)
     assert_equals_golden("qwen2", qwen2(**TINY, **SIZES, unembedding=tied))
 
 
+@pytest.mark.full
 def test_logits_and_cache_of_3(assert_equals_golden):
     assert_equals_golden("qwen3", qwen3(**TINY, **SIZES, head_dim=8))
 

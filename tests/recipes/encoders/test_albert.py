@@ -26,6 +26,7 @@ def test_number_of_parameters(recipe, expected, num_parameters):
     assert num_parameters(recipe()) == expected
 
 
+@pytest.mark.full
 def test_depth_costs_no_parameters(num_parameters):
     sizes = {**TINY, "hidden_dim": 24}
     one, many = (num_parameters(albert(**sizes, num_layers=n)) for n in (1, 12))

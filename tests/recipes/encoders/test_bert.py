@@ -16,6 +16,7 @@ def test_number_of_parameters(recipe, expected, num_parameters):
     assert num_parameters(recipe()) == expected
 
 
+@pytest.mark.full
 def test_trains(assert_trains, text_batch):
     task = fdl.Config(tasks.MaskedModelling, mask_token=61, vocab_size=62, rate=0.3)
     assert_trains(bert(**TINY, hidden_dim=24), task, text_batch(24, 61))

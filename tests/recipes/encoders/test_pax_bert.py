@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from luthier import graph as graphs
@@ -19,6 +20,7 @@ def test_it_is_base_a_but_for_the_mask_and_the_activation():
     assert graph.block.mlp.activation is base.block.mlp.activation
 
 
+@pytest.mark.full
 def test_a_token_sees_those_after_it_in_its_own_text():
     model = graphs.build(pax_bert(vocab_size=50, **SIZES))(rngs=nnx.Rngs(0))
     logits = jax.jit(lambda m, x, s: m(x, segments_BL=s))

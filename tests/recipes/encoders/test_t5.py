@@ -64,6 +64,7 @@ def test_one_rate_for_all_dropout():
     assert [graphs.evaluate(rate) for rate in rates] == [0.3] * 3
 
 
+@pytest.mark.full
 def test_scores_are_not_scaled_and_queries_start_smaller():
     from flax import nnx
 

@@ -99,6 +99,7 @@ def test_rules_of_a_warm_start_initialize_adapters_first(experiment):
     assert list(rules) == [Init(r"\.lora_[ab]$"), Take()]
 
 
+@pytest.mark.full
 def test_adapters_learn_and_all_else_stays_to_the_last_bit(experiment, tmp_path):
     base = train.run(experiment)
     graph = graphs.apply(experiment, [f"restore=run:{base.directory}", "name=adapted"])

@@ -52,6 +52,7 @@ def _write(folder, graph, model, arrays, **options):
     foreign.write(folder, tensors, config=config, metadata={"format": "pt"}, **options)
 
 
+@pytest.mark.full
 @given(
     vocab_size=st.integers(3, 20),
     width=st.integers(1, 3),

@@ -129,6 +129,7 @@ def test_shards_of_an_object_store_give_the_same_rows(kind, folders, monkeypatch
     assert there.source.name(0).startswith(f"s3://{kind}/c4/en/3.0.4/")
 
 
+@pytest.mark.full
 def test_an_experiment_trains_on_eight_devices(experiment, folders):
     graph = graphs.resolve(experiment(folders("tfrecord")))
     overrides = ["model.num_layers=1", "training.steps=2", "records.wandb=None", "checkpoints=None"]
@@ -149,6 +150,7 @@ def test_an_experiment_trains_on_eight_devices(experiment, folders):
     assert losses[0] != losses[1]
 
 
+@pytest.mark.full
 def test_shards_are_prepared_for_training(experiment, folders, capsys):
     folder = folders("tfrecord")
     words = ["data", "prepare", "made", "--processes", "1", "--experiment", experiment(folder)]

@@ -55,6 +55,7 @@ def adafactor(t, g, w, memory, weight_decay=1e-3):
     return average + weight_decay * w, (means, average)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("recipe", "step_of"), [(nvidia_adam, adam), (nvidia_adafactor, adafactor)]
 )

@@ -23,6 +23,7 @@ def test_by_default_layers_are_computed_again():
     assert graphs.equal(remat(changed), changed)
 
 
+@pytest.mark.full
 def test_model_flops_stay_and_those_of_the_hardware_grow():
     graph = graphs.resolve("configs.lm.quickstart")
     plain, again = (plans.make(g, jax.devices()[:1]) for g in (graph, remat(graph)))

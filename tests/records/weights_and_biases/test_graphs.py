@@ -84,6 +84,7 @@ def test_nothing_is_logged_where_there_is_nothing_to_compare_with(child, tmp_pat
     assert logged == []
 
 
+@pytest.mark.full
 def test_the_real_wandb_holds_the_record_and_the_difference(child, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "data"))
     recorder = Records(console=None, wandb=Wandb()).open(child)

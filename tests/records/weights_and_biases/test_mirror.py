@@ -128,6 +128,7 @@ def test_samples_images_and_histograms(tmp_path, monkeypatch):
     assert row["images/data/inputs"][1].startswith('<img src="data:image/png;base64,iVBOR')
 
 
+@pytest.mark.full
 def test_the_real_wandb_holds_media_and_so_does_a_rebuilt_one(run, read_wandb):
     recorder = Records(console=None, wandb=Wandb()).open(run)
     for step in (1, 2):
@@ -178,6 +179,7 @@ def test_the_end_decides_the_exit_code():
     assert taken.exit_code == 1, "it was started again, and has not ended with a word"
 
 
+@pytest.mark.full
 def test_the_real_wandb_offline(run, read_wandb):
     """Everything that W&B is to hold, read back from the file that it writes."""
     run.write_source(read_source(directory=pathlib.Path(__file__).parent))

@@ -274,6 +274,7 @@ def test_interrupts_and_kills_of_training_leave_the_mirror_whole(run, fake, star
     assert fake("finish")[0]["exit_code"] == 1
 
 
+@pytest.mark.full
 def test_the_real_wandb_after_training_was_killed(run, read_wandb, start):
     """W&B's own offline file would hold next to nothing after a SIGKILL."""
     process = start(TRAINING, run.path)

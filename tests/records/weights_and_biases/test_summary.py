@@ -21,6 +21,7 @@ def _summary(**changes):
     return records.Summary(**{**given, **changes})
 
 
+@pytest.mark.full
 def test_wandb_takes_a_summary_offline_and_a_second_one_replaces_it(
     tmp_path, monkeypatch, read_wandb
 ):
@@ -56,6 +57,7 @@ def test_nothing_is_made_where_wandb_is_off(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("wandb*"))
 
 
+@pytest.mark.full
 def test_what_goes_wrong_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     pages = {"report": str(tmp_path / "absent.html")}

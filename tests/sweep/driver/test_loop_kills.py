@@ -29,6 +29,7 @@ def _suggestions(driven):
     return list(replay(studies.build(directory.read_study()), directory))
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_short_sweep_survives_kills(tmp_path):
     undisturbed, disturbed, done = _drill(tmp_path, "random", 2, trials=6, count=2, longest=0.3)

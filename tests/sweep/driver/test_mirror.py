@@ -50,6 +50,7 @@ def test_a_torn_copy_is_mended_and_completed(driven):
     assert sorted(t.user_attrs["setting"] for t in _study(path).trials) == list(range(12))
 
 
+@pytest.mark.full
 def test_a_copy_is_made_beside_the_driver(tmp_path):
     graph = toys.make_study(
         directory=str(tmp_path), storage="sqlite:///" + str(tmp_path / "all.db")

@@ -27,6 +27,7 @@ def _dying(count):
     return toys.FailingEngine(count, Killed())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sampler", ["tpe", "nsga-ii", "quasi-random", "random", "grid"])
 def test_a_study_that_stopped_goes_on_to_the_same_trials(make, tmp_path, sampler):
     budget = fdl.Config(sweep.Budget, trials=30)
@@ -69,6 +70,7 @@ def test_a_larger_budget_goes_on_from_there(make, tmp_path):
     assert len(again.ledger.trials) == 15
 
 
+@pytest.mark.full
 def test_a_pruner_knows_after_a_stop_what_was_reported_before(make, tmp_path):
     import optuna
 
@@ -111,6 +113,7 @@ def test_a_name_that_is_taken_is_refused(make, tmp_path):
     )
 
 
+@pytest.mark.full
 def test_two_drivers_of_one_directory_are_refused_in_one_line(make, tmp_path):
     _run(make())
     with Lock(tmp_path / "toy" / "lock"), pytest.raises(RunError) as caught:

@@ -45,6 +45,7 @@ def _count(url):
     return len(optuna.load_study(study_name="toy", storage=url).trials)
 
 
+@pytest.mark.full
 def test_a_password_in_the_storage_is_used_and_not_recorded(tmp_path, url):
     graph = graphs.apply(_study(tmp_path), [f"storage={url!r}"])
     outcome = sweep.run(graph, packages=toys.PACKAGES, engine=toys.InstantEngine())
@@ -54,6 +55,7 @@ def test_a_password_in_the_storage_is_used_and_not_recorded(tmp_path, url):
     assert recorded.storage == f"sqlite:///file:{tmp_path}/all.db?token=***&uri=true"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("given", ["by the environment", "by an override"])
 def test_a_study_goes_on_when_the_password_is_given_again(tmp_path, url, given, monkeypatch):
     halting = toys.FailingEngine(4, RuntimeError(SECRET))

@@ -1,4 +1,5 @@
 import jax
+import pytest
 
 from luthier.program import program as programs
 from luthier.sweep import hoisting
@@ -20,6 +21,7 @@ def _run(plans, work, trial):
     return ended
 
 
+@pytest.mark.full
 def test_trials_of_one_program_compile_once_and_train_with_their_own_values(
     tiny, write_trial, tmp_path, monkeypatch
 ):
@@ -35,6 +37,7 @@ def test_trials_of_one_program_compile_once_and_train_with_their_own_values(
     assert first - second > 0.05
 
 
+@pytest.mark.full
 def test_a_result_that_was_lost_is_written_again_from_the_record(tiny, write_trial, tmp_path):
     plans = Plans(jax.devices()[:1])
     trial = write_trial(tmp_path, 0, tiny())
@@ -44,6 +47,7 @@ def test_a_result_that_was_lost_is_written_again_from_the_record(tiny, write_tri
     assert again == before
 
 
+@pytest.mark.full
 def test_few_programs_are_kept(tiny, monkeypatch):
     monkeypatch.setattr(execution, "NUM_PLANS", 2)
     plans = Plans(jax.devices()[:1])
@@ -66,6 +70,7 @@ def test_a_program_whose_leaves_can_all_be_hoisted_is_traced_for_its_plan_only(t
     assert plans.plan(tiny(f"{PEAK}=0.5"), ("seed", PEAK)).program.compiled is plan.program.compiled
 
 
+@pytest.mark.full
 def test_a_leaf_that_only_an_evaluation_needs_as_a_constant_is_not_hoisted(tiny, monkeypatch):
     evaluate = programs.evaluate_step
 

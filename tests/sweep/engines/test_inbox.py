@@ -76,6 +76,7 @@ def test_closing_stops_all_trials_and_ends_the_wait(pipe):
     assert inbox.take() is None
 
 
+@pytest.mark.full
 def test_a_worker_ends_at_once_when_its_driver_is_gone():
     program = (
         "import sys, time; from luthier.sweep.engines.inbox import Inbox; "

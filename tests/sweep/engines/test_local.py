@@ -44,6 +44,7 @@ def _ended(events):
     return {event.trial: event for event in events if isinstance(event, Ended)}
 
 
+@pytest.mark.full
 def test_trials_run_on_all_slices_at_once_and_leave_their_results(
     engine, study, tiny, write_trial, until
 ):
@@ -74,6 +75,7 @@ def test_trials_run_on_all_slices_at_once_and_leave_their_results(
         assert json.loads((run / "status.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.full
 def test_a_trial_is_pruned_where_it_asks(engine, study, tiny, write_trial, until):
     engine.start(0, Work([write_trial(study, 10, tiny())], asks=True))
 
@@ -87,6 +89,7 @@ def test_a_trial_is_pruned_where_it_asks(engine, study, tiny, write_trial, until
     assert (ended.result["steps"], len(ended.result["series"])) == (5, 1)
 
 
+@pytest.mark.full
 def test_a_trial_that_is_stopped_comes_back_as_nothing_and_goes_on_later(
     engine, study, tiny, write_trial, until
 ):
@@ -105,6 +108,7 @@ def test_a_trial_that_is_stopped_comes_back_as_nothing_and_goes_on_later(
     assert [step for step, _ in ended.result["series"]] == [5, 10]
 
 
+@pytest.mark.full
 def test_what_cannot_run_and_what_goes_wrong_are_told_and_harm_nobody(
     engine, study, tiny, write_trial, until
 ):
@@ -125,6 +129,7 @@ def test_what_cannot_run_and_what_goes_wrong_are_told_and_harm_nobody(
     assert not (study / "trials" / "0022" / "run").exists()
 
 
+@pytest.mark.full
 def test_a_worker_that_is_killed_is_told_and_replaced_and_its_trial_goes_on(
     engine, study, tiny, write_trial, until
 ):
@@ -167,6 +172,7 @@ def test_a_worker_that_cannot_start_is_told_with_its_last_line(tmp_path):
     assert "the worker of slice 0 does not start" in str(caught.value)
 
 
+@pytest.mark.full
 def test_a_worker_that_is_killed_while_it_starts_is_started_again(tmp_path, monkeypatch):
     engine = Local(devices="cpu:1")
     start, killed = engines_local._Worker.start, []
@@ -186,6 +192,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_started_again(tmp_path, monk
         engine.close()
 
 
+@pytest.mark.full
 def test_workers_end_with_their_driver(tmp_path):
     program = (
         "import sys, time; from luthier.sweep.engines import Local; e = Local(devices='cpu:1')\n"

@@ -45,6 +45,7 @@ def _study(tmp_path, **settings):
     )
 
 
+@pytest.mark.full
 def test_a_study_is_planned_for_a_slice_that_is_absent(tmp_path):
     outcome = sweep.run(_study(tmp_path))
     trials = outcome.ledger.trials
@@ -56,6 +57,7 @@ def test_a_study_is_planned_for_a_slice_that_is_absent(tmp_path):
     assert "'kv_heads' (2) is not divisible by mesh axis tensor=4" in refused.reason
 
 
+@pytest.mark.full
 def test_what_does_not_fit_is_infeasible(tmp_path):
     engine, directory = sweep.Planned("v5e-8", "shapes"), tmp_path / "0"
     directory.mkdir()

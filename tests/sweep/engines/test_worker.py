@@ -3,12 +3,15 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from luthier.sweep.engines.pipes import Close, decode, encode
 from luthier.sweep.protocol import Ended, Reported, SliceInfo, Work
 
 COMMAND = [sys.executable, "-m", "luthier.sweep.engines.worker", "--slice", "3", "--name", "left"]
 
 
+@pytest.mark.full
 def test_what_is_printed_never_mixes_with_the_protocol(tiny, write_trial, tmp_path):
     """A console that prints to standard output, and a driver that reads nothing but messages."""
     graph = tiny("records.console:=luthier.records.Console()", "training.steps=3")

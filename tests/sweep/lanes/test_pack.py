@@ -20,6 +20,7 @@ def _batch(program, seed):
     return {n: jax.device_put(rows[n], s.sharding) for n, s in program.batch.items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lanes", ["vmap", "map", "shard"])
 def test_the_first_update_of_a_lane_is_that_of_the_step_alone(program, tiny, lanes):
     graphs = [tiny(f"{HOIST[0]}={0.01 * i}", f"seed={i}") for i in (1, 2)]
@@ -50,6 +51,7 @@ def test_a_lane_without_a_trial_is_not_computed(program, lanes):
     assert [int(pack.leaves(lane)[name]) for lane in (0, 1)] == [0, 1]
 
 
+@pytest.mark.full
 def test_what_is_compiled_is_shared_by_all_graphs_of_the_program(program, tiny):
     devices = jax.devices()[:1]
     packed = compile_lanes(program, "map", 2, devices)

@@ -84,6 +84,7 @@ def _assert_equal(found, study, expected, other, rtol):
             assert values == pytest.approx(wanted, rel=rtol)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lanes", ["vmap", "map", "shard"])
 def test_packed_trials_are_what_they_are_alone(lanes, plans, alone, tiny, write_trial, tmp_path):
     trials = [write_trial(tmp_path, i, tiny(*words)) for i, words in enumerate(TRIALS)]
@@ -101,6 +102,7 @@ def test_packed_trials_are_what_they_are_alone(lanes, plans, alone, tiny, write_
         assert (pathlib.Path(trial.directory) / "run" / "checkpoints" / "10").is_dir()
 
 
+@pytest.mark.full
 def test_a_trial_does_not_depend_on_its_neighbours(plans, tiny, write_trial, tmp_path):
     losses = []
     for number, other in enumerate(TRIALS[1:3]):
@@ -111,6 +113,7 @@ def test_a_trial_does_not_depend_on_its_neighbours(plans, tiny, write_trial, tmp
     np.testing.assert_array_equal(*losses)
 
 
+@pytest.mark.full
 def test_a_pruned_lane_is_refilled_without_compiling(plans, tiny, write_trial, tmp_path):
     trials = [write_trial(tmp_path, i, tiny(*words)) for i, words in enumerate(TRIALS)]
     slice = Slice(plans)
@@ -137,6 +140,7 @@ def test_a_pruned_lane_is_refilled_without_compiling(plans, tiny, write_trial, t
     assert len([key for key in known if key[0] == "lanes" and key[1] == "vmap"]) == 1
 
 
+@pytest.mark.full
 def test_trials_of_another_program_wait_and_what_is_wrong_harms_nobody(
     plans, tiny, write_trial, tmp_path
 ):
@@ -164,6 +168,7 @@ def test_lanes_that_do_not_fit_the_memory_are_never_run(plans, tiny, write_trial
     assert not (tmp_path / "trials" / "0000" / "run").exists()
 
 
+@pytest.mark.full
 def test_a_lane_that_is_stopped_leaves_the_others_alone_and_goes_on_later(
     plans, alone, tiny, write_trial, tmp_path
 ):
@@ -183,6 +188,7 @@ def test_a_lane_that_is_stopped_leaves_the_others_alone_and_goes_on_later(
     _assert_equal(again, tmp_path, expected, other, 1e-5)
 
 
+@pytest.mark.full
 def test_what_was_measured_is_kept_for_the_program(plans, tiny, write_trial, tmp_path, monkeypatch):
     asked = []
 

@@ -123,6 +123,7 @@ def test_the_report_is_written_into_the_folder(study):
     assert json.loads(inside) == json.loads(json.dumps(report.describe(study)))
 
 
+@pytest.mark.full
 def test_a_report_elsewhere_leads_to_the_trials(study, tmp_path, open_page):
     place = study.parents[1] / "some where" / "mine.html"
     place.parent.mkdir()

@@ -19,6 +19,7 @@ def plan(tiny, tmp_path_factory):
     return plans.make(graph, jax.devices()[:2])
 
 
+@pytest.mark.full
 def test_steps_on_a_cpu_repeat_themselves(plan):
     told = check_repeatable(plan)
     number = len(plan.program.names) + 1
@@ -53,6 +54,7 @@ def test_equal_bits_are_not_equal_numbers():
     assert repeatability._shards(zeros[0]) != repeatability._shards(zeros[1])
 
 
+@pytest.mark.full
 def test_the_options_reach_the_compiler(tiny, tmp_path, monkeypatch):
     """XLA takes the option, for the step, the evaluation and the first state alike.
 

@@ -35,6 +35,7 @@ def test_a_spike_and_what_is_not_finite_are_none():
     assert math.isfinite(rise.smoothed)
 
 
+@pytest.mark.full
 def test_it_survives_a_checkpoint():
     for rise in (Rise(), Rise(2.0, 1.5, 7, 3)):
         again = Rise.from_dict(rise.to_dict())

@@ -41,6 +41,7 @@ def wait(is_so):
         time.sleep(0.01)
 
 
+@pytest.mark.full
 def test_a_run_that_hangs_is_ended_with_its_stacks(tmp_path):
     command = [sys.executable, "-c", HANGS, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -77,6 +78,7 @@ def test_a_run_that_goes_on_is_left_alone(tmp_path, watchdog, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_who_is_silent_is_told_anew_when_others_are_and_no_more_when_nobody_is(
     tmp_path, monkeypatch
 ):

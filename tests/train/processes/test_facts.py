@@ -31,6 +31,7 @@ def test_devices_are_compared(told):
     assert told == [{"its devices": "8 x cpu"}]
 
 
+@pytest.mark.full
 def test_one_process_has_nothing_to_compare(monkeypatch):
     monkeypatch.setattr(distributed, "agree", lambda facts: pytest.fail("compared"))
     monkeypatch.setattr(facts, "read_facts", lambda packages: pytest.fail("read"))

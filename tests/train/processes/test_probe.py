@@ -57,5 +57,6 @@ def test_nobody_waits_for_a_probe_that_is_still_being_timed(vector):
     assert len(found) == 1
 
 
+@pytest.mark.full
 def test_a_probe_that_never_began_ends_at_once():
     Probe(print).close()

@@ -74,6 +74,7 @@ def test_a_laggard_is_told_when_it_lags_twice_and_again_when_it_had_recovered(fo
     assert rows[0]["hosts"] == [dataclasses.asdict(USUAL), dataclasses.asdict(slow)]
 
 
+@pytest.mark.full
 def test_a_disk_that_refuses_is_told_and_training_goes_on(tmp_path):
     lines = []
     lost = Times(tmp_path / "gone" / "hosts.jsonl")

@@ -17,6 +17,7 @@ def test_counts_are_those_of_numpy(scale):
     assert counts.sum() == x.size
 
 
+@pytest.mark.full
 def test_one_number_and_no_finite_number():
     low, high, counts = count_bins(jnp.full(5, 2.0), 4)
     assert (low, high) == (1.5, 2.5)
@@ -27,6 +28,7 @@ def test_one_number_and_no_finite_number():
     assert (low, high, counts.tolist()) == (1.0, 3.0, [1, 1])
 
 
+@pytest.mark.full
 def test_sharded_arrays_are_counted_whole():
     mesh = jax.make_mesh((8,), ("data",), (jax.sharding.AxisType.Auto,))
     x = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)

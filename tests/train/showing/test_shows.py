@@ -23,6 +23,7 @@ def _events(result, kind):
     return [event for event in events if isinstance(event, kind)]
 
 
+@pytest.mark.full
 def test_a_run_shows_what_is_asked_for_when_it_is_due(tiny, finished, tmp_path):
     result = train.run(tiny(tmp_path, *SHOWS))
     histograms = _events(result, Histogram)

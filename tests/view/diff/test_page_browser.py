@@ -89,6 +89,7 @@ def test_kinds_are_filtered_and_counted(page):
     assert page.locator("#count").inner_text() == "2 settings found, 2 of 7 changes"
 
 
+@pytest.mark.full
 def test_the_keys_go_from_change_to_change(page):
     paths = []
     for _ in range(6):

@@ -28,6 +28,7 @@ def _subject(title, *overrides, metrics_path=None):
     return effects.Subject(title, _graph(*overrides), DEVICES, metrics_path)
 
 
+@pytest.mark.full
 def test_numbers_of_both_sides_are_plain_json(tmp_path):
     found = effects.effects((_subject("a"), _subject("b", "model.num_layers=2")))
     assert json.loads(json.dumps(found)) == found

@@ -14,6 +14,7 @@ def quickstart():
     return graphs.resolve("configs.lm.quickstart")
 
 
+@pytest.mark.full
 def test_bytes_are_those_that_materialize_allocates(quickstart):
     devices = jax.devices()[:1]
     graph = graphs.apply(
@@ -36,6 +37,7 @@ def test_bytes_are_those_that_materialize_allocates(quickstart):
     assert sum(facts.parameters.values()) * 4 == facts.state_bytes["parameters"]
 
 
+@pytest.mark.full
 def test_what_is_frozen_has_no_gradient_and_no_optimizer_state(quickstart):
     mask = "training.trainable=luthier.optim.Matching(pattern='norm')"
     devices = jax.devices()[:1]
@@ -49,6 +51,7 @@ def test_what_is_frozen_has_no_gradient_and_no_optimizer_state(quickstart):
     assert whole.trainable == "all"
 
 
+@pytest.mark.full
 def test_what_is_on_a_device_follows_from_the_mesh(quickstart):
     alone = facts_of(quickstart, jax.devices()[:1])
     shared = facts_of(graphs.apply(quickstart, ["parallelism.mesh.fsdp=2"]), jax.devices()[:2])
@@ -58,6 +61,7 @@ def test_what_is_on_a_device_follows_from_the_mesh(quickstart):
     assert (alone.devices, shared.devices) == ("1 x cpu", "2 x cpu")
 
 
+@pytest.mark.full
 def test_the_step_is_that_of_the_compiler(quickstart):
     devices = jax.devices()[:1]
 

@@ -26,6 +26,7 @@ def counted(monkeypatch):
     return calls
 
 
+@pytest.mark.full
 def test_the_same_graph_is_worked_out_once(cache, counted):
     graph = graphs.resolve("configs.lm.quickstart")
     devices = jax.devices()[:1]
@@ -49,6 +50,7 @@ def test_what_the_facts_follow_from_is_in_the_key(cache, monkeypatch):
     assert len(keys | {kept._key(graph, one, ())}) == 4
 
 
+@pytest.mark.full
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch, counted):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

@@ -25,6 +25,7 @@ def _judged(graph, facts, *overrides):
     return verdicts.checkpoint(both, of_both), verdicts.recompile(both, of_both, DEVICES)
 
 
+@pytest.mark.full
 def test_names_and_records_change_nothing(graph, facts):
     checkpoint, recompile = _judged(graph, facts, "name=other", "records.wandb=None")
     assert (checkpoint.severity, recompile.severity) == ("ok", "ok")
@@ -72,6 +73,7 @@ def test_another_batch_is_of_other_shapes(graph, facts):
     assert "- batch inputs: int32[8, 128] before, int32[16, 128] after" in recompile.text
 
 
+@pytest.mark.full
 def test_steps_reshape_schedules(graph, facts):
     checkpoint, _ = _judged(graph, facts, "training.steps=90")
     assert "with --extend" in checkpoint.text

@@ -119,6 +119,7 @@ def fresh_configs(monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.full
 def test_its_experiment_trains_with_its_own_parts(fresh_configs, tmp_path, monkeypatch, capsys):
     name = "project_of_a_test"
     assert main.main(["init", name]) == 0

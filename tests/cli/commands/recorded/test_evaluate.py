@@ -43,6 +43,7 @@ def test_what_the_run_does_not_have(words, told, capsys):
     assert told in line
 
 
+@pytest.mark.full
 def test_changes_of_what_the_run_recorded(capsys):
     losses = []
     for words in ([], ["fiddler:int8_weights"]):

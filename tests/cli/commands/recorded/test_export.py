@@ -20,6 +20,7 @@ def test_a_model_of_no_family_is_told_and_writes_nothing(tmp_path, capsys):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.full
 def test_names_of_our_own_and_back_again(tmp_path, capsys, trained):
     folder = tmp_path / "weights"
     words = ["export", "last", "--family", "luthier", "--output", str(folder)]

@@ -63,6 +63,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
     assert len(TFRecord(str(path), cache=str(tmp_path / "file" / "below"))) == 12
 
 
+@pytest.mark.full
 def test_every_flipped_byte_is_found_and_named(tmp_path):
     path = write(tmp_path / "x.tfrecord")
     whole = path.read_bytes()

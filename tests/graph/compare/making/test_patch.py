@@ -30,6 +30,7 @@ def read(graph):
     return compare.read(to_json(graph))
 
 
+@pytest.mark.full
 @SETTINGS
 @hypothesis.given(pairs())
 def test_a_patch_makes_the_second_graph_of_the_first(pair):

@@ -277,6 +277,7 @@ _NAMES = st.sampled_from(
 )
 
 
+@pytest.mark.full
 @hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(
     st.dictionaries(_NAMES, st.recursive(_LEAVES, lambda inside: st.dictionaries(_NAMES, inside))),

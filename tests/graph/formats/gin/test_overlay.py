@@ -159,6 +159,7 @@ STATEMENTS = [
 ]
 
 
+@pytest.mark.full
 def test_the_order_of_statements_says_nothing(tmp_path):
     """Macros, scopes, includes, references and bindings before their nodes, 200 times shuffled."""
     chooser = random.Random(0)

@@ -157,6 +157,7 @@ def random_text(chooser):
     return "\n".join(lines)
 
 
+@pytest.mark.full
 def test_whatever_stands_in_a_file_is_read_or_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     chooser = random.Random(1)

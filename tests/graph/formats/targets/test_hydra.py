@@ -152,6 +152,7 @@ _LEAVES |= st.sampled_from(
 )
 
 
+@pytest.mark.full
 @hypothesis.settings(max_examples=200, deadline=None)
 @hypothesis.given(
     st.dictionaries(

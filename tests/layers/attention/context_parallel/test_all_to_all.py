@@ -38,6 +38,7 @@ def test_packed_rows_are_attended_to_as_by_the_core_alone(
     assert_near(found, expected)
 
 
+@pytest.mark.full
 def test_dropout_belongs_to_tokens(everything, on_mesh, assert_near, keys):
     core = EinsumAttention(dropout=0.3)
     expected = everything(core, dropout=keys)

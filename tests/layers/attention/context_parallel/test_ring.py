@@ -58,6 +58,7 @@ def test_scale_cap_and_a_learned_bias_on_other_meshes(everything, on_mesh, asser
     assert jnp.abs(found[-1]).sum() > 1
 
 
+@pytest.mark.full
 def test_dropout_belongs_to_tokens(everything, on_mesh, assert_near, keys):
     expected = everything(EinsumAttention(dropout=0.3), dropout=keys)
     with on_mesh(sequence=4):

@@ -49,6 +49,7 @@ def imported(written, weights):
     return make
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_logits_are_those_of_pax(imported, name):
     structure, parameters, _ = imported(name)
