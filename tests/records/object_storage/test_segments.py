@@ -1,5 +1,6 @@
 import pytest
 
+from luthier.errors import RunError
 from luthier.records.object_storage import segments
 from luthier.records.object_storage.segments import Segment, Segments
 
@@ -58,3 +59,22 @@ def test_a_process_that_was_killed_between_two_pieces_leaves_no_gap(grow, bucket
     bucket.write(f"{FOLDER}stranger", b"")
     grow.path.write_bytes(b"123456")
     assert b"".join(Segments(bucket, NAME).read()) == b"123456"
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda bucket, names: bucket.write(names[1], b"B" * 11), "does not hold what was written"),
+        (lambda bucket, names: bucket.write(names[1], b"C" * 12), "does not hold what was written"),
+        (lambda bucket, names: bucket.delete(names[1]), "bytes 12 to 24 are missing"),
+    ],
+    ids=["truncated", "replaced", "missing"],
+)
+def test_a_piece_that_is_not_what_was_written_ends_the_copy(grow, bucket, damage, said):
+    for data in (b"A" * 12, b"B" * 12, b"C" * 4):
+        grow(data)
+    damage(bucket, bucket.list(FOLDER))
+    with pytest.raises(RunError, match=said) as refusal:
+        list(Segments(bucket, NAME).read())
+    assert FOLDER in str(refusal.value)
+    assert "nothing was copied" in str(refusal.value)

@@ -12,8 +12,9 @@ import dataclasses
 import hashlib
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from luthier.errors import Problem, RunError
 from luthier.records.object_storage.bucket import Bucket
 
 FOLDER = ".segments"
@@ -113,34 +114,55 @@ class Segments:
         """Yield the bytes of the file, piece by piece.
 
         Raises:
-          RunError: The store does not answer, or refuses.
+          RunError: The store does not answer, or refuses; or a piece is missing, or holds other
+            bytes than were written.
         """
-        for segment in self._chain():
-            yield self._bucket.read(f"{self._folder}{segment}").data or b""
+        listed, end = self._listed(), 0
+        for segment in _chain(listed):
+            data = self._bucket.read(f"{self._folder}{segment}").data
+            if data is None:
+                raise self._damaged(f"{segment} is gone")
+            if Segment.of(segment.start, data) != segment:
+                raise self._damaged(f"{segment} does not hold what was written")
+            end = segment.end
+            yield data
+        if beyond := [segment for segment in listed if segment.start > end]:
+            first = min(segment.start for segment in beyond)
+            raise self._damaged(f"bytes {end} to {first} are missing")
+
+    def _damaged(self, what: str) -> RunError:
+        remedy = (
+            "nothing was copied; restore the object from a version of the bucket, or from the "
+            "machine that ran"
+        )
+        return RunError(Problem(f"{self._bucket.url}/{self._folder}: {what}", remedy=remedy))
 
     def _listed(self) -> list[Segment]:
         names = self._bucket.list(self._folder)
         parsed = (Segment.parse(name.removeprefix(self._folder)) for name in names)
         return [segment for segment in parsed if segment is not None]
 
-    def _chain(self) -> list[Segment]:
-        """Return pieces that follow each other; of two with one start, the longer."""
-        found: list[Segment] = []
-        by_start = {one.start: one for one in sorted(self._listed(), key=lambda one: one.end)}
-        while (end := found[-1].end if found else 0) in by_start:
-            found.append(by_start[end])
-        return found
-
     def _matching(self, file) -> list[Segment]:
         """Return the pieces that hold what the file holds; delete all others."""
         matching = []
-        for segment in self._chain():
+        listed = self._listed()
+        for segment in _chain(listed):
             file.seek(segment.start)
             data = file.read(segment.end - segment.start)
             if Segment.of(segment.start, data) != segment:
                 break
             matching.append(segment)
-        for segment in self._listed():
+        # From the end: what a kill leaves of them follows the others without a gap.
+        for segment in sorted(listed, key=lambda one: one.start, reverse=True):
             if segment not in matching:
                 self._bucket.delete(f"{self._folder}{segment}")
         return matching
+
+
+def _chain(listed: Sequence[Segment]) -> list[Segment]:
+    """Return pieces that follow each other from the start; of two with one start, the longer."""
+    chain: list[Segment] = []
+    by_start = {one.start: one for one in sorted(listed, key=lambda one: one.end)}
+    while (end := chain[-1].end if chain else 0) in by_start:
+        chain.append(by_start[end])
+    return chain
