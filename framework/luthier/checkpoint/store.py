@@ -24,6 +24,7 @@ from luthier.checkpoint.directory import Directory
 from luthier.checkpoint.policy import Checkpoints
 from luthier.errors import CheckpointError, LockLost, Problem
 from luthier.faults import is_transient
+from luthier.storage import unfenced
 
 if TYPE_CHECKING:
     import jax
@@ -41,10 +42,6 @@ _REMEDIES = {
     errno.EFBIG: "raise the limit on file sizes (`ulimit -f`)",
     errno.EROFS: "make it writable",
 }
-
-
-def _unfenced() -> None:
-    """Allow every commit."""
 
 
 class Store:
@@ -72,7 +69,7 @@ class Store:
         self._trusted: Mapping[str, tuple[int, int]] | None = None
         self._exchanges: Rounds | None = None
         self._damage: dict[int, str] = {}
-        self.fence: Callable[[], None] = _unfenced
+        self.fence: Callable[[], None] = unfenced
         """Raises `LockLost` where another process writes here now; called before each commit."""
 
     def __enter__(self) -> Store:

@@ -107,8 +107,10 @@ def parser_of(command: str) -> arguments.Parser:
     if parser.takes("reference"):
         parser.epilog = _EPILOG
     if command in _READS_RECORDS:
-        told = "let records at or below PATH name your packages, though made in another project"
-        parser.add_argument("--trust", action="append", metavar="PATH", help=told)
+        trust_help = (
+            "records at or below PATH may run code of your packages; PATH is of another project"
+        )
+        parser.add_argument("--trust", action="append", metavar="PATH", help=trust_help)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 

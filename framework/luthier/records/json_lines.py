@@ -15,7 +15,7 @@ from luthier.errors import LockLost, Problem, RunError
 from luthier.records.events import Event, Step
 from luthier.records.metrics_file import encode_event
 from luthier.records.redaction import redact
-from luthier.storage import LineWriter, run_error
+from luthier.storage import LineWriter, run_error, unfenced
 
 _POLL_SECONDS = 0.1
 _PLAIN = {float, int}
@@ -26,10 +26,6 @@ _Entry = dict[str, Any] | tuple[Event, float, int]
 
 def _silent(text: str) -> None:
     del text
-
-
-def _unfenced() -> None:
-    """Allow every write."""
 
 
 class JsonLines:
@@ -62,7 +58,7 @@ class JsonLines:
         sync_seconds: float = 2.0,
         retry_seconds: float = 1.0,
         capacity: int = 65536,
-        fence: Callable[[], None] = _unfenced,
+        fence: Callable[[], None] = unfenced,
     ):
         self.path = pathlib.Path(path)
         self._report = report

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from luthier.records.redaction import redact
-from luthier.records.trust import project_root
 
 _VERSIONS_OF = (
     "luthier", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "fiddle", "numpy",
@@ -41,7 +40,6 @@ class Source:
       packages: SHA-256 over the Python files of each of the user's packages, and of luthier.
       patch: How tracked files differ from the revision; empty when they don't.
       arguments: The command line.
-      project: The folder of the nearest pyproject.toml; empty where there is none.
     """
 
     versions: dict[str, str]
@@ -51,7 +49,6 @@ class Source:
     packages: dict[str, str]
     patch: str = ""
     arguments: tuple[str, ...] = ()
-    project: str = ""
 
     def files(self) -> dict[str, str]:
         """Return the text of every file that records this, by name."""
@@ -89,7 +86,6 @@ def read_source(packages: Sequence[str] = (), directory: str | os.PathLike[str] 
         packages=hashes,
         patch=patch,
         arguments=tuple(sys.argv),
-        project=str(project_root() or ""),
     )
 
 

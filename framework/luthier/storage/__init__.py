@@ -22,7 +22,7 @@ from luthier.storage.json_lines import (
     looks_whole,
     require_known_format,
 )
-from luthier.storage.lock import Holder, Lock, fence, holder
+from luthier.storage.lock import Holder, Lock, fence, holder, unfenced
 from luthier.storage.process import ProcessIdentity
 from luthier.storage.trash import Trashed, copy_to_trash, empty, list_trash, move_to_trash
 
@@ -49,6 +49,7 @@ __all__ = [
     "require_known_format",
     "run_error",
     "sync_directory",
+    "unfenced",
     "write_atomically",
     "write_bytes_atomically",
     "write_json",

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from luthier.storage.atomic import require_format, run_error
+from luthier.storage.lock import unfenced
 
 FORMAT = 2
 """The format of lines that are written now; lines without a checksum are of format 1."""
@@ -36,10 +37,6 @@ _CRC = b',"crc":"'
 _TAIL_BYTES = len(_CRC) + len('01234567"}\n')
 _NUMBER = re.compile(rb'(?:,"format":\d+)?,?"n":(\d+)\Z')
 _CHUNK_BYTES = 1 << 16
-
-
-def _no_fence() -> None:
-    """Allow every write: nobody else can have taken over."""
 
 
 def seal(text: bytes, number: int, format: int | None = None) -> bytes:
@@ -383,7 +380,7 @@ class LineWriter:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        fence: Callable[[], None] = _no_fence,
+        fence: Callable[[], None] = unfenced,
         format: int = FORMAT,
     ):
         self.path = pathlib.Path(path)

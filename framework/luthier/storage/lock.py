@@ -422,11 +422,11 @@ def fence(path: str | os.PathLike[str]) -> Callable[[], None]:
     for lock in tuple(_held):
         if lock._place == place and not lock._released.is_set():
             return lock.check
-    return _nothing
+    return unfenced
 
 
-def _nothing() -> None:
-    """Allow every write: this process is not the holder of a lock here, such as in a notebook."""
+def unfenced() -> None:
+    """Allow every write: nobody else can have taken over, or no lock is held, as in a notebook."""
 
 
 def _forget_all() -> None:

@@ -131,27 +131,19 @@ def list_trash(directory: str | os.PathLike[str]) -> list[Trashed]:
     return sorted(found, key=lambda trashed: (trashed.time, trashed.path))
 
 
-def empty(
-    directory: str | os.PathLike[str],
-    before: float | None = None,
-    keep: Collection[str] = (),
-) -> int:
+def empty(directory: str | os.PathLike[str], keep: Collection[str] = ()) -> int:
     """Delete what lies in the trash of a directory; return how many entries were deleted.
 
     Never fails: what cannot be deleted now is deleted another time.
 
     Args:
       directory: The directory that `path` of `move_to_trash` lay in; it may have no trash.
-      before: Only what was moved before this time is deleted, in seconds since 1970 by the file
-        system's clock (the time stamp of a file beside it, not `time.time()`); None for all.
       keep: Names (of what was moved) that stay.
     """
     trash = pathlib.Path(directory, TRASH)
     deleted = 0
     for entry in _entries(trash):
         with contextlib.suppress(OSError):
-            if before is not None and entry.stat().st_mtime >= before:
-                continue
             if any((entry / name).exists() for name in keep):
                 continue
             shutil.rmtree(entry)

@@ -1,7 +1,7 @@
 """The output of every command, recorded before the package is restructured, and compared after.
 
-    python tests/repo/baseline/outputs.py            # print what differs; exit code 1 if anything does
-    python tests/repo/baseline/outputs.py --record   # write outputs.txt
+    python tests/repo/baseline/outputs.py           # print what differs; exit code 1 if so
+    python tests/repo/baseline/outputs.py --record  # write outputs.txt
 
 What is printed depends on the versions that are installed; `outputs.txt` names them. Where a
 difference is meant, record again in the commit that means it.

@@ -115,7 +115,7 @@ def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) ->
     shelves = (*experiments.SHELVES, *found.fiddlers)
     directory = find_study(arguments.resume) if arguments.resume else None
     if directory is not None:
-        trust.require(directory.path, "goes on by starting its engine and its fiddlers")
+        trust.require(directory.path, "resuming it starts its engine and its fiddlers")
     if graph is None and directory is not None:
         changes = _shortcuts(arguments) + arguments.words
         graph = graphs.apply(directory.read_study(), changes) if changes else None

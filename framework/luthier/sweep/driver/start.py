@@ -153,7 +153,7 @@ def resume(
     """
     pattern = None if retry is None else _read_retry(retry)
     directory = find_study(name)
-    trust.require(directory.path, "goes on by starting its engine and its fiddlers")
+    trust.require(directory.path, "resuming it starts its engine and its fiddlers")
     trust.give(packages)
     old_shelves, old_packages = directory.read_modules()
     editing = Editing(_union(old_shelves, shelves), _union(old_packages, packages))
