@@ -1,3 +1,5 @@
+import sys
+
 import jax
 import pytest
 
@@ -45,6 +47,19 @@ def test_a_result_that_was_lost_is_written_again_from_the_record(tiny, write_tri
     (tmp_path / "trials" / "0000" / NAME).unlink()
     again = _run(plans, Work([trial]), trial)
     assert again == before
+
+
+def test_user_code_that_exits_fails_its_trial_and_not_the_worker(
+    tiny, write_trial, tmp_path, monkeypatch
+):
+    def leave(graph, *given):
+        sys.exit(75)  # the code by which a worker says that its devices were taken away
+
+    monkeypatch.setattr(execution.plans, "make", leave)
+    trial = write_trial(tmp_path, 0, tiny())
+    ended = _run(Plans(jax.devices()[:1]), Work([trial]), trial)
+    assert (ended.outcome, ended.reason) == ("failed", "SystemExit: 75")
+    assert "sys.exit(75)" in (tmp_path / "trials" / "0000" / "traceback.txt").read_text()
 
 
 @pytest.mark.full

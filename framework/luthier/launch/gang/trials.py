@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from luthier import faults
 from luthier.faults import Fault
 from luthier.parallel import distributed
-from luthier.sweep.engines.execution import Execution
+from luthier.sweep.engines.execution import RAISED, Execution
 from luthier.sweep.engines.trial import ended
 from luthier.sweep.gate import memory_problem, step_bytes
 from luthier.sweep.protocol import Lost, TrialWork, Work
@@ -63,7 +63,8 @@ class GangExecution(Execution):
           watcher: Watches it in this process.
           name: What no other trial of these processes has.
         """
-        mode, plan, result, error = self.mode(()), None, None, None
+        mode, plan, result = self.mode(()), None, None
+        error: BaseException | None = None
         try:
             plan = self.plans.plan(self.read(trial), work.hoist)
             mode = self.mode(plan.program.hoist)
@@ -73,7 +74,7 @@ class GangExecution(Execution):
             slot = OwnSlot(plan.program)
             training = self.begin(plan, slot, trial, Together(watcher, name))  # type: ignore[arg-type]
             result = drive(training, slot.step)
-        except Exception as raised:
+        except RAISED as raised:
             error = raised
             traceback.print_exc()
         try:
@@ -93,7 +94,7 @@ class GangExecution(Execution):
                 return self.tell_failed(trial, mode, raised)
             self.tell(event)
 
-    def _leave(self, trial: TrialWork, mode: Mapping[str, Any], error: Exception) -> NoReturn:
+    def _leave(self, trial: TrialWork, mode: Mapping[str, Any], error: BaseException) -> NoReturn:
         """End this process, which failed alone: the others wait for it in a collective."""
         print(f"luthier: this process failed alone: {_one_line(error)}", file=sys.stderr)
         sys.stderr.flush()
@@ -106,7 +107,7 @@ class GangExecution(Execution):
             os._exit(EXIT_APART)
 
 
-def _gathered(error: Exception | None, name: str) -> list[list[str] | None]:
+def _gathered(error: BaseException | None, name: str) -> list[list[str] | None]:
     """Return what went wrong in each process, with the kind of fault; None where all is well.
 
     Raises:
@@ -128,7 +129,7 @@ def _first_error(theirs: Sequence[Sequence[str] | None]) -> faults.RemoteFault |
     return None
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 

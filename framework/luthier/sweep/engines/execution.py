@@ -29,6 +29,11 @@ NUM_PLANS = 8
 """Programs that a worker keeps compiled."""
 
 
+RAISED = (Exception, SystemExit)
+"""What ends a trial and not its worker. User code that calls `sys.exit` would otherwise choose the
+worker's exit code, and with 75 be run again for ever, as if its devices had been taken away."""
+
+
 class Plans:
     """The plans of a worker: trials that differ in hoisted leaves only share a compiled program.
 
@@ -167,7 +172,7 @@ class Execution:
         if event is not None:
             self._send(event)
 
-    def tell_failed(self, trial: TrialWork, mode: Mapping[str, Any], error: Exception) -> None:
+    def tell_failed(self, trial: TrialWork, mode: Mapping[str, Any], error: BaseException) -> None:
         """Send that a trial cannot run, went wrong, or met a fault of the machine."""
         event = failed(self.slice, trial, mode, error)
         # After an error of a device, such as ECC, a process cannot use it any more: this one ends,
@@ -191,7 +196,7 @@ class Execution:
             slot = OwnSlot(plan.program)
             result = drive(self.begin(plan, slot, trial, watcher), slot.step)
             self.tell(ended(self.slice, trial, plan, mode, result, step_bytes(plan)))
-        except Exception as error:
+        except RAISED as error:
             self.tell_failed(trial, mode, error)
 
 

@@ -94,7 +94,7 @@ def ended(
 
 
 def failed(
-    slice: int, work: TrialWork, mode: Mapping[str, Any], error: Exception
+    slice: int, work: TrialWork, mode: Mapping[str, Any], error: BaseException
 ) -> Ended | Faulted:
     """Write down that a trial cannot run, or went wrong, with its traceback; return it.
 
@@ -127,7 +127,7 @@ def failed(
         return Faulted(slice, work.trial, work.fence, _one_line(refused))
 
 
-def why_infeasible(error: Exception) -> str | None:
+def why_infeasible(error: BaseException) -> str | None:
     """Return why a trial can never run on its slice; None where the error says nothing of it."""
     if isinstance(error, ShardingError | ValidationError):
         return _one_line(error)
@@ -169,7 +169,7 @@ def _written(work: TrialWork, ended: Ended) -> Ended:
     return ended
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if not isinstance(error, LuthierError):
         text = f"{type(error).__name__}: {text}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 from luthier.plan import Plan
-from luthier.sweep.engines.execution import Execution
+from luthier.sweep.engines.execution import RAISED, Execution
 from luthier.sweep.engines.inbox import Task
 from luthier.sweep.engines.trial import ended
 from luthier.sweep.gate import too_large
@@ -168,7 +168,7 @@ class _Lanes:
             fed = next(training)
         except StopIteration as end:  # it was over before, and only its result was missing
             self._tell(task, plan, mode, end.value)
-        except Exception as error:
+        except RAISED as error:
             execution.tell_failed(task.trial, mode, error)
         else:
             self._running[lane] = _Running(task, plan, mode, training, fed)
@@ -183,7 +183,7 @@ class _Lanes:
             return
         except StopIteration as end:
             self._tell(running.task, running.plan, running.mode, end.value)
-        except Exception as raised:
+        except RAISED as raised:
             execution.tell_failed(running.task.trial, running.mode, raised)
         del self._running[lane]
 
