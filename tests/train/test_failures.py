@@ -13,10 +13,12 @@ from typing import ClassVar
 import pytest
 
 from luthier import graph as graphs
+from luthier import plan as plans
 from luthier import train
 from luthier.cli.main import main
 from luthier.data import Source, TextFiles
 from luthier.records import Notice, RunDirectory, crash, read_events
+from luthier.train import failures
 from luthier.train.loop import OwnSlot
 from tests.train.conftest import TINY
 
@@ -64,6 +66,21 @@ def failing(graph, fault, message):
     finally:
         Faulty.fault = ""
     return caught.value
+
+
+def test_a_new_run_that_cannot_be_planned_is_recorded_once_for_all_processes(
+    tiny, tmp_path, monkeypatch
+):
+    def fail(*given):
+        raise RuntimeError("no plan")
+
+    monkeypatch.setattr(plans, "make", fail)
+    for process in (0, 1, 2):
+        monkeypatch.setattr(failures.distributed, "process_index", lambda rank=process: rank)
+        with pytest.raises(RuntimeError, match="no plan"):
+            train.run(tiny(tmp_path), new=True)
+    (path,) = tmp_path.glob("quickstart/*")
+    assert RunDirectory(path).read_status().message == "RuntimeError: no plan"
 
 
 @pytest.mark.full

@@ -85,6 +85,8 @@ def record_early(error: Exception, graph: Any, request: Request, *, phase: str) 
     """
     if isinstance(error, BadInput) or request.directory is not None:
         return
+    if request.new and distributed.process_index():
+        return  # every process would make a run of its own; process 0 makes the one of them all
     with contextlib.suppress(LuthierError, OSError):
         root = graphs.build(graphs.get(graph, "records")).directory
         directory = reserve(graph, root, graphs.evaluate(graphs.get(graph, "name")), request)
