@@ -464,6 +464,29 @@ def test_a_thread_finds_what_is_damaged_and_remembers_what_is_right(prepared, tm
         verification.check()
     shards = json.loads((tmp_path / "verified.json").read_text())["shards"]
     assert [entry["verified"] for entry in shards.values()] == [True, True, False]
+    again = Verification(data, tmp_path, duty=1.0)
+    (problem,) = again.start()  # it is read first now, so that the user can agree to it
+    assert problem.what.endswith("shard-00002: its tokens differ from their digest")
+    again.accept()
+    read_all().check()
+
+
+def test_who_agrees_to_a_changed_shard_agrees_to_no_other(prepared, tmp_path):
+    from luthier.data import Verification
+
+    folder, graph = prepared
+    data = graphs.build(graph.data)
+    _reverse(folder / "shard-00002" / "tokens.npy")
+    assert Verification(data, tmp_path).start() == []  # it is left to the thread
+    _reverse(folder / "shard-00001" / "tokens.npy")
+    second = Verification(data, tmp_path, duty=1.0)
+    (problem,) = second.start()
+    assert "shard-00001" in problem.what
+    second.accept()
+    with second:
+        second._thread.join(30)
+    with pytest.raises(DataError, match="shard-00002: its tokens differ from their digest"):
+        second.check()
 
 
 @pytest.mark.full

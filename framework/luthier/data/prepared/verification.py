@@ -79,6 +79,7 @@ class Verification:
         self._remembered = self._read()
         self._duty = duty
         self._stamps: dict[str, Stamp] = {}
+        self._refused: list[_Shard] = []
         self._problem: Problem | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="luthier-verify", daemon=True)
@@ -109,6 +110,7 @@ class Verification:
                 if _is_right(shard):
                     self._remember(shard, stamp, is_verified=True)
                 else:
+                    self._refused.append(shard)
                     problems.append(_changed(shard))
             elif has_changed or known is None:
                 self._remember(shard, stamp, is_verified=False)
@@ -117,9 +119,13 @@ class Verification:
         return problems
 
     def accept(self) -> None:
-        """Take the shards as they are: the user agreed to other tokens."""
-        for shard in self._shards:
+        """Take the shards that `start` refused as they are: the user agreed to other tokens.
+
+        Those that were not read yet are verified like any others.
+        """
+        for shard in self._refused:
             self._remember(shard, self._stamps[shard.folder], is_verified=True)
+        self._refused.clear()
         if self._shards:
             self._write()
 
@@ -159,6 +165,9 @@ class Verification:
                 return
             if not is_right:
                 self._problem = self._problem or _changed(shard)
+                # The next start reads it first: only there can the user agree to it.
+                self._remember(shard, [], is_verified=False)
+                self._write()
                 continue
             self._remember(shard, stamp, is_verified=True)
             self._write()
