@@ -71,6 +71,7 @@ def test_programs_are_kept_apart_by_kind_of_processor():
     assert environment.kept_programs({"JAX_COMPILATION_CACHE_DIR": ""}, 0.1) == {}
 
 
+@pytest.mark.full
 def test_a_second_process_finds_what_the_first_compiled(tmp_path):
     variables = environment.kept_programs({"XDG_CACHE_HOME": str(tmp_path)}, shortest=0)
     program = (
@@ -120,6 +121,7 @@ def _is_running(pid):
         return False
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc")
 @pytest.mark.parametrize("module", ["luthier.plan.compiled.worker", "luthier.sweep.gate"])
 def test_a_process_that_answers_ends_with_the_one_that_asks(module):

@@ -40,6 +40,7 @@ def test_its_twin_trains_on_eight_devices(words, tmp_path, capsys):
     assert '"validation"' in metrics.read_text()
 
 
+@pytest.mark.full
 def test_without_a_network_there_is_one_line(tmp_path, capfd, monkeypatch):
     for name, setting in environment("http://127.0.0.1:9").items():
         monkeypatch.setenv(name, setting)

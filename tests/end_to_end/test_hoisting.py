@@ -81,6 +81,7 @@ def test_a_hoisted_setting_trains_as_a_constant_one(base, hoisted, batches, case
     np.testing.assert_allclose(losses, constant_losses, rtol=1e-6)
 
 
+@pytest.mark.full
 def test_the_settings_do_differ(base, hoisted, batches):
     finals = set()
     for setting in SETTINGS:

@@ -109,6 +109,7 @@ def test_stacks_and_remat_agree(kind, stack, by_layer, ids, distance):
         assert np.abs(found[name]).max() > 0, name
 
 
+@pytest.mark.full
 def test_dropout_differs_between_layers_that_share_parameters(ids):
     """With equal masks in both layers, swapping the layers' keys would change nothing."""
     model, batch = make("albert"), pack([(5, ids(7))])

@@ -150,6 +150,7 @@ def test_decoding_token_by_token_is_the_same(ids, distance):
     assert distance(step_by_step(model), expected) < 2e-6
 
 
+@pytest.mark.full
 def test_sources_and_targets_have_masks_of_their_own(ids):
     """The same document and position stand in both texts."""
     model, keys = make(), jax.random.key(3)

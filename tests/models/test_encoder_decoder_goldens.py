@@ -53,6 +53,7 @@ def test_greedy_continuation(golden):
     assert found == arrays["greedy"].tolist()
 
 
+@pytest.mark.full
 def test_token_by_token_gives_the_logits_of_the_whole(golden):
     model, arrays, _ = golden
     inputs = arrays["decoder_input_ids"]

@@ -75,6 +75,7 @@ def test_each_channel_against_the_formula(apply, series):
         np.testing.assert_allclose(found[b, :, c], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_channels_are_independent(apply, series):
     model = make()
     changed = series.at[:, :, 1].set(7.0)
@@ -94,6 +95,7 @@ def test_quantiles_have_a_dimension_of_their_own(apply, series):
     assert apply(make(num_quantiles=4), series).shape == (2, H, C, 4)
 
 
+@pytest.mark.full
 def test_dropout_belongs_to_the_example(apply, series):
     model = make(0.3)
     ids = jnp.int32([[4], [9]])

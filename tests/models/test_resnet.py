@@ -76,5 +76,6 @@ def test_rows_of_padding_change_nothing(golden):
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.full
 def test_it_observes_as_the_classification_task_asks():
     assert isinstance(resnet_basic(), Observer)

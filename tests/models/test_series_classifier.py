@@ -90,6 +90,7 @@ def test_against_the_formula(series):
     np.testing.assert_allclose(logits(model, series), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_scanned_equals_unrolled(kind, series):
     scanned, unrolled = (make(BLOCKS[kind], stack=stack) for stack in (Scanned(), Unrolled()))
@@ -98,6 +99,7 @@ def test_scanned_equals_unrolled(kind, series):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_every_value_counts_for_its_own_series_only(kind, series):
     model = make(BLOCKS[kind])
@@ -106,6 +108,7 @@ def test_every_value_counts_for_its_own_series_only(kind, series):
     assert (gradient[1, :-1] != 0).all()  # The last window ends one before the end.
 
 
+@pytest.mark.full
 def test_a_class_token_stands_in_front(series):
     model = make(BLOCKS["attention"], pooling=ClassToken)
     assert model.hidden(series).shape == (B, 1 + L // 4, D)
@@ -117,6 +120,7 @@ def test_longer_series_need_no_other_parameters(series):
     assert logits(model, jnp.concatenate([series, series], 1)).shape == (B, K)
 
 
+@pytest.mark.full
 def test_dropout_belongs_to_the_example_and_the_place(series):
     model = make(pre_norm(ATTENTION, 0.5))
     first = logits(model, series, (1, 2, 3))

@@ -46,6 +46,7 @@ def logits(model, images, examples=None):
     return model(images, dropout=keys)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["vit", "vit_mean"])
 def test_logits_and_number_of_tokens(kind, images):
     model = make(kind)

@@ -22,6 +22,7 @@ def in_a_fresh_process(code):
     return done.stdout.strip()
 
 
+@pytest.mark.full
 def test_devices_are_chosen_before_the_backend_starts_and_held_to_afterwards():
     code = """
 configure("cpu:8")

@@ -71,6 +71,7 @@ def test_a_missing_constraint_is_told_with_its_axis_and_bytes(monkeypatch):
     assert now > before == budget.collectives["all-gather along fsdp"]["count"]
 
 
+@pytest.mark.full
 def test_growth_is_told_by_kind(budget):
     kinds = dict(budget.bytes_per_device)
     less = dataclasses.replace(budget, bytes_per_device=kinds | {"optimizer": 1000})

@@ -126,6 +126,7 @@ def test_a_graph_with_other_hoisted_leaves_shares_all_that_is_compiled():
     assert _make().compiled == {}
 
 
+@pytest.mark.full
 def test_the_step_compiles_beside_other_work(monkeypatch):
     program = _make()
     compiled, threads, let_go = type(program.traced_step.lower()).compile, [], threading.Event()

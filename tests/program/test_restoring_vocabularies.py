@@ -146,6 +146,7 @@ def test_another_size_is_refused_where_no_rule_says_what_to_do(saved):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("saved", ["gpt tied"], indirect=True)
 def test_padding_of_the_source_is_no_row_of_it(saved):
     _, folder, _ = saved

@@ -69,6 +69,7 @@ def test_the_objective_is_a_node():
     assert quantiles[LOSS].host() != found[LOSS].host()
 
 
+@pytest.mark.full
 def test_parts_of_a_batch_add_up_to_its_gradient():
     values = batch()
 

@@ -67,6 +67,7 @@ def nats(values):
     return log_z - np.take_along_axis(logits, values["targets"][..., None], -1)[..., 0], log_z
 
 
+@pytest.mark.full
 def test_evaluates_against_numpy():
     values = batch()
     ratios = LanguageModelling(z_loss=0.1).evaluate(Bigrams(*parameters()), values)
@@ -101,6 +102,7 @@ def test_the_loss_is_a_sum_with_its_weight_and_reports_plain_nats():
         assert sums.metrics[metric].host() == plain.metrics[metric].host()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("chunking", [Whole(), Chunked(3)])
 @pytest.mark.parametrize("key", [None, 0])
 def test_parts_of_a_batch_add_up_to_its_gradient(chunking, key):

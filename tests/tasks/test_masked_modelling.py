@@ -79,6 +79,7 @@ def test_exempt_tokens_are_never_chosen():
     assert np.asarray(chosen).any()
 
 
+@pytest.mark.full
 def test_counts_chosen_tokens_alone():
     values = batch()
     ratios = task().evaluate(Bag(table()), values)
@@ -105,6 +106,7 @@ def test_evaluation_always_hides_the_same():
     assert task().loss(model, values, None).loss.host() == first
 
 
+@pytest.mark.full
 def test_parts_of_a_batch_add_up_to_its_gradient():
     values, key = batch(), jax.random.key(3)
 

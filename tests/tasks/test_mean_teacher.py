@@ -45,6 +45,7 @@ def _softmax(x):
     return np.exp(x) / np.exp(x).sum(-1, keepdims=True)
 
 
+@pytest.mark.full
 def test_against_numpy_without_dropout():
     values, pair, w = batch(), model(), batch()["weights"]
     own, taught = (

@@ -119,6 +119,7 @@ def _values(sums):
     return {metric: float(ratio.value()) for metric, ratio in sums.metrics.items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("accumulation", [2, 3, 12])
 @pytest.mark.parametrize("inner", [Squares, Coupled])
 def test_the_gradient_of_parts_is_that_of_the_whole_batch(inner, accumulation):
@@ -148,6 +149,7 @@ def test_without_the_counts_of_the_whole_it_would_be_another_gradient():
     assert _distance(additive_gradient(numerator, parameters, batch, 3)[1], expected) > 0.01
 
 
+@pytest.mark.full
 def test_the_losses_are_those_of_the_papers():
     parameters, batch = _given()
     sums = Routed(Squares(), load_balance=0.3, router_z=0.2).loss(_model(parameters), batch, None)

@@ -73,6 +73,7 @@ def batches():
     return stack(packed), stack(apart)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("key", [None, 0])
 def test_packing_changes_neither_loss_nor_dropout(key):
     key = None if key is None else jax.random.key(key)

@@ -30,6 +30,7 @@ def test_steps_are_due_at_every_multiple_and_nowhere_else(interval, last):
     assert due == list(range(interval, last + 1, interval))
 
 
+@pytest.mark.full
 def test_a_stop_is_over_at_its_count():
     assert not is_over(None, Progress(10**9))
     assert not is_over(Tokens(100), Progress(1, 99))

@@ -36,6 +36,7 @@ def test_every_row_counts_once_whatever_the_batch(program):
             np.testing.assert_allclose(*pair, rtol=1e-6, err_msg=metric.name)
 
 
+@pytest.mark.full
 def test_fewer_batches_look_at_less(program):
     assert _evaluate(program, 8, 1)[NATS_PER_TOKEN] != _evaluate(program, 8)[NATS_PER_TOKEN]
 
@@ -44,6 +45,7 @@ def test_an_untrained_model_is_near_the_uniform_entropy(program):
     assert _evaluate(program, 8)[NATS_PER_TOKEN] == pytest.approx(np.log(258), abs=0.3)
 
 
+@pytest.mark.full
 def test_a_token_outside_the_vocabulary_is_refused(program):
     class Broken:
         def __init__(self, data):

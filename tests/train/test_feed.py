@@ -125,6 +125,7 @@ def test_every_batch_brings_what_all_processes_agreed_on(monkeypatch, tmp_path):
     feed.close()
 
 
+@pytest.mark.full
 def test_closing_does_not_wait_for_processes_that_are_closing_too(monkeypatch, tmp_path):
     waiting = threading.Event()
 

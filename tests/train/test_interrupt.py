@@ -43,6 +43,7 @@ def test_another_thread_leaves_the_handlers_alone():
     assert seen == [before]
 
 
+@pytest.mark.full
 def test_a_plain_watcher_hears_no_signals_and_ends_nothing():
     before = signal.getsignal(signal.SIGINT)
     with Watcher() as watcher:

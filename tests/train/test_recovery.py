@@ -331,6 +331,7 @@ def test_without_a_guard_a_loss_that_is_not_finite_ends_the_run(tiny, tmp_path, 
         assert any(math.isfinite(store.read(step).metrics["loss"]) for step in store.steps())
 
 
+@pytest.mark.full
 def test_changed_defaults_are_reported_on_resume_and_evaluation(run, tiny):
     directory, graph = run
     path = directory / "config.values.json"

@@ -19,6 +19,7 @@ def test_a_run_evaluates_to_what_it_recorded(finished):
     assert metrics == finished.metrics
 
 
+@pytest.mark.full
 def test_the_moving_average_is_another_model(finished):
     _, metrics = train.evaluate_run(**_where(finished), weights=Weights.EMA)
     assert metrics["held_out"] != finished.metrics["held_out"]

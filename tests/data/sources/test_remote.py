@@ -168,6 +168,7 @@ def test_offline_the_newest_copy_stands_for_an_object(stores, cache):
     assert len(stores) == asked
 
 
+@pytest.mark.full
 def test_a_slow_line_copies_a_large_object_in_pieces(monkeypatch):
     """The time limit is one on progress: the whole object takes longer than it on this line."""
     content = bytes(range(256)) * 1600

@@ -50,6 +50,7 @@ def test_vocabulary(tokenizer, path):
     assert len(tokenizer.encode(TEXT)) < len(TEXT.encode()) / 2
 
 
+@pytest.mark.full
 def test_any_text_round_trips_with_exact_bytes(tokenizer):
     @given(st.one_of(st.text(), st.text("東e\u0301 \n<bos>\r\t\0🎻"), st.just(TEXT)))
     def check(text):

@@ -156,6 +156,7 @@ def ones_where_attended(core, tokens, documents, num_heads=3):
     return np.asarray(weights * visible.sum(-1)[:, :, None, None])  # [B, L, H, S]
 
 
+@pytest.mark.full
 def test_dropout_keeps_the_mean():
     core = EinsumAttention(SameDocument(), dropout=0.25)
     tokens = Tokens.single(4, 40)
@@ -190,6 +191,7 @@ def test_dropout_without_keys_or_rate_is_none(draw):
     assert (EinsumAttention(dropout=0.5)(*arguments, keys) != plain).any()
 
 
+@pytest.mark.full
 def test_numbers_may_be_traced(draw, distance):
     tokens = Tokens.single(1, 6)
     arguments = draw(1, 6, 2, 8), draw(1, 6, 2, 8), draw(1, 6, 2, 8), tokens, tokens

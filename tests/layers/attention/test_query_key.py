@@ -71,6 +71,7 @@ def test_other_norms_fit_too(draw):
     assert abs(parts(draw(1, 2, 4, 8), draw(1, 2, 2, 8))[0].mean(-1)).max() < 1e-6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_done_comes_before_the_rotation(kind, draw, distance, apply):
     """Keys in the cache are done with: decoding is the forward pass."""

@@ -19,6 +19,7 @@ def _experts(template):
     return create_each(template, E, 1, nnx.Rngs(params=0), dim=D)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sizes", [(2, 0, 4), (0, 6, 0), (1, 1, 1)])
 def test_sorted_rows_meet_their_own_expert(sizes, draw, distance):
     biased = functools.partial(Linear, bias=Normal(1.0))

@@ -102,6 +102,7 @@ def test_dropped_choices_are_reported(draw, apply):
     assert float(sums.dropped) == expected
 
 
+@pytest.mark.full
 def test_a_shared_expert_sees_every_token(draw, apply, pack):
     shared = functools.partial(Mlp, hidden_dim=3)
     both, alone = _layer(Dropless(), shared=shared), _layer(Dropless())
@@ -119,6 +120,7 @@ def test_it_computes_in_bfloat16(dispatch, draw, apply, distance):
     assert distance(y_BLD, apply(_layer(dispatch), x_BLD.astype(jnp.float32))) < 0.01
 
 
+@pytest.mark.full
 def test_a_block_tells_its_experts_of_the_padding(draw, pack):
     block = PreNormBlock(
         functools.partial(Attention, num_heads=2),

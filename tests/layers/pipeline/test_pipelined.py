@@ -19,6 +19,7 @@ from tests.layers.pipeline import pipelined_toy as toy
 KINDS = (toy.Layer, toy.Scale)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("stack", "stages", "sizes"),
     [

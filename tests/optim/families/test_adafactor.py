@@ -35,6 +35,7 @@ def test_what_is_left_out_leaves_no_state(setting):
     assert not [name for name in names if "trace" in name]
 
 
+@pytest.mark.full
 def test_learning_rates_are_absolute_without_a_parameter_scale():
     gradients = {"k": jnp.ones(SHAPE), "b": jnp.ones(16)}
     parameters = jax.tree.map(lambda x: 7 * x, PARAMETERS)

@@ -30,6 +30,7 @@ def golden(name):
     return config | ({"tie_word_embeddings": False} if name == "t5_gated" else {})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PROVEN)
 def test_a_config_of_others_gives_the_model_that_has_their_logits(name):
     config = golden(name)

@@ -41,6 +41,7 @@ def test_the_first_update_of_a_lane_is_that_of_the_step_alone(program, tiny, lan
             assert apart <= 1e-6 * max(np.linalg.norm(np.float64(wanted)), 1e-30), name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lanes", ["map", "shard"])
 def test_a_lane_without_a_trial_is_not_computed(program, lanes):
     pack, values = Pack(compile_lanes(program, lanes, 2, jax.devices()[:2])), program.values()

@@ -135,6 +135,7 @@ def test_a_report_elsewhere_leads_to_the_trials(study, tmp_path, open_page):
     assert (place.parent / "../studies/toy/trials/0000/").is_dir()
 
 
+@pytest.mark.full
 def test_the_report_shows_what_came_of_the_study(study, open_page):
     page = open_page(report.render(study))
     assert page.locator("h1").inner_text() == "toy"
@@ -216,6 +217,7 @@ def test_no_complete_trial_makes_a_report(tmp_path, open_page):
     assert "no trial is complete" in page.locator(".tiles").inner_text()
 
 
+@pytest.mark.full
 def test_hundreds_of_trials_make_a_report(tmp_path, open_page):
     """The journal is written by hand: what drives a study is not what is tested here."""
     folder = tmp_path / "studies" / "many"

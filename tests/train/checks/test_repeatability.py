@@ -26,6 +26,7 @@ def test_steps_on_a_cpu_repeat_themselves(plan):
     assert told == f"2 steps taken twice: all {number} arrays are the same to the last bit"
 
 
+@pytest.mark.full
 def test_one_bit_of_one_shard_is_found(plan, monkeypatch):
     real, calls = repeatability._shards, itertools.count()
     flipped = len(plan.program.names) + 3  # in the second round

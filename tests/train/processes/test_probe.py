@@ -38,6 +38,7 @@ def test_the_first_step_only_compiles_and_later_ones_are_timed(vector):
     assert "luthier-probe" not in {thread.name for thread in threading.enumerate()}
 
 
+@pytest.mark.full
 def test_nobody_waits_for_a_probe_that_is_still_being_timed(vector):
     found, go_on = [], threading.Event()
 

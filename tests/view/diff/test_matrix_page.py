@@ -48,6 +48,7 @@ def test_the_page_holds_the_matrix():
     assert "<title>What rates varied</title>" in text
 
 
+@pytest.mark.full
 def test_it_is_sorted_by_any_row(open_page):
     page = open_page(matrix_page.render(matrix()))
     assert _trials(page) == ["0", "1pruned", "2", "3"]

@@ -221,6 +221,7 @@ def test_changes_are_copied(page):
     ]
 
 
+@pytest.mark.full
 def test_a_link_leads_to_its_path(page, open_page):
     text = diff_page.render(comparisons.small())
     other = open_page(text, name="other.html", link="#optimizer.b3")
@@ -373,6 +374,7 @@ def test_the_policy_stops_what_would_be_put_into_the_page(page):
     page.complaints.clear()
 
 
+@pytest.mark.full
 def test_no_difference_and_no_settings(open_page):
     rows = [comparisons.row(0, "", "Experiment", "Experiment"), comparisons.row(1, "a", "1", "1")]
     same = open_page(diff_page.render(comparisons.comparison([], rows)))

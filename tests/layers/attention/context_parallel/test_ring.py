@@ -80,6 +80,7 @@ def test_in_double_it_is_the_plain_core_to_thirteen_digits(everything, on_mesh, 
         jax.config.update("jax_enable_x64", False)
 
 
+@pytest.mark.full
 def test_bfloat16_keeps_its_type_and_sums_in_float32(everything, on_mesh, assert_near, heads):
     arguments = tuple(x.astype(jnp.bfloat16) for x in heads)
     expected = everything(EinsumAttention(), arguments=tuple(map(jnp.float32, arguments)))
