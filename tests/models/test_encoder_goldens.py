@@ -9,8 +9,8 @@ import pytest
 
 from luthier.checkpoint.foreign.families.albert import ALBERT
 from luthier.checkpoint.foreign.families.bert import BERT
-from luthier.checkpoint.foreign.torch_file import read_torch_file
 from luthier.recipes import encoders
+from tests.torch_file import read_torch_file
 
 SIZES = {"vocab_size": 61, "dim": 32, "num_layers": 2, "num_heads": 4, "hidden_dim": 48}
 KINDS = {

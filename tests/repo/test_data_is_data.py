@@ -7,7 +7,6 @@ import pytest
 MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "_pickle"}
 UNSAFE = {"load", "load_all", "full_load", "unsafe_load"}  # of yaml, where no safe loader is named
 ALLOWED = {
-    "checkpoint/foreign/torch_file.py": "an unpickler that knows tensors and refuses other names",
     "graph/formats/config_dict/loading.py": "a ConfigDict's file is Python, as the manual says",
 }
 

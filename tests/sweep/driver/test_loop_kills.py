@@ -5,7 +5,7 @@ import pytest
 
 from luthier.sweep import study as studies
 from luthier.sweep.driver.directory import StudyDirectory
-from luthier.sweep.driver.replay import replay
+from tests.sweep.driver.replay import replay
 
 
 def _drill(tmp_path, sampler, slices, trials, count, longest, step_seconds=0.02):

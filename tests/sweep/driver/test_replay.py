@@ -6,7 +6,7 @@ import simulated_engine as toys
 
 from luthier import sweep
 from luthier.sweep.driver.directory import StudyDirectory
-from luthier.sweep.driver.replay import replay
+from tests.sweep.driver.replay import replay
 
 
 @pytest.fixture
