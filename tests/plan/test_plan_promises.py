@@ -57,7 +57,8 @@ def test_a_search_finds_what_is_no_worse_or_says_that_it_does_not(reference, sli
     own = report.memory.needed_bytes, report.step["step_seconds"]
     assert report.proposals
     assert all(row["is_compiled"] and row["overrides"] for row in report.proposals)
-    best = report.proposals[0]
-    is_better = best["needed_bytes"] <= own[0] and best["step_seconds"] <= own[1]
+    is_better = any(
+        row["needed_bytes"] <= own[0] and row["step_seconds"] <= own[1] for row in report.proposals
+    )
     said = [note for note in report.notes if note.endswith("no more time than this one")]
     assert is_better != bool(said)

@@ -120,6 +120,38 @@ def test_what_does_not_fit_is_told_with_changes_that_would(graph, monkeypatch):
         assert plan_here(changed, tiny, level="shapes", search=True).fits
 
 
+def test_changes_that_fit_are_listed_with_the_fastest_first(graph, monkeypatch):
+    """Whether the model says so, or the compiler, and whatever the search stopped at."""
+    rows = [
+        {
+            "overrides": [f"seed={number}"],
+            "needed_bytes": 2**20,
+            "step_seconds": seconds,
+            "is_compiled": False,
+        }
+        for number, seconds in enumerate((7.14, 7.18, 7.16))
+    ]
+    monkeypatch.setattr(planning.searching, "find", lambda *known: (rows, []))
+    estimated = plan_here(graph, read("cpu:8"), level="shapes", search=True)
+    assert [row["step_seconds"] for row in estimated.proposals] == [7.14, 7.16, 7.18]
+
+    # What is compiled: this layout, a faster one that needs more, and the first that is better.
+    programs = iter([(2**24, 8 * 10**15), (2**25, 10**15), (2**20, 4 * 10**15)])
+
+    def compile_for(program, slice, fields, timings, tell):
+        needed, traffic = next(programs)
+        return {"level": "compile", "needed_bytes": needed}, {"traffic": traffic}
+
+    known = dataclasses.replace(planning.cpu_chip(8), memory_bandwidth=1e9)
+    monkeypatch.setattr(planning, "cpu_chip", lambda number: known)
+    monkeypatch.setattr(planning, "_compiled", compile_for)
+    proved = plan_here(graph, read("cpu:8"), level="compile", search=True)
+    assert [row["overrides"] for row in proved.proposals] == [["seed=0"], ["seed=1"]]
+    times = [row["step_seconds"] for row in proved.proposals]
+    assert times == sorted(times)
+    assert times[-1] < proved.step["step_seconds"]
+
+
 def test_kernels_of_absent_devices_stand_by_their_abstract_forms(graph, monkeypatch):
     whole = plan_here(graph, read("v5e-8"), level="shapes")
     attend = EinsumAttention._attend

@@ -21,7 +21,14 @@ from luthier import train
 from luthier.checkpoint import Store
 from luthier.checkpoint import commit as commit_lib
 from luthier.cli.main import main
-from luthier.errors import CheckpointError, DataError, RunError, TrainingStopped, VersionError
+from luthier.errors import (
+    CheckpointError,
+    DataError,
+    LockLost,
+    RunError,
+    TrainingStopped,
+    VersionError,
+)
 from luthier.records import RunDirectory
 from luthier.storage.json_lines import seal
 from luthier.storage.trash import list_trash
@@ -179,6 +186,33 @@ def test_a_damaged_checkpoint_and_its_record_wait_in_the_trash(run):
     train.run(graph)
     assert not list_trash(directory / "checkpoints")
     assert not list_trash(directory)
+
+
+def test_a_run_whose_folder_is_moved_ends_and_stays_in_one_piece(tiny, tmp_path):
+    graph = tiny(tmp_path / "runs")
+    plan = plans.make(graph, jax.devices()[:1])
+    slot = OwnSlot(plan.program)
+    moved = tmp_path / "moved"
+    places, taken = [], []
+
+    def step(batch):
+        taken.append(1)
+        if len(taken) == 7:
+            places.extend(tmp_path.glob("runs/quickstart/*"))
+            deadline = time.monotonic() + 60
+            while not (places[0] / "checkpoints" / "5" / "commit.json").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            places[0].rename(moved)
+        return slot.step(batch)
+
+    with pytest.raises(LockLost, match="was moved or deleted while it was in use"):
+        drive(session(graph, plan, slot, Request(), Watcher()), step)
+    assert not places[0].exists()
+    moved.rename(places[0])
+    result = train.run(graph)
+    assert (result.directory, result.status) == (places[0], "finished")
+    assert [row["step"] for row in rows(result, "step")] == list(range(1, 13))
 
 
 @pytest.mark.full

@@ -2,7 +2,6 @@
 
 import pathlib
 import shutil
-import threading
 
 import jax.numpy as jnp
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from luthier.checkpoint import Checkpoints, Store
 from luthier.checkpoint import commit as commit_lib
 from luthier.errors import CheckpointError
+from luthier.parallel import distributed
 from luthier.train.run import _newest_whole
 from tests.parallel.distributed.conftest import processes, service
 
@@ -106,12 +106,17 @@ def test_a_host_that_misses_the_checkpoint_does_not_go_on_by_itself(processes, s
 def test_every_file_is_read_once_and_the_bytes_are_shared_by_the_processes(
     processes, tmp_path, monkeypatch
 ):
-    read = []
-    checksum = commit_lib._checksum
+    read, readers = [], []
+    check, checksum = commit_lib.check, commit_lib._checksum
 
     def spy(path, sync=False):
-        read.append((threading.get_ident(), path))
+        read.append(path)
         return checksum(path, sync)
+
+    def spy_on_check(directory, commit, *part):
+        if directory.name == "10" and [] not in part:
+            readers.append(distributed.process_index())
+        return check(directory, commit, *part)
 
     with Store(tmp_path) as store:
         for step in (10, 20):
@@ -121,12 +126,13 @@ def test_every_file_is_read_once_and_the_bytes_are_shared_by_the_processes(
     files = commit_lib.read(tmp_path / "10").files
     _flip(tmp_path / "20")
     monkeypatch.setattr(commit_lib, "_checksum", spy)
+    monkeypatch.setattr(commit_lib, "check", spy_on_check)
     found = _ask(processes, [tmp_path] * 4)
     assert [step for step, _, _ in found] == [10] * 4
     assert len({damage[0] for _, damage, _ in found}) == 1
-    whole = [path for _, path in read if path.is_relative_to(tmp_path / "10")]
+    whole = [path for path in read if path.is_relative_to(tmp_path / "10")]
     assert sorted(whole) == sorted(tmp_path / "10" / path for path in files)
-    assert len({thread for thread, _ in read}) > 1
+    assert sorted(readers) == [0, 1, 2, 3]
 
 
 def test_shares_are_fair_and_prefer_what_a_process_wrote():

@@ -294,8 +294,10 @@ def test_a_gate_of_a_study_knows_the_packages_of_the_project(run):
 
 
 def test_a_grid_has_all_its_points_unless_the_budget_says_otherwise(run):
-    whole = run("grid", name="whole", budget=fdl.Config(sweep.Budget))
-    assert (len(whole.ledger.trials), whole.ledger.notices) == (31, [])
+    wider = sweep.Space({"rate": sweep.Log(1e-4, 1e-1), "width": sweep.Pow2(8, 512)})
+    whole = run("grid", name="whole", space=wider, budget=fdl.Config(sweep.Budget))
+    assert (len(whole.ledger.trials), whole.ledger.notices) == (36, [])
+    assert whole.is_over
     cut = run("grid")
     told = "the grid needs 31 trials with the baseline, and budget.trials=12 leaves 19 of its "
     assert cut.ledger.notices == [f"{told}settings out"]

@@ -52,6 +52,26 @@ def test_what_is_estimated_is_called_so():
     assert "fits by estimate: needs an estimated 1.0 GiB of 2.0 GiB" in text
 
 
+def test_estimated_parts_are_listed_under_the_sum_of_the_model_that_they_come_from():
+    """The compiler found 4.5 MiB of temporaries; the parts that the model knows are larger."""
+    found = report(
+        bytes_per_device={"parameters": 2**20, "temporaries": 9 * 2**19},
+        residuals=[
+            {"name": "mul", "bytes_per_device": 5 * 2**20},
+            {"name": "div", "bytes_per_device": 2**22},
+        ],
+        gradient_bytes=2**20,
+        estimated_bytes=24 * 2**20,
+    )
+    lines = list(lines_of(found))
+    start = lines.index("  temporaries by the analytic model: 23.0 MiB; not all of these at a time")
+    assert [" ".join(line.split()) for line in lines[start + 1 : start + 4]] == [
+        "gradients 1.0 MiB",
+        "kept for the backward pass: mul 5.0 MiB",
+        "kept for the backward pass: div 4.0 MiB",
+    ]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

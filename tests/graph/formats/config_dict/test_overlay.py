@@ -111,6 +111,20 @@ def test_a_required_placeholder_of_a_shared_value_leaves_it_shared():
     assert (graphs.evaluate(changed.steps), graphs.evaluate(changed.seed)) == (30, 30)
 
 
+def test_a_required_placeholder_of_a_required_argument_leaves_its_value_shared():
+    graph = parts.experiment()
+    graph.model.dim = graph.seed = values.value(900, name="size")
+    placeholder = config_dict.required_placeholder(int)
+    empty = apply_config_dict(graph, ml_collections.ConfigDict({"model": {"dim": placeholder}}))
+    with pytest.raises(BadInput, match="is not set"):
+        graphs.validate(empty, ["graph_toys"])
+    for changed in (
+        graphs.apply(empty, ["config_dict:model.dim=30"]),
+        apply_config_dict(empty, ml_collections.ConfigDict({"model": {"dim": 30}})),
+    ):
+        assert (_get(changed, "model.dim"), _get(changed, "seed")) == (30, 30)
+
+
 def test_a_required_placeholder_that_others_follow():
     config = ml_collections.ConfigDict({"steps": config_dict.required_placeholder(int)})
     config.seed = config.get_ref("steps")

@@ -211,6 +211,16 @@ def test_a_macro_takes_a_shared_value_over_for_all_its_users(text):
     assert overlay("S = %length\nSource.length = %S", _sharing()).data.length.value == 128
 
 
+def test_a_macro_at_one_place_of_a_shared_value_takes_it_over_for_all_places():
+    graph = parts.experiment()
+    graph.steps = graph.optimizer.learning_rate.total_steps = values.value(900, name="steps")
+    graph = overlay("S = 100\nExperiment.steps = %S", graph)
+    assert graphs.evaluate(graph.steps) == 100
+    assert graphs.evaluate(graph.optimizer.learning_rate.total_steps) == 100
+    longer = graphs.apply(graph, ["steps=200"])
+    assert graphs.evaluate(longer.optimizer.learning_rate.total_steps) == 200
+
+
 def test_a_dtype_that_is_referred_to_is_the_dtype():
     graph = overlay("Mlp.dtype = @jax.numpy.bfloat16")
     assert graph.model.layers[0].dtype is jnp.bfloat16
