@@ -64,3 +64,10 @@ def test_nan_and_missing_metrics_are_never_best():
 def test_counts_what_can_be_on_the_disk():
     assert Checkpoints(keep_latest=2).most_kept() == 3
     assert Checkpoints(keep_latest=1, keep_every=100, keep_best=LOSS).most_kept(1000) == 13
+
+
+def test_the_last_finite_one_is_kept_whatever_came_after():
+    diverged = [Saved(10, {"loss": 2.0}), Saved(20, {"loss": 3.0})]
+    diverged += [Saved(step, {"loss": math.nan}) for step in (30, 40, 50)]
+    assert Checkpoints(keep_latest=2).kept(diverged) == {20, 50}
+    assert Checkpoints(keep_latest=1).kept(diverged) == {20, 50}

@@ -181,3 +181,12 @@ def test_a_closed_iterator_ends_its_threads():
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before
+
+
+def test_an_evaluation_counts_every_target_once_and_pads_its_last_batch():
+    size = DATA.num_rows - 1  # the second batch holds one row
+    first, second = DATA.batches(global_batch_size=size)
+    assert second["weights"][0].any()
+    assert not any(entry[1:].any() for entry in second.values())
+    counted = first["weights"].sum() + second["weights"].sum()
+    assert counted == DATA.rows.num_targets

@@ -13,7 +13,7 @@ import pytest
 from graph_toys import parts, recorded
 
 from luthier.errors import RecordError, UnknownReference
-from luthier.graph import copy_graph, values
+from luthier.graph import apply, copy_graph, resolve, values
 from luthier.graph.fingerprint import default_content, fingerprint
 from luthier.graph.record.structure import entries
 
@@ -242,3 +242,23 @@ def test_defaults_that_cannot_be_recorded_are_described():
     assert default_content(initializers.he_normal()) != default_content(initializers.lecun_normal())
     assert default_content(object()) == default_content(object())
     assert "0x" not in str(default_content([object(), lambda: 0, {"k": recorded.Point(object())}]))
+
+
+@pytest.mark.parametrize(
+    ("override", "is_same_program"),
+    [
+        ("training.steps=899", False),
+        ("training.global_batch_size=16", False),
+        ("training.accumulation=2", False),
+        ("seed=1", False),
+        ("training.divergence=None", True),
+        ("name=other", True),
+        ("checkpoints.keep_latest=7", True),
+    ],
+)
+def test_what_changes_training_changes_the_fingerprint_of_the_program(override, is_same_program):
+    graph = resolve("configs.lm.quickstart")
+    changed = apply(graph, [override])
+    is_same = fingerprint(changed, "program") == fingerprint(graph, "program")
+    assert is_same == is_same_program
+    assert fingerprint(changed) != fingerprint(graph)

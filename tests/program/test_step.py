@@ -114,3 +114,27 @@ def test_the_seed_decides_parameters_and_dropout_apart():
         jax.random.key_data(programs.step.dropout_key(0)),
         jax.random.key_data(programs.step.dropout_key(1)),
     )
+
+
+def test_the_gradient_is_that_of_the_mean_and_every_step_draws_dropout_of_its_own():
+    dropout = "model.block.dropout=partial:luthier.layers.Dropout(rate=0.5)"
+    graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL, dropout])
+    program = programs.make(graph, jax.devices()[:1])
+    batch = next(program.experiment.data.iterator(global_batch_size=4, seed=0))
+    leaves = program.init(program.values())
+
+    def looked_at(leaves, batch, step):
+        with program.tracing(()) as experiment:
+            state = {**program.named(leaves), "step": step}
+            sums, gradient = programs.gradient_of(experiment, state, batch)
+            return sums.loss.numerator / sums.loss.denominator, gradient
+
+    look = jax.jit(looked_at)
+    loss, gradient = look(leaves, batch, jnp.int32(0))
+    other, _ = look(leaves, batch, jnp.int32(1))
+    assert abs(loss - other) > 1e-3, "the same tokens, and other dropout"
+    # Twice the weights: twice the sums, and the same mean and gradient.
+    again, doubled = look(leaves, {**batch, "weights": 2 * batch["weights"]}, jnp.int32(0))
+    np.testing.assert_allclose(again, loss, rtol=1e-6)
+    for name, g in gradient.items():
+        np.testing.assert_allclose(doubled[name], g, rtol=1e-4, atol=1e-7, err_msg=name)
