@@ -70,8 +70,8 @@ IN_PROJECT = (
     "show run:finished/3d2bf16a",
     "diff run:finished/3d2bf16a run:addition/3d2bf16a",
     "evaluate finished/3d2bf16a",
-    "sweep show studies/addition",
-    "sweep best studies/addition",
+    "sweep show studies/half",
+    "sweep best studies/half",
 )
 
 
