@@ -72,6 +72,18 @@ def test_estimated_parts_are_listed_under_the_sum_of_the_model_that_they_come_fr
     ]
 
 
+def test_arrays_that_account_for_little_of_the_temporaries_are_said_to():
+    """As for the quickstart on v5e-16, whose only named array at the peak has 128 bytes."""
+    live = [{"array": "f32[32]", "bytes_per_device": 128, "scope": "", "opcode": "copy"}]
+    lines = list(lines_of(report(bytes_per_device={"temporaries": 9 * 2**19}, live=live)))
+    start = lines.index("largest arrays at the peak, on each device")
+    assert lines[start + 1] == (
+        "  the compiled program names 128 B of 4.5 MiB of temporaries only; "
+        "the rest has no array of its own in it"
+    )
+    assert lines[start + 2].split() == ["128", "B", "f32[32]", "copy"]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
