@@ -5,7 +5,7 @@
   turns in one process: each saves twice, and the second is measured, which finds memory and disk as
   the side's own save left them. Each save is waited for outside of the measured time. Medians are
   compared: in wall time, and in CPU time of the calling thread, which other programs do not touch.
-  Orbax has here what spares it TensorStore's JSON (`luthier.checkpoint.tensorstore_json`), too.
+  Orbax has here what spares it TensorStore's JSON (`luthier.checkpoint.arrays`), too.
 * `commit` (with `--processes 4`): the time from the call of a save until it is committed, over that
   in which the slowest process has written its arrays, and what each process reads back meanwhile,
   by the kernel's count. The state is sharded over the processes, one device each.

@@ -58,9 +58,9 @@ def drive(trials: int, sampler: str, slices: int) -> dict[str, float]:
     import simulated_engine as toys
 
     from luthier import sweep
-    from luthier.sweep.driver import suggestions
+    from luthier.sweep.driver import sampling
 
-    spent_by = [_timed(suggestions.OptunaSuggester, name) for name in ("ask", "tell")]
+    spent_by = [_timed(sampling.OptunaSuggester, name) for name in ("ask", "tell")]
     with tempfile.TemporaryDirectory() as directory:
         budget = fdl.Config(sweep.Budget, trials=trials)
         study = toys.make_study(sampler, directory=directory, budget=budget)

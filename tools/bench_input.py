@@ -32,7 +32,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from luthier import data
-from luthier.data.prepared.layout import tokenizer_facts
+from luthier.data.prepared.prepare import tokenizer_facts
 from tools.bench import child, report
 
 REFERENCE = "configs.lm.quickstart"

@@ -44,7 +44,7 @@ from luthier import plan as plans
 from luthier.program import train_step
 from luthier.records import Console, Goodput, Recorder
 from luthier.records.goodput import Spans
-from luthier.records.json_lines import JsonLines
+from luthier.records.metrics_file import JsonLines
 from luthier.records.status import StatusFile
 from luthier.train.feed import Fed
 from luthier.train.interrupt import StopSignals

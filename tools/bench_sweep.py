@@ -39,7 +39,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from luthier import graph as graphs
 from luthier import plan as plans
-from luthier.sweep.views.standing import read_standing
+from luthier.sweep.views.text import read_standing
 from tools.bench import report
 
 PEAK = "optimizer.learning_rate.peak"

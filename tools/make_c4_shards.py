@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from luthier.data import Shakespeare
-from luthier.data.sources.containers.crc32c import masked_crc32c
+from luthier.data.sources.containers import masked_crc32c
 from luthier.errors import DataError
 
 TEXT = {name: {"text": {}} for name in ("text", "url", "timestamp")}

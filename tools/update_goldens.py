@@ -41,8 +41,7 @@ def rendered(name: str) -> str:
       name: A reference of an experiment, or `settings`.
     """
     if name == SETTINGS:
-        from luthier.cli.showing.components import components
-        from luthier.cli.showing.settings import snapshot
+        from luthier.cli.showing.settings import components, snapshot
 
         return snapshot(components())
     from luthier import graph as graphs

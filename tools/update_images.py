@@ -50,7 +50,7 @@ def diff_page() -> str:
 def study_pages(folder: pathlib.Path) -> dict[str, str]:
     """Return the pages of a study."""
     from luthier.sweep.views import report
-    from luthier.view.diff import matrix_page
+    from luthier.view.diff import matrix as matrix_page
 
     matrix = report.describe(folder)["matrix"]
     return {"report": report.render(folder), "matrix": matrix_page.render(matrix)}

@@ -35,7 +35,7 @@ __all__ = ["__version__", *_ROOMS, "diff"]
 
 def __getattr__(name: str) -> Any:
     if name == "diff":
-        return importlib.import_module("luthier.view.diff.difference").diff
+        return importlib.import_module("luthier.view.diff.page").diff
     if name in _ROOMS:
         return importlib.import_module(f"luthier.{name}")
     raise AttributeError(f"module 'luthier' has no attribute {name!r}")

@@ -14,7 +14,8 @@ import sys
 import jax
 import numpy as np
 
-from luthier.checkpoint import Checkpoints, Store, tensorstore_json
+from luthier.checkpoint import Checkpoints, Store
+from luthier.checkpoint import arrays as tensorstore_json
 
 
 class _Malloc(ctypes.Structure):

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from luthier.checkpoint import commit, finishing
+from luthier.checkpoint import commit
+from luthier.checkpoint import commit as finishing
 from luthier.errors import CheckpointError
 
 PROCESS = """

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from luthier.checkpoint import memory
+from luthier.checkpoint import arrays
 
 SCRIPT = pathlib.Path(__file__).with_name("peak_of_restore.py")
 MEBIBYTES, NUM_ARRAYS = 256, 32
@@ -45,8 +45,8 @@ def _array(*shape, sharding=None):
 
 
 def test_a_sixteenth_is_on_the_way_and_any_array_of_its_own():
-    assert memory.on_the_way([_array(8)] * 64) == 8 * 64 * 4 // 16 + 1
-    assert memory.on_the_way([_array(8), _array(256)]) == 256 * 4 + 1
+    assert arrays.on_the_way([_array(8)] * 64) == 8 * 64 * 4 // 16 + 1
+    assert arrays.on_the_way([_array(8), _array(256)]) == 256 * 4 + 1
 
 
 def test_what_other_processes_hold_does_not_count():
@@ -54,8 +54,8 @@ def test_what_other_processes_hold_does_not_count():
     spec = jax.sharding.PartitionSpec
     shared = jax.sharding.NamedSharding(mesh, spec("a"))
     repeated = jax.sharding.NamedSharding(mesh, spec())
-    assert memory.on_the_way([_array(8, sharding=shared)] * 64) == 8 * 64 * 4 // 16 + 1
-    assert memory.on_the_way([_array(8, sharding=repeated)] * 64) == 2 * 8 * 64 * 4 // 16 + 1
+    assert arrays.on_the_way([_array(8, sharding=shared)] * 64) == 8 * 64 * 4 // 16 + 1
+    assert arrays.on_the_way([_array(8, sharding=repeated)] * 64) == 2 * 8 * 64 * 4 // 16 + 1
 
 
 # In a process of its own: what others left free in this one would be filled first.
@@ -84,5 +84,5 @@ def test_freed_buffers_go_back_to_the_system_at_once():
 
 
 def test_an_error_inside_goes_through():
-    with pytest.raises(KeyError), memory.returned():
+    with pytest.raises(KeyError), arrays.returned():
         raise KeyError

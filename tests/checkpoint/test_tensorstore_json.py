@@ -15,7 +15,8 @@ from orbax.checkpoint import v1 as ocp
 from orbax.checkpoint._src.serialization import tensorstore_utils as orbax
 from orbax.checkpoint._src.serialization import types
 
-from luthier.checkpoint import Checkpoints, Store, tensorstore_json
+from luthier.checkpoint import Checkpoints, Store
+from luthier.checkpoint import arrays as tensorstore_json
 
 SCRIPT = pathlib.Path(__file__).with_name("growth_of_saves.py")
 FEW, MANY = 4, 32

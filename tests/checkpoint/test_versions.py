@@ -2,26 +2,26 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.checkpoint import versions
+from luthier.checkpoint import store
 
 
 def test_current_names_what_decides():
-    assert set(versions.current()) == {
+    assert set(store.current()) == {
         *("flax", "grain", "jax", "jaxlib", "luthier", "numpy", "optax", "orbax-checkpoint"),
     }
-    assert "unknown" not in versions.current().values()
+    assert "unknown" not in store.current().values()
 
 
 def test_the_same_versions_are_no_notice():
-    assert versions.notices(versions.current()) == []
+    assert store.notices(store.current()) == []
 
 
 @pytest.mark.parametrize("package", ["grain", "orbax-checkpoint"])
 def test_another_version_is_a_notice(package):
-    (notice,) = versions.notices({**versions.current(), package: "0.0.1"})
+    (notice,) = store.notices({**store.current(), package: "0.0.1"})
     assert f"{package} 0.0.1" in notice
-    assert versions.current()[package] in notice
+    assert store.current()[package] in notice
 
 
 def test_packages_that_are_no_longer_recorded_are_passed_over():
-    assert versions.notices({"gone": "1"}) == []
+    assert store.notices({"gone": "1"}) == []

@@ -6,7 +6,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import records
-from luthier.cli import main, references, reruns
+from luthier.cli import experiments, main, reruns
 from luthier.records import Status
 from luthier.train.opening import configuration, run_id
 
@@ -21,7 +21,7 @@ def _record(graph, id, status):
 
 @pytest.fixture
 def graph(importable_project):
-    return references.load_reference(TINY)
+    return experiments.load_reference(TINY)
 
 
 @pytest.mark.parametrize("status", ["finished", "interrupted"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.cli import main, spellings
+from luthier.cli import flags, main
 from luthier.errors import EXIT_BAD_INPUT, EXIT_DONE
 
 
@@ -13,13 +13,13 @@ def test_flags_become_words_at_their_place():
     words += ["--gin_bindings=C.d = 3", "--gin_search_paths=p,q", "--gin_skip_unknown", "--new"]
     translated = ["a", "x=1", "gin_file:b.gin", "gin_bindings:s/C.d = [1, 2]", "y=2"]
     translated += ["gin_bindings:C.d = 3", "gin_search_paths:p,q", "gin_skip_unknown:true", "--new"]
-    assert spellings.translate(words) == (translated, [])
+    assert flags.translate(words) == (translated, [])
 
 
 def test_a_root_is_the_experiment():
-    words, problems = spellings.translate(["--gin_root", "Trainer", "a=1"])
+    words, problems = flags.translate(["--gin_root", "Trainer", "a=1"])
     assert (words, problems) == (["gin_root:Trainer", "a=1"], [])
-    _, problems = spellings.translate(["--gin_file"])
+    _, problems = flags.translate(["--gin_file"])
     assert [problem.what for problem in problems] == ["--gin_file has no value"]
 
 

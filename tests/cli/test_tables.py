@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from luthier.cli.tables import table
+from luthier.cli.printing import table
 
 
 def test_columns_line_up_and_numbers_stand_right():

@@ -15,8 +15,8 @@ from flax import nnx
 
 from luthier import graph as graphs
 from luthier import program as programs
-from luthier.cli import spellings
-from luthier.recipes.twins import tiny
+from luthier.cli import flags
+from luthier.recipes.tiny import tiny
 from tests.compiling import quick_step
 
 A, GPT = "C4Spmd1BAdam4Replicas", "C4SpmdGpt3AdamOrgHPBS1p5k1536Replicas"
@@ -24,7 +24,7 @@ D, H, K, V, L = 4, 2, 2, 7, 5
 
 
 def resolve(name):
-    return graphs.resolve(spellings.find_experiment(name))
+    return graphs.resolve(flags.find_experiment(name))
 
 
 # Schedules

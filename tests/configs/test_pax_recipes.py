@@ -18,7 +18,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import layers
-from luthier.cli import spellings
+from luthier.cli import flags
 from tests.configs.pax_twins import mesh_sizes, num_devices, num_parameters
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -243,7 +243,7 @@ def graph_of():
 
     def make(name):
         if name not in made:
-            made[name] = graphs.resolve(spellings.find_experiment(name))
+            made[name] = graphs.resolve(flags.find_experiment(name))
         return made[name]
 
     return make

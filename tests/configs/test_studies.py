@@ -9,9 +9,9 @@ from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.sweep.checks import check_study
 from luthier.sweep.driver.admission import Admission
-from luthier.sweep.driver.suggestions import make_suggester
+from luthier.sweep.driver.sampling import make_suggester
 from luthier.sweep.protocol import SliceInfo
-from luthier.sweep.space.editing import Editing, locate
+from luthier.sweep.space_checks import Editing, locate
 
 STUDIES = (
     "architecture",

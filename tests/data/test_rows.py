@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luthier.data import Bytes, Concatenate, Documents, FirstFit, Packed, Unpacked
-from luthier.data.rows import INT_ENTRIES, batch_spec
+from luthier.data.packing import INT_ENTRIES, batch_spec
 
 CORPUS = st.lists(st.binary(max_size=30), min_size=1, max_size=12)
 PACKINGS = st.sampled_from([Concatenate(), FirstFit(), Unpacked()])

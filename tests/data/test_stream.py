@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luthier.data import Bytes, Documents, Tokenizer
-from luthier.data.stream import tokenize
+from luthier.data.packing import tokenize
 from luthier.errors import DataError
 
 

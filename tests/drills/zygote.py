@@ -25,7 +25,7 @@ def _import_everything() -> None:
     from orbax.checkpoint import v1  # noqa: F401
 
     import luthier.cli.commands.train
-    import luthier.cli.hosts.child
+    import luthier.cli.hosts
     import luthier.program
     import luthier.train  # noqa: F401
 
@@ -55,7 +55,7 @@ class Forked:
     """Takes the place of `subprocess.Popen` where a parent starts the processes of its run."""
 
     def __init__(self, command, *, env, stdout, stderr, **unused):
-        assert command[1:3] == ["-m", "luthier.cli.hosts.child"], command
+        assert command[1:3] == ["-m", "luthier.cli.hosts"], command
         self.returncode = None
         self.pid = os.fork()
         if self.pid == 0:
@@ -63,7 +63,7 @@ class Forked:
 
     @staticmethod
     def _child(words, env, stdout, stderr):
-        from luthier.cli.hosts import child
+        from luthier.cli import hosts
 
         os.setsid()
         os.environ.clear()
@@ -75,7 +75,7 @@ class Forked:
             default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, default)
         sys.argv = ["child", *words]
-        child.main(words)
+        hosts.main(words)
 
     def poll(self):
         if self.returncode is None:
@@ -113,12 +113,12 @@ def _guarded(work) -> None:
 def _command(order: dict) -> int:
     import atexit
 
+    from luthier.cli import launcher
     from luthier.cli import main as command_line
-    from luthier.cli.hosts import parent
 
     _become(order)
     subprocess_like = type("Subprocess", (), {"Popen": Forked, "DEVNULL": subprocess.DEVNULL})
-    parent.subprocess = subprocess_like
+    launcher.subprocess = subprocess_like
     try:
         return command_line.main(order["words"])
     finally:

@@ -20,8 +20,8 @@ import ray_cluster  # noqa: E402
 from sweep_trials import TINY  # noqa: E402
 
 from luthier import graph as graphs  # noqa: E402
-from luthier.launch.gang.slices import Slices  # noqa: E402
-from luthier.launch.ray.engine import Ray  # noqa: E402
+from luthier.launch.ray import Ray  # noqa: E402
+from luthier.launch.slices import Slices  # noqa: E402
 from luthier.sweep.protocol import Back, Ended, Lost, TrialWork, Work  # noqa: E402
 
 pytestmark = [
@@ -127,7 +127,7 @@ def _workers(folder):
     for place in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (place / "cmdline").read_bytes().split(b"\0")
-            if b"luthier.launch.gang.worker" in words and str(folder).encode() in b" ".join(words):
+            if b"luthier.launch.worker" in words and str(folder).encode() in b" ".join(words):
                 found.append(int(place.name))
     return found
 

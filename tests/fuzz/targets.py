@@ -78,7 +78,7 @@ def history(data: bytes, folder: Path) -> object:
     from graph_toys import parts
 
     from luthier.graph.record.trail import restore_history
-    from luthier.records.files import read_json
+    from luthier.storage import read_json
 
     path = folder / "config.history.json"
     path.write_bytes(data)

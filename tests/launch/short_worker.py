@@ -11,10 +11,9 @@ import threading
 import time
 
 from luthier.errors import EXIT_REQUEUE
-from luthier.launch import Slices
-from luthier.launch.gang import link
-from luthier.sweep import results
-from luthier.sweep.engines.pipes import Answer, Close, Stop, Writer, messages
+from luthier.launch import Slices, link
+from luthier.sweep import protocol
+from luthier.sweep.engines.messages import Answer, Close, Stop, Writer, messages
 from luthier.sweep.protocol import Ended, Lost, Reported, SliceInfo, TrialWork, Work
 
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.02"))
@@ -89,7 +88,7 @@ def _run(slice, work: TrialWork, asks, writer, waiting):
     facts = {"step_seconds": STEP_SECONDS, "device_seconds": 4 * STEP_SECONDS}
     result = {"metrics": series[-1][1], "series": series, "steps": 4, "facts": facts}
     ended = Ended(slice, work.trial, work.fence, "complete", result=result)
-    results.write_result(work.directory, ended)
+    protocol.write_result(work.directory, ended)
     writer.send(ended)
 
 

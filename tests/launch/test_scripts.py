@@ -9,7 +9,7 @@ import yaml
 
 from luthier.errors import BadInput
 from luthier.launch import Gang, Here, Kubernetes, Ray, Slurm
-from luthier.launch.gang.tpu_vm import TpuVm
+from luthier.launch.tpu_vm import TpuVm
 
 ENGINES = [Here(), Slurm(), Kubernetes(image="i"), Ray(), TpuVm(tpu="t", zone="z")]
 EVIL = ("a b$(touch PWN)", "a`touch PWN`", "a';touch PWN;'", "a|touch PWN;#", "a&&touch PWN")

@@ -27,7 +27,7 @@ def _refusal(*arguments, **options):
 
 def test_the_command_line_alone(project):
     chosen = choose("slurm:nodes=2,partition=gpu,setup=['module load a,b'],memory=64G", project)
-    assert (chosen.name, chosen.path) == ("slurm", "luthier.launch.slurm.engine.Slurm")
+    assert (chosen.name, chosen.path) == ("slurm", "luthier.launch.slurm.Slurm")
     assert chosen.make() == Slurm(nodes=2, partition="gpu", setup=["module load a,b"], memory="64G")
 
 

@@ -3,8 +3,8 @@ import threading
 import pytest
 
 from luthier.errors import Problem, RunError
-from luthier.launch import Here, Job, Slurm, Standing, standings
-from luthier.launch.gang.records import Launch
+from luthier.launch import Here, Job, Slurm, Standing, status
+from luthier.launch.jobs import Launch
 
 
 def _launch(path, engine, *ids):
@@ -26,7 +26,7 @@ def test_each_engine_is_asked_once_and_jobs_stay_in_their_order(tmp_path, monkey
         _launch(tmp_path / "b", "local", "7"),
         _launch(tmp_path / "c", "slurm", "2"),
     ]
-    found = standings.standings(launches)
+    found = status.standings(launches)
     assert [(launch.path.name, job.id, standing.detail) for launch, job, standing in found] == [
         ("a", "1_0", "slurm 1_0"),
         ("a", "1_1", "slurm 1_1"),
@@ -37,7 +37,7 @@ def test_each_engine_is_asked_once_and_jobs_stay_in_their_order(tmp_path, monkey
 
 
 def test_where_nothing_was_launched_no_engine_is_asked():
-    assert standings.standings([]) == []
+    assert status.standings([]) == []
 
 
 def test_a_queue_that_is_silent_does_not_hold_up_the_others(tmp_path, monkeypatch):
@@ -45,7 +45,7 @@ def test_a_queue_that_is_silent_does_not_hold_up_the_others(tmp_path, monkeypatc
     monkeypatch.setattr(Slurm, "standings", lambda engine, jobs: answered.wait(60) and [])
     monkeypatch.setattr(Here, "standings", lambda engine, jobs: [Standing("running")])
     launches = [_launch(tmp_path / "a", "slurm", "1"), _launch(tmp_path / "b", "local", "7")]
-    found = [standing for _, _, standing in standings.standings(launches, seconds=0.5)]
+    found = [standing for _, _, standing in status.standings(launches, seconds=0.5)]
     answered.set()
     silence = Standing("unknown", "the queue does not answer within 0.5 s")
     assert found == [silence, Standing("running")]
@@ -60,5 +60,5 @@ def test_an_engine_that_cannot_be_asked_knows_nothing(tmp_path, monkeypatch, eng
         raise RunError(Problem("no way to the cluster"))
 
     monkeypatch.setattr(Slurm, "standings", refuse)
-    ((_, _, found),) = standings.standings([_launch(tmp_path, engine, "1")])
+    ((_, _, found),) = status.standings([_launch(tmp_path, engine, "1")])
     assert found == Standing("unknown", detail)

@@ -5,7 +5,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from scipy import special, stats
 
-from luthier.layers.gaussian import erf_inv, standard_normal, truncated_normal
+from luthier.layers.initializers import erf_inv, standard_normal, truncated_normal
 from luthier.parallel import Mesh, make_mesh
 
 

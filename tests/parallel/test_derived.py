@@ -3,7 +3,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from luthier.parallel import ArrayInfo, Mesh, parameter_rules
-from luthier.parallel.derived import place_derived
+from luthier.parallel.specs import place_derived
 
 SIZES = Mesh(data=1, fsdp=4, tensor=2).sizes(8)
 

@@ -17,7 +17,7 @@ from luthier.errors import ValidationError
 from luthier.parallel import XlaOptions, quick_cpu_options
 from luthier.plan import planning
 from luthier.plan.targets import environment, missing_compiler, read
-from luthier.sweep.lanes import pack
+from luthier.sweep import packed_trials
 from tests.program.test_precision import SMALL
 
 OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_enable_fast_math": True}
@@ -149,7 +149,7 @@ def test_they_reach_a_plan_and_name_what_it_keeps(given, monkeypatch, tmp_path):
 
 def test_they_reach_the_lanes_of_a_sweep(given):
     program = plans.make(graph_of(SET), jax.devices()[:1]).program
-    assert given(pack.compile_lanes, program, "vmap", 2, jax.devices()[:1]) == OPTIONS
+    assert given(packed_trials.compile_lanes, program, "vmap", 2, jax.devices()[:1]) == OPTIONS
 
 
 def test_the_compilation_cache_tells_them_apart(tmp_path):

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from luthier.plan.claims import FACTOR, TWINS, claimed, contradiction
+from luthier.plan.checks import FACTOR, TWINS, claimed, contradiction
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_names_without_a_size(name):
 
 
 def test_a_twin_has_the_name_of_the_whole_and_not_its_size():
-    modules = ("luthier.recipes.debug", "luthier.recipes.twins.tiny")
+    modules = ("luthier.recipes.debug", "luthier.recipes.tiny")
     assert tuple(importlib.import_module(name).SUFFIX for name in modules) == TWINS
     assert [claimed(f"llama_7b{suffix}") for suffix in TWINS] == [None, None]
 

@@ -9,8 +9,9 @@ from luthier.errors import DataError, ValidationError
 from luthier.layers import EinsumAttention
 from luthier.layers.declared import kernel
 from luthier.plan import plan_here, planning, targets
+from luthier.plan import targets as topologies
 from luthier.plan.planning import checked_program
-from luthier.plan.targets import read, topologies
+from luthier.plan.targets import read
 
 
 @pytest.fixture(scope="module")

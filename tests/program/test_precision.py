@@ -12,8 +12,8 @@ from luthier import program as programs
 from luthier.errors import ValidationError
 from luthier.optim import StoredAs
 from luthier.program import Precision
+from luthier.program.materialize import init_with, targets
 from luthier.program.precision import MASTERS, unsupported
-from luthier.program.restoring import init_with, targets
 from tests.compiling import QUICK, quick_step
 
 SHELVES = ("luthier.recipes",)

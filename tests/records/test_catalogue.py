@@ -7,7 +7,7 @@ import pytest
 from luthier.errors import RunError, UnknownReference
 from luthier.records import Configuration, RunDirectory, Status, find, list_runs
 from luthier.records.events import Step
-from luthier.records.json_lines import JsonLines
+from luthier.records.metrics_file import JsonLines
 
 
 @pytest.fixture

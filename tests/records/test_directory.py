@@ -8,7 +8,7 @@ import pytest
 from luthier.errors import RunError
 from luthier.records import Configuration, RunDirectory, Status, new_id
 from luthier.records.events import Step
-from luthier.records.json_lines import JsonLines
+from luthier.records.metrics_file import JsonLines
 from luthier.records.source import Source
 
 

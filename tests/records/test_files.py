@@ -7,7 +7,8 @@ import os
 import pytest
 
 from luthier.errors import RunError
-from luthier.records.files import read_json, run_error, write_atomically, write_json, write_together
+from luthier.records.redaction import write_json
+from luthier.storage import read_json, run_error, write_atomically, write_together
 
 
 def test_a_text_is_written_and_replaced(tmp_path):

@@ -11,8 +11,7 @@ import pytest
 
 from luthier.errors import RunError
 from luthier.records.events import Header, Notice, Sample, Step
-from luthier.records.json_lines import JsonLines
-from luthier.records.metrics_file import cut_back, read_events, read_metrics
+from luthier.records.metrics_file import JsonLines, cut_back, read_events, read_metrics
 
 
 def steps(path):
@@ -129,7 +128,7 @@ SMALL_FILES = """
 import resource, sys
 from luthier.errors import RunError
 from luthier.records.events import Step
-from luthier.records.json_lines import JsonLines
+from luthier.records.metrics_file import JsonLines
 
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
@@ -223,7 +222,7 @@ TRAINING = """
 import os
 import sys
 from luthier.records.events import Step
-from luthier.records.json_lines import JsonLines
+from luthier.records.metrics_file import JsonLines
 from luthier.records.metrics_file import cut_back
 
 path, saved_path = sys.argv[1:]

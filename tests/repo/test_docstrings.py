@@ -22,12 +22,10 @@ WITHOUT_FORMULA = {
     "metrics/selector.py": "which metric decides",
     "metrics/totals.py": "sums over batches",
     "optim/families/kronecker.py": "the state that Shampoo and SOAP share",
-    "optim/layouts.py": "how parameters are made up",
+    "optim/layouts.py": "how parameters are made up, and what arrays are stored in",
     "optim/masks.py": "which parameters by name",
     "optim/optimizer.py": "what a recipe returns",
     "optim/partition.py": "which optimizer for which parameter",
-    "optim/scalars.py": "scalars that may be traced",
-    "optim/storage.py": "what arrays are stored in",
 }
 
 

@@ -6,30 +6,30 @@ import re
 RENAMES = {
     "checkpoint/commit.py": "seals a checkpoint; below its own store",
     "checkpoint/directory.py": "renames whole checkpoints",
-    "checkpoint/foreign/writing.py": "a folder of several files appears at once",
-    "cli/completion/cache.py": "runs at each press of Tab and imports nothing",
+    "checkpoint/foreign/safetensors_folder.py": "a folder of several files appears at once",
+    "cli/completion/index.py": "runs at each press of Tab and imports nothing",
     "data/prepared/plans.py": "a folder of several files appears at once",
     "data/prepared/shards.py": "arrays of many gigabytes, written in place",
     "data/sources/remote.py": "a download of many gigabytes",
-    "launch/gang/link.py": "a secret file with mode 0600",
-    "launch/gang/member.py": "a file for the parent process",
-    "parallel/distributed/notes.py": "a note for the parent process",
-    "records/media/files.py": "moves images that are whole",
+    "launch/link.py": "a secret file with mode 0600",
+    "launch/member.py": "a file for the parent process",
+    "parallel/distributed/messages.py": "a note for the parent process",
+    "records/media.py": "moves images that are whole",
     "records/directory.py": "a run's directory appears at once",
-    "records/object_storage/fetching.py": "a run's directory appears at once",
-    "sweep/driver/snapshot.py": "a copy of the source appears at once",
+    "records/object_storage/mirror.py": "a run's directory appears at once",
+    "sweep/driver/directory.py": "a copy of the source appears at once",
     "sweep/driver/start.py": "renames a whole study",
 }
 # Lines of JSON that come through a pipe or a socket, or are a user's data: no files of records.
 PIPES = {
-    "data/sources/json_lines.py",
-    "parallel/distributed/handshake.py",
+    "data/sources/records.py",
+    "parallel/distributed/rendezvous.py",
     "plan/compiled/process.py",
     "records/weights_and_biases/node.py",
-    "sweep/engines/devices.py",
-    "sweep/engines/pipes.py",
+    "sweep/engines/local.py",
+    "sweep/engines/messages.py",
     "sweep/gate.py",
-    "train/guarding/native.py",
+    "train/watchdog.py",
 }
 
 

@@ -8,8 +8,8 @@ import sys
 
 from simulated_engine import loss, make_ended, read_values
 
-from luthier.sweep import results
-from luthier.sweep.engines.pipes import Close, Writer, messages
+from luthier.sweep import protocol
+from luthier.sweep.engines.messages import Close, Writer, messages
 from luthier.sweep.protocol import SliceInfo, Work
 
 
@@ -37,7 +37,7 @@ def main(arguments):
                 os.kill(os.getpid(), signal.SIGKILL)
             series = [(4, {"held_out/loss": loss(values, 4)})]
             ended = make_ended(options.slice, work, "complete", series)
-            results.write_result(work.directory, ended)
+            protocol.write_result(work.directory, ended)
             writer.send(ended)
     return 3
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from luthier.sweep import results
+from luthier.sweep import protocol
 from luthier.sweep.protocol import Ended, Event, Faulted, Lost, Reported, SliceInfo, TrialWork, Work
 
 HERE = pathlib.Path(__file__).parent
@@ -240,7 +240,7 @@ class InstantEngine:
         if outcome == "broken":
             result = {**ended.result, "fault": "code"}
             ended = dataclasses.replace(ended, reason="ValueError: boom", result=result)
-        results.write_result(work.directory, ended)
+        protocol.write_result(work.directory, ended)
         self._events.append(ended)
 
     def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
@@ -399,7 +399,7 @@ def _run(work: TrialWork, asks: bool, step_seconds: float, waiting: queue.Queue[
 
 def _end(work: TrialWork, outcome: str, series: list[Any]) -> None:
     ended = make_ended(0, work, outcome, series)
-    results.write_result(work.directory, ended)
+    protocol.write_result(work.directory, ended)
     said = dataclasses.asdict(ended)
     del said["slice"]
     _say("ended", **said)

@@ -7,7 +7,7 @@ from luthier import graph as graphs
 from luthier import sweep
 from luthier.errors import BadInput
 from luthier.sweep import checks, samplers
-from luthier.sweep.space.editing import Editing
+from luthier.sweep.space_checks import Editing
 
 EDITING = Editing(packages=toys.PACKAGES)
 

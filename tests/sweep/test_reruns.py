@@ -4,10 +4,8 @@ from sweep_trials import tiny, write_trial  # noqa: F401
 
 from luthier import train
 from luthier.errors import RunError
-from luthier.sweep.engines.execution import Execution, Plans
-from luthier.sweep.engines.inbox import Task
-from luthier.sweep.lanes.probe import Choice
-from luthier.sweep.lanes.running import LaneRunner
+from luthier.sweep.engines.execution import Execution, Plans, Task
+from luthier.sweep.packed_trials import Choice, LaneRunner
 from luthier.sweep.protocol import Work
 from luthier.sweep.reruns import rerun
 

@@ -3,8 +3,7 @@ import math
 import pytest
 
 from luthier.errors import RunError
-from luthier.sweep.protocol import Ended
-from luthier.sweep.results import read_result, write_result
+from luthier.sweep.protocol import Ended, read_result, write_result
 
 
 def test_a_result_is_read_as_it_was_written(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import train
-from luthier.data.rows import PackedRows
+from luthier.data.packing import PackedRows
 from luthier.errors import BadInput
 from luthier.layers.declared import abstract_forms
 

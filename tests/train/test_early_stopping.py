@@ -2,7 +2,7 @@ import math
 
 from luthier.metrics import Selector
 from luthier.program import EarlyStopping
-from luthier.train.early_stopping import Patience
+from luthier.train.evaluate import Patience
 
 
 def _rule(direction="lower", patience=2, min_delta=0.0):

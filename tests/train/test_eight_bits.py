@@ -7,7 +7,7 @@ import luthier
 from luthier import graph as graphs
 from luthier import train
 from luthier.plan import plan_here
-from luthier.plan.report.products import flops_by_dtype
+from luthier.plan.report import flops_by_dtype
 from luthier.plan.targets import CHIPS, read
 
 PRECISION = ("luthier.recipes.bf16", "luthier.recipes.fp8")

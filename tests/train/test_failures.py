@@ -161,7 +161,7 @@ import faulthandler, pathlib, re, sys, time
 from luthier import environment
 from luthier.records import Watchdog
 from luthier.records.status import Status, write_status
-from luthier.train.guarding import Watch
+from luthier.train.watchdog import Watch
 
 environment.report_native_crashes()
 run = pathlib.Path(sys.argv[1])

@@ -4,8 +4,8 @@ import pytest
 
 from luthier import train
 from luthier.durations import Progress
-from luthier.train.early_stopping import Patience
-from luthier.train.guarding import Rise
+from luthier.train.divergence import Rise
+from luthier.train.evaluate import Patience
 from luthier.train.loop import Position, _Memory
 
 

@@ -75,7 +75,7 @@ def _changes(text: str) -> str:
     sys.path.insert(0, str(ROOT))
     try:
         from luthier import graph as graphs
-        from luthier.cli.showing.changes import print_changes
+        from luthier.cli.showing.differences import print_changes
 
         example = next(
             line for line in text.splitlines() if "luthier" in line and "fiddler:" in line

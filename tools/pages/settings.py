@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from luthier.cli.showing.components import components
-from luthier.cli.showing.settings import page
+from luthier.cli.showing.settings import components, page
 
 
 def render() -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from luthier.sweep import samplers
-from luthier.sweep.driver import ledger
-from luthier.sweep.space.grammar import parse_dimension
+from luthier.sweep.driver import trial_table
+from luthier.sweep.space_grammar import parse_dimension
 
 _TEXT = """\
 # Sweeps
@@ -123,7 +123,7 @@ def render() -> str:
             ("name", "sampler"), ((f"`{n}`", f"`{_name(x)}`") for n, x in samplers.SAMPLERS.items())
         ),
         objectives=", ".join(f"`{name}`" for name in samplers.FACTS),
-        states=", ".join(f"`{state}`" for state in ledger.ENDED),
+        states=", ".join(f"`{state}`" for state in trial_table.ENDED),
     )
 
 

@@ -3,7 +3,8 @@
 Warm starts are here too, from other runs and from the weights of others.
 """
 
-from luthier.checkpoint.policy import Checkpoints, Saved
+from luthier.checkpoint.directory import require_space
+from luthier.checkpoint.policy import Checkpoints, DeviceCopy, FastTier, HostCopy, Saved, Storage
 from luthier.checkpoint.restore import (
     T5X,
     BigVision,
@@ -21,10 +22,8 @@ from luthier.checkpoint.restore import (
     Take,
     Target,
 )
-from luthier.checkpoint.space import require_space
 from luthier.checkpoint.store import Store
-from luthier.checkpoint.tiers import DeviceCopy, FastTier, HostCopy, Storage
-from luthier.checkpoint.tiers.tiers import Saves, Tiers, open_checkpoints
+from luthier.checkpoint.tiers import Saves, Tiers, open_checkpoints
 
 __all__ = [
     "T5X",

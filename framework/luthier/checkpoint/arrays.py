@@ -1,21 +1,170 @@
-"""Arrays and iterators to and from a directory, through Orbax."""
+"""Spares Orbax what TensorStore never frees: the Python dicts that it makes of JSON.
+
+`KvStore.Spec.to_json` and `experimental_collect_matching_metrics` keep a reference to each key and
+each value for ever (TensorStore 0.1.84 to 0.1.86). Orbax calls the first once for each array of a
+save, to have the spec of a local folder that it has just written said back to it, and the second
+twice for each save, to log a rate. No setting, leaf handler or type handler of Orbax comes between:
+both stand in functions of one private module. That module is given a view of TensorStore which
+answers these two calls from what is known; everything else goes to TensorStore itself.
+
+Where a later Orbax has arranged itself otherwise nothing is changed, and
+`tests/checkpoint/test_tensorstore_json.py` fails if its saves leak.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import functools
 import json
 import logging
 import math
 import pathlib
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from luthier.checkpoint import memory, tensorstore_json
 from luthier.errors import BadInput, CheckpointError, Problem
 
 if TYPE_CHECKING:
     import jax
+
+
+@functools.cache
+def spare() -> None:
+    """Give Orbax the view, for the rest of the process."""
+    try:
+        import tensorstore
+        from orbax.checkpoint._src.serialization import tensorstore_utils as orbax
+    except ImportError:
+        return
+    if getattr(orbax, "ts", None) is tensorstore:
+        orbax.ts = _TensorStore(tensorstore)
+    if callable(getattr(orbax, "get_tensorstore_raw_bytes", None)):
+        orbax.get_tensorstore_raw_bytes = _RawBytes(tensorstore, orbax.get_tensorstore_raw_bytes)
+
+
+class _TensorStore:
+    """TensorStore, but for specs of key-value stores."""
+
+    def __init__(self, tensorstore: Any):
+        self._tensorstore = tensorstore
+        self.KvStore = _KvStore(tensorstore.KvStore)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tensorstore, name)
+
+
+class _KvStore:
+    """`tensorstore.KvStore`, whose specs know what they were made of."""
+
+    def __init__(self, kv_store: Any):
+        self._kv_store = kv_store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kv_store, name)
+
+    def Spec(self, json: Any) -> Any:
+        return _Spec(json, self._kv_store.Spec(json))
+
+    def open(self, spec: Any, **options: Any) -> Any:
+        return self._kv_store.open(spec.own if isinstance(spec, _Spec) else spec, **options)
+
+
+class _Spec:
+    """A spec of TensorStore's own, and the JSON that it was made of."""
+
+    def __init__(self, json: Any, own: Any):
+        self._json = json
+        self.own = own
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
+
+    def to_json(self, **options: Any) -> Any:
+        """Return the JSON; that of a local folder is what was given, word for word."""
+        if not options and _is_local(self._json):
+            return dict(self._json)
+        return self.own.to_json(**options)
+
+
+def _is_local(json: Any) -> bool:
+    """Return whether TensorStore, which took this spec, would say it back unchanged."""
+    return (
+        isinstance(json, Mapping)
+        and json.keys() == {"driver", "path"}
+        and json["driver"] == "file"
+        and json["path"].startswith("/")
+        and "\\" not in json["path"]  # becomes a slash
+    )
+
+
+class _RawBytes:
+    """How many bytes TensorStore has written or read: a sum over its text, which it frees."""
+
+    def __init__(self, tensorstore: Any, original: Any):
+        self._tensorstore = tensorstore
+        self.original = original
+
+    def __call__(self, direction: Any = None) -> int:
+        suffix = "_bytes_read" if getattr(direction, "value", None) == "read" else "_bytes_written"
+        collect = self._tensorstore.experimental_collect_prometheus_format_metrics
+        total = 0.0
+        for line in collect("/tensorstore/kvstore/"):
+            name, _, value = line.rpartition(" ")
+            if not line.startswith("#") and name.partition("{")[0].endswith(suffix):
+                total += float(value)
+        return int(total)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
+_AT_ONCE_BYTES = 1 << 17  # glibc's own, until it has seen larger ones freed
+_USUAL_BYTES = 1 << 25  # the largest that glibc itself goes to
+_SHARE = 16
+
+
+@contextlib.contextmanager
+def returned() -> Iterator[None]:
+    """Have buffers that are freed inside given back to the system at once, where glibc is used."""
+    libc = _glibc()
+    if libc is None:
+        yield
+        return
+    libc.mallopt(_MMAP_THRESHOLD, _AT_ONCE_BYTES)
+    try:
+        yield
+    finally:
+        libc.mallopt(_MMAP_THRESHOLD, _USUAL_BYTES)
+        libc.mallopt(_TRIM_THRESHOLD, 2 * _USUAL_BYTES)
+        libc.malloc_trim(0)
+
+
+def trim() -> None:
+    """Give what glibc keeps of freed memory back to the system, in a few milliseconds."""
+    libc = _glibc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "malloc_trim") else None
+
+
+def on_the_way(arrays: Iterable[jax.ShapeDtypeStruct]) -> int:
+    """Return how many bytes Orbax may be reading at a time: a sixteenth, and any one array.
+
+    Args:
+      arrays: Shape, dtype and sharding of what is read.
+    """
+    own, largest = 0, 0
+    for array in arrays:
+        sharding, size = array.sharding, array.dtype.itemsize
+        devices = len(sharding.addressable_devices)
+        own += math.prod(sharding.shard_shape(array.shape)) * size * devices
+        largest = max(largest, math.prod(array.shape) * size)
+    return max(own // _SHARE, largest) + 1
+
 
 _ARRAYS = "arrays"
 _ITERATOR = "iterator"
@@ -64,7 +213,7 @@ def save(path: pathlib.Path, arrays: Mapping[str, jax.Array], iterator: Any = No
     """
     from orbax.checkpoint import v1 as ocp
 
-    tensorstore_json.spare()
+    spare()
     items: dict[str, Any] = {_ARRAYS: {k: v for k, v in arrays.items() if math.prod(v.shape)}}
     if iterator is not None:
         items[_ITERATOR] = _checkpointable(iterator)
@@ -79,7 +228,7 @@ def load(
     import jax.numpy as jnp
     from orbax.checkpoint import v1 as ocp
 
-    tensorstore_json.spare()
+    spare()
     placed = {}
     for name, array in abstract.items():
         sharding = array.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -87,8 +236,8 @@ def load(
     stored = {name: array for name, array in placed.items() if math.prod(array.shape)}
     context = ocp.Context() if context is None else context
     context.pytree.loading.partial_load = True
-    context.memory.read_concurrent_bytes = memory.on_the_way(stored.values())
-    with memory.returned(), context:
+    context.memory.read_concurrent_bytes = on_the_way(stored.values())
+    with returned(), context:
         arrays = ocp.load_checkpointables(path, {_ARRAYS: stored})[_ARRAYS] if stored else {}
     return {
         name: arrays[name]

@@ -1,23 +1,26 @@
-"""The file that makes a directory a checkpoint.
-
-Orbax commits its arrays by a rename, but does not notice a flipped bit in them. So once all of its
-files are in place they are listed, with checksums, in one more file that is moved in last: a
-directory with that file is a whole checkpoint, and one without is the remains of a save.
-"""
+"""The commit of a checkpoint: its last file, its checks, and how processes agree on it."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import contextvars
 import dataclasses
 import json
 import os
 import pathlib
 import re
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from luthier.errors import CheckpointError, Problem, VersionError
+from luthier.checkpoint import arrays as arrays_lib
+from luthier.checkpoint import arrays as memory
+from luthier.errors import CheckpointError, LuthierError, Problem, VersionError
+
+if TYPE_CHECKING:
+    from luthier.parallel.distributed import Rounds
+
 
 FILE = "commit.json"
 _FORMAT = 1
@@ -249,3 +252,140 @@ def _sync_directory(directory: pathlib.Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_is_helped = contextvars.ContextVar("is_helped", default=False)
+
+
+@contextlib.contextmanager
+def helped() -> Iterator[None]:
+    """Let the other processes, which call `help_primary`, take their part in each `check`.
+
+    Within the `with` block of the primary; of one process alone this changes nothing.
+    """
+    from luthier.parallel import distributed
+
+    if not distributed.is_several():
+        yield
+        return
+    token = _is_helped.set(True)
+    try:
+        yield
+    finally:
+        _is_helped.reset(token)
+        distributed.from_primary(lambda: None)  # there is nothing more to do
+
+
+def help_primary() -> None:
+    """Check parts of the checkpoints that the primary looks at, until it has found one."""
+    from luthier.parallel import distributed
+
+    while (directory := distributed.from_primary(lambda: None)) is not None:
+        _check_part(pathlib.Path(directory), None)
+
+
+def check_in_parallel(directory: pathlib.Path, commit: Commit) -> list[str]:
+    """Return what is damaged in a checkpoint, by reading every file.
+
+    Args:
+      directory: The checkpoint.
+      commit: What is in it.
+
+    Raises:
+      OSError: A file is there, and cannot be read now.
+    """
+    if not _is_helped.get():
+        return check(directory, commit)
+    from luthier.parallel import distributed
+
+    distributed.from_primary(lambda: str(directory))
+    return _check_part(directory, commit)
+
+
+def _check_part(directory: pathlib.Path, commit: Commit | None) -> list[str]:
+    from luthier.parallel import distributed
+
+    damage: list[str] = []
+    refusal: tuple[int | None, str] | None = None
+    try:
+        commit = read(directory) if commit is None else commit
+        part = share(commit, distributed.process_index(), distributed.process_count())
+        damage = check(directory, commit, part)
+    except OSError as error:
+        refusal = (error.errno, str(error))
+    except LuthierError as error:  # the primary could read the commit file, and this one cannot
+        damage = [f"process {distributed.process_index()} says: {error}"]
+    everything = distributed.gather([damage, refusal])
+    for _, refused in everything:
+        if refused is not None and distributed.process_index() == 0:
+            raise OSError(*refused)  # the primary decides whether all try again
+    return sorted(line for lines, _ in everything for line in lines)
+
+
+Sums = Mapping[str, tuple[int, int]]
+"""Size in bytes and CRC-32 of files, by their path in the checkpoint."""
+
+_num_saving: dict[pathlib.Path, int] = {}
+"""How many stores have saved in a directory: the same in all processes."""
+
+
+def rounds(directory: pathlib.Path) -> Rounds:
+    """Return the exchanges of one more store that saves in a directory.
+
+    Args:
+      directory: The same in all processes, which call this in the same order.
+    """
+    from luthier.parallel.distributed import Rounds
+
+    number = _num_saving[directory] = _num_saving.get(directory, 0) + 1
+    return Rounds(f"commits{directory}/{number}")
+
+
+def finish(
+    pending: arrays_lib.Pending,
+    rounds: Rounds,
+    *,
+    seal: Callable[[], Sums],
+    commit: Callable[[Sums], None],
+    told: Callable[[Exception], str],
+) -> None:
+    """Wait for the arrays of all processes, and have the primary commit them.
+
+    However long that takes, the others wait; what one process fails over, all raise.
+
+    Args:
+      pending: The arrays of this process that are being written.
+      rounds: What the processes exchange.
+      seal: Puts the files of this process onto the disk; returns their checksums.
+      commit: Commits the checkpoint, with the checksums of all processes; called by the primary,
+        when all arrays are written.
+      told: An error in one line, for other processes.
+
+    Raises:
+      Exception: This process's own error.
+      CheckpointError: The error of another process.
+    """
+    own: Exception | None = None
+
+    def commit_all(said: Sequence[tuple[str, Sums]]) -> str:
+        nonlocal own
+        if not (why := next((why for why, _ in said if why), "")):
+            try:
+                commit({path: entry for _, sums in said for path, entry in sums.items()})
+            except Exception as error:
+                own, why = error, told(error)
+        return why
+
+    sums: Sums = {}
+    try:
+        with arrays_lib.without_logs():
+            pending.result()
+        memory.trim()
+        sums = seal()
+    except Exception as error:
+        own = error
+    why = rounds.exchange(("" if own is None else told(own), sums), commit_all)
+    if own is not None:
+        raise own
+    if why:
+        raise CheckpointError(Problem(why))

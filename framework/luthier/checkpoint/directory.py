@@ -1,15 +1,9 @@
-"""The folders of a run's checkpoints.
-
-150/                a checkpoint: Orbax's files, and commit.json
-150.replaced/       the former one of that step, until the new one is committed
-200.saving-TOKEN/   a save that is going on; no other process has its token
-200, 200.anything   without commit.json: the remains of a save that was killed
-.trash/             what recovery moved aside, until something later is committed
-"""
+"""Whether there is room for what will be saved."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import re
@@ -17,8 +11,41 @@ import shutil
 
 from luthier.checkpoint import commit as commit_lib
 from luthier.checkpoint.policy import Saved
-from luthier.errors import CheckpointError, VersionError
+from luthier.errors import CheckpointError, Problem, VersionError
 from luthier.storage.trash import empty_before_step, move_to_trash
+
+
+def require_space(directory: str | os.PathLike[str], bytes_needed: int) -> None:
+    """Refuse before the start what would fill the disk after hours.
+
+    Args:
+      directory: Where checkpoints will be; need not exist yet.
+      bytes_needed: What they will need at most, in bytes.
+
+    Raises:
+      CheckpointError: Less than that is free.
+    """
+    place = pathlib.Path(directory).absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < bytes_needed:
+        raise CheckpointError(
+            Problem(
+                f"{directory}: checkpoints need {_size(bytes_needed)} and {_size(free)} is free",
+                path="checkpoints",
+                remedy="free some space, choose another records.directory, or keep fewer",
+            )
+        ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a fault of the place
+
+
+def _size(num_bytes: float) -> str:
+    units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while num_bytes >= 1024 and len(units) > 1:
+        num_bytes /= 1024
+        units.pop(0)
+    return f"{num_bytes:.1f} {units[0]}"
+
 
 # Orbax writes this file last: a folder that has it holds all arrays, although nobody sealed it.
 _ORBAX_METADATA = "_CHECKPOINT_METADATA"

@@ -1,16 +1,213 @@
-"""Which checkpoints are made, and which of them are kept."""
+"""Which checkpoints are made, how they are copied and stored, and which of them are kept."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import json
 import math
+import os
+import pathlib
+import shutil
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from luthier.checkpoint.tiers.copying import Copying, HostCopy
-from luthier.checkpoint.tiers.fast import FastTier
-from luthier.checkpoint.tiers.storage import Storage
 from luthier.durations import Duration, Seconds
+from luthier.errors import CheckpointError, Problem
+from luthier.storage import replacing
+
+if TYPE_CHECKING:
+    import jax
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """How Orbax writes and reads arrays.
+
+    Args:
+      file_bytes: The size at which a data file is full; None is Orbax's own, 2 GiB.
+      saving_replicas: Among how many replicas a save of replicated arrays is shared out; 1 leaves
+        it to the first, None takes all.
+      broadcast_axis: The mesh axis whose first replica reads a checkpoint, and sends it to the
+        others; None has every replica read it. No array may be shared out over this axis.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"file_bytes": "1 <= x", "saving_replicas": "1 <= x"}
+
+    file_bytes: int | None = None
+    saving_replicas: int | None = None
+    broadcast_axis: str | None = None
+
+    def saving(self) -> Any:
+        """Return the Orbax context to save in."""
+        from orbax.checkpoint import v1 as ocp
+
+        context = ocp.Context()
+        context.array.saving.ocdbt_target_data_file_size = self.file_bytes
+        if self.saving_replicas is not None:
+            context.array.saving.use_replica_parallel = self.saving_replicas > 1
+            context.array.saving.max_replicas_for_replica_parallel = self.saving_replicas
+        return context
+
+    def loading(self, arrays: Mapping[str, jax.ShapeDtypeStruct]) -> Any:
+        """Return the Orbax context to load in.
+
+        Args:
+          arrays: Shape, dtype and sharding of what is wanted.
+
+        Raises:
+          CheckpointError: `broadcast_axis` is no axis of the mesh, or an array is shared out over
+            it.
+        """
+        from orbax.checkpoint import v1 as ocp
+
+        context = ocp.Context()
+        index = self._broadcast_index(arrays)
+        if index is not None:
+            loading = context.array.loading
+            loading.use_load_and_broadcast = True
+            loading.load_and_broadcast_options.replica_axis_index = index
+        return context
+
+    def _broadcast_index(self, arrays: Mapping[str, jax.ShapeDtypeStruct]) -> int | None:
+        """Return the place of the axis in the mesh; None where there is one replica only."""
+        axis, index = self.broadcast_axis, None
+        if axis is None:
+            return None
+        path = "checkpoints.storage.broadcast_axis"
+        for name, array in arrays.items():
+            mesh, spec = getattr(array.sharding, "mesh", None), getattr(array.sharding, "spec", ())
+            if mesh is None or axis not in mesh.axis_names:
+                axes = "no mesh" if mesh is None else f"a mesh of {', '.join(mesh.axis_names)}"
+                raise CheckpointError(Problem(f"{name} is on {axes}, without {axis!r}", path))
+            if any(axis == part or (isinstance(part, tuple) and axis in part) for part in spec):
+                remedy = "choose an axis that only repeats parameters, or leave it out"
+                raise CheckpointError(
+                    Problem(f"{name} is shared out over {axis!r}", path, "", remedy)
+                )
+            index = mesh.axis_names.index(axis) if mesh.shape[axis] > 1 else None
+        return index
+
+
+class Copying(abc.ABC):
+    """How arrays are kept for a save from the steps that follow."""
+
+    @property
+    @abc.abstractmethod
+    def in_background(self) -> bool:
+        """Whether the way to the host is left to a thread, while steps are taken."""
+
+    @abc.abstractmethod
+    def __call__(self, arrays: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
+        """Return arrays that no step touches, once this returns or once Orbax has read them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HostCopy(Copying):
+    """Copies to the host before the next step begins: no more device memory, a longer pause."""
+
+    @property
+    def in_background(self) -> bool:
+        """False: the step waits for the copy."""
+        return False
+
+    def __call__(self, arrays: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
+        """Return the arrays as they are: Orbax copies them before `save` returns."""
+        return arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceCopy(Copying):
+    """Copies on the device, and to the host while the next steps run: a short pause.
+
+    It takes the memory of the state once more, from the save until the host has it.
+    """
+
+    @property
+    def in_background(self) -> bool:
+        """True: only the copy on the device comes before the next step."""
+        return True
+
+    def __call__(self, arrays: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
+        """Return copies, which the device makes in the order of its work."""
+        import jax.numpy as jnp
+
+        return {name: jnp.copy(array) for name, array in arrays.items()}
+
+
+FILE = "fast_tier.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class FastTier:
+    """Checkpoints on a fast disk, between those in the run's directory.
+
+    All processes must see the directory: one machine, or a disk that the machines share.
+
+    Args:
+      directory: Where, as /dev/shm/luthier or a local disk; each run has a folder of its own there.
+      every: How long from one to the next.
+      keep_latest: How many of the newest are kept.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"keep_latest": "1 <= x"}
+
+    directory: str
+    every: Duration
+    keep_latest: int = 1
+
+    def folder(self, checkpoints: pathlib.Path, primary: bool) -> pathlib.Path:
+        """Return the folder of a run, made where there is none.
+
+        A run finds it by a file among its own checkpoints: a run that was deleted and begun again
+        never goes on from what was left here.
+
+        Args:
+          checkpoints: Where the run keeps its other checkpoints.
+          primary: Whether this process makes it; the others come after it.
+
+        Raises:
+          CheckpointError: It cannot be made, or this process does not see it.
+        """
+        root = pathlib.Path(self.directory).expanduser().absolute()
+        note = checkpoints / FILE
+        try:
+            if primary and _named(note) is None:
+                checkpoints.mkdir(parents=True, exist_ok=True)
+                content = json.dumps({"name": f"run-{os.urandom(8).hex()}"}) + "\n"
+                with replacing(note) as file:
+                    file.write(content.encode())
+            name = _named(note)
+            if name is None:
+                raise CheckpointError(Problem(f"{note} is missing or damaged"))
+            folder = root / name
+            if primary:
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            path, remedy = "checkpoints.fast.directory", "choose a directory that can be written"
+            raise CheckpointError(Problem(f"{root}: {reason}", path, "", remedy)) from error
+        if not folder.is_dir():
+            what = f"{folder} is not there for every process"
+            remedy = "choose a directory that all of them see"
+            raise CheckpointError(Problem(what, "checkpoints.fast.directory", "", remedy))
+        return folder
+
+
+def _named(note: pathlib.Path) -> str | None:
+    """Return the name that a run's note holds, if it is one of ours."""
+    try:
+        name = json.loads(note.read_text(encoding="utf-8"))["name"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    ours = isinstance(name, str) and name.startswith("run-") and name[4:].isalnum()
+    return name if ours else None
+
+
+def discard(folder: pathlib.Path) -> None:
+    """Delete the folder of a run that is over."""
+    shutil.rmtree(folder, ignore_errors=True)
+
 
 LOSS = "loss"
 """Key of the training loss among the metrics of a checkpoint; no evaluation can have it."""

@@ -1,12 +1,10 @@
-"""The checkpoints of one run.
-
-One process at a time writes (the lock of the run directory sees to that); any number may read.
-"""
+"""Which packages wrote a checkpoint, and what it means when they have changed."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import errno
+import functools
 import json
 import os
 import pathlib
@@ -17,8 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from luthier.checkpoint import arrays as arrays_lib
-from luthier.checkpoint import checking, finishing, versions
+from luthier.checkpoint import commit as checking
 from luthier.checkpoint import commit as commit_lib
+from luthier.checkpoint import commit as finishing
 from luthier.checkpoint.commit import Commit
 from luthier.checkpoint.directory import Directory
 from luthier.checkpoint.policy import Checkpoints
@@ -30,6 +29,45 @@ if TYPE_CHECKING:
     import jax
 
     from luthier.parallel.distributed import Rounds
+
+
+_PACKAGES = (*("flax", "grain", "jax", "jaxlib", "luthier", "numpy", "optax", "orbax-checkpoint"),)
+
+
+@functools.cache
+def current() -> Mapping[str, str]:
+    """Return the versions of the packages that decide what a checkpoint is."""
+    import importlib.metadata
+
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "unknown"
+    return versions
+
+
+def notices(saved: Mapping[str, str]) -> list[str]:
+    """Return one line for each change of version that may change what follows."""
+    now = current()
+    changed = {name: old for name, old in saved.items() if name in now and now[name] != old}
+    reasons = {
+        "grain": "it promises to restore the order of the data only within one version",
+        "jax": "the same program may round differently",
+        "jaxlib": "the same program may round differently",
+        "flax": "layers may compute something else",
+        "optax": "updates may be computed otherwise",
+        "numpy": "random data may differ",
+        "orbax-checkpoint": "",
+        "luthier": "",
+    }
+    return [
+        f"the checkpoint was written with {name} {old}, this is {now[name]}"
+        + (f": {reasons[name]}" if reasons[name] else "")
+        for name, old in sorted(changed.items())
+    ]
+
 
 _T = TypeVar("_T")
 _RETRY_SECONDS = (0.1, 0.5, 2.0)
@@ -122,7 +160,7 @@ class Store:
 
     def notices(self, step: int) -> list[str]:
         """Return one line for each package that is of another version now. Raises as `read`."""
-        return versions.notices(self.read(step).versions)
+        return notices(self.read(step).versions)
 
     def check(self, step: int) -> list[Problem]:
         """Read every file of a checkpoint and return what is damaged; empty when it is whole.
@@ -141,7 +179,7 @@ class Store:
         path = self._directory.committed()[step]
         return [
             Problem(f"{path} is damaged: {damage}", remedy=self._others(step))
-            for damage in self._retried(path, lambda: checking.check(path, commit))
+            for damage in self._retried(path, lambda: checking.check_in_parallel(path, commit))
         ]
 
     def newest_whole(self) -> tuple[int | None, list[Problem]]:
@@ -203,7 +241,7 @@ class Store:
             arrays={name: (tuple(a.shape), str(a.dtype)) for name, a in arrays.items()},
             extra=json.loads(json.dumps(extra or {})),
             metrics={name: float(value) for name, value in (metrics or {}).items()},
-            versions=versions.current(),
+            versions=current(),
             has_iterator=iterator is not None,
         )
         try:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from luthier import errors, faults
-from luthier.cli import arguments, spellings
+from luthier.cli import arguments, flags
 from luthier.terminal import printable, protect
 
 COMMANDS = {
@@ -140,7 +140,7 @@ def _run(argv: Sequence[str]) -> int:
         from luthier.records import trust
 
         trust.trust(path)
-    if spellings.HELP in rest and command in ("show", "train"):
+    if flags.HELP in rest and command in ("show", "train"):
         return _help(command, parsed)
     parsed.argv = rest
     return _module(command).run(parsed, unknown)
@@ -160,9 +160,9 @@ def _parse(command: str, words: list[str]) -> tuple[argparse.Namespace, list[err
         return parser.parse(words)
     names_experiment = parser.takes("reference")
     if names_experiment:
-        words = [word for word in words if word != spellings.HELP]
-    spelled, problems = spellings.translate(words, names_experiment)
-    parsed, unknown = parser.parse(spelled, spellings.flags(names_experiment))
+        words = [word for word in words if word != flags.HELP]
+    spelled, problems = flags.translate(words, names_experiment)
+    parsed, unknown = parser.parse(spelled, flags.flags(names_experiment))
     return parsed, problems + unknown
 
 

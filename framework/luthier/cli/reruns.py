@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from luthier.cli.showing import changes
+from luthier.cli.showing import differences as changes
 from luthier.errors import BadInput
 from luthier.terminal import cell
 

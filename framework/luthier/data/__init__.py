@@ -29,9 +29,9 @@ from luthier.data.examples import (
     Transform,
 )
 from luthier.data.filters import Deduplicate, Filter, Filtered, Length, Predicate, fold, left_out
-from luthier.data.mixtures import Mixture, Stage
+from luthier.data.mixture import Mixture, Stage
 from luthier.data.node import DataNode
-from luthier.data.order import Order, Shuffled, Visit, host_positions, shuffled_rows
+from luthier.data.order import Draws, Order, Shuffled, Visit, host_positions, shuffled_rows
 from luthier.data.packed import Packed
 from luthier.data.packing import Concatenate, FirstFit, Packing, Plan, Unpacked
 from luthier.data.pairs import (
@@ -55,11 +55,10 @@ from luthier.data.prepared import (
     Verification,
     made_plans,
     plan_layout,
-    prepare,
     survey,
     verify,
 )
-from luthier.data.randomness import Draws
+from luthier.data.prepared.prepare import prepare
 from luthier.data.sources import (
     ArrayRecord,
     Bagz,
@@ -83,13 +82,7 @@ from luthier.data.sources import (
     TFExample,
     TFRecord,
 )
-from luthier.data.splitting import (
-    Pretokenized,
-    ShiftLeft,
-    ShiftRight,
-    SplitTokens,
-    TrimTokens,
-)
+from luthier.data.split_tokens import Pretokenized, ShiftLeft, ShiftRight, SplitTokens, TrimTokens
 from luthier.data.tokenizers import (
     Bpe,
     BpeMerges,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from luthier.data.mixtures import Mixture
+from luthier.data.mixture import Mixture
 from luthier.data.node import DataNode
 from luthier.data.packed import Packed, TokenNode
 from luthier.data.sources.source import blocks

@@ -11,10 +11,8 @@ import numpy as np
 
 from luthier.data.entropy import ByteCounts
 from luthier.data.node import DataNode
-from luthier.data.packing import Packing, Plan
-from luthier.data.rows import PackedRows, batch_spec
+from luthier.data.packing import PackedRows, Packing, Plan, Stream, batch_spec, tokenize
 from luthier.data.sources.source import Source, blocks
-from luthier.data.stream import Stream, tokenize
 from luthier.data.tokenizers.tokenizer import Tokenizer
 from luthier.errors import DataError, Problem
 

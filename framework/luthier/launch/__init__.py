@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from luthier.launch.engine import Engine, Gang, Job, Layout, Standing
-    from luthier.launch.gang.here import Here
-    from luthier.launch.gang.slices import Slices
-    from luthier.launch.gang.tpu_vm import TpuVm
-    from luthier.launch.kubernetes.engine import Kubernetes
-    from luthier.launch.ray.engine import Ray
-    from luthier.launch.slurm.engine import Slurm
+    from luthier.launch.here import Here
+    from luthier.launch.kubernetes import Kubernetes
+    from luthier.launch.ray import Ray
+    from luthier.launch.slices import Slices
+    from luthier.launch.slurm import Slurm
+    from luthier.launch.tpu_vm import TpuVm
 
 _PLACES = {
     "Engine": "engine",
     "Gang": "engine",
-    "Here": "gang.here",
+    "Here": "here",
     "Job": "engine",
-    "Kubernetes": "kubernetes.engine",
+    "Kubernetes": "kubernetes",
     "Layout": "engine",
-    "Ray": "ray.engine",
-    "Slices": "gang.slices",
-    "Slurm": "slurm.engine",
+    "Ray": "ray",
+    "Slices": "slices",
+    "Slurm": "slurm",
     "Standing": "engine",
-    "TpuVm": "gang.tpu_vm",
+    "TpuVm": "tpu_vm",
 }
 
 __all__ = [

@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from luthier.errors import BadInput, Problem
-from luthier.records.files import write_atomically
+from luthier.storage import write_atomically
 from luthier.terminal import cell
 
 State = Literal["waiting", "running", "finished", "failed", "cancelled", "unknown"]

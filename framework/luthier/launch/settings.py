@@ -36,14 +36,14 @@ from typing import Any
 from luthier.errors import BadInput, Problem
 from luthier.graph import signatures
 from luthier.graph.grammar import types
-from luthier.launch.gang.records import Launch
+from luthier.launch.jobs import Launch
 
 ENGINES = {
-    "slurm": "luthier.launch.slurm.engine.Slurm",
-    "ray": "luthier.launch.ray.engine.Ray",
-    "kubernetes": "luthier.launch.kubernetes.engine.Kubernetes",
-    "tpu-vm": "luthier.launch.gang.tpu_vm.TpuVm",
-    "local": "luthier.launch.gang.here.Here",
+    "slurm": "luthier.launch.slurm.Slurm",
+    "ray": "luthier.launch.ray.Ray",
+    "kubernetes": "luthier.launch.kubernetes.Kubernetes",
+    "tpu-vm": "luthier.launch.tpu_vm.TpuVm",
+    "local": "luthier.launch.here.Here",
 }
 """The engines by the name that `--on` calls them."""
 

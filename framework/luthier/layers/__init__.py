@@ -1,6 +1,5 @@
 """NNX layers, one family per file; parents make children from templates by `create`."""
 
-from luthier.layers.adapters import LoraLinear, merge_adapters
 from luthier.layers.attention import (
     Alibi,
     AllToAllAttention,
@@ -98,6 +97,7 @@ from luthier.layers.initializers import (
     Zeros,
 )
 from luthier.layers.linear import Linear
+from luthier.layers.lora import LoraLinear, merge_adapters
 from luthier.layers.mlp import GatedMlp, Mlp
 from luthier.layers.norms import LayerNorm, RMSNorm
 from luthier.layers.parameters import AXES, Template, create, parameter, vector

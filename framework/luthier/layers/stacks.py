@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from luthier.layers.experts.sums import carrying
+from luthier.layers.experts.routing import carrying
 from luthier.layers.parameters import AXES
 from luthier.layers.remat import NoRemat, Remat
 

@@ -18,7 +18,7 @@ from luthier.optim.families import (
     soap,
 )
 from luthier.optim.guard import Guard, GuardState
-from luthier.optim.layouts import Axes, Layout, Layouts, Stage, state_axes
+from luthier.optim.layouts import Axes, Layout, Layouts, Stage, StoredAs, state_axes
 from luthier.optim.masks import (
     DECAYED,
     EVERYTHING,
@@ -31,11 +31,11 @@ from luthier.optim.masks import (
 from luthier.optim.optimizer import Optimizer, OptimizerState, assemble
 from luthier.optim.partition import Part, partition
 from luthier.optim.recipes import adamw, nesterov, sgd
-from luthier.optim.scalars import Hyperparameter, runtime
 from luthier.optim.schedules import (
     Constant,
     Cycles,
     Exponential,
+    Hyperparameter,
     InverseSquareRoot,
     Join,
     Piecewise,
@@ -44,6 +44,7 @@ from luthier.optim.schedules import (
     WarmupLinear,
     WarmupPolynomial,
     WarmupStableDecay,
+    runtime,
 )
 from luthier.optim.stages import (
     accumulate_momentum,
@@ -54,7 +55,6 @@ from luthier.optim.stages import (
     global_norm,
     scale_by_adam,
 )
-from luthier.optim.storage import StoredAs
 
 __all__ = [
     "DECAYED",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from luthier.optim.scalars import runtime
+from luthier.optim.schedules import runtime
 
 
 @dataclasses.dataclass(frozen=True)

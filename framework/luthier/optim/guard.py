@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from luthier.optim.scalars import runtime
+from luthier.optim.schedules import runtime
 
 _LEAST_DEVIATION = 0.1
 

@@ -17,8 +17,7 @@ import optax
 
 from luthier.optim.layouts import Layouts, Stage, complete
 from luthier.optim.masks import Mask
-from luthier.optim.scalars import runtime
-from luthier.optim.schedules import Schedule
+from luthier.optim.schedules import Schedule, runtime
 
 Arrays = Mapping[str, jax.Array]
 Transformation: TypeAlias = optax.GradientTransformationExtraArgs

@@ -6,11 +6,11 @@ from luthier.parallel.activations import (
     activation_rules,
     constrain,
     current_layout,
+    is_explicit,
+    result_sharding,
     varying,
 )
 from luthier.parallel.bytes import array_bytes, bytes_per_device, format_bytes
-from luthier.parallel.derived import place_derived
-from luthier.parallel.explicit import is_explicit, result_sharding
 from luthier.parallel.hosts import Share, configure, devices
 from luthier.parallel.mesh import AxisType, Mesh, make_mesh
 from luthier.parallel.rules import (
@@ -21,8 +21,15 @@ from luthier.parallel.rules import (
     parameter_rules,
 )
 from luthier.parallel.slices import AXES, AcrossSlices
-from luthier.parallel.specs import ArrayInfo, Placement, place, shardings
-from luthier.parallel.table import format_spec, sharding_table
+from luthier.parallel.specs import (
+    ArrayInfo,
+    Placement,
+    format_spec,
+    place,
+    place_derived,
+    sharding_table,
+    shardings,
+)
 from luthier.parallel.xla import XlaOptions, quick_cpu_options
 
 __all__ = [

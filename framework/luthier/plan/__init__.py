@@ -17,7 +17,7 @@ from luthier.plan.flops import ModelFlops, model_flops
 from luthier.plan.plan import Plan, make
 from luthier.plan.planning import plan_here
 from luthier.plan.prediction import Measured, Prediction, comparison, predict, require_fit, sharing
-from luthier.plan.report.report import Report
+from luthier.plan.report import Report
 from luthier.plan.targets import Chip, CpuSlice, GpuChip, GpuSlice, TpuChip, TpuSlice
 from luthier.tasks.flops import Flops, count
 

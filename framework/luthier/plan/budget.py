@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from luthier.parallel import format_bytes
-from luthier.plan.report.report import Report
+from luthier.plan.report import Report
 
 SLACK = 0.02
 """Bytes of a kind may grow by so much of what they were; nothing else may grow at all."""

@@ -17,24 +17,22 @@ from luthier.data.sources.remote import offline
 from luthier.errors import Problem, ValidationError
 from luthier.layers.declared import abstract_forms
 from luthier.layers.parameters import outlined
+from luthier.plan import report as building
 from luthier.plan.checks import check, unsaved_residuals
-from luthier.plan.compiled import cache
-from luthier.plan.compiled.collectives import Collective, collectives
+from luthier.plan.compiled import process
+from luthier.plan.compiled.collectives import Collective, collectives, memory_traffic
 from luthier.plan.compiled.hlo import parse
 from luthier.plan.compiled.memory import Memory, memory_of, refusal
-from luthier.plan.compiled.progress import Estimates, Tell, silent, timed
-from luthier.plan.compiled.traffic import memory_traffic
+from luthier.plan.compiled.process import Estimates, Tell, silent, timed
 from luthier.plan.device_facts import cpu_chip
 from luthier.plan.flops import trace_forward
 from luthier.plan.pipelines import indivisible
 from luthier.plan.plan import tokens_per_step
-from luthier.plan.report import building
-from luthier.plan.report.products import flops_by_dtype
-from luthier.plan.report.report import Report
-from luthier.plan.report.roofline import roofline
-from luthier.plan.search import model, tracing
+from luthier.plan.report import Report, flops_by_dtype, roofline
+from luthier.plan.search import model
+from luthier.plan.search import model as tracing
 from luthier.plan.search import search as searching
-from luthier.plan.search.buffers import Activity
+from luthier.plan.search.activity import Activity
 from luthier.plan.targets import (
     Chip,
     CpuSlice,
@@ -333,14 +331,14 @@ def _compiled(
         text = lowered.as_text()
     target = f"{slice!r} {program.mesh.devices.shape}"
     versions = _versions() | {"options": json.dumps(program.compiler_options, sort_keys=True)}
-    key = cache.key_of(text, target, versions)
-    kept = cache.read(key)
+    key = process.key_of(text, target, versions)
+    kept = process.read(key)
     if kept is None:
         estimates = Estimates(slice)
         with timed(timings, "compile", tell, estimates.seconds(text)):
             kept = _compile(program, lowered, slice, fields)
         estimates.keep(text, timings["compile"])
-        cache.write(key, kept)
+        process.write(key, kept)
     return kept["parts"], kept["terms"]
 
 

@@ -15,8 +15,7 @@ from luthier.parallel import format_bytes
 from luthier.plan.compiled.memory import memory_of
 from luthier.plan.device_facts import cpu_chip
 from luthier.plan.plan import Plan
-from luthier.plan.report.products import flops_by_dtype
-from luthier.plan.report.roofline import Roofline, roofline
+from luthier.plan.report import Roofline, flops_by_dtype, roofline
 from luthier.plan.targets import CHIPS, Chip, TpuChip
 from luthier.records.events import MEMORY_BYTES, STEP_SECONDS, Step
 

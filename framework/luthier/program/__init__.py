@@ -1,6 +1,5 @@
 """The experiment as a program: the root node, its state, its step, and how they are made."""
 
-from luthier.program.donation import not_reused
 from luthier.program.experiment import (
     Data,
     Divergence,
@@ -12,11 +11,10 @@ from luthier.program.experiment import (
 )
 from luthier.program.export import Exported, export
 from luthier.program.hoist import HOISTABLE_FIELDS, Scalar
-from luthier.program.materialize import materialize
+from luthier.program.materialize import WarmStart, materialize
 from luthier.program.offload import Memory
 from luthier.program.precision import MatmulPrecision, Precision, Repeatability
-from luthier.program.program import Program, make
-from luthier.program.restoring import WarmStart
+from luthier.program.program import Program, make, not_reused
 from luthier.program.step import evaluate_step, gradient_of, init_state, train_step
 
 __all__ = [

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import luthier
 from luthier import graph as graphs
 from luthier.checkpoint import foreign
-from luthier.checkpoint.foreign.tensors import CONFIG, GENERATION
+from luthier.checkpoint.foreign.safetensors_folder import CONFIG, GENERATION
 from luthier.errors import BadInput, Problem
 from luthier.layers import merge_adapters
+from luthier.program.materialize import abstract_model, limits, targets
 from luthier.program.program import Leaves, Program
-from luthier.program.restoring import abstract_model, limits, targets
 from luthier.program.state import model_arrays, split
 from luthier.recipes.fine_tuning import has_lora, without_lora
 from luthier.recipes.foreign import config_of

@@ -1,4 +1,8 @@
-"""An experiment as a program on a mesh: abstract state, shardings, and the compiled functions."""
+"""Whether a compiled step reuses the memory of the state that it is given.
+
+The state that goes into a step is donated: the next state should take its place. Where the
+compiler does not reuse a buffer, both exist at the same time.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,9 +35,54 @@ from luthier.parallel import (
 )
 from luthier.program import hoist as hoisting
 from luthier.program import precision as precisions
-from luthier.program.donation import not_reused
 from luthier.program.offload import on_devices, placed, unsupported
 from luthier.program.step import evaluate_step, init_state, initialized, train_step
+
+_ALIASES = re.compile(r"input_output_alias=\{(.*?)\}, entry_computation_layout", re.DOTALL)
+_REUSED = re.compile(r"\((\d+), \{[\d, ]*\}")
+_PARAMETER = re.compile(
+    r"parameter\((\d+)\)[^\n]*metadata=\{[^}\n]*op_name=\"(?P<argument>\w+)\[(?P<index>\d+)\]\""
+)
+
+
+def not_reused(
+    compiled: Any, leaves: Mapping[str, jax.ShapeDtypeStruct], argument: str = "leaves"
+) -> dict[str, int]:
+    """Return the donated buffers whose memory a compiled program does not reuse.
+
+    Args:
+      compiled: A compiled function.
+      leaves: The donated arrays by name, in the order in which the function takes them.
+      argument: The name of the function's argument, a tuple.
+
+    Returns:
+      Bytes on one device by name of the array.
+    """
+    sizes = {name: _bytes_on_device(leaf) for name, leaf in leaves.items()}
+    analysis = compiled.memory_analysis()
+    if analysis is not None:
+        reused = analysis.alias_size_in_bytes + analysis.host_alias_size_in_bytes
+        if reused >= sum(sizes.values()):
+            return {}  # the text of a large program is large too
+    text = compiled.as_text()
+    found = _ALIASES.search(text)
+    aliased = {int(number) for number in _REUSED.findall(found.group(1) if found else "")}
+    names: Sequence[str] = tuple(leaves)
+    reused_names = {
+        names[int(match["index"])]
+        for match in _PARAMETER.finditer(text)
+        if match["argument"] == argument and int(match[1]) in aliased
+    }
+    return {name: size for name, size in sizes.items() if name not in reused_names}
+
+
+def _bytes_on_device(leaf: jax.ShapeDtypeStruct) -> int:
+    shape = leaf.sharding.shard_shape(leaf.shape)
+    size = leaf.dtype.itemsize
+    for dimension in shape:
+        size *= dimension
+    return size
+
 
 Leaves = tuple[jax.Array, ...]
 Values = tuple[jax.Array, ...]

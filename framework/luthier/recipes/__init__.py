@@ -3,13 +3,7 @@
 from luthier.recipes import decoders, encoders, forecasting, published, vision
 from luthier.recipes.budget import scale_to
 from luthier.recipes.debug import debug
-from luthier.recipes.fine_tuning import (
-    freeze,
-    has_lora,
-    lora,
-    train_only,
-    without_lora,
-)
+from luthier.recipes.fine_tuning import freeze, has_lora, lora, train_only, without_lora
 from luthier.recipes.parallelism import all_to_all, data, expert, fsdp, hsdp, ring, sequence, tensor
 from luthier.recipes.precision import (
     bf16,
@@ -28,7 +22,7 @@ from luthier.recipes.scale import scale_depth, scale_width
 from luthier.recipes.seed import seed
 from luthier.recipes.stacks import pipeline, remat
 from luthier.recipes.swap_optimizer import swap_optimizer
-from luthier.recipes.twins import shared, tiny
+from luthier.recipes.tiny import shared, tiny
 
 __all__ = [
     "all_to_all",

@@ -20,8 +20,7 @@ from luthier.records.media import Histograms, Images, Samples
 from luthier.records.metrics_file import CutBack, Recorded, cut_back, read_events, read_metrics
 from luthier.records.recorder import Recorder, Records, Sink
 from luthier.records.source import Source, read_facts, read_source
-from luthier.records.status import Status
-from luthier.records.watchdog import Watchdog
+from luthier.records.status import Status, Watchdog
 from luthier.records.weights_and_biases import Mirrored, Summary, Wandb, mirror_summary, rebuild
 from luthier.storage import Holder, Lock
 

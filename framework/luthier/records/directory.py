@@ -36,22 +36,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from luthier.errors import Problem, RunError
-from luthier.records import code, crash, events, goodput
-from luthier.records.files import (
+from luthier.records import crash, events, goodput
+from luthier.records import source as code
+from luthier.records.media import MediaFiles
+from luthier.records.metrics_file import CutBack, cut_back, read_last
+from luthier.records.redaction import redact, require_none, write_json
+from luthier.records.source import Source
+from luthier.records.status import CREATED, Status, read_status, status_fields, write_status
+from luthier.storage import (
+    Holder,
+    Lock,
+    fence,
+    holder,
     json_text,
     read_json,
+    require_known_format,
     run_error,
     sync_directory,
     write_atomically,
-    write_json,
     write_together,
 )
-from luthier.records.media import MediaFiles
-from luthier.records.metrics_file import CutBack, cut_back, read_last
-from luthier.records.redaction import redact, require_none
-from luthier.records.source import Source
-from luthier.records.status import CREATED, Status, read_status, status_fields, write_status
-from luthier.storage import Holder, Lock, fence, holder, require_known_format
 from luthier.storage.trash import empty_before_step, move_to_trash
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,+-]*")

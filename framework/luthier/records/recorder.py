@@ -15,10 +15,9 @@ from luthier.records.console import Console
 from luthier.records.directory import RunDirectory
 from luthier.records.events import Ended, Event, Image, Notice
 from luthier.records.goodput import Goodput, Spans
-from luthier.records.json_lines import JsonLines
 from luthier.records.media import Histograms, Images, MediaFiles, Samples
-from luthier.records.status import StatusFile
-from luthier.records.watchdog import Watchdog
+from luthier.records.metrics_file import JsonLines
+from luthier.records.status import StatusFile, Watchdog
 from luthier.records.weights_and_biases import Wandb
 
 

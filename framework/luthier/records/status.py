@@ -8,12 +8,13 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from luthier.errors import LockLost, Problem, RunError
 from luthier.records import events
-from luthier.records.files import read_json, write_json
 from luthier.records.metrics_file import encode_number
+from luthier.records.redaction import write_json
+from luthier.storage import read_json
 
 CREATED = "created"
 
@@ -214,3 +215,22 @@ def _strict(values: Mapping[str, Any]) -> dict[str, Any]:
         name: value if isinstance(value, str) else encode_number(value)
         for name, value in values.items()
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class Watchdog:
+    """When a run counts as hanging.
+
+    The time that a process is stopped as a whole, as by Ctrl-Z or a sleeping laptop, does not
+    count.
+
+    Args:
+      seconds: How long a step, a batch of an evaluation or a save may take.
+      start_seconds: How long each phase before the first step may take: opening the data, restoring
+        or initializing the state, compiling the step.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"seconds": "0 < x", "start_seconds": "0 < x"}
+
+    seconds: float = 1800.0
+    start_seconds: float = 7200.0

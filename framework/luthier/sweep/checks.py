@@ -13,9 +13,8 @@ from luthier.graph.paths import is_node
 from luthier.records import name_problem
 from luthier.sweep import study as studies
 from luthier.sweep.objectives import Measured
-from luthier.sweep.space.checking import check_space
-from luthier.sweep.space.editing import Editing
-from luthier.sweep.space.grid import Grid
+from luthier.sweep.space import Grid
+from luthier.sweep.space_checks import Editing, check_space
 
 _OPTUNA = ("optuna.samplers", "optuna.pruners")
 

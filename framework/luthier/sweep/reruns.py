@@ -15,12 +15,9 @@ from typing import Any
 import jax
 
 from luthier.errors import Problem, RunError
-from luthier.sweep.engines.execution import Execution, Plans
-from luthier.sweep.engines.inbox import Task
-from luthier.sweep.lanes.probe import Choice
-from luthier.sweep.lanes.running import LaneRunner
-from luthier.sweep.protocol import Ended, TrialWork, Work
-from luthier.sweep.results import read_result
+from luthier.sweep.engines.execution import Execution, Plans, Task
+from luthier.sweep.packed_trials import Choice, LaneRunner
+from luthier.sweep.protocol import Ended, TrialWork, Work, read_result
 
 
 class _Nobody:

@@ -15,9 +15,8 @@ from luthier.sweep import objectives
 from luthier.sweep.checks import evaluations_of
 from luthier.sweep.engines.local import Local
 from luthier.sweep.gate import ShapeGate
-from luthier.sweep.lanes.packing import SharedPrograms
-from luthier.sweep.space.grid import Grid
-from luthier.sweep.space.space import Space
+from luthier.sweep.packing import SharedPrograms
+from luthier.sweep.space import Grid, Space
 from luthier.sweep.study import Study
 
 SAMPLERS: Mapping[str, Any] = {

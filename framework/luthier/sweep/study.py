@@ -1,27 +1,62 @@
-"""The study: a graph whose parts say what is tried, by whom, how long, and what counts as better.
-
-    fdl.Config(Study, name="lm_learning_rate", base=experiment(), space=fdl.Config(Space, {...}),
-               objectives=(Measured(Selector("held_out", "loss")),),
-               sampler=fdl.Config(optuna.samplers.TPESampler))
-
-The experiment in `base` is described, never built: each trial edits a copy of it. So a study is
-recorded, compared and overridden like any other graph (`base.training.steps=100 budget.trials=8`).
-"""
+"""The study: a graph of what is tried, by which sampler, for how long, and what is better."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, Problem
 from luthier.graph.paths import is_node
-from luthier.sweep.budget import Budget
 from luthier.sweep.objectives import Objective
 from luthier.sweep.protocol import Engine, Lanes, SliceInfo
-from luthier.sweep.space import Space
-from luthier.sweep.space.grid import Grid
+from luthier.sweep.space import Grid, Space
+
+DEFAULT_TRIALS = 32
+"""What `trials="auto"` means for a sampler that has no end of its own."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget:
+    """When a study is enough; what is reached first ends it.
+
+    Args:
+      trials: Trials, the baseline among them; None for no limit but the sampler's own. `auto` is
+        every point of a grid, and 32 for other samplers. Infeasible trials and copies of earlier
+        ones have numbers of their own, and count.
+      wall_seconds: Time from the start of the driver; trials that run then are ended, and go on
+        when the study is resumed.
+      device_hours: Devices times hours that trials had them, from lease to end: compilation,
+        evaluations and what was lost count. Trials that share a device group share its time.
+      trial_seconds: Time for one trial since it was leased last; a trial that takes longer has
+        failed.
+      retries: How often a trial is begun again after its worker died. Faults of the machine, such
+        as a full disk, are not counted.
+      failures: The study stops when so many trials in a row fail by an error in their code or
+        data, or when the baseline fails so or is infeasible; None never stops it.
+    """
+
+    trials: int | Literal["auto"] | None = "auto"
+    wall_seconds: float | None = None
+    device_hours: float | None = None
+    trial_seconds: float | None = None
+    retries: int = 2
+    failures: int | None = 3
+
+    RANGES: ClassVar[dict[str, str]] = {
+        "trials": "1 <= x",
+        "wall_seconds": "0 < x",
+        "device_hours": "0 < x",
+        "trial_seconds": "0 < x",
+        "retries": "0 <= x",
+        "failures": "1 <= x",
+    }
+
+    @property
+    def num_trials(self) -> int | None:
+        """The number of trials; None for no limit. A study over a grid has set `auto` to None."""
+        return DEFAULT_TRIALS if self.trials == "auto" else self.trials
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from luthier.parallel import Share, distributed
-from luthier.train.checks.token_ids import check_token_ids
-from luthier.train.processes.agreeing import Agreed, Agreeing
+from luthier.train.checks import check_token_ids
+from luthier.train.processes import Agreed, Agreeing
 
 
 @dataclasses.dataclass(frozen=True)

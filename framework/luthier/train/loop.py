@@ -23,13 +23,12 @@ from luthier.program.program import Leaves, Values
 from luthier.records import Goodput, events
 from luthier.storage import require_format
 from luthier.train.cadence import is_due, is_over
-from luthier.train.early_stopping import Patience
-from luthier.train.evaluate import Evaluator
+from luthier.train.divergence import Rise
+from luthier.train.evaluate import Evaluator, Patience
 from luthier.train.feed import Fed, Feed
-from luthier.train.guarding import Rise
 from luthier.train.interrupt import Watcher
+from luthier.train.media import Shows
 from luthier.train.profile import Profiler
-from luthier.train.showing import Shows
 
 NUM_PENDING = 2
 """Steps whose scalars may still be on the device: the host never runs further ahead."""

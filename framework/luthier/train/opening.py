@@ -26,9 +26,8 @@ from luthier.records import (
     object_storage,
     read_source,
 )
-from luthier.records.files import run_error, write_atomically
 from luthier.records.trust import record_place
-from luthier.storage import require_format
+from luthier.storage import require_format, run_error, write_atomically
 from luthier.train.loop import POSITION_FORMAT
 from luthier.train.results import FINISHED
 from luthier.train.resume import check_code, check_continuation, compare, settle_defaults

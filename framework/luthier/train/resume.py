@@ -14,8 +14,7 @@ from luthier.errors import Problem, RunError
 from luthier.graph.recorded_defaults import restore_defaults
 from luthier.parallel import Placement
 from luthier.records import RunDirectory
-from luthier.records.code import changed_files, reached_files, read_code, recorded_code
-from luthier.records.source import Source
+from luthier.records.source import Source, changed_files, reached_files, read_code, recorded_code
 
 HARMLESS = (
     "name",

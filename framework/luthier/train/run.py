@@ -18,7 +18,7 @@ from luthier.checkpoint import (
     Provenance,
     Restoration,
     Saves,
-    checking,
+    commit,
     open_checkpoints,
     require_space,
 )
@@ -26,22 +26,22 @@ from luthier.data import Verification, left_out, made_plans
 from luthier.errors import BadInput, CheckpointError, DataError, LockLost, Problem
 from luthier.faults import Fault, classify
 from luthier.parallel import Share, distributed, format_bytes, hosts
-from luthier.program import WarmStart, materialize
+from luthier.program import WarmStart
+from luthier.program.materialize import materialize
 from luthier.program.program import Leaves
 from luthier.records import Recorder, RunDirectory, crash, events
 from luthier.train import failures
-from luthier.train.checks.token_ids import vocabulary
-from luthier.train.documents import DocumentLimit, require_documents
+from luthier.train.checks import DocumentLimit, require_documents, vocabulary
 from luthier.train.feed import Fed, Feed
-from luthier.train.guarding import Watch
 from luthier.train.interrupt import INTERRUPTED, PREEMPTED, Preempted, StopSignals, Watcher
 from luthier.train.loop import Loop, OwnSlot, Position, Rates, Slot
+from luthier.train.media import check_shows
 from luthier.train.opening import Opened, Request, open_run, run_id
 from luthier.train.processes import HOSTS_FILE, Agreeing, Times, check_devices, check_same
 from luthier.train.profile import ProfiledSteps, Profiler
 from luthier.train.results import FINISHED, Result, next_steps
-from luthier.train.showing import check_shows
 from luthier.train.trained import final_sample
+from luthier.train.watchdog import Watch
 
 
 def run(
@@ -315,13 +315,13 @@ def _newest_whole(store: Saves) -> tuple[int | None, list[str]]:
     refused: BadInput | None = None
     if distributed.process_index() == 0:
         try:
-            with checking.helped():
+            with commit.helped():
                 last, damage = store.newest_whole()
             found = (last, [str(problem) for problem in damage])
         except BadInput as error:
             refused = error
     else:
-        checking.help_primary()
+        commit.help_primary()
 
     def decide() -> tuple[int | None, list[str]]:
         if refused is not None:

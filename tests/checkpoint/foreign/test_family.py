@@ -1,7 +1,6 @@
 import pytest
 
-from luthier.checkpoint.foreign.family import Family, joined, tensor
-from luthier.checkpoint.foreign.layers import Slot
+from luthier.checkpoint.foreign.family import Family, Slot, joined, tensor
 
 FAMILY = Family(
     name="toy",

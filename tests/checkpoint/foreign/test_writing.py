@@ -5,9 +5,13 @@ import numpy as np
 import pytest
 
 from luthier.checkpoint.foreign import families
-from luthier.checkpoint.foreign.layers import Stacked
-from luthier.checkpoint.foreign.tensors import Tensors
-from luthier.checkpoint.foreign.writing import foreign_tensors, plain_tensors, write
+from luthier.checkpoint.foreign.family import Stacked
+from luthier.checkpoint.foreign.safetensors_folder import (
+    Tensors,
+    foreign_tensors,
+    plain_tensors,
+    write,
+)
 from luthier.errors import CheckpointError
 
 

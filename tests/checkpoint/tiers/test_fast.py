@@ -5,7 +5,7 @@ import json
 import pytest
 
 from luthier.checkpoint import FastTier
-from luthier.checkpoint.tiers.fast import FILE, discard
+from luthier.checkpoint.policy import FILE, discard
 from luthier.durations import Steps
 from luthier.errors import CheckpointError
 

@@ -10,7 +10,7 @@ import pytest
 from luthier.cli import main
 from luthier.cli.commands import plan
 from luthier.plan import targets
-from luthier.plan.targets import topologies
+from luthier.plan import targets as topologies
 
 TINY = "trials.tiny"
 ROOT = Path(__file__).resolve().parents[3]

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from luthier.cli.completion import background, candidates, index
+from luthier.cli.completion import candidates, index
+from luthier.cli.completion import candidates as background
 
 
 def test_what_is_no_experiment_begins_nothing(project, monkeypatch):

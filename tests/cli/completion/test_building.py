@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from luthier.cli.completion import building, cache, index
+from luthier.cli.completion import building, index
+from luthier.cli.completion import index as cache
 
 
 def entries(kind: str, beginning: str = "") -> dict[str, tuple[str, tuple[str, ...]]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from luthier.cli.completion import cache as caches
+from luthier.cli.completion import index as caches
 
 
 def test_the_folder_is_the_user_s(monkeypatch, tmp_path):

@@ -7,7 +7,9 @@ import sys
 import pytest
 
 from luthier.cli import main
-from luthier.cli.completion import background, cache, candidates, index
+from luthier.cli.completion import candidates, index
+from luthier.cli.completion import candidates as background
+from luthier.cli.completion import index as cache
 
 
 def words(line: str) -> list[str]:

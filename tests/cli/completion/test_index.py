@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.cli.completion import cache, index
+from luthier.cli.completion import index
+from luthier.cli.completion import index as cache
 from luthier.cli.completion.index import NODE, Entry
 
 ENTRIES = [

@@ -3,12 +3,12 @@ from __future__ import annotations
 import os
 
 from luthier.cli import main
-from luthier.cli.completion import syntax
+from luthier.cli.completion import candidates
 
 
 def test_what_is_cached_is_what_the_parsers_say(cache):
-    first = syntax.commands()
-    assert first == syntax.commands()
+    first = candidates.commands()
+    assert first == candidates.commands()
     assert first["commands"] == main.COMMANDS
     assert first["options"]["train"]["--wandb"][:2] == [True, ["off", "offline", "online"]]
     assert first["options"]["train"]["--new"][0] is False
@@ -18,7 +18,7 @@ def test_what_is_cached_is_what_the_parsers_say(cache):
 
 
 def test_it_is_made_anew_when_the_command_line_changes(cache, monkeypatch):
-    syntax.commands()
+    candidates.commands()
     monkeypatch.setattr("luthier.__version__", "0.0.0")
-    syntax.commands()
+    candidates.commands()
     assert len(os.listdir(cache)) == 2

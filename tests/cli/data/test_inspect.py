@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.cli.data import inspect
+from luthier.cli.commands import data
 
 
 @pytest.mark.parametrize(
@@ -10,7 +10,7 @@ from luthier.cli.data import inspect
     [(1234, "1,234"), (0.123456, "0.1235"), ("a\n\tb", r"a\n\tb"), ([1, 2], "[1, 2]"), ("é", "é")],
 )
 def test_cells(value, told):
-    assert inspect._text(value) == told
+    assert data._text(value) == told
 
 
 def test_a_mixture_is_shown(capsys):
@@ -24,7 +24,7 @@ def test_a_mixture_is_shown(capsys):
         "lengths": [{"from": 2, "to": 3, "count": 5}],
         "seconds": {"reading": 0.5},
     }
-    inspect._show(report)
+    data._show(report)
     out = capsys.readouterr().out
     for told in ("75.00%", "75.01%", "[bold]x", "AAB.", "the first 8 of 9", "2 to 3", "2.5"):
         assert told in out

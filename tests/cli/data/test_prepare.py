@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.cli.data import prepare
+from luthier.cli.commands import data
 
 
 @pytest.mark.parametrize(
     ("seconds", "told"), [(0.2, "0:00"), (61, "1:01"), (3599.6, "1:00:00"), (90061, "25:01:01")]
 )
 def test_clock(seconds, told):
-    assert prepare._clock(seconds) == told
+    assert data._clock(seconds) == told
 
 
 def test_lines_tell_the_time_left_by_what_was_made_now(monkeypatch, capsys):
     now = iter([0.0, 5.0, 20.0, 40.0])
-    monkeypatch.setattr(prepare.time, "monotonic", lambda: next(now))
-    with prepare._bar(3, 100) as report:
+    monkeypatch.setattr(data.time, "monotonic", lambda: next(now))
+    with data._bar(3, 100) as report:
         report({"documents": 20}, True)
         report({"documents": 40}, False)
         report({"documents": 40}, False)
@@ -28,6 +28,6 @@ def test_lines_tell_the_time_left_by_what_was_made_now(monkeypatch, capsys):
 def test_a_bar_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    with prepare._live_bar(100) as report:
+    with data._live_bar(100) as report:
         report({"documents": 100}, False)
     assert "100/100" in capsys.readouterr().err

@@ -4,8 +4,7 @@ import sys
 import jax
 import pytest
 
-from luthier.cli.hosts.joining import joined
-from luthier.cli.hosts.options import Process
+from luthier.cli.hosts import Process, joined
 from luthier.errors import DataError, Problem
 from luthier.parallel import distributed
 

@@ -2,18 +2,18 @@ import argparse
 
 import pytest
 
+from luthier.cli import hosts
 from luthier.cli.arguments import Parser, Problems
-from luthier.cli.hosts import options
 from luthier.errors import BadInput
 
 
 def _read(*words):
     parser = Parser(prog="luthier train")
     parser.add_argument("--devices")
-    options.add_arguments(parser)
+    hosts.add_arguments(parser)
     arguments, unknown = parser.parse(words)
     problems = Problems(unknown)
-    found = options.read(arguments, problems)
+    found = hosts.read(arguments, problems)
     problems.raise_any()
     return found
 
@@ -29,16 +29,16 @@ def test_a_host_says_which_process_it_is():
         "num_processes": 2,
         "process_id": 1,
     }
-    assert _read(*words, "--devices", "cpu:4") == [options.Process(membership, "cpu:4")]
+    assert _read(*words, "--devices", "cpu:4") == [hosts.Process(membership, "cpu:4")]
 
 
 def test_what_is_detected_is_left_open():
-    assert _read("--distributed") == [options.Process()]
+    assert _read("--distributed") == [hosts.Process()]
 
 
 def test_how_long_the_others_are_waited_for():
     own = {"join_seconds": 300}
-    assert _read("--distributed", "--join-seconds", "300") == [options.Process(own)]
+    assert _read("--distributed", "--join-seconds", "300") == [hosts.Process(own)]
     words = ("--coordinator", "n1:8476", "--num-processes", "2", "--process-id", "1")
     (process,) = _read(*words, "--join-seconds", "300")
     assert process.membership["join_seconds"] == 300
@@ -99,17 +99,17 @@ def test_what_makes_no_sense_is_refused_in_one_line(words, line):
 
 
 def test_a_child_reads_what_its_parent_wrote(monkeypatch):
-    process = options.Process({"num_processes": 2, "process_id": 1}, "cpu:4", {"ELSE": "1"})
-    monkeypatch.delenv(options.VARIABLE, raising=False)
-    assert options.of_child() is None
+    process = hosts.Process({"num_processes": 2, "process_id": 1}, "cpu:4", {"ELSE": "1"})
+    monkeypatch.delenv(hosts.VARIABLE, raising=False)
+    assert hosts.of_child() is None
     variables = process.variables()
     assert variables.pop("ELSE") == "1"
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
-    assert options.of_child() == options.Process({"num_processes": 2, "process_id": 1}, "cpu:4")
+    assert hosts.of_child() == hosts.Process({"num_processes": 2, "process_id": 1}, "cpu:4")
 
 
 def test_the_options_stand_in_a_group_of_their_own():
     parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
+    hosts.add_arguments(parser)
     assert "several processes:" in parser.format_help()

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from luthier.cli.hosts import parent
-from luthier.cli.hosts.options import Process
+from luthier.cli import launcher
+from luthier.cli.hosts import Process
 
 PRELUDE = """
 import json, os, pathlib, signal, sys, time
@@ -26,21 +26,21 @@ def supervise(tmp_path, monkeypatch, capfd):
     """Return what runs a program as two processes: its exit code, seconds, and what was told."""
     real = subprocess.Popen
     monkeypatch.setattr(
-        parent.tempfile, "mkdtemp", lambda prefix: str(_made(tmp_path / "temporary"))
+        launcher.tempfile, "mkdtemp", lambda prefix: str(_made(tmp_path / "temporary"))
     )
 
     def run(program, **patience):
         for name, seconds in patience.items():
-            monkeypatch.setattr(parent, name, seconds)
+            monkeypatch.setattr(launcher, name, seconds)
         code = PRELUDE + textwrap.dedent(program)
         monkeypatch.setattr(
-            parent.subprocess,
+            launcher.subprocess,
             "Popen",
             lambda command, **options: real([sys.executable, "-c", code], **options),
         )
         members = [{"process_id": index, "num_processes": 2} for index in (0, 1)]
         start = time.monotonic()
-        found = parent.supervise([Process(member) for member in members], ["train"])
+        found = launcher.supervise([Process(member) for member in members], ["train"])
         told = capfd.readouterr()
         return found, time.monotonic() - start, told.out, told.err
 
@@ -128,7 +128,7 @@ def test_signals_are_passed_on(supervise, monkeypatch, tmp_path):
         sleep, monotonic = staticmethod(poll), staticmethod(time.monotonic)
 
     monkeypatch.setenv("STARTED", str(_made(tmp_path / "started")))
-    monkeypatch.setattr(parent, "time", Clock)
+    monkeypatch.setattr(launcher, "time", Clock)
     code, _, _, err = supervise("""
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(75))
         pathlib.Path(os.environ["STARTED"], str(index)).touch()

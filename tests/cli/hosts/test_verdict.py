@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.cli.hosts.verdict import End, judge
+from luthier.cli.launcher import End, judge
 
 SILENT = """\
 E1122 00:43:39.463327 coordination_service_agent.cc:289] Polled an error from the service.

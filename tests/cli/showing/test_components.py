@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from luthier.cli.showing.components import NOT_OF_GRAPHS, ROOMS, components, describe
+from luthier.cli.showing.settings import NOT_OF_GRAPHS, ROOMS, components, describe
 
 
 class Base:

@@ -4,7 +4,7 @@ import json
 
 from luthier import graph as graphs
 from luthier.cli.operands.operand import Objective, Operand
-from luthier.cli.showing import matrices
+from luthier.cli.showing import differences
 from luthier.graph import compare
 
 
@@ -26,19 +26,19 @@ def _operands():
 
 
 def test_objectives_are_those_that_all_have_which_have_any():
-    found = matrices.matrix_of(_operands())
+    found = differences.matrix_of(_operands())
     assert found["objectives"] == [
         {"name": "loss", "values": [None, 2.0, None], "direction": "lower"}
     ]
     assert found["rows"] == [{"path": "seed", "texts": ["0", "1", "2"], "values": [0, 1, 2]}]
     assert found["title"] == "2 against trial 0"
     assert found["columns"][1] == {"title": "trial 1", "state": "", "link": ""}
-    assert matrices.matrix_of(_operands(), ignore=["seed"])["rows"] == []
+    assert differences.matrix_of(_operands(), ignore=["seed"])["rows"] == []
 
 
 def test_it_is_printed_as_a_table_or_as_json(capsys):
-    found = matrices.matrix_of(_operands())
-    matrices.print_matrix(found, as_json=True)
+    found = differences.matrix_of(_operands())
+    differences.print_matrix(found, as_json=True)
     assert json.loads(capsys.readouterr().out) == found
-    matrices.print_matrix(found, as_json=False)
+    differences.print_matrix(found, as_json=False)
     assert "seed          0  1  2" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from luthier.cli.showing import settings
-from luthier.cli.showing.components import Component, Setting
+from luthier.cli.showing.settings import Component, Setting
 
 RATE = Setting("max_rate", "float | None", "0.1", "0 <= x < 1", "", False, "How fast.")
 STEPS = Setting("warmup_steps", "int", None, "", "steps", False, "")

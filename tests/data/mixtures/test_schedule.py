@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luthier.data import Shuffled
-from luthier.data.mixtures.schedule import PERIOD, Mixed, component_seed, table
+from luthier.data.mixture import PERIOD, Mixed, component_seed, table
 from luthier.errors import DataError
 
 WEIGHTS = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8).map(tuple)

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from luthier.data import Translation
-from luthier.data.pairs.translation import _ADJECTIVES, _NOUNS, _VERBS
+from luthier.data.pairs.sources import _ADJECTIVES, _NOUNS, _VERBS
 from luthier.errors import DataError
 
 

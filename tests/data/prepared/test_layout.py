@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from luthier.data import Bytes, Documents, plan_layout, survey
-from luthier.data.prepared.layout import tokenizer_facts
+from luthier.data.prepared.prepare import tokenizer_facts
 from luthier.errors import DataError
 
 TEXTS = [f"document {number} " * (number % 9) for number in range(300)]

@@ -3,8 +3,8 @@ import pytest
 
 from luthier.data import Bytes, Documents, plan_layout, prepare, survey, verify
 from luthier.data.entropy import ByteCounts
+from luthier.data.packing import tokenize
 from luthier.data.prepared.shards import load, read_manifest, read_shard, write_shard
-from luthier.data.stream import tokenize
 from luthier.errors import DataError
 
 

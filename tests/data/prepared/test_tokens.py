@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luthier.data.prepared.tokens import ShardedStream, ShardedTokens
+from luthier.data.prepared.shards import ShardedStream, ShardedTokens
 from luthier.errors import DataError
 
 

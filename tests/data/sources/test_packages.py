@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from luthier.data.sources.packages import package_file
+from luthier.data.sources.files import package_file
 from luthier.errors import DataError
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luthier.data import ShiftLeft, ShiftRight, SplitTokens, TrimTokens
-from luthier.data.stream import Stream
+from luthier.data.packing import Stream
 
 GOLDEN = Path(__file__).parent / "goldens" / "pax_rows.npz"
 NAMES = {

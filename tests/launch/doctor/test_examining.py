@@ -2,8 +2,8 @@ import platform
 
 import pytest
 
-from luthier.launch.doctor import examine, examining
-from luthier.launch.doctor.disk import DiskRates
+from luthier.launch import doctor
+from luthier.launch.doctor import DiskRates, examine
 from luthier.parallel import distributed
 
 
@@ -15,10 +15,10 @@ def rates(monkeypatch):
         asked.append(device)
         return 100.0 - len(asked)
 
-    monkeypatch.setattr(examining, "matmul_flops", rate)
-    monkeypatch.setattr(examining, "memory_rate", rate)
-    monkeypatch.setattr(examining, "all_reduce_rate", lambda devices: 7.0 * len(devices))
-    monkeypatch.setattr(examining, "disk_rates", lambda place: DiskRates(1.0, 2.0))
+    monkeypatch.setattr(doctor, "matmul_flops", rate)
+    monkeypatch.setattr(doctor, "memory_rate", rate)
+    monkeypatch.setattr(doctor, "all_reduce_rate", lambda devices: 7.0 * len(devices))
+    monkeypatch.setattr(doctor, "disk_rates", lambda place: DiskRates(1.0, 2.0))
     return asked
 
 
@@ -32,7 +32,7 @@ def test_a_host_examines_itself(rates, tmp_path):
 
 def test_all_hosts_get_what_all_found(rates, tmp_path, monkeypatch):
     monkeypatch.setattr(distributed, "is_several", lambda: True)
-    monkeypatch.setattr(examining, "is_shared", lambda place: False)
+    monkeypatch.setattr(doctor, "is_shared", lambda place: False)
     told = []
 
     def gather(value):

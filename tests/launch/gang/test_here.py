@@ -11,7 +11,7 @@ import pytest
 from luthier.cli import main
 from luthier.errors import BadInput
 from luthier.launch import Gang, Here, Job, Layout
-from luthier.launch.gang.records import make_launch
+from luthier.launch.jobs import make_launch
 from luthier.storage.process import ProcessIdentity
 
 

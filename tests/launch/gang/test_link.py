@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from luthier.errors import RunError
-from luthier.launch.gang import link
+from luthier.launch import link
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from luthier.errors import RunError
-from luthier.launch.gang import member
-from luthier.launch.gang.places import Place
+from luthier.launch import member
+from luthier.launch.member import Place
 
 
 def _place(rank, count=2, start="1-0-0"):
@@ -64,7 +64,7 @@ def test_a_first_process_that_never_comes_is_one_line(tmp_path, monkeypatch):
 def test_it_becomes_the_program_and_imports_no_jax(tmp_path):
     code = "import os, json; print(json.dumps([os.getpid(), os.environ['JAX_PROCESS_ID']]))"
     own = {"LUTHIER_RANK": "0", "LUTHIER_RANKS": "2", "LUTHIER_LOCAL_RANK": "0"}
-    words = ["-X", "importtime", "-m", "luthier.launch.gang.member", "--meeting", str(tmp_path)]
+    words = ["-X", "importtime", "-m", "luthier.launch.member", "--meeting", str(tmp_path)]
     started = subprocess.Popen(
         [sys.executable, *words, "--", "-c", code],
         env={**os.environ, **own, "LUTHIER_START": "a"},
@@ -74,5 +74,5 @@ def test_it_becomes_the_program_and_imports_no_jax(tmp_path):
     )
     out, err = started.communicate(timeout=60)
     assert json.loads(out) == [started.pid, "0"]
-    assert "luthier.launch.gang.places" in err
+    assert "luthier.launch.member" in err
     assert "jax" not in err

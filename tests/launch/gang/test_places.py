@@ -1,8 +1,8 @@
 import pytest
 
 from luthier.errors import BadInput
-from luthier.launch.gang import places
-from luthier.launch.gang.places import Place, read_place
+from luthier.launch import member
+from luthier.launch.member import Place, read_place
 
 
 def test_the_variables_of_an_engine_without_its_own():
@@ -16,7 +16,7 @@ def test_the_variables_of_an_engine_without_its_own():
 
 
 def test_slurm_tells_which_step_and_which_start(monkeypatch):
-    monkeypatch.setattr(places, "_slurm_address", lambda node: f"address of {node}")
+    monkeypatch.setattr(member, "_slurm_address", lambda node: f"address of {node}")
     told = {
         "SLURM_JOB_ID": "12",
         "SLURM_STEP_ID": "3",
@@ -36,7 +36,7 @@ def test_slurm_knows_the_address_of_a_node_whose_name_does_not_resolve(tmp_path,
     scontrol.write_text("#!/bin/sh\necho NodeName=$3 Arch=x NodeAddr=10.1.2.3 NodeHostName=vm\n")
     scontrol.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert places._slurm_address("n1") == "10.1.2.3"
+    assert member._slurm_address("n1") == "10.1.2.3"
 
 
 def test_nobody_tells():

@@ -1,16 +1,15 @@
-from luthier.launch import Here, Job, Slurm, settings
-from luthier.launch.gang import records
+from luthier.launch import Here, Job, Slurm, jobs, settings
 
 
 def test_launches_are_numbered_and_kept(tmp_path):
-    first, second = records.new_folder(tmp_path), records.new_folder(tmp_path)
+    first, second = jobs.new_folder(tmp_path), jobs.new_folder(tmp_path)
     assert (first, second) == (tmp_path / "launch" / "1", tmp_path / "launch" / "2")
     assert (second / "logs").is_dir()
     engine = Slurm(nodes=2, options={"qos": "high"}, setup=["module load x"])
     job = Job("slurm", "12", "gang", str(first))
-    made = records.make_launch(first, engine, "luthier train x", ["nodes = 2  [--on]"], [job])
-    records.make_launch(second, Here(), "luthier train x", [], [])
-    found = records.launches(tmp_path)
+    made = jobs.make_launch(first, engine, "luthier train x", ["nodes = 2  [--on]"], [job])
+    jobs.make_launch(second, Here(), "luthier train x", [], [])
+    found = jobs.launches(tmp_path)
     assert [launch.engine for launch in found] == ["slurm", "local"]
     assert found[0].jobs == (job,)
     assert found[0].of == tmp_path
@@ -19,4 +18,4 @@ def test_launches_are_numbered_and_kept(tmp_path):
 
 
 def test_a_run_that_was_never_launched(tmp_path):
-    assert records.launches(tmp_path) == []
+    assert jobs.launches(tmp_path) == []

@@ -10,8 +10,8 @@ from short_worker import ShortSlices
 
 from luthier.errors import BadInput, RunError
 from luthier.launch import Here, Slices
+from luthier.launch import slices as module
 from luthier.launch.engine import Job, Standing
-from luthier.launch.gang import slices as module
 from luthier.sweep.protocol import Back, Lost, Work
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from luthier import faults
 from luthier.faults import Fault
-from luthier.launch.gang import trials
+from luthier.launch import worker
 from luthier.parallel import distributed
 from luthier.sweep.engines.execution import Plans
 from luthier.sweep.protocol import Faulted, Lost, TrialWork, Work
@@ -28,7 +28,7 @@ class Answering(Watcher):
 
 def test_alone_the_first_process_answers_itself():
     own = Answering()
-    together = trials.Together(own, "0")
+    together = worker.Together(own, "0")
     assert together.requested == "interrupted"
     assert together.evaluated(4, {"loss": 1.0}, False) == "pruned"
     assert own.told == [(4, {"loss": 1.0}, False)]
@@ -40,7 +40,7 @@ def test_another_process_hears_the_answer_and_tells_nobody(monkeypatch):
 
     monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
     own = Answering()
-    together = trials.Together(own, "0")
+    together = worker.Together(own, "0")
     assert together.evaluated(4, {"loss": 1.0}, False) == "what the first one decided"
     assert own.told == []
 
@@ -48,7 +48,7 @@ def test_another_process_hears_the_answer_and_tells_nobody(monkeypatch):
 def test_a_trial_is_described_for_the_others():
     trial = TrialWork(3, 7, "/studies/a/trials/0003")
     work = Work((trial,), ("seed",), lanes="auto", asks=True)
-    assert trials.described(trials.describe(work, trial)) == (
+    assert worker.described(worker.describe(work, trial)) == (
         Work((trial,), ("seed",), asks=True),
         trial,
     )
@@ -73,16 +73,16 @@ def test_a_process_that_fails_alone_ends_itself_and_blames_no_trial_for_its_mach
         raise error
 
     monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
-    monkeypatch.setattr(trials, "APART_SECONDS", -1.0)
-    monkeypatch.setattr(trials.os, "_exit", leave)
-    assert trials._gathered(None, "0") == [None]
+    monkeypatch.setattr(worker, "APART_SECONDS", -1.0)
+    monkeypatch.setattr(worker.os, "_exit", leave)
+    assert worker._gathered(None, "0") == [None]
     sent = []
-    execution = trials.GangExecution(2, Plans(jax.devices()), (), None, sent.append)
+    execution = worker.GangExecution(2, Plans(jax.devices()), (), None, sent.append)
     monkeypatch.setattr(execution, "read", fail)
     work = TrialWork(3, 7, str(tmp_path))
     with pytest.raises(SystemExit) as caught:
         execution.run_together(Work((work,)), work, Answering(), "1")
-    assert caught.value.code == trials.EXIT_APART
+    assert caught.value.code == worker.EXIT_APART
     line = " ".join(f"{type(error).__name__}: {error}".split())
     assert capsys.readouterr().err.endswith(f"luthier: this process failed alone: {line}\n")
     told = [Faulted(2, 3, 7, line), Lost(2, line, counts=False)]
@@ -97,6 +97,6 @@ def test_an_error_of_another_process_keeps_its_kind(monkeypatch, error, fault):
         return decide([None, mine])
 
     monkeypatch.setattr(distributed.Rounds, "exchange", exchange)
-    theirs = trials._first_error(trials._gathered(error, "0"))
+    theirs = worker._first_error(worker._gathered(error, "0"))
     assert str(theirs).startswith(f"process 1 of 2 says: {type(error).__name__}: ")
     assert faults.classify(theirs) is fault

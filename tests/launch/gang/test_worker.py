@@ -8,15 +8,14 @@ import sys
 
 import pytest
 
-from luthier.launch import Here, Slices
-from luthier.launch.gang import link, worker
+from luthier.launch import Here, Slices, link, worker
 from luthier.sweep.protocol import Back, Ended, Lost, Reported, Work
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
 
 
 def test_a_worker_whose_driver_is_gone_ends_in_peace(tmp_path):
-    words = ["-m", "luthier.launch.gang.worker", "--driver", str(tmp_path / "gone.json")]
+    words = ["-m", "luthier.launch.worker", "--driver", str(tmp_path / "gone.json")]
     told = subprocess.run(
         [sys.executable, *words, "--slice", "0"], capture_output=True, text=True, timeout=100
     )
@@ -28,7 +27,7 @@ def test_the_machine_is_taken_away_before_anything_runs(tmp_path):
     listening, address = link.listen("127.0.0.1")
     with listening:
         address.write(tmp_path / "driver.json")
-        words = ["-m", "luthier.launch.gang.worker", "--driver", str(tmp_path / "driver.json")]
+        words = ["-m", "luthier.launch.worker", "--driver", str(tmp_path / "driver.json")]
         started = subprocess.Popen([sys.executable, *words, "--slice", "4"])
         connection, _ = listening.accept()  # nobody greets it: it waits
         started.send_signal(signal.SIGTERM)
@@ -40,7 +39,7 @@ def test_a_worker_whose_native_code_fails_leaves_its_stacks(tmp_path):
     listening, address = link.listen("127.0.0.1")
     with listening:
         address.write(tmp_path / "driver.json")
-        words = ["-m", "luthier.launch.gang.worker", "--driver", str(tmp_path / "driver.json")]
+        words = ["-m", "luthier.launch.worker", "--driver", str(tmp_path / "driver.json")]
         command = [sys.executable, *words, "--slice", "4"]
         started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         connection, _ = listening.accept()
@@ -49,13 +48,13 @@ def test_a_worker_whose_native_code_fails_leaves_its_stacks(tmp_path):
         connection.close()
     assert started.returncode == -signal.SIGSEGV
     assert told.startswith("Fatal Python error: Segmentation fault\n")
-    assert "luthier/launch/gang/link.py" in told
+    assert "luthier/launch/link.py" in told
 
 
 def test_what_is_to_be_done_is_done_also_when_it_comes_late():
     program = """
 import os, signal, time
-from luthier.launch.gang.worker import Farewell
+from luthier.launch.worker import Farewell
 farewell = Farewell()
 farewell.then(lambda: os.write(1, b"first "))
 os.kill(os.getpid(), signal.SIGTERM)

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from luthier.errors import BadInput, RunError
+from luthier.launch import kubernetes as engines
 from luthier.launch.engine import Job, Layout, Standing
-from luthier.launch.kubernetes import engine as engines
-from luthier.launch.kubernetes.engine import Kubernetes, standing_of
+from luthier.launch.kubernetes import Kubernetes, standing_of
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 

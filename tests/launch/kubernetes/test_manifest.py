@@ -4,8 +4,7 @@ import kubernetes_cluster
 import pytest
 import yaml
 
-from luthier.launch.kubernetes.engine import Kubernetes
-from luthier.launch.kubernetes.manifest import job_set, resource_name
+from luthier.launch.kubernetes import Kubernetes, job_set, resource_name
 
 MANIFESTS = pathlib.Path(__file__).parent / "manifests"
 GPUS = Kubernetes(

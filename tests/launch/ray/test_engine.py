@@ -6,7 +6,7 @@ import pytest
 
 from luthier.errors import BadInput, RunError
 from luthier.launch.engine import Job, Layout, Standing
-from luthier.launch.ray.engine import Ray
+from luthier.launch.ray import Ray
 
 
 def test_a_gang_gets_nodes_or_a_slice_of_tpus():
@@ -37,7 +37,7 @@ def test_the_file_can_be_read_and_submitted_by_hand(gang):
     assert told["request"]["cpus"] == 8
     assert told["gangs"][0]["command"] == ["-m", "luthier"]
     assert " ".join(engine.command("/shared/jobs")) == (
-        f"python -m luthier.launch.ray.submit /shared/jobs/{name}"
+        f"python -m luthier.launch.ray /shared/jobs/{name}"
     )
 
 

@@ -1,11 +1,11 @@
 import pytest
 
-from luthier.launch.ray import keeper
+from luthier.launch import ray_actors
 
 
 def _keep(gang, *starts, cancelled=lambda: False):
     left = list(starts)
-    code = keeper.keep(gang, lambda: left.pop(0), cancelled)
+    code = ray_actors.keep(gang, lambda: left.pop(0), cancelled)
     return code, len(left)
 
 
@@ -14,11 +14,11 @@ def test_a_gang_that_is_done_is_not_started_again(gang):
 
 
 def test_a_gang_that_saved_and_left_is_always_started_again(gang):
-    assert _keep(gang(restarts=0), *[[75, keeper.LOST]] * 9, [0, 0]) == (0, 0)
+    assert _keep(gang(restarts=0), *[[75, ray_actors.LOST]] * 9, [0, 0]) == (0, 0)
 
 
 def test_a_gang_that_dies_is_started_again_so_often(gang):
-    assert _keep(gang(restarts=2), [1], [keeper.LOST], [3], [0]) == (3, 1)
+    assert _keep(gang(restarts=2), [1], [ray_actors.LOST], [3], [0]) == (3, 1)
     assert _keep(gang(restarts=2), [1], [75], [1], [0]) == (0, 0)
 
 
@@ -32,17 +32,17 @@ def test_a_gang_that_is_taken_back_is_not_started_again(gang):
 
 
 @pytest.mark.parametrize(
-    ("codes", "code"), [([0, 0], 0), ([0, 1, 2], 1), ([keeper.LOST, 75], 75), ([0, 75], 75)]
+    ("codes", "code"), [([0, 0], 0), ([0, 1, 2], 1), ([ray_actors.LOST, 75], 75), ([0, 75], 75)]
 )
 def test_one_code_for_all(codes, code):
-    assert keeper.worst(codes) == code
+    assert ray_actors.worst(codes) == code
 
 
 def test_processes_are_told_who_they_are(gang):
-    assert keeper.variables(gang(), 1, 2, "10.0.0.1:8476") == {
+    assert ray_actors.variables(gang(), 1, 2, "10.0.0.1:8476") == {
         "GREETING": "hello",
         "JAX_COORDINATOR_ADDRESS": "10.0.0.1:8476",
         "JAX_NUM_PROCESSES": "2",
         "JAX_PROCESS_ID": "1",
     }
-    assert keeper.variables(gang(), 0, 1, "10.0.0.1:8476") == {"GREETING": "hello"}
+    assert ray_actors.variables(gang(), 0, 1, "10.0.0.1:8476") == {"GREETING": "hello"}

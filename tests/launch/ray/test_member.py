@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from luthier.launch.ray.member import Member
+from luthier.launch.ray_actors import Member
 
 
 def _run(tmp_path, code, **environment):
@@ -51,7 +51,7 @@ def _lives(process):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends orphans")
 def test_a_process_dies_with_its_actor(tmp_path):
     code = """
-from luthier.launch.ray.member import Member
+from luthier.launch.ray_actors import Member
 Member().run(["-c", "import os,time; open('pid','w').write(str(os.getpid())); time.sleep(60)"],
              ".", {}, "log")
 """

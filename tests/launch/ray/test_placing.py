@@ -3,8 +3,8 @@ import types
 
 import pytest
 
-from luthier.launch.ray import placing
-from luthier.launch.ray.request import Request
+from luthier.launch import ray_actors
+from luthier.launch.ray_actors import Request
 
 
 class Group:
@@ -44,17 +44,17 @@ def asked(monkeypatch):
 
 
 def test_nodes_are_reserved_all_at_once(asked):
-    places = placing.reserve(Request(hosts=2, cpus=4), "luthier lab-0", lambda: False)
+    places = ray_actors.reserve(Request(hosts=2, cpus=4), "luthier lab-0", lambda: False)
     assert asked == [("group", [{"CPU": 4}] * 2, "STRICT_SPREAD", "luthier lab-0")]
     places.release()
     assert asked[1:] == ["nodes are free"]
-    placing.reserve(Request(), "luthier lab-0", lambda: False)
+    ray_actors.reserve(Request(), "luthier lab-0", lambda: False)
     assert asked[2][2] == "PACK"
 
 
 def test_a_slice_is_waited_for(asked):
     request = Request(topology="2x4", accelerator="v6e", chips_per_host=4)
-    places = placing.reserve(request, "luthier lab-0", lambda: False)
+    places = ray_actors.reserve(request, "luthier lab-0", lambda: False)
     ((_, given),) = asked
     assert (given["topology"], given["accelerator_version"]) == ("2x4", "v6e")
     assert given["resources_per_bundle"] == {"CPU": 1, "TPU": 4}
@@ -64,8 +64,8 @@ def test_a_slice_is_waited_for(asked):
 
 
 def test_what_nobody_wants_any_more_is_given_back(asked):
-    assert placing.reserve(Request(), "luthier lab-0", lambda: True) is None
+    assert ray_actors.reserve(Request(), "luthier lab-0", lambda: True) is None
     assert asked[1:] == ["nodes are free"]
     topology = Request(topology="2x4", accelerator="v6e")
-    assert placing.reserve(topology, "luthier lab-0", lambda: True) is None
+    assert ray_actors.reserve(topology, "luthier lab-0", lambda: True) is None
     assert len(asked) == 2

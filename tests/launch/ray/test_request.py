@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.launch.ray.request import Request, num_chips
+from luthier.launch.ray_actors import Request, num_chips
 
 
 def test_a_gang_of_nodes():

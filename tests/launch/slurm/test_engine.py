@@ -1,9 +1,9 @@
 import pytest
 
 from luthier.errors import BadInput
+from luthier.launch import slurm
 from luthier.launch.engine import Gang, Job, Layout
-from luthier.launch.slurm import engine, queue
-from luthier.launch.slurm.engine import Slurm
+from luthier.launch.slurm import Slurm
 
 
 def _gangs(place, number):
@@ -19,7 +19,7 @@ def told(monkeypatch):
         said.append(words)
         return "12\n"
 
-    monkeypatch.setattr(queue, "call", call)
+    monkeypatch.setattr(slurm, "call", call)
     return said
 
 
@@ -66,7 +66,7 @@ def test_jobs_are_told_apart(tmp_path, told):
     assert [job.id for job in array] == ["12_0", "12_0", "12_1"]
     shared = Slurm(gangs_per_job=2).submit(_gangs(tmp_path, 2), str(tmp_path))
     assert [job.id for job in shared] == ["12", "12"]
-    assert told == [("sbatch", "--parsable", f"{tmp_path}/{engine.SCRIPT}")] * 3
+    assert told == [("sbatch", "--parsable", f"{tmp_path}/{slurm.SCRIPT}")] * 3
     assert (tmp_path / "job.sh").read_text().startswith("#!/bin/bash\n")
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from luthier.errors import RunError
+from luthier.launch import slurm
 from luthier.launch.engine import Standing
-from luthier.launch.slurm import queue
 
 LISTED = """\
 12|RUNNING|None|n[1-2]|0|
@@ -30,7 +30,7 @@ def commands(tmp_path, monkeypatch):
 
 def test_how_jobs_stand(commands):
     commands("squeue", LISTED)
-    assert queue.standings(["13_1", "12", "13_0", "14", "15", "99"]) == [
+    assert slurm.standings(["13_1", "12", "13_0", "14", "15", "99"]) == [
         Standing("finished", "COMPLETED", ("gpu08-a", "gpu09-a", "gpu10-a", "gpu12-a", "m1"), 2),
         Standing("running", "RUNNING", ("n1", "n2"), 0),
         Standing("waiting", "PENDING (Priority)", (), 0),
@@ -42,7 +42,7 @@ def test_how_jobs_stand(commands):
 
 def test_a_queue_that_does_not_answer(commands):
     commands("squeue", "", 1, "slurm_load_jobs error: Unable to contact slurm controller")
-    assert queue.standings(["1"]) == [
+    assert slurm.standings(["1"]) == [
         Standing(
             "unknown",
             "cannot ask for the queue: slurm_load_jobs error: Unable to contact slurm controller",
@@ -53,7 +53,7 @@ def test_a_queue_that_does_not_answer(commands):
 def test_a_command_that_is_not_here(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(RunError) as caught:
-        queue.call("sbatch", "job.sh", what="submit job.sh")
+        slurm.call("sbatch", "job.sh", what="submit job.sh")
     assert str(caught.value) == (
         "cannot submit job.sh: there is no sbatch here; "
         "run this where SLURM's commands are, such as a login node"
@@ -61,5 +61,5 @@ def test_a_command_that_is_not_here(monkeypatch):
 
 
 def test_ids_of_several_clusters():
-    assert queue.submitted("12\n") == "12"
-    assert queue.submitted("12;north\n") == "12"
+    assert slurm.submitted("12\n") == "12"
+    assert slurm.submitted("12;north\n") == "12"

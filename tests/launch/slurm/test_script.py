@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
+from luthier.launch import slurm
 from luthier.launch.engine import Gang, Layout
-from luthier.launch.slurm import script
 
 
 def _gangs(number, restarts=0):
@@ -20,7 +20,7 @@ def _render(gangs, directory="/shared/launch", layout=Layout(2), **settings):
     given = {"gangs_per_job": 1, "devices_per_process": 0, "setup": (), "notes": ()}
     given |= settings
     options = given.pop("options", {})
-    return script.render(gangs, directory, layout, options, {"cpus-per-task": 4}, **given)
+    return slurm.render(gangs, directory, layout, options, {"cpus-per-task": 4}, **given)
 
 
 def _directives(text):

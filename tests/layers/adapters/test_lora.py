@@ -8,7 +8,7 @@ from flax import nnx
 
 from luthier import layers
 from luthier.layers import LoraLinear, merge_adapters
-from luthier.layers.adapters.lora import NAMES
+from luthier.layers.lora import NAMES
 
 MAPS = {
     "D -> HK": ((6,), (2, 3)),

@@ -7,8 +7,8 @@ import pytest
 from flax import nnx
 
 from luthier.layers import AllExperts, Capacity, Mlp
+from luthier.layers.experts.dispatch import create_each
 from luthier.layers.experts.routing import Choice
-from luthier.layers.experts.stacked import create_each
 
 E, D = 3, 4
 

@@ -8,8 +8,7 @@ from flax import nnx
 
 from luthier.errors import BadInput
 from luthier.layers import GatedMlp, Linear, LoraLinear, Normal, RMSNorm
-from luthier.layers.experts.grouped import grouped
-from luthier.layers.experts.stacked import create_each
+from luthier.layers.experts.dispatch import create_each, grouped
 from luthier.layers.parameters import create
 
 E, D = 3, 4

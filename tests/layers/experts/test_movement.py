@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier.layers.experts.movement import collect, inverse, spread
+from luthier.layers.experts.dispatch import collect, inverse, spread
 
 # Five tokens of two choices each, seven places: choice 0 of token 1 and both of token 4 have none,
 # and places 2 and 5 stay empty; a token may have two places.

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from luthier.layers import GatedMlp, Linear, Zeros
-from luthier.layers.experts.stacked import apply_each, create_each
+from luthier.layers.experts.dispatch import apply_each, create_each
 
 BIASED = functools.partial(Linear, bias=Zeros())
 

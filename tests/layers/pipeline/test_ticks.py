@@ -2,8 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from luthier.layers import Circular, GPipe, Pipelined
-from luthier.layers.pipeline import ticks
+from luthier.layers import Circular, GPipe, Pipelined, pipeline
 from tests.layers.pipeline import pipelined_toy as toy
 
 SLOW = pytest.mark.slow
@@ -32,7 +31,7 @@ def test_nothing_comes_of_bubbles_full_of_nan(
         seen.append(microbatch)
         return jax.tree.map(lambda x: jax.lax.stop_gradient(x) * jnp.nan, microbatch)
 
-    monkeypatch.setattr(ticks, "filling", nan)
+    monkeypatch.setattr(pipeline, "filling", nan)
     expected, _ = toy.plain()
     found, _ = toy.run(Pipelined(microbatches, schedule), stages=stages)
     assert seen
@@ -41,5 +40,5 @@ def test_nothing_comes_of_bubbles_full_of_nan(
 
 
 def test_what_idle_stages_compute_on_has_no_gradient():
-    gradient = jax.grad(lambda x: ticks.filling({"x": x})["x"].sum())(jnp.ones(3))
+    gradient = jax.grad(lambda x: pipeline.filling({"x": x})["x"].sum())(jnp.ones(3))
     assert gradient.tolist() == [0, 0, 0]

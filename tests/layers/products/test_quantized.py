@@ -10,7 +10,7 @@ from flax import nnx
 
 from luthier.errors import BadInput
 from luthier.layers import FullRemat, Linear, MatrixProduct, Ones, QuantizedProduct, Scanned
-from luthier.layers.experts.grouped import GroupedLinear
+from luthier.layers.experts.dispatch import GroupedLinear
 
 INT8 = QuantizedProduct()
 FP8 = QuantizedProduct(jnp.float8_e4m3fn, jnp.float8_e4m3fn, jnp.float8_e5m2)

@@ -4,9 +4,9 @@ from luthier.errors import BadInput, DataError, Problem
 from luthier.parallel.distributed import (
     ProcessLost,
     agree,
-    agreement,
     decided,
     differences,
+    messages,
     together,
 )
 
@@ -39,7 +39,7 @@ def test_all_processes_refuse_what_one_has_of_its_own(processes):
 
 
 def test_nobody_waits_for_ever_for_a_process_that_is_not_ready(processes, monkeypatch):
-    monkeypatch.setattr(agreement, "AGREE_SECONDS", 0.05)
+    monkeypatch.setattr(messages, "AGREE_SECONDS", 0.05)
     found = processes(3, lambda index: None if index == 1 else agree({"a": "1"}))
     assert isinstance(found[0], ProcessLost)
     assert str(found[0]) == "process 1 of 3 is not ready 0 s after process 0"

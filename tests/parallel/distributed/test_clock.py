@@ -1,7 +1,7 @@
 import threading
 import types
 
-from luthier.parallel.distributed import Skew, clock, clock_skew
+from luthier.parallel.distributed import Skew, clock_skew, messages
 
 
 def test_alone_a_clock_is_right():
@@ -14,7 +14,7 @@ def test_clocks_are_compared_with_that_of_process_0(processes, monkeypatch):
     own = threading.local()
     ahead = {0: 0.0, 1: 3.0, 2: -2.0}
     fake = types.SimpleNamespace(time=lambda: time.time() + own.ahead)
-    monkeypatch.setattr(clock, "time", fake)
+    monkeypatch.setattr(messages, "time", fake)
 
     def several(index):
         own.ahead = ahead[index]

@@ -2,7 +2,7 @@ import jax
 import pytest
 
 from luthier.errors import DataError
-from luthier.parallel.distributed import explain, failure, farewell
+from luthier.parallel.distributed import explain, farewell, rendezvous
 
 GLOO = "UNKNOWN: Gloo all-reduce failed: [pair.cc:547] Connection closed by peer [127.0.0.1]:51632"
 
@@ -18,7 +18,7 @@ def test_a_failed_collective_is_told_as_what_ended_the_other_process(processes):
 
 
 def test_where_nobody_said_a_word_the_failure_itself_is_told(processes, monkeypatch):
-    monkeypatch.setattr(failure, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(rendezvous, "HEARTBEAT_SECONDS", 0.01)
     (error, _) = processes(2, lambda index: explain(jax.errors.JaxRuntimeError(GLOO)))
     assert str(error) == f"one of the 2 processes cannot be reached: {GLOO}"
 

@@ -9,15 +9,15 @@ import time
 import pytest
 
 from luthier.errors import BadInput
-from luthier.parallel.distributed import Attendance, call_roll, handshake
+from luthier.parallel.distributed import Attendance, call_roll, rendezvous
 
 REMEDY = "start all hosts with the same command, source and versions"
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(handshake, "_STRAGGLE_SECONDS", 0.3)
-    monkeypatch.setattr(handshake, "_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(rendezvous, "_STRAGGLE_SECONDS", 0.3)
+    monkeypatch.setattr(rendezvous, "_RETRY_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_wrong_count_or_number_is_told_to_all(address, those, line):
 def test_two_hosts_with_one_number_are_both_named():
     one, two = Attendance(1, 3, {}, "n4"), Attendance(1, 3, {}, "n5")
     came = {0: Attendance(0, 3, {}, "n0"), 1: one}
-    (problem,) = handshake.verdict(came, [(one, two)], 25)
+    (problem,) = rendezvous.verdict(came, [(one, two)], 25)
     assert "process 1 of 3 (on n4 and n5)" in str(problem)
 
 
@@ -113,7 +113,7 @@ def test_whoever_is_missing_is_named_by_all_that_came(address):
 
 
 def test_many_that_are_missing_are_named_in_short():
-    (problem,) = handshake.verdict({0: Attendance(0, 64, {}, "n0")}, [], 25)
+    (problem,) = rendezvous.verdict({0: Attendance(0, 64, {}, "n0")}, [], 25)
     assert problem.what == (
         "processes 1, 2, 3, 4, 5, 6, 7, 8 and 55 more of 64 did not come within 25 s"
     )
@@ -121,7 +121,7 @@ def test_many_that_are_missing_are_named_in_short():
 
 def test_what_is_missing_does_not_hide_who_differs():
     came = {0: _process(0, 3, a="1"), 2: _process(2, 3, a="2")}
-    first, second = handshake.verdict(came, [], 25)
+    first, second = rendezvous.verdict(came, [], 25)
     assert first.what == "process 1 of 3 did not come within 25 s"
     assert second.what == "process 2 of 3 differs in a: 2, where process 0 has 1"
 

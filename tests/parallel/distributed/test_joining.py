@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from luthier.errors import BadInput
-from luthier.parallel.distributed import Attendance, Membership, joining
+from luthier.parallel.distributed import Attendance, Membership, rendezvous
 
 
 def test_the_environment_tells_what_it_knows():
@@ -31,8 +31,10 @@ def calls(monkeypatch):
     for name in os.environ:
         if name.startswith(hidden):
             monkeypatch.delenv(name)
-    monkeypatch.setattr(joining.jax.distributed, "initialize", lambda **given: found.append(given))
-    monkeypatch.setattr(joining, "call_roll", lambda *given: found.append(given))
+    monkeypatch.setattr(
+        rendezvous.jax.distributed, "initialize", lambda **given: found.append(given)
+    )
+    monkeypatch.setattr(rendezvous, "call_roll", lambda *given: found.append(given))
     return found
 
 
@@ -44,8 +46,8 @@ WAITS = {
 
 
 def test_all_come_to_the_roll_call_before_jax_joins_them(calls):
-    joining.join(Membership("10.0.0.1:8476", 2, 0), {"a": "1"})
-    joining.join(Membership("127.0.0.1:1", 4, 1, [2, 3], join_seconds=90), {})
+    rendezvous.join(Membership("10.0.0.1:8476", 2, 0), {"a": "1"})
+    rendezvous.join(Membership("127.0.0.1:1", 4, 1, [2, 3], join_seconds=90), {})
     given = {"coordinator_address": "10.0.0.1:8476", "num_processes": 2, "process_id": 0}
     local = {"coordinator_address": "127.0.0.1:1", "num_processes": 4, "process_id": 1}
     assert calls == [
@@ -57,7 +59,7 @@ def test_all_come_to_the_roll_call_before_jax_joins_them(calls):
 
 
 def test_one_process_calls_no_roll(calls):
-    joining.join(Membership("10.0.0.1:8476", 1, 0), {})
+    rendezvous.join(Membership("10.0.0.1:8476", 1, 0), {})
     assert [set(call) & {"num_processes"} for call in calls] == [{"num_processes"}]
 
 
@@ -76,7 +78,7 @@ def _in_slurm(monkeypatch, tasks=2, step=0):
 
 def test_what_a_cluster_tells_is_found_before_the_roll_call(calls, monkeypatch):
     _in_slurm(monkeypatch)
-    joining.join(Membership(), {})
+    rendezvous.join(Membership(), {})
     (address, mine, _), given = calls
     assert address.startswith("n1:")
     assert (mine.process, mine.processes) == (1, 2)
@@ -88,7 +90,7 @@ def test_what_a_cluster_tells_is_found_before_the_roll_call(calls, monkeypatch):
         **WAITS,
     }
     monkeypatch.setenv("JAX_LOCAL_DEVICE_IDS", "2,3")
-    joining.join(Membership("n7:1"), {})
+    rendezvous.join(Membership("n7:1"), {})
     assert calls[2][0] == "n7:1"
     assert calls[3]["local_device_ids"] == [2, 3]
 
@@ -97,7 +99,7 @@ def test_two_runs_in_one_slurm_allocation_take_two_ports(calls, monkeypatch):
     for step in (0, 1):
         _in_slurm(monkeypatch, step=step)
         monkeypatch.delenv("JAX_COORDINATOR_PORT", raising=False)
-        joining.join(Membership(), {})
+        rendezvous.join(Membership(), {})
     ports = {address.rpartition(":")[2] for address, *_ in calls[::2]}
     assert len(ports) == 2
     assert all(61440 <= int(port) < 65536 for port in ports)
@@ -118,10 +120,10 @@ def test_a_slurm_task_that_has_a_machine_to_itself_sees_all_its_devices(
     def initialize(**given):
         settings["jax_cuda_visible_devices"] = "3"
 
-    monkeypatch.setattr(joining.jax.distributed, "initialize", initialize)
-    monkeypatch.setattr(joining, "_config", Config())
+    monkeypatch.setattr(rendezvous.jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(rendezvous, "_config", Config())
     monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", tasks)
-    joining.join(Membership(), {})
+    rendezvous.join(Membership(), {})
     assert settings["jax_cuda_visible_devices"] == visible
 
 
@@ -164,7 +166,7 @@ def test_whoever_finds_nobody_says_so_in_one_line(calls, monkeypatch, membership
     def nobody(**given):
         raise RuntimeError("DEADLINE_EXCEEDED: nobody\n there")
 
-    monkeypatch.setattr(joining.jax.distributed, "initialize", nobody)
+    monkeypatch.setattr(rendezvous.jax.distributed, "initialize", nobody)
     with pytest.raises(BadInput) as refusal:
-        joining.join(membership, {})
+        rendezvous.join(membership, {})
     assert str(refusal.value) == line

@@ -12,10 +12,10 @@ from luthier.parallel.distributed import (
     gather,
     is_several,
     messages,
-    notes,
     process_count,
     process_index,
 )
+from luthier.parallel.distributed import messages as notes
 
 
 def test_one_process_answers_itself():

@@ -6,8 +6,8 @@ import types
 import jax
 import pytest
 
-from luthier.parallel.distributed import Pulses, Standing, messages, pulses
-from luthier.parallel.distributed.pulses import SILENT_SECONDS, Judge
+from luthier.parallel.distributed import Pulses, Standing, heartbeats, messages
+from luthier.parallel.distributed.heartbeats import SILENT_SECONDS, Judge
 
 
 def pulse(number, *at):
@@ -42,14 +42,14 @@ def test_who_is_less_far_is_behind():
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(pulses, "PULSE_SECONDS", 0.01)
-    monkeypatch.setattr(pulses, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(heartbeats, "PULSE_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeats, "SILENT_SECONDS", 0.3)
 
 
 def member(monkeypatch, service, index, at):
     state = types.SimpleNamespace(client=service, process_id=index, num_processes=2)
     with monkeypatch.context() as patch:
-        for module in (messages, pulses):
+        for module in (messages, heartbeats):
             patch.setattr(module, "_state", lambda: state)
         return Pulses(at)
 

@@ -2,8 +2,7 @@ import jax
 import jax.numpy as jnp
 
 from luthier.plan.compiled.hlo import parse
-from luthier.plan.compiled.live import at_peak
-from luthier.plan.compiled.memory import memory_of
+from luthier.plan.compiled.memory import at_peak, memory_of
 
 TEXT = """\
 HloModule m, is_scheduled=true

@@ -12,7 +12,7 @@ import luthier
 from luthier import graph as graphs
 from luthier.plan.compiled import process
 from luthier.plan.targets import missing_compiler, read
-from luthier.program import materialize
+from luthier.program.materialize import materialize
 from tests.compiling import quick_step
 
 SMALL = ("fiddler:debug", "training.global_batch_size=4", "model.num_layers=1")

@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.plan.compiled.progress import Estimates, silent, timed
+from luthier.plan.compiled.process import Estimates, silent, timed
 from luthier.plan.targets import read
 
 

@@ -2,8 +2,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from luthier.plan.compiled.collectives import memory_traffic
 from luthier.plan.compiled.hlo import parse
-from luthier.plan.compiled.traffic import memory_traffic
 
 TEXT = """\
 HloModule m, is_scheduled=true

@@ -2,9 +2,9 @@ import jax
 import pytest
 
 from luthier import graph as graphs
+from luthier.plan import report
 from luthier.plan.planning import checked_program
-from luthier.plan.report import building
-from luthier.plan.report.roofline import Roofline
+from luthier.plan.report import Roofline
 from luthier.plan.targets import read
 
 
@@ -16,7 +16,7 @@ def outline():
     )
     slice = read("v5e-8")
     program = checked_program(graph, jax.devices()[:8])
-    return building.outline(graph, program, slice, slice.chip), program
+    return report.outline(graph, program, slice, slice.chip), program
 
 
 def test_shapes_tell_bytes_and_rows(outline):
@@ -38,7 +38,7 @@ def test_shapes_tell_bytes_and_rows(outline):
 
 def test_a_step_tells_the_run():
     found = Roofline({"compute": 0.5, "links": 0.25})
-    told = building.step_of(found, {"full": 8, "hardware": 9}, tokens=100, steps=10, peak=32.0)
+    told = report.step_of(found, {"full": 8, "hardware": 9}, tokens=100, steps=10, peak=32.0)
     assert told["mfu"] == {"full": 0.5}
     assert (told["binding"], told["step_seconds"], told["run_seconds"]) == ("compute", 0.5, 5.0)
     assert told["tokens_per_day"] == 100 / 0.5 * 86_400
@@ -46,5 +46,5 @@ def test_a_step_tells_the_run():
 
 def test_scopes_are_told_as_people_read_them():
     scope = "jit(step)/transpose(jvp())/while/body/closed_call/checkpoint/rematted_computation/dot"
-    assert building.readable(scope) == "backward / computed again / dot"
-    assert building.readable("") == ""
+    assert report.readable(scope) == "backward / computed again / dot"
+    assert report.readable("") == ""

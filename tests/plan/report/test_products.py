@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 
 import luthier
-from luthier.plan.report.products import flops_by_dtype
+from luthier.plan.report import flops_by_dtype
 from luthier.tasks.flops import count
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.plan.report.roofline import roofline
+from luthier.plan.report import roofline
 from luthier.plan.targets import CHIPS
 
 

@@ -2,8 +2,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from luthier.plan.search.activity import follow, parts_of_scan
-from luthier.plan.search.compilers import Compiler
+from luthier.plan.search.activity import Compiler, follow, parts_of_scan
 from luthier.plan.search.labels import BATCH, Manual
 from luthier.plan.search.model import Layout, peak, residual_bytes
 

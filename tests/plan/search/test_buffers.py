@@ -1,4 +1,4 @@
-from luthier.plan.search.buffers import Activity, Buffer, Step
+from luthier.plan.search.activity import Activity, Buffer, Step
 
 
 def test_an_activity_starts_empty_and_shares_nothing_with_others():

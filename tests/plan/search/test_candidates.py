@@ -3,11 +3,11 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.plan.planning import checked_program
-from luthier.plan.search.candidates import (
+from luthier.plan.search.search import (
     Remat,
+    apply_candidate,
     can_change,
     candidates,
-    changed,
     in_chunks,
     remats,
     written_out,
@@ -58,7 +58,7 @@ def test_every_candidate_is_what_its_overrides_make(graph, program):
     found = list(candidates(graph, program, 8, remats(graph)[:1]))
     assert len({(tuple(c.sizes.items()), c.accumulation) for c in found}) == len(found)
     for candidate in found:
-        made = checked_program(changed(graph, candidate), jax.devices()[:8])
+        made = checked_program(apply_candidate(graph, candidate), jax.devices()[:8])
         assert dict(made.sizes) == dict(candidate.sizes)
         assert made.experiment.training.accumulation == candidate.accumulation
 

@@ -1,4 +1,4 @@
-from luthier.plan.search.compilers import COMPILERS, Compiler
+from luthier.plan.search.activity import COMPILERS, Compiler
 from luthier.plan.targets import CHIPS
 
 

@@ -6,9 +6,8 @@ import pytest
 from luthier import graph as graphs
 from luthier.plan.planning import checked_program
 from luthier.plan.search import model
-from luthier.plan.search.buffers import Activity, Buffer, Exchange, Step
-from luthier.plan.search.compilers import Compiler
-from luthier.plan.search.tracing import trace
+from luthier.plan.search.activity import Activity, Buffer, Compiler, Exchange, Step
+from luthier.plan.search.model import trace
 from luthier.plan.targets import CHIPS
 
 PARAMETERS = {"embed": ("fsdp",), "mlp": ("tensor",)}

@@ -7,10 +7,12 @@ import pytest
 from luthier import graph as graphs
 from luthier.plan.planning import checked_program
 from luthier.plan.search import search
-from luthier.plan.search.candidates import STORAGES, Candidate, Remat
-from luthier.plan.search.model import layout_of
+from luthier.plan.search.model import layout_of, trace
 from luthier.plan.search.search import (
+    STORAGES,
+    Candidate,
     Estimate,
+    Remat,
     batch_bytes,
     estimates,
     find,
@@ -18,7 +20,6 @@ from luthier.plan.search.search import (
     state_bytes,
     stored_otherwise,
 )
-from luthier.plan.search.tracing import trace
 from luthier.plan.targets import CHIPS
 
 

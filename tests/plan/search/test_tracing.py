@@ -3,7 +3,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.plan.planning import checked_program
-from luthier.plan.search.tracing import trace
+from luthier.plan.search.model import trace
 
 REMAT = "model.stack=luthier.layers.Scanned(remat=luthier.layers.FullRemat())"
 

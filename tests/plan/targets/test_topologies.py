@@ -2,7 +2,8 @@ import jax
 import pytest
 
 from luthier.errors import BadInput
-from luthier.plan.targets import CHIPS, environment, missing_compiler, read, stand_ins, topologies
+from luthier.plan import targets
+from luthier.plan.targets import CHIPS, environment, missing_compiler, read, stand_ins
 
 
 def test_a_cpu_needs_no_compiler():
@@ -17,10 +18,10 @@ def test_a_cpu_needs_no_compiler():
     ],
 )
 def test_an_absent_compiler_is_told_with_its_extra(monkeypatch, text, line):
-    monkeypatch.setattr(topologies, "_is_installed", lambda module: False)
+    monkeypatch.setattr(targets, "_is_installed", lambda module: False)
     assert missing_compiler(read(text)).startswith(line)
     with pytest.raises(BadInput, match="or plan with --level shapes"):
-        topologies.devices(read(text))
+        targets.devices(read(text))
 
 
 def test_the_environment_shows_no_accelerator_and_asks_nobody():
@@ -41,7 +42,7 @@ def test_stand_ins_are_virtual_devices():
 
 
 def test_a_gpu_is_described_for_the_compiler():
-    told = topologies.description(CHIPS["h100"])
+    told = targets.description(CHIPS["h100"])
     assert "core_count: 132" in told
     assert "cuda_compute_capability { major: 9 minor: 0 }" in told
     assert 'device_description_str: "NVIDIA H100 80GB HBM3"' in told

@@ -4,12 +4,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import optim
-from luthier.recipes.published.pax import (
-    pax_c4_adam,
-    pax_gpt3_adam,
-    rampup_cosine,
-    rampup_exponential,
-)
+from luthier.recipes.published import pax_c4_adam, pax_gpt3_adam, rampup_cosine, rampup_exponential
 
 
 @pytest.mark.parametrize("make", [rampup_cosine, rampup_exponential])

@@ -6,7 +6,7 @@ from luthier import graph as graphs
 from luthier import layers
 from luthier import plan as plans
 from luthier.errors import BadInput
-from luthier.recipes.stacks.remat import remat
+from luthier.recipes.stacks import remat
 
 
 def _policy(graph, path="model.stack.remat"):

@@ -5,7 +5,7 @@ from luthier import durations, optim, program
 from luthier import graph as graphs
 from luthier.graph import floor_divide, value
 from luthier.recipes import published
-from luthier.recipes.twins.steps import shorten
+from luthier.recipes.tiny import shorten
 
 
 def experiment(rate, steps):

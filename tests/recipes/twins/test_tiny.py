@@ -9,7 +9,7 @@ from luthier import graph as graphs
 from luthier.cli.commands.project.list import find
 from luthier.errors import BadInput
 from luthier.recipes import decoders, fsdp, pipeline
-from luthier.recipes.twins.tiny import tiny
+from luthier.recipes.tiny import tiny
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 REFERENCES = [listed.reference for listed in find(CONFIGS) if not listed.arguments]

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from luthier.records.redaction.streams import Redacted
+from luthier.records.redaction import Redacted
 
 SECRET = "hf_planted-0123456789"
 SCRIPT = """

@@ -11,7 +11,7 @@ from luthier.checkpoint import FromRun
 from luthier.optim import Constant
 from luthier.program import Experiment
 from luthier.records import Configuration, Records, RunDirectory, Wandb, events
-from luthier.records.weights_and_biases import graphs as kept
+from luthier.records.weights_and_biases import mirror as kept
 
 
 def _graph(peak, restore=None):

@@ -8,9 +8,8 @@ from typing import Any
 
 from luthier.sweep.driver.directory import StudyDirectory
 from luthier.sweep.driver.journal import read_journal
-from luthier.sweep.driver.ledger import Ledger
-from luthier.sweep.driver.past import Asked
-from luthier.sweep.driver.suggestions import make_suggester
+from luthier.sweep.driver.sampling import Asked, make_suggester
+from luthier.sweep.driver.trial_table import Ledger
 from luthier.sweep.study import Study
 
 

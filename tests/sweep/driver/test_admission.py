@@ -7,7 +7,7 @@ from luthier import graph as graphs
 from luthier.sweep import AnotherSeed, Packed, Space, build
 from luthier.sweep.driver.admission import Admission, kind_of
 from luthier.sweep.protocol import SliceInfo
-from luthier.sweep.space.editing import Editing
+from luthier.sweep.space_checks import Editing
 
 SMALL, LARGE = SliceInfo(0, "small", 1, memory_bytes=100), SliceInfo(1, "large", 2)
 

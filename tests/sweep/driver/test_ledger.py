@@ -1,4 +1,4 @@
-from luthier.sweep.driver.ledger import Ledger
+from luthier.sweep.driver.trial_table import Ledger
 
 
 def _follow(*lines):

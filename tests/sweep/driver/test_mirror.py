@@ -6,7 +6,7 @@ import simulated_engine as toys
 from optuna.storages.journal import JournalFileBackend
 
 from luthier import sweep
-from luthier.records.files import write_json
+from luthier.records.redaction import write_json
 from luthier.sweep.driver import mirror
 
 

@@ -1,6 +1,6 @@
 import optuna
 
-from luthier.sweep.driver.past import Asked, Past
+from luthier.sweep.driver.sampling import Asked, Past
 
 RATE = {"rate": optuna.distributions.FloatDistribution(0, 1)}
 

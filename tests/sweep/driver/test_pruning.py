@@ -1,6 +1,6 @@
 import optuna
 
-from luthier.sweep.driver.pruning import Pruning
+from luthier.sweep.driver.sampling import Pruning
 
 
 def _median():

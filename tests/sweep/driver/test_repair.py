@@ -16,7 +16,7 @@ from luthier.storage import list_trash
 from luthier.storage.json_lines import seal
 from luthier.sweep.driver.journal import load_journal, read_journal
 from luthier.sweep.driver.repair import repair
-from luthier.sweep.views.standing import read_standing
+from luthier.sweep.views.text import read_standing
 
 
 def _study(directory, **settings):

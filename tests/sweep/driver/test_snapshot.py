@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from luthier.sweep.driver import snapshot
+from luthier.sweep.driver import directory
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def package(tmp_path, monkeypatch):
 
 
 def test_workers_run_the_source_that_was_copied(package, tmp_path):
-    target = snapshot.take(tmp_path / "study", ["my_toys.deep"])
+    target = directory.take(tmp_path / "study", ["my_toys.deep"])
     (package / "__init__.py").write_text("RATE = 2\n")
     code = "import my_toys, luthier; print(my_toys.RATE, luthier.__file__)"
     done = subprocess.run(
@@ -32,20 +32,20 @@ def test_workers_run_the_source_that_was_copied(package, tmp_path):
 
 
 def test_an_edit_is_told_by_package(package, tmp_path):
-    snapshot.take(tmp_path / "study", ["my_toys"])
-    assert snapshot.edited(tmp_path / "study") == []
+    directory.take(tmp_path / "study", ["my_toys"])
+    assert directory.edited(tmp_path / "study") == []
     (package / "deep.py").write_text("CHANGED = 1\n")
-    assert snapshot.edited(tmp_path / "study") == ["my_toys"]
+    assert directory.edited(tmp_path / "study") == ["my_toys"]
 
 
 def test_a_second_look_copies_nothing(package, tmp_path):
-    target = snapshot.take(tmp_path / "study", ["my_toys"])
+    target = directory.take(tmp_path / "study", ["my_toys"])
     (package / "__init__.py").write_text("RATE = 2\n")
-    snapshot.take(tmp_path / "study", ["my_toys"])
+    directory.take(tmp_path / "study", ["my_toys"])
     assert (target / "my_toys" / "__init__.py").read_text() == "RATE = 1\n"
 
 
 def test_a_copy_that_was_torn_is_made_again(package, tmp_path):
     (tmp_path / "study" / "source" / "luthier").mkdir(parents=True)
-    target = snapshot.take(tmp_path / "study", [])
+    target = directory.take(tmp_path / "study", [])
     assert (target / "luthier" / "__init__.py").is_file()

@@ -13,9 +13,9 @@ from luthier import sweep
 from luthier.errors import BadInput
 from luthier.sweep import Choice, Log, Pow2, Space
 from luthier.sweep.driver.journal import read_journal
-from luthier.sweep.space.editing import Editing, locate
+from luthier.sweep.space_checks import Editing, locate
 from luthier.sweep.views.report import describe
-from luthier.sweep.views.standing import read_standing
+from luthier.sweep.views.text import read_standing
 
 GIN = "RATE = 0.01\nWIDTH = 16\nToy.rate = %RATE\nMomentum.rate = %RATE\nToy.width = %WIDTH\n"
 

@@ -7,7 +7,7 @@ import simulated_engine as toys
 
 from luthier import sweep
 from luthier.sweep import samplers
-from luthier.sweep.driver.suggestions import distribution, make_suggester, seed_of
+from luthier.sweep.driver.sampling import distribution, make_suggester, seed_of
 
 SPACE = sweep.Space({"rate": sweep.Log(1e-4, 1e-1), "width": sweep.Pow2(8, 256)})
 INNER = sweep.Space({"optimizer.decay": sweep.Uniform(0.5, 0.9)})

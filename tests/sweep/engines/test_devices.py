@@ -1,7 +1,7 @@
 import pytest
 
 from luthier.errors import BadInput
-from luthier.sweep.engines.devices import Devices, Slice, cut, environment
+from luthier.sweep.engines.local import Devices, Slice, cut, environment
 
 
 @pytest.mark.parametrize(

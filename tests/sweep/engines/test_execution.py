@@ -6,10 +6,8 @@ import pytest
 from luthier.program import program as programs
 from luthier.sweep import hoisting
 from luthier.sweep.engines import execution
-from luthier.sweep.engines.execution import Execution, Plans
-from luthier.sweep.engines.inbox import Task
-from luthier.sweep.protocol import Ended, Work
-from luthier.sweep.results import NAME
+from luthier.sweep.engines.execution import Execution, Plans, Task
+from luthier.sweep.protocol import NAME, Ended, Work
 
 PEAK = "optimizer.learning_rate.peak"
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from luthier.sweep.engines.inbox import EXIT_ORPHANED, Inbox
-from luthier.sweep.engines.pipes import Answer, Close, Refill, Stop, Writer
+from luthier.sweep.engines.execution import EXIT_ORPHANED, Inbox
+from luthier.sweep.engines.messages import Answer, Close, Refill, Stop, Writer
 from luthier.sweep.protocol import TrialWork, Work
 
 TRIALS = [TrialWork(number, 1, f"trials/{number:04d}") for number in range(4)]
@@ -79,7 +79,7 @@ def test_closing_stops_all_trials_and_ends_the_wait(pipe):
 @pytest.mark.full
 def test_a_worker_ends_at_once_when_its_driver_is_gone():
     program = (
-        "import sys, time; from luthier.sweep.engines.inbox import Inbox; "
+        "import sys, time; from luthier.sweep.engines.execution import Inbox; "
         "Inbox(sys.stdin.buffer, None); time.sleep(60)"
     )
     ended = subprocess.run([sys.executable, "-c", program], input=b"", timeout=60)

@@ -14,8 +14,7 @@ from luthier.checkpoint import Store
 from luthier.errors import BadInput, RunError
 from luthier.sweep.engines import Local
 from luthier.sweep.engines import local as engines_local
-from luthier.sweep.protocol import Ended, Lost, Reported, Work
-from luthier.sweep.results import read_result
+from luthier.sweep.protocol import Ended, Lost, Reported, Work, read_result
 
 PEAK = "optimizer.learning_rate.peak"
 

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from luthier.sweep.engines.pipes import (
+from luthier.sweep.engines.messages import (
     Answer,
     Close,
     Refill,

@@ -5,7 +5,8 @@ from luthier import graph as graphs
 from luthier import plan as plans
 from luthier import sweep
 from luthier.errors import BadInput
-from luthier.plan.targets import read, topologies
+from luthier.plan import targets
+from luthier.plan.targets import read
 from luthier.sweep.engines import planned
 from luthier.sweep.protocol import TrialWork, Work
 
@@ -77,7 +78,7 @@ def test_what_does_not_fit_is_infeasible(tmp_path):
 
 
 def test_what_cannot_be_planned_for_is_told_at_once(monkeypatch):
-    monkeypatch.setattr(topologies, "_is_installed", lambda module: False)
+    monkeypatch.setattr(targets, "_is_installed", lambda module: False)
     with pytest.raises(BadInput, match=r"engine\.slice: the TPU compiler is not installed"):
         sweep.Planned("v5e-8").open("")
     with pytest.raises(BadInput, match=r"engine\.level: there is no level .shape.; write"):

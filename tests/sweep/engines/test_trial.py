@@ -5,7 +5,7 @@ import threading
 import jax
 import pytest
 
-from luthier.checkpoint.space import require_space
+from luthier.checkpoint.directory import require_space
 from luthier.errors import (
     CheckpointError,
     DataError,
@@ -14,10 +14,9 @@ from luthier.errors import (
     ValidationError,
 )
 from luthier.records import events
-from luthier.records.json_lines import JsonLines
-from luthier.sweep.engines.trial import TrialWatcher, failed, summary, why_infeasible
-from luthier.sweep.protocol import Faulted, Reported, TrialWork
-from luthier.sweep.results import TRACEBACK, read_result
+from luthier.records.metrics_file import JsonLines
+from luthier.sweep.engines.execution import TrialWatcher, failed, summary, why_infeasible
+from luthier.sweep.protocol import TRACEBACK, Faulted, Reported, TrialWork, read_result
 
 MODE = {"lanes": "vmap", "num_lanes": 2, "lane": 1, "slice": {"devices": 4, "kind": "cpu"}}
 

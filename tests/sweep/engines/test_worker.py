@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from luthier.sweep.engines.pipes import Close, decode, encode
+from luthier.sweep.engines.messages import Close, decode, encode
 from luthier.sweep.protocol import Ended, Reported, SliceInfo, Work
 
 COMMAND = [sys.executable, "-m", "luthier.sweep.engines.worker", "--slice", "3", "--name", "left"]

@@ -3,9 +3,9 @@ import simulated_engine as toys
 
 from luthier import sweep
 from luthier.sweep.driver.admission import Admission
-from luthier.sweep.lanes.packing import SharedPrograms
+from luthier.sweep.packing import SharedPrograms
 from luthier.sweep.protocol import SliceInfo
-from luthier.sweep.space.editing import Editing
+from luthier.sweep.space_checks import Editing
 
 SLICE = SliceInfo(0, "0", 1)
 PEAK = "optimizer.learning_rate.peak"

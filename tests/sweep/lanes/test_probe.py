@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.sweep.lanes.probe import Choice, Measured, best, powers
+from luthier.sweep.packed_trials import Choice, Measured, best, powers
 
 KINDS = {"vmap": (2, 4, 8), "map": (2, 4, 8)}
 

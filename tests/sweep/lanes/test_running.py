@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from luthier.records.metrics_file import read_metrics
-from luthier.sweep.engines.execution import Execution, Plans
-from luthier.sweep.engines.inbox import Inbox
-from luthier.sweep.engines.pipes import Refill, Writer
-from luthier.sweep.lanes.probe import Choice, choose
-from luthier.sweep.lanes.running import LaneRunner
+from luthier.sweep.engines.execution import Execution, Inbox, Plans
+from luthier.sweep.engines.messages import Refill, Writer
+from luthier.sweep.packed_trials import Choice, LaneRunner, choose
 from luthier.sweep.protocol import Ended, Reported, Work
 
 PEAK = "optimizer.learning_rate.peak"
@@ -196,7 +194,7 @@ def test_what_was_measured_is_kept_for_the_program(plans, tiny, write_trial, tmp
         asked.append(num_trials)
         return Choice("map", 2)
 
-    monkeypatch.setattr("luthier.sweep.lanes.running.choose", choose)
+    monkeypatch.setattr("luthier.sweep.packed_trials.choose", choose)
     trials = [write_trial(tmp_path, i, tiny(*words)) for i, words in enumerate(TRIALS[:3])]
     slice = Slice(plans)
     found = slice.run(Work(trials, hoist=HOIST, lanes="auto"))

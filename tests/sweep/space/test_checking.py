@@ -4,8 +4,7 @@ import simulated_engine as toys
 
 from luthier.graph import value
 from luthier.sweep import Choice, Int, Log, Option, Pow2, Space, Uniform
-from luthier.sweep.space.checking import check_space, violated
-from luthier.sweep.space.editing import Editing
+from luthier.sweep.space_checks import Editing, check_space, violated
 
 EDITING = Editing(packages=toys.PACKAGES)
 

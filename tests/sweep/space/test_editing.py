@@ -3,7 +3,7 @@ import simulated_engine as toys
 
 from luthier import graph as graphs
 from luthier.sweep import Choice, Int, Log, Option, Pow2, Space, Uniform
-from luthier.sweep.space.editing import Editing, locate
+from luthier.sweep.space_checks import Editing, locate
 
 EDITING = Editing(packages=toys.PACKAGES)
 

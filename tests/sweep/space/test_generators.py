@@ -5,7 +5,7 @@ import pytest
 
 from luthier.errors import BadInput
 from luthier.sweep import Zipped
-from luthier.sweep.space.generators import generate
+from luthier.sweep.space import generate
 
 
 @pytest.fixture

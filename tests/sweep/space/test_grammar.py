@@ -2,7 +2,7 @@ import pytest
 
 from luthier.errors import BadInput
 from luthier.sweep import Choice, Int, Log, Option, Ordinal, Pow2, Space, Uniform
-from luthier.sweep.space.grammar import parse_dimension, parse_space, split
+from luthier.sweep.space_grammar import parse_dimension, parse_space, split
 
 
 def test_every_form_is_read():

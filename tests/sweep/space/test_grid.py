@@ -1,5 +1,5 @@
 from luthier.sweep import Choice, Int, Log, Option, Space
-from luthier.sweep.space.grid import grid_points
+from luthier.sweep.space import grid_points
 
 
 def test_the_last_dimension_moves_first():

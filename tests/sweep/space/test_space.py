@@ -3,7 +3,7 @@ import simulated_engine as toys
 
 from luthier import graph as graphs
 from luthier.sweep import Choice, Int, Log, Option, Space, Zipped
-from luthier.sweep.space.space import told
+from luthier.sweep.space import told
 
 ADAPTIVE = fdl.Config(toys.Adaptive)
 SPACE = Space(

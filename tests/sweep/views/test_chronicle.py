@@ -1,4 +1,4 @@
-from luthier.sweep.views.chronicle import Span, chronicle_of
+from luthier.sweep.views.report import Span, chronicle_of
 
 SLICE = {"index": 0, "name": "cpu:0", "num_devices": 1}
 

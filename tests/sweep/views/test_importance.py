@@ -9,7 +9,7 @@ from optuna.distributions import (
     distribution_to_json,
 )
 
-from luthier.sweep.views.importance import FEWEST, MOST, importance
+from luthier.sweep.views.report import FEWEST, MOST, importance
 
 DISTRIBUTIONS = {
     "rate": distribution_to_json(FloatDistribution(1e-4, 1e-1, log=True)),

@@ -1,8 +1,8 @@
 import io
 
-from luthier.sweep.driver.ledger import Ledger, Setting, Trial
+from luthier.sweep.driver.trial_table import Ledger, Setting, Trial
 from luthier.sweep.protocol import SliceInfo
-from luthier.sweep.views.live import LiveView
+from luthier.sweep.views.text import LiveView
 
 
 class Terminal(io.StringIO):

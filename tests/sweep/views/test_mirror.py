@@ -6,8 +6,8 @@ import simulated_engine as toys
 from luthier import graph as graphs
 from luthier import records, sweep
 from luthier.sweep.driver.directory import StudyDirectory
-from luthier.sweep.views.mirror import mirror_study, summary_of, wandb_of
-from luthier.sweep.views.standing import read_standing
+from luthier.sweep.views.text import read_standing
+from luthier.sweep.views.wandb_summary import mirror_study, summary_of, wandb_of
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@ import fiddle as fdl
 import simulated_engine as toys
 
 from luthier import sweep
-from luthier.sweep.driver.ledger import Ledger, Setting, Trial
-from luthier.sweep.views.standing import Standing, read_standing
+from luthier.sweep.driver.trial_table import Ledger, Setting, Trial
+from luthier.sweep.views.text import Standing, read_standing
 
 
 def _standing(values, directions):

@@ -1,6 +1,5 @@
-from luthier.sweep.driver.ledger import Ledger, Setting, Trial
-from luthier.sweep.views.standing import Standing
-from luthier.sweep.views.text import ended_line, headline, lines_of, sparkline
+from luthier.sweep.driver.trial_table import Ledger, Setting, Trial
+from luthier.sweep.views.text import Standing, ended_line, headline, lines_of, sparkline
 
 
 def _standing():

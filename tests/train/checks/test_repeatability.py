@@ -10,7 +10,8 @@ from luthier import parallel
 from luthier import plan as plans
 from luthier.errors import ValidationError
 from luthier.program import Program
-from luthier.train.checks import check_repeatable, repeatability
+from luthier.train import checks
+from luthier.train.checks import check_repeatable
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def test_steps_on_a_cpu_repeat_themselves(plan):
 
 @pytest.mark.full
 def test_one_bit_of_one_shard_is_found(plan, monkeypatch):
-    real, calls = repeatability._shards, itertools.count()
+    real, calls = checks._shards, itertools.count()
     flipped = len(plan.program.names) + 3  # in the second round
 
     def shards(array):
@@ -37,7 +38,7 @@ def test_one_bit_of_one_shard_is_found(plan, monkeypatch):
             found[-1] = bytes([found[-1][0] ^ 1]) + found[-1][1:]
         return found
 
-    monkeypatch.setattr(repeatability, "_shards", shards)
+    monkeypatch.setattr(checks, "_shards", shards)
     with pytest.raises(ValidationError) as caught:
         check_repeatable(plan)
     name = plan.program.names[2]
@@ -49,10 +50,10 @@ def test_one_bit_of_one_shard_is_found(plan, monkeypatch):
 
 def test_equal_bits_are_not_equal_numbers():
     nan = jax.numpy.array([float("nan")])
-    assert repeatability._shards(nan) == repeatability._shards(nan + 0)
+    assert checks._shards(nan) == checks._shards(nan + 0)
     zeros = jax.numpy.array([0.0]), jax.numpy.array([-0.0])
     assert np.array_equal(*zeros)
-    assert repeatability._shards(zeros[0]) != repeatability._shards(zeros[1])
+    assert checks._shards(zeros[0]) != checks._shards(zeros[1])
 
 
 @pytest.mark.full

@@ -5,7 +5,7 @@ import pytest
 from luthier import train
 from luthier.errors import TrainingStopped
 from luthier.program import Divergence
-from luthier.train.guarding import Rise
+from luthier.train.divergence import Rise
 
 RULE = Divergence(rise=1.0, patience_steps=4)
 

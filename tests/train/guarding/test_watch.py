@@ -8,16 +8,16 @@ import pytest
 
 from luthier.parallel import distributed
 from luthier.parallel.distributed import Standing
-from luthier.parallel.distributed.notes import VARIABLE, Notes
+from luthier.parallel.distributed.messages import VARIABLE, Notes
 from luthier.records import Watchdog
-from luthier.train.guarding import Watch
-from luthier.train.guarding import watch as watch_module
+from luthier.train import watchdog as watch_module
+from luthier.train.watchdog import Watch
 
 HANGS = """
 import sys, threading, time
 from luthier.records import Watchdog
 from luthier.records.status import Status, write_status
-from luthier.train.guarding import Watch
+from luthier.train.watchdog import Watch
 import pathlib
 
 def waits_for_ever():

@@ -2,7 +2,8 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.parallel import distributed
-from luthier.train.processes import check_devices, check_same, facts
+from luthier.train import processes
+from luthier.train.processes import check_devices, check_same
 
 
 @pytest.fixture
@@ -34,6 +35,6 @@ def test_devices_are_compared(told):
 @pytest.mark.full
 def test_one_process_has_nothing_to_compare(monkeypatch):
     monkeypatch.setattr(distributed, "agree", lambda facts: pytest.fail("compared"))
-    monkeypatch.setattr(facts, "read_facts", lambda packages: pytest.fail("read"))
+    monkeypatch.setattr(processes, "read_facts", lambda packages: pytest.fail("read"))
     check_same(None)
     check_devices()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from luthier.train.processes.probe import Probe
+from luthier.train.processes import Probe
 
 
 @pytest.fixture

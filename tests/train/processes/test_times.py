@@ -4,7 +4,8 @@ import platform
 
 import pytest
 
-from luthier.train.processes import HostTimes, Times, laggards, times
+from luthier.train import processes
+from luthier.train.processes import HostTimes, Times, laggards
 
 USUAL = HostTimes(0, "n0", step_seconds=0.5, batch_seconds=0.02, device_seconds=0.004)
 
@@ -29,13 +30,13 @@ def test_whoever_the_others_wait_for_is_named_with_what_it_takes():
 
 @pytest.fixture
 def found(tmp_path, monkeypatch):
-    monkeypatch.setattr(times, "EVERY_STEPS", 4)
+    monkeypatch.setattr(processes, "EVERY_STEPS", 4)
     return Times(tmp_path / "hosts.jsonl")
 
 
 def test_a_process_tells_its_times_every_so_many_batches(found, monkeypatch):
     clock = iter([10.0, 12.0, 13.0])
-    monkeypatch.setattr(times.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(processes.time, "perf_counter", lambda: next(clock))
     found.begin(100, print)
     told = [found.mine(seconds) for seconds in (0.1, 0.2, 0.3, 0.4, 1.0, 1.0, 1.0, 1.0)]
     assert told[:3] == told[4:7] == [None] * 3

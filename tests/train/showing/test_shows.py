@@ -7,8 +7,7 @@ from luthier import train
 from luthier.durations import Steps
 from luthier.errors import BadInput
 from luthier.records import Histogram, Image, Sample, read_events
-from luthier.train.showing import Shows
-from luthier.train.showing.shows import tile
+from luthier.train.media import Shows, tile
 
 SHOWS = (
     "records.histograms:=luthier.records.Histograms("
@@ -97,14 +96,14 @@ def test_tiles_use_the_whole_range():
 
 def test_several_processes_refuse_what_only_one_can_show(monkeypatch):
     from luthier.records import Records, Samples
-    from luthier.train.showing import shows
+    from luthier.train import media
 
-    monkeypatch.setattr(shows.hosts, "process_count", lambda: 2)
-    monkeypatch.setattr(shows, "can_generate", lambda program: True)
+    monkeypatch.setattr(media.hosts, "process_count", lambda: 2)
+    monkeypatch.setattr(media, "can_generate", lambda program: True)
     records = Records(samples=Samples(every=Steps(4)))
     with pytest.raises(BadInput) as caught:
-        shows.check_shows(_Program(records))
+        media.check_shows(_Program(records))
     assert str(caught.value) == (
         "records.samples: cannot be shown while several processes train; set records.samples=None"
     )
-    shows.check_shows(_Program(Records()))
+    media.check_shows(_Program(Records()))

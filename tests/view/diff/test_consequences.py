@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from luthier.view.diff import terminal
-from luthier.view.diff.consequences import consequences, formatted
+from luthier.view.diff.terminal import consequences, formatted
 
 
 def _quantity(name, group, before, after, unit="", note=""):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.view.diff import filters
+from luthier.view.diff import terminal
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from luthier.view.diff import filters
     ],
 )
 def test_patterns(pattern, taken, left):
-    found = filters.pattern_of(pattern)
+    found = terminal.pattern_of(pattern)
     assert [path for path in taken if not found.fullmatch(path)] == []
     assert [path for path in left if found.fullmatch(path)] == []
 
@@ -55,7 +55,7 @@ def _comparison():
     [("changed", ["a", "b", "d"]), ("values", ["a", "c.name"]), ("structure", ["b", "d"])],
 )
 def test_only(only, paths):
-    found = filters.chosen(_comparison(), only)
+    found = terminal.chosen(_comparison(), only)
     assert [change["path"] for change in found["changes"]] == paths
     assert [
         found["changes"][row["change"]]["path"]
@@ -69,9 +69,9 @@ def test_only(only, paths):
 
 
 def test_ignored_are_both_places_of_what_moved():
-    found = filters.chosen(_comparison(), ignore=["**.name", "e"])
+    found = terminal.chosen(_comparison(), ignore=["**.name", "e"])
     assert [change["path"] for change in found["changes"]] == ["a", "b"]
 
 
 def test_all_is_all():
-    assert filters.chosen(_comparison()) == _comparison()
+    assert terminal.chosen(_comparison()) == _comparison()

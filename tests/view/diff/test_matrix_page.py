@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from luthier.view.diff import matrix_page
+from luthier.view.diff import matrix as matrix_page
 from tests.browsing import check_accessible
 
 

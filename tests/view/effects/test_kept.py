@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from luthier import graph as graphs
-from luthier.view.effects import kept
+from luthier.view.effects import facts
 
 
 @pytest.fixture
@@ -16,13 +16,13 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def counted(monkeypatch):
     calls = []
-    work_out = kept.facts_of
+    work_out = facts.facts_of
 
     def facts_of(graph, devices):
         calls.append(graphs.get(graph, "name"))
         return work_out(graph, devices)
 
-    monkeypatch.setattr(kept, "facts_of", facts_of)
+    monkeypatch.setattr(facts, "facts_of", facts_of)
     return calls
 
 
@@ -30,14 +30,14 @@ def counted(monkeypatch):
 def test_the_same_graph_is_worked_out_once(cache, counted):
     graph = graphs.resolve("configs.lm.quickstart")
     devices = jax.devices()[:1]
-    first = kept.known_facts(graph, devices)
-    assert kept.known_facts(graphs.copy_graph(graph), devices) == kept.known_facts(graph, devices)
-    again = kept.known_facts(graph, devices)
+    first = facts.known_facts(graph, devices)
+    assert facts.known_facts(graphs.copy_graph(graph), devices) == facts.known_facts(graph, devices)
+    again = facts.known_facts(graph, devices)
     assert counted == ["quickstart"]
     assert (again.arrays, again.step) == (first.arrays, first.step)
     (file,) = cache.iterdir()
     file.write_text('{"damaged')
-    assert kept.known_facts(graph, devices) == first
+    assert facts.known_facts(graph, devices) == first
     assert len(counted) == 2
 
 
@@ -45,9 +45,9 @@ def test_what_the_facts_follow_from_is_in_the_key(cache, monkeypatch):
     graph = graphs.resolve("configs.lm.quickstart")
     other = graphs.apply(graph, ["optimizer.b2=0.9"])
     one, two = jax.devices()[:1], jax.devices()[:2]
-    keys = {kept._key(graph, one, ()), kept._key(other, one, ()), kept._key(graph, two, ())}
-    monkeypatch.setattr(kept, "hash_package", lambda name: "another state of the code")
-    assert len(keys | {kept._key(graph, one, ())}) == 4
+    keys = {facts._key(graph, one, ()), facts._key(other, one, ()), facts._key(graph, two, ())}
+    monkeypatch.setattr(facts, "hash_package", lambda name: "another state of the code")
+    assert len(keys | {facts._key(graph, one, ())}) == 4
 
 
 @pytest.mark.full
@@ -56,5 +56,5 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch, count
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     graph = graphs.resolve("configs.lm.quickstart")
     for _ in range(2):
-        kept.known_facts(graph, jax.devices()[:1])
+        facts.known_facts(graph, jax.devices()[:1])
     assert len(counted) == 2

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from luthier import graph as graphs
-from luthier.view.effects import facts_of, verdicts
+from luthier.view.effects import effects, facts_of
 
 DEVICES = jax.devices()[:1]
 
@@ -22,7 +22,7 @@ def facts(graph):
 def _judged(graph, facts, *overrides):
     other = graphs.apply(graph, overrides)
     both, of_both = (graph, other), (facts, facts_of(other, DEVICES))
-    return verdicts.checkpoint(both, of_both), verdicts.recompile(both, of_both, DEVICES)
+    return effects.checkpoint(both, of_both), effects.recompile_verdict(both, of_both, DEVICES)
 
 
 @pytest.mark.full

@@ -1,7 +1,7 @@
 import json
 import re
 
-from luthier.view.plan.page import render
+from luthier.view.plan import render
 from tests.browsing import check_accessible
 from tests.view.plan.reports import report
 

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from luthier.view.plan.terminal import duration, lines_of
+from luthier.view.plan import duration, lines_of
 from tests.view.plan.reports import report
 
 

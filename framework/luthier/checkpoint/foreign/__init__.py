@@ -1,12 +1,17 @@
 """The weights of others: declarative, invertible maps between their tensors and our parameters."""
 
 from luthier.checkpoint.foreign import families
-from luthier.checkpoint.foreign.family import Family, Part, Tensor, joined, tensor
-from luthier.checkpoint.foreign.layers import Stacked
-from luthier.checkpoint.foreign.layout import Layout
-from luthier.checkpoint.foreign.tensors import Tensors, read_config
-from luthier.checkpoint.foreign.tokenizer_files import copy_tokenizer, tokenizer_files
-from luthier.checkpoint.foreign.writing import PLAIN, foreign_tensors, plain_tensors, write
+from luthier.checkpoint.foreign.family import Family, Layout, Part, Stacked, Tensor, joined, tensor
+from luthier.checkpoint.foreign.safetensors_folder import (
+    PLAIN,
+    Tensors,
+    copy_tokenizer,
+    foreign_tensors,
+    plain_tensors,
+    read_config,
+    tokenizer_files,
+    write,
+)
 
 __all__ = [
     "PLAIN",
@@ -22,6 +27,7 @@ __all__ = [
     "joined",
     "plain_tensors",
     "read_config",
+    "safetensors_folder",
     "tensor",
     "tokenizer_files",
     "write",

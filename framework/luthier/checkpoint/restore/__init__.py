@@ -2,10 +2,10 @@
 
 from luthier.checkpoint.restore.foreign_weights import Safetensors
 from luthier.checkpoint.restore.origins import T5X, BigVision, MaxText
-from luthier.checkpoint.restore.other_run import FromRun
 from luthier.checkpoint.restore.pax import Pax
 from luthier.checkpoint.restore.restoration import Provenance, Restoration
 from luthier.checkpoint.restore.rules import Init, Resize, Rule, Skip, Take
+from luthier.checkpoint.restore.runs import FromRun
 from luthier.checkpoint.restore.source import Restore, Target
 
 __all__ = [

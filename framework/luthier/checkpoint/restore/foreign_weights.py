@@ -12,14 +12,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from luthier.checkpoint.foreign import families
-from luthier.checkpoint.foreign.family import Family, Resolved, View
-from luthier.checkpoint.foreign.layers import Cycles, Slot
-from luthier.checkpoint.foreign.layout import Fetch, Index
+from luthier.checkpoint.foreign.family import Cycles, Family, Fetch, Index, Resolved, Slot, View
 from luthier.checkpoint.foreign.origins import Arrays
-from luthier.checkpoint.foreign.tensors import CONFIG, GENERATION, Tensors, read_config
-from luthier.checkpoint.foreign.tokenizer_files import tokenizer_files
-from luthier.checkpoint.foreign.writing import PLAIN
-from luthier.checkpoint.restore import named
+from luthier.checkpoint.foreign.safetensors_folder import (
+    CONFIG,
+    GENERATION,
+    PLAIN,
+    Tensors,
+    read_config,
+    tokenizer_files,
+)
+from luthier.checkpoint.restore import runs
 from luthier.checkpoint.restore.rules import ADAPTERS, Init, Rule, Take
 from luthier.checkpoint.restore.source import Described, Found, Opened, Piece, Restore, Wanted
 from luthier.errors import CheckpointError, Problem
@@ -100,7 +103,7 @@ class _Plain(Opened):
 
     def find(self, wanted: Wanted) -> Found:
         there = {name: (d.shape, d.dtype) for name, d in self._tensors.described.items()}
-        return named.find(there, self._tensors.read, wanted, str(self._tensors.path))
+        return runs.find(there, self._tensors.read, wanted, str(self._tensors.path))
 
 
 class OfFamily(Opened):

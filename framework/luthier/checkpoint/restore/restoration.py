@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from luthier.checkpoint.foreign.tokenizer_files import copy_tokenizer
+from luthier.checkpoint.foreign.safetensors_folder import copy_tokenizer
 from luthier.checkpoint.restore.rules import Init, Resize, Skip, Take, claim
 from luthier.checkpoint.restore.source import (
     Described,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from luthier.checkpoint.foreign.layers import Stacked
-from luthier.checkpoint.foreign.layout import Index, Shape
+from luthier.checkpoint.foreign.family import Index, Shape, Stacked
 from luthier.checkpoint.restore.rules import Resize, Rule
 from luthier.errors import CheckpointError, Problem
 

@@ -1,30 +1,264 @@
-"""Prepare data, and look at it.
-
-`luthier data prepare DIR` tokenizes a corpus into DIR, for `luthier.data.Prepared`: in parallel,
-and continued where it ended when it is given again. The corpus and the tokenizer are those of an
-experiment's data (--experiment REF), or files (--text, --json-lines) and a vocabulary
-(--tokenizer FILE; without it, bytes).
-
-`luthier data inspect REF` shows what an experiment trains on: the first batches as text, how
-documents share rows, lengths, the shares of a mixture, and where the time goes.
-
-`luthier data train-tokenizer FILE --vocab-size N` learns a byte-level BPE vocabulary and writes it
-to FILE. It learns from the training data of an experiment (--experiment REF), or from files
-(--text, --json-lines).
-"""
+"""Prepare data, and look at it."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import json
 import os
 import shlex
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems, positive
 from luthier.errors import EXIT_DONE, Problem
+from luthier.terminal import cell
+
+_ROWS = 8
+
+
+def run_inspect(arguments: argparse.Namespace, problems: Problems) -> int:
+    """Print the report; return the exit code.
+
+    Args:
+      arguments: What `luthier.cli.commands.data.add_arguments` describes.
+      problems: Problems of the command line found so far.
+    """
+    graph, _ = experiments.load(
+        arguments.file, arguments.overrides, problems, command="data inspect", checked=False
+    )
+    from luthier import graph as graphs
+    from luthier.data.inspection import inspect
+
+    training = graphs.build(graphs.get(graph, "training"))
+    report = inspect(
+        graphs.build(graphs.get(graph, "data")),
+        seed=graphs.evaluate(graphs.get(graph, "seed")),
+        global_batch_size=training.global_batch_size,
+        num_batches=arguments.batches or 1,
+        steps=training.steps,
+    )
+    if arguments.json:
+        print(json.dumps(report, indent=1))
+    else:
+        _show(report)
+    return EXIT_DONE
+
+
+def _show(report: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    # What pipes get is not cut to 80 columns.
+    console = Console(highlight=False, soft_wrap=True)
+    console = console if console.is_terminal else Console(highlight=False, width=160)
+    described = [
+        (name, _text(value))
+        for name, value in report["describe"].items()
+        if not isinstance(value, dict)
+    ]
+    if "epochs" in report:
+        described.append(("epochs in this run", f"{report['epochs']:.3g}"))
+    console.print(_table("data", ["", ""], described))
+    if "mixture" in report:
+        console.print(_mixture(report["mixture"]))
+    entries = [
+        (name, "x".join(map(str, entry["shape"])), entry["dtype"])
+        for name, entry in report["spec"].items()
+    ]
+    console.print(_table("entries of a batch", ["entry", "shape", "dtype"], entries))
+    for number, batch in enumerate(report["batches"], 1):
+        console.print(_batch(number, batch))
+    if "lengths" in report:
+        console.print(_lengths(report["lengths"]))
+    seconds = [(name, f"{value:.4f} s") for name, value in report["seconds"].items()]
+    console.print(_table("time of each stage", ["stage", "seconds"], seconds))
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", show_header=any(heads))
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        table.add_row(*[Text(cell(text)) for text in row])
+    return table
+
+
+def _batch(number: int, batch: Sequence[dict[str, Any]]) -> Any:
+    names = list(batch[0]) if batch else []
+    rows = [[str(place), *[_text(row[name]) for name in names]] for place, row in enumerate(batch)]
+    more = f" (the first {_ROWS} of {len(rows)} rows)" if len(rows) > _ROWS else ""
+    return _table(f"batch {number}{more}", ["row", *names], rows[:_ROWS])
+
+
+def _lengths(bins: Sequence[dict[str, int]]) -> Any:
+    most = max(bin_["count"] for bin_ in bins)
+    rows = [
+        (
+            f"{bin_['from']:,} to {bin_['to']:,}",
+            f"{bin_['count']:,}",
+            "#" * -(-40 * bin_["count"] // most),
+        )
+        for bin_ in bins
+    ]
+    return _table("targets in a document", ["targets", "documents", ""], rows)
+
+
+def _mixture(components: Sequence[dict[str, Any]]) -> Any:
+    stages = range(len(components[0]["planned"]))
+    heads = ["component", "rows"]
+    for stage in stages:
+        heads += [f"stage {stage}: planned", "first rows"]
+    heads += ["epochs"] if "epochs" in components[0] else []
+    rows = []
+    for component in components:
+        row = [component["name"], f"{component['rows']:,}"]
+        for stage in stages:
+            row += [f"{component[kind][stage]:.2%}" for kind in ("planned", "observed")]
+        row += [f"{component['epochs']:.3g}"] if "epochs" in component else []
+        rows.append(row)
+    return _table("mixture", heads, rows)
+
+
+def _text(value: Any) -> str:
+    """Return a value for a cell; line ends and other signs of control are shown as escapes."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    text = str(value)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def run_prepare(arguments: argparse.Namespace, source: Any, tokenizer: Any) -> int:
+    """Prepare a corpus, or say what that would be; return the exit code.
+
+    Args:
+      arguments: What `luthier.cli.commands.data.add_arguments` describes.
+      source: The documents.
+      tokenizer: Turns them into tokens.
+    """
+    from luthier import data
+
+    found = data.survey(source, tokenizer)
+    layout = data.plan_layout(source, tokenizer, found, arguments.shards)
+    processes = arguments.processes or min(os.cpu_count() or 1, layout.num_shards)
+    estimate = {
+        "documents": found.documents,
+        "bytes": found.num_bytes,
+        "tokens": found.num_tokens,
+        "disk_bytes": found.disk_bytes,
+        "shards": layout.num_shards,
+        "processes": processes,
+        "seconds": found.seconds / processes,
+    }
+    if arguments.dry_run:
+        _print_estimate(estimate, found.sampled, arguments)
+        return EXIT_DONE
+    with _bar(layout.num_shards, found.documents) as report:
+        manifest = data.prepare(
+            source, tokenizer, arguments.file, layout, num_processes=processes, report=report
+        )
+    if arguments.json:
+        print(json.dumps(manifest, indent=1))
+        return EXIT_DONE
+    print(
+        f"prepared {arguments.file}: {manifest['documents']:,} documents, "
+        f"{manifest['bytes']:,} bytes, {manifest['tokens']:,} tokens in "
+        f"{len(manifest['shards'])} shards. To train on it, let `data` be\n"
+        f'  luthier.data.Prepared("{arguments.file}", length=..., packing=..., tokenizer=...)'
+    )
+    return EXIT_DONE
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Compare the shards of a folder with their digests; return the exit code.
+
+    Args:
+      arguments: What `luthier.cli.commands.data.add_arguments` describes.
+    """
+    from luthier import data
+
+    manifest = data.verify(os.path.expanduser(arguments.file))
+    print(f"{arguments.file}: {len(manifest['shards'])} shards are as they were written")
+    return EXIT_DONE
+
+
+def _print_estimate(estimate: dict[str, Any], sampled: int, arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print(json.dumps(estimate, indent=1))
+        return
+    about = "" if sampled == estimate["documents"] else "about "
+    print(
+        f"{estimate['documents']:,} documents, {about}{estimate['bytes']:,} bytes, "
+        f"{about}{estimate['tokens']:,} tokens ({sampled} documents were looked at)\n"
+        f"{estimate['shards']} shards of {about}{estimate['disk_bytes']:,} bytes together, "
+        f"in about {_clock(estimate['seconds'])} with {estimate['processes']} processes\n"
+        f"nothing was written"
+    )
+
+
+@contextlib.contextmanager
+def _bar(shards: int, documents: int) -> Iterator[Callable[[dict[str, Any], bool], None]]:
+    """Show a bar on a terminal, and a line now and then elsewhere; both on standard error."""
+    if sys.stderr.isatty():
+        with _live_bar(documents) as live:
+            yield live
+        return
+    start, last, done, ready, kept = time.monotonic(), 0.0, 0, 0, 0
+
+    def report(entry: dict[str, Any], there: bool) -> None:
+        nonlocal last, done, ready, kept
+        ready, done = ready + 1, done + entry["documents"]
+        kept += entry["documents"] if there else 0
+        now = time.monotonic() - start
+        if ready < shards and now - last < 10:
+            return
+        last = now
+        left = (documents - done) * now / max(done - kept, 1)
+        line = f"{ready} of {shards} shards, {done:,} of {documents:,} documents"
+        print(f"{line}, {_clock(left)} left", file=sys.stderr, flush=True)
+
+    yield report
+
+
+@contextlib.contextmanager
+def _live_bar(documents: int) -> Iterator[Callable[[dict[str, Any], bool], None]]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("documents"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("documents", total=documents)
+        yield lambda entry, there: progress.update(bar, advance=entry["documents"])
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
 
 USAGE = {
     "inspect": "write `luthier data inspect configs.lm.quickstart`",
@@ -91,21 +325,15 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems = Problems(unknown)
     _check(arguments, problems)
     if arguments.action == "inspect":
-        from luthier.cli.data import inspect
-
-        return inspect.run(arguments, problems)
+        return run_inspect(arguments, problems)
     if arguments.action == "prepare" and arguments.verify:
-        from luthier.cli.data import prepare
-
         problems.raise_any()
-        return prepare.verify(arguments)
+        return verify(arguments)
     if not arguments.experiment:
         problems.raise_any()
     source, tokenizer = _corpus(arguments, problems)
     if arguments.action == "prepare":
-        from luthier.cli.data import prepare
-
-        return prepare.run(arguments, source, tokenizer)
+        return run_prepare(arguments, source, tokenizer)
     from luthier import data
 
     made = data.train_bpe(source, arguments.vocab_size or 4096, arguments.file)

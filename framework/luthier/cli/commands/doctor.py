@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from luthier.cli import project
+from luthier.cli import hosts as joining
+from luthier.cli import hosts as options
+from luthier.cli import launcher, project
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
 from luthier.cli.commands.train import add_devices
-from luthier.cli.hosts import joining, options, parent
-from luthier.cli.tables import table
+from luthier.cli.printing import table
 from luthier.errors import EXIT_DONE, Problem, RunError
 
 LOOK_SECONDS = 2.0
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         with joining.joined(child):
             return _examine(arguments)
     if processes:
-        return parent.supervise(processes, ["doctor", *arguments.argv])
+        return launcher.supervise(processes, ["doctor", *arguments.argv])
     return _examine(arguments)
 
 

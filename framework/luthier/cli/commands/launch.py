@@ -20,7 +20,7 @@ from typing import Any
 
 from luthier.cli import project
 from luthier.cli.arguments import Problems
-from luthier.cli.tables import table
+from luthier.cli.printing import table
 from luthier.errors import EXIT_DONE, LuthierError, Problem
 from luthier.terminal import cell
 
@@ -142,7 +142,7 @@ def with_engine(study: Any, on: str | None) -> Any:
     if on is not None:
         chosen = settings.choose(on, root, of_sweep=True)
         chosen.make()
-        words = f"engine:=luthier.launch.gang.slices.Slices(on={chosen.path}())"
+        words = f"engine:=luthier.launch.slices.Slices(on={chosen.path}())"
         study = graphs.apply(study, [words], COMMAND_LINE)
     else:
         node = graphs.get(study, "engine")
@@ -195,7 +195,7 @@ def _submit(
     words: list[str],
 ) -> int:
     from luthier import graph as graphs
-    from luthier.launch.gang import records as launches
+    from luthier.launch import jobs as launches
     from luthier.train import opening
 
     graph, packages = experiment
@@ -235,7 +235,7 @@ def _words(argv: Sequence[str]) -> list[str]:
 
 
 def _launches() -> Iterator[Any]:
-    from luthier.launch.gang import records as launches
+    from luthier.launch import jobs as launches
 
     for pattern in ROOTS:
         for directory in sorted(Path.cwd().glob(pattern)):
@@ -244,9 +244,9 @@ def _launches() -> Iterator[Any]:
 
 def _stand() -> list[tuple[Any, Any, Any]]:
     """Return every launch here with its jobs and how they stand."""
-    from luthier.launch import standings
+    from luthier.launch import status
 
-    return standings.standings(_launches())
+    return status.standings(_launches())
 
 
 def _list(arguments: argparse.Namespace) -> int:

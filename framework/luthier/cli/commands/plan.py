@@ -100,7 +100,7 @@ def _report(
 
 def _show(report: Any, arguments: argparse.Namespace) -> None:
     if arguments.html:
-        from luthier.view.plan.page import render
+        from luthier.view.plan import render
 
         try:
             Path(arguments.html).write_text(render(report), encoding="utf-8")
@@ -110,7 +110,7 @@ def _show(report: Any, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(report.to_dict(), indent=1))
         return
-    from luthier.view.plan.terminal import lines_of
+    from luthier.view.plan import lines_of
 
     for line in lines_of(report, arguments.sharding):
         print(line)

@@ -16,7 +16,8 @@ from typing import Any
 
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems
-from luthier.cli.showing import changes, forms, parameters, why
+from luthier.cli.showing import differences, forms, parameters
+from luthier.cli.showing import forms as why
 from luthier.errors import EXIT_DONE, Problem
 
 _ANSWERS = ("params", "sharding", "changes", "why")
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         before, _ = experiments.load(
             arguments.reference, [], problems, command="show", checked=False
         )
-        changes.print_changes(before, graph)
+        differences.print_changes(before, graph)
     else:
         _show_graph(graph, paths, form, arguments, problems)
     return EXIT_DONE

@@ -110,7 +110,7 @@ def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) ->
     from luthier.sweep import study as studies
     from luthier.sweep.driver import start
     from luthier.sweep.driver.directory import find_study
-    from luthier.sweep.views.live import LiveView
+    from luthier.sweep.views.text import LiveView
 
     shelves = (*experiments.SHELVES, *found.fiddlers)
     directory = find_study(arguments.resume) if arguments.resume else None
@@ -138,8 +138,7 @@ def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) ->
 
 
 def _end(outcome: Any) -> int:
-    from luthier.sweep.views.standing import read_standing
-    from luthier.sweep.views.text import best_lines, headline
+    from luthier.sweep.views.text import best_lines, headline, read_standing
 
     standing = read_standing(outcome.directory)
     print("\n".join([headline(standing), *best_lines(standing), *outcome.notices]))
@@ -219,8 +218,8 @@ def _wrap(arguments: argparse.Namespace, base: Any, packages: Sequence[str]) -> 
     """Return a study of an experiment."""
     from luthier import graph as graphs
     from luthier.sweep import Space, samplers
-    from luthier.sweep.space.generators import generate
-    from luthier.sweep.space.grammar import parse_space
+    from luthier.sweep.space import generate
+    from luthier.sweep.space_grammar import parse_space
 
     space = parse_space(arguments.space, arguments.when)
     if arguments.sweep:
@@ -269,8 +268,7 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         problems.add(f"{arguments.reference} takes one study", remedy=remedy)
     problems.raise_any()
     from luthier.sweep.driver.directory import StudyDirectory, find_study
-    from luthier.sweep.views.standing import read_standing
-    from luthier.sweep.views.text import lines_of, trial_lines
+    from luthier.sweep.views.text import lines_of, read_standing, trial_lines
 
     name, _, number = arguments.words[0].rpartition("/")
     is_trial = arguments.reference == "show" and bool(name) and number.isdigit()
@@ -325,7 +323,7 @@ def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
 def _publish(directory: Any, standing: Any, arguments: argparse.Namespace) -> int:
     """Write the report of a study, and sum it up in W&B."""
     from luthier.sweep.views import report
-    from luthier.sweep.views.mirror import mirror_study
+    from luthier.sweep.views.wandb_summary import mirror_study
 
     path = report.write(directory.path, Path(arguments.html) if arguments.html else None)
     print(f"{path} has the report")

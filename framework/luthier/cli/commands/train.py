@@ -16,10 +16,12 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from luthier.cli import experiments, references, reruns
+from luthier.cli import experiments, launcher, reruns
+from luthier.cli import experiments as references
+from luthier.cli import hosts as joining
+from luthier.cli import hosts as options
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
-from luthier.cli.hosts import joining, options, parent
 from luthier.errors import EXIT_DONE, EXIT_REQUEUE, Problem
 
 WANDB_MODES = ("off", "offline", "online")
@@ -83,7 +85,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         return launch.launch_training(arguments, arguments.on, problems)
     if child is None and (processes := options.read(arguments, problems)):
         problems.raise_any()
-        return parent.supervise(processes, ["train", *arguments.argv])
+        return launcher.supervise(processes, ["train", *arguments.argv])
     with _requeued():
         if child is not None:
             arguments.devices = child.devices

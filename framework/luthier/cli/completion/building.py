@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from luthier.cli.completion import background, cache, index
+from luthier.cli.completion import candidates, index
+from luthier.cli.completion import index as cache
 from luthier.cli.completion.index import LIST, NODE, Entry
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -30,16 +31,16 @@ def build(reference: str) -> None:
       reference: The experiment.
     """
     from luthier import graph as graphs
-    from luthier.cli import project, references
+    from luthier.cli import experiments, project
 
     entries: list[Entry] = []
     try:
         packages = project.find().packages
-        graph = references.load_reference(reference, packages)
+        graph = experiments.load_reference(reference, packages)
         entries = [*_paths(graphs, graph), *_tags_and_classes(graphs, graph), *_fiddlers(SHELVES)]
     except Exception:
         entries = []  # `luthier show` tells why
-    index.save(reference, dict.fromkeys([*background.sources(reference), *_own_files()]), entries)
+    index.save(reference, dict.fromkeys([*candidates.sources(reference), *_own_files()]), entries)
     cache.release(index.name_of(reference))
 
 

@@ -1,12 +1,292 @@
-"""What could stand at the place of the cursor; nothing here imports an experiment, or JAX."""
+"""Names in gin files and files with ConfigDicts, and the files themselves; nothing is run."""
 
 from __future__ import annotations
 
+import ast
+import json
 import os
+import re
+import sys
 from collections.abc import Iterator, Sequence
 
-from luthier.cli.completion import background, files, index, listing, syntax
+import luthier
+from luthier.cli.completion import index
+from luthier.cli.completion import index as cache
 from luthier.cli.completion.index import LIST, NODE, Candidate, Entry, Index
+
+_MACRO = re.compile(r"^([A-Za-z_][\w/]*)[ \t]*=", re.MULTILINE)
+_INCLUDE = re.compile(r"^include[ \t]+['\"](.+)['\"]", re.MULTILINE)
+_MOST = 50
+
+
+def offered(typed: str, endings: Sequence[str]) -> Iterator[Candidate]:
+    """Yield the files, and the folders on the way to them, that go on from what was typed.
+
+    Args:
+      typed: The beginning of a path.
+      endings: How names of files end; none for folders only.
+    """
+    folder, name = os.path.split(typed)
+    try:
+        entries = sorted(os.scandir(folder or "."), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        is_hidden = entry.name.startswith(".") and not name.startswith(".")
+        if is_hidden or entry.name == "__pycache__" or not entry.name.startswith(name):
+            continue
+        path = os.path.join(folder, entry.name)
+        if entry.is_dir():
+            yield Candidate(path + os.sep)
+        elif endings and entry.name.endswith(tuple(endings)):
+            yield Candidate(path)
+
+
+def macros(paths: Sequence[str]) -> Iterator[str]:
+    """Yield the macros that gin files define, and those that they include.
+
+    Args:
+      paths: The files; what cannot be read is left out.
+    """
+    pending: list[str] = list(paths)
+    seen: set[str] = set()
+    while pending and len(seen) < _MOST:
+        path = pending.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        text = _read(path)
+        yield from _MACRO.findall(text)
+        for found in _INCLUDE.findall(text):
+            pending += [found, os.path.join(os.path.dirname(path), found)]
+
+
+def keys(written: str) -> Iterator[str]:
+    """Yield the keys of a ConfigDict that a file seems to set.
+
+    Args:
+      written: `FILE.py`, or `FILE.py:ARGUMENT`.
+    """
+    path = written.partition(".py:")[0].removesuffix(".py") + ".py"
+    try:
+        tree = ast.parse(_read(path))
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                names = _names(target)
+                if names:
+                    yield ".".join(names)
+                if names or isinstance(target, ast.Name):
+                    yield from _inside(node.value, names)
+
+
+def _names(target: ast.expr) -> list[str]:
+    """Return the names behind a variable: `optimizer`, `lr` of `config.optimizer.lr`."""
+    names: list[str] = []
+    while isinstance(target, ast.Attribute):
+        names.insert(0, target.attr)
+        target = target.value
+    return names if isinstance(target, ast.Name) else []
+
+
+def _inside(value: ast.expr, above: Sequence[str]) -> Iterator[str]:
+    """Yield the keys of a dict or ConfigDict that is written out."""
+    if not isinstance(value, ast.Call):
+        pairs = zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else ()
+        named = [(k.value, v) for k, v in pairs if isinstance(k, ast.Constant)]
+    elif getattr(value.func, "attr", getattr(value.func, "id", "")) in ("ConfigDict", "dict"):
+        named = [(word.arg, word.value) for word in value.keywords if word.arg]
+        for argument in value.args:
+            yield from _inside(argument, above)
+    else:
+        return
+    for name, inner in named:
+        yield ".".join((*above, str(name)))
+        yield from _inside(inner, (*above, str(name)))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return ""
+
+
+RUN = "run:"
+RUNS = "runs"
+
+
+def experiments() -> Iterator[Candidate]:
+    """Yield the experiments below configs/; a file is read again when it has changed."""
+    folder = os.path.join(os.getcwd(), "configs")
+    name = f"experiments-{index.digest(folder.encode())}"
+    now = index.fingerprints(_python_files(folder))
+    before = _read_listing(name)
+    listed = {
+        file: before[file][1] if before.get(file, [""])[0] == digest else _listed(folder, file)
+        for file, digest in now.items()
+    }
+    found = {file: [digest, listed[file]] for file, digest in now.items()}
+    if found != before:
+        index.write(name, json.dumps(found))
+    for file in now:
+        yield from (Candidate(reference, text) for reference, text in listed[file])
+
+
+def runs() -> Iterator[Candidate]:
+    """Yield the runs below runs/, by name."""
+    for name in _folders(RUNS):
+        for run in _folders(os.path.join(RUNS, name)):
+            if os.path.isfile(os.path.join(RUNS, name, run, "config.json")):
+                yield Candidate(run, name)
+
+
+def pages() -> Iterator[Candidate]:
+    """Yield the pages of the manual."""
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    for file in sorted(os.listdir(os.path.join(here, "pages"))):
+        if file.endswith(".md"):
+            yield Candidate(file.removesuffix(".md"))
+
+
+def _python_files(folder: str) -> list[str]:
+    found = []
+    for where, _, names in os.walk(folder):
+        found += [os.path.join(where, name) for name in names if name.endswith(".py")]
+    return sorted(found)
+
+
+def _folders(folder: str) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    except OSError:
+        return []
+
+
+def _read_listing(name: str) -> dict:
+    try:
+        found = json.loads(index.read(name))
+        return {file: [str(digest), list(listed)] for file, (digest, listed) in found.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}  # damaged, or not there
+
+
+def _listed(folder: str, file: str) -> list[list[str]]:
+    from pathlib import Path
+
+    from luthier.cli.commands.project import list as listing
+
+    found = listing.find_in(Path(folder), Path(file))
+    return [[listed.reference, listed.description] for listed in found]
+
+
+def commands() -> dict:
+    """Return what the command line takes.
+
+    Returns:
+      `commands`, their help by name; `flags`, Fiddle's and Pax's that take a value; `options` of
+      each command by name: [takes a value, choices, what it is, help]; `places` of each command,
+      its words that are no options: [what it is, choices].
+    """
+    name = f"syntax-{index.digest(_state().encode())}"
+    try:
+        found = json.loads(index.read(name))
+        if {"commands", "flags", "options", "places"} <= found.keys():
+            return found
+    except (ValueError, AttributeError):
+        pass  # damaged, or not there
+    found = _found()
+    index.write(name, json.dumps(found))
+    return found
+
+
+def _state() -> str:
+    """Return what tells one state of the command line's files from another."""
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    files = [
+        entry
+        for folder in (here, os.path.join(here, "commands"))
+        for entry in os.scandir(folder)
+        if entry.name.endswith(".py")
+    ]
+    stats = sorted(f"{file.path} {file.stat().st_mtime_ns}" for file in files)
+    return "\n".join([luthier.__version__, *stats])
+
+
+def _found() -> dict:
+    from luthier.cli import flags, main
+
+    options, places = {}, {}
+    for command in main.COMMANDS:
+        parser = main.parser_of(command)
+        shown = [action for action in parser._actions if action.help != "==SUPPRESS=="]
+        options[command] = {
+            option: [
+                action.nargs != 0,
+                _choices(action),
+                str(action.metavar or ""),
+                action.help or "",
+            ]
+            for action in shown
+            for option in action.option_strings
+        }
+        places[command] = [
+            [str(action.metavar or action.dest), _choices(action) or _told(action)]
+            for action in shown
+            if not action.option_strings
+        ]
+    return {
+        "commands": dict(main.COMMANDS),
+        "flags": list(flags.flags()),
+        "options": options,
+        "places": places,
+    }
+
+
+def _choices(action: object) -> list[str]:
+    return [str(choice) for choice in getattr(action, "choices", None) or ()]
+
+
+def _told(action: object) -> list[str]:
+    """Return the words that the help of an argument lists, where it does nothing else."""
+    is_list = getattr(action, "metavar", None) in ("ACTION", "SHELL")
+    return str(getattr(action, "help", "")).split(", ") if is_list else []
+
+
+def start(reference: str) -> bool:
+    """Begin to make the index of an experiment; return whether this call began it.
+
+    Args:
+      reference: The experiment, as it was typed.
+    """
+    if not sources(reference) or not cache.claim(index.name_of(reference)):
+        return False
+    quiet = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in range(3)]
+    os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", "luthier", "completion", "index", reference],
+        os.environ | {"JAX_PLATFORMS": "cpu"},  # it must not take an accelerator
+        file_actions=quiet,
+        setpgroup=0,
+    )
+    return True
+
+
+def sources(reference: str) -> list[str]:
+    """Return the files that a reference names, where that can be said without importing."""
+    if reference.startswith(RUN):
+        import glob
+
+        run = glob.escape(reference.removeprefix(RUN))
+        files = [] if run in ("", "last") else glob.glob(f"{RUNS}/*/{run}*/config.json")
+    else:
+        module = reference.partition("(")[0].partition(":")[0]
+        files = [f"{module.replace('.', os.sep)}.py", os.path.join(reference, "config.json")]
+    return [os.path.abspath(file) for file in files if os.path.isfile(file)]
+
 
 WORDS = ("any:", "class:", "config_dict:", "fiddler:", "gin:", "reset:", "tag:")
 """How words of the override grammar begin that are no paths."""
@@ -38,7 +318,7 @@ def complete(words: Sequence[str]) -> list[Candidate]:
     Args:
       words: What was typed after `luthier`, up to the cursor; the last may be empty.
     """
-    known = syntax.commands()
+    known = commands()
     *before, typed = words or [""]
     if not before:
         offered = [Candidate(name, text) for name, text in known["commands"].items()]
@@ -112,7 +392,7 @@ class _Line:
             _, choices, metavar, _ = self._options[self._waiting]
             yield from self._of_place(metavar, choices)
         elif self._waiting in _REFERENCES:
-            yield from listing.experiments()
+            yield from experiments()
         elif self._waiting:
             yield from self._of_flag(self._waiting)
         elif typed.startswith("--fdl."):
@@ -134,7 +414,7 @@ class _Line:
         elif flag == "--fdl_tags_set":
             yield from self._tags()
         elif flag in _FILES:
-            yield from files.offered(self._typed, _FILES[flag])
+            yield from offered(self._typed, _FILES[flag])
 
     def _of_place(self, metavar: str, choices: Sequence[str]) -> Iterator[Candidate]:
         if choices:
@@ -146,15 +426,15 @@ class _Line:
         elif metavar == "PATH":
             yield from self._paths(self._typed, ends="")
         elif metavar in ("ID", "RUN", "ID|DIR"):
-            yield from listing.runs()
+            yield from runs()
         elif metavar == "PAGE":
-            yield from listing.pages()
+            yield from pages()
 
     def _references(self) -> Iterator[Candidate]:
         if self._typed.startswith("run:"):
-            yield from (Candidate(f"run:{run.word}", run.text) for run in listing.runs())
+            yield from (Candidate(f"run:{run.word}", run.text) for run in runs())
             return
-        yield from listing.experiments()
+        yield from experiments()
         yield Candidate("run:", "a run that was recorded")
 
     @property
@@ -166,7 +446,7 @@ class _Line:
             return None
         found = index.load(reference)
         if found is None or not found.is_fresh():
-            background.start(reference)
+            start(reference)
         return found
 
     def _entries(self, kind: str, beginning: str = "") -> Iterator[Entry]:
@@ -232,12 +512,12 @@ class _Line:
 
     def _constants(self) -> Iterator[Candidate]:
         yield from (Candidate(f"{e.word}=", e.text) for e in self._entries("constant"))
-        yield from (Candidate(f"{name}=") for name in files.macros(self._gin_files))
+        yield from (Candidate(f"{name}=") for name in macros(self._gin_files))
 
     def _keys(self, typed: str) -> Iterator[Candidate]:
         for written in self._config_dicts:
-            yield from (Candidate(f"{key}=") for key in files.keys(written))
-        yield from files.offered(typed, _FILES["--config_dict"])
+            yield from (Candidate(f"{key}=") for key in keys(written))
+        yield from offered(typed, _FILES["--config_dict"])
 
     def _fiddlers(self) -> Iterator[Candidate]:
         yield from (Candidate(entry.word, entry.text) for entry in self._entries("fiddler"))

@@ -1,19 +1,94 @@
-"""The index of one experiment: its paths, tags, classes and fiddlers, as lines of text.
+"""Files of completion below the user's cache folder: whole or not there, and never in a project.
 
-The first line is JSON: what the index was made of. Every other line is an entry, `kind`, `word`,
-`text` and `values` with tabs between, in order, so that all words with a beginning are found
-without reading the rest.
+What runs at a Tab imports little: no pathlib, dataclasses, typing or argparse.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
+import hashlib
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator
 
 import luthier
-from luthier.cli.completion import cache
+
+_PATIENCE_SECONDS = 120.0  # after which a claim is taken for one of a process that was killed
+
+
+def folder() -> str:
+    """Return the folder of the cached files; it may not exist yet."""
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    base = root if os.path.isabs(root) else os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "luthier", "completion")
+
+
+def digest(content: bytes) -> str:
+    """Return a fingerprint of some bytes, which is a name of a file as well."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def fingerprints(files: object) -> dict[str, str]:
+    """Return the fingerprint of each file; an empty one where it cannot be read.
+
+    Args:
+      files: The names of the files.
+    """
+    found = {}
+    for file in files:  # type: ignore[attr-defined]
+        try:
+            with open(file, "rb") as opened:
+                found[file] = digest(opened.read())
+        except OSError:
+            found[file] = ""
+    return found
+
+
+def read(name: str) -> str:
+    """Return the text of a cached file; nothing where there is none that can be read."""
+    try:
+        with open(os.path.join(folder(), name), encoding="utf-8", newline="") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def write(name: str, text: str) -> None:
+    """Write a cached file at once, or not at all; a cache that cannot be written is no error."""
+    path = os.path.join(folder(), name)
+    temporary = f"{path}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        os.makedirs(folder(), exist_ok=True)
+        with open(temporary, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.replace(temporary, path)
+
+
+def claim(name: str) -> bool:
+    """Return whether this process is the one to make a cached file: no other has begun to.
+
+    Args:
+      name: The file.
+    """
+    path = os.path.join(folder(), f"{name}.claim")
+    try:
+        os.makedirs(folder(), exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - os.stat(path).st_mtime > _PATIENCE_SECONDS:
+                os.unlink(path)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except OSError:
+        return False
+    return True
+
+
+def release(name: str) -> None:
+    """Give a claim up."""
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder(), f"{name}.claim"))
+
 
 FORMAT = 1
 NODE = "."
@@ -55,17 +130,17 @@ class Index:
         """Return whether the files that it was made of are still the same."""
         files = self.header["files"]
         same_version = self.header.get("version") == luthier.__version__
-        return same_version and cache.fingerprints(files) == files
+        return same_version and fingerprints(files) == files
 
 
 def name_of(reference: str) -> str:
     """Return the name of the index of an experiment, of a project: the working directory."""
-    return cache.digest(f"{os.getcwd()}\n{reference}".encode())
+    return digest(f"{os.getcwd()}\n{reference}".encode())
 
 
 def load(reference: str) -> Index | None:
     """Return the cached index of an experiment; None where there is none that can be read."""
-    first, _, rest = cache.read(name_of(reference)).partition("\n")
+    first, _, rest = read(name_of(reference)).partition("\n")
     try:
         header = json.loads(first)
         is_known = header["format"] == FORMAT and isinstance(header["files"], dict)
@@ -87,10 +162,10 @@ def save(reference: str, files: Iterable[str], entries: Iterable[Entry]) -> None
         "format": FORMAT,
         "version": luthier.__version__,
         "reference": reference,
-        "files": cache.fingerprints(files),
+        "files": fingerprints(files),
     }
     lines = {"\t".join([*map(_plain, entry[:3]), " ".join(entry.values)]) for entry in entries}
-    cache.write(name_of(reference), "\n".join([json.dumps(header), *sorted(lines), _END]))
+    write(name_of(reference), "\n".join([json.dumps(header), *sorted(lines), _END]))
 
 
 def _plain(text: str) -> str:

@@ -1,20 +1,23 @@
-"""`luthier diff A B`: two operands, in the terminal, as JSON, as words, as a fiddler, as a page."""
+"""What `luthier diff` and `luthier show --changes` print."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from luthier.cli.operands.operand import Operand
-from luthier.errors import BadInput, Problem
+from luthier.errors import BadInput, Problem, RecordError
+from luthier.terminal import printable
 
 
 def show(before: Operand, after: Operand, arguments: argparse.Namespace) -> bool:
@@ -55,11 +58,11 @@ def comparison_of(
     Args:
       before: The first operand.
       after: The second operand.
-      only: As for `luthier.view.diff.filters.chosen`.
-      ignore: As for `luthier.view.diff.filters.chosen`.
+      only: As for `luthier.view.diff.terminal.chosen`.
+      ignore: As for `luthier.view.diff.terminal.chosen`.
     """
     from luthier.graph import compare
-    from luthier.view.diff import filters
+    from luthier.view.diff import terminal as filters
 
     found = compare.compare(before.document, after.document).as_json()
     return filters.chosen(found, only, ignore)
@@ -75,7 +78,8 @@ def print_difference(
       effects: The JSON of its effects; None where they are not asked for.
       why: Whether to tell what set both sides of each change.
     """
-    from luthier.view.diff import consequences, terminal
+    from luthier.view.diff import terminal
+    from luthier.view.diff import terminal as consequences
 
     content = [terminal.difference(comparison, why)]
     if effects is not None:
@@ -162,3 +166,221 @@ def _quoted(word: str) -> str:
     if "'" in word and not set(word) & set('"$`\\!'):
         return f'"{word}"'
     return shlex.quote(word)
+
+
+def show_matrix(operands: Sequence[Operand], arguments: argparse.Namespace) -> bool:
+    """Show what varies, in the form that is asked for; return whether anything does.
+
+    Args:
+      operands: Three or more, the one that the others are compared with first.
+      arguments: What `luthier.cli.commands.diff` describes.
+    """
+    found = matrix_of(operands, arguments.only, arguments.ignore)
+    if arguments.html or arguments.open:
+        from luthier.view.diff import matrix as matrix_page
+
+        write_page(matrix_page.render(found), arguments.html, arguments.open)
+    if arguments.json or not (arguments.html or arguments.open):
+        print_matrix(found, arguments.json)
+    return bool(found["rows"])
+
+
+def print_matrix(found: Mapping[str, Any], as_json: bool) -> None:
+    """Print a matrix, as a table or as JSON.
+
+    Args:
+      found: What `matrix_of` returned.
+      as_json: Whether to print JSON.
+    """
+    from luthier.view.diff import matrix
+
+    if as_json:
+        print(json.dumps(found, indent=1))
+    else:
+        print_drawn(matrix.table(found, width_of_output()))
+
+
+def matrix_of(
+    operands: Sequence[Operand], only: Any = None, ignore: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the matrix of many operands as JSON values.
+
+    Args:
+      operands: The one that the others are compared with first.
+      only: As for `luthier.view.diff.terminal.chosen`.
+      ignore: As for `luthier.view.diff.terminal.chosen`.
+    """
+    from luthier.view.diff import matrix
+
+    first, *others = operands
+    comparisons = [comparison_of(first, other, only, ignore) for other in others]
+    columns = [
+        {
+            "title": operand.title,
+            "state": operand.state,
+            "link": os.fspath(operand.path.resolve()) if operand.path else "",
+        }
+        for operand in operands
+    ]
+    title = f"{len(others)} against {first.title}"
+    return matrix.matrix(title, columns, comparisons, _objectives(operands))
+
+
+def _objectives(operands: Sequence[Operand]) -> list[dict[str, Any]]:
+    """Return what the runs and trials came to: the objectives that all have which have any."""
+    by_operand = [{one.name: one for one in operand.objectives} for operand in operands]
+    having = [found for found in by_operand if found]
+    names = [name for name in (having[0] if having else ()) if all(name in h for h in having)]
+    found = []
+    for name in names:
+        ones = [objectives.get(name) for objectives in by_operand]
+        direction = next((one.direction for one in ones if one and one.direction), "")
+        values = [one.value if one else None for one in ones]
+        found.append({"name": name, "values": values, "direction": direction})
+    return found
+
+
+def print_text(file: str) -> None:
+    """Print a recorded graph as lines; what is no record is printed as it is.
+
+    Args:
+      file: The path of a config.json, or a copy of one that git made.
+
+    Raises:
+      BadInput: It cannot be read.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise BadInput(Problem(f"cannot read {file}: {error.strerror}")) from error
+    try:
+        lines = lines_of(text, file)
+    except RecordError:  # git would show nothing at all where this fails
+        sys.stdout.write(text)
+        return
+    print("\n".join(lines))
+
+
+def lines_of(text: str, source: str) -> list[str]:
+    """Return a recorded graph as lines `path = value`, in the order of the graph.
+
+    Args:
+      text: The record.
+      source: What it was read from.
+
+    Raises:
+      RecordError: It is no record.
+    """
+    from luthier.graph import compare
+
+    document = compare.read(text, source)
+    rows = compare.compare(document, document).rows
+    return [f"{row.path} = {row.after}" if row.path else str(row.after) for row in rows]
+
+
+_ARGUMENT = re.compile(r"(?P<override>\S+ \d+: .*?)(?:, (?P<line>[^\s,]+:\d+))?")
+_PATH = re.compile(r"\S+ \d+: (?P<path>[^=:~\s]+?)\s*(?::|\*|\+|-)?=")
+_LINE_OF_CODE = re.compile(r"[^\s,]+:\d+")
+_ELSEWHERE = "not set on the command line"
+
+
+class _Set(NamedTuple):
+    """One entry of the history: when, at which path, and by what."""
+
+    sequence: int
+    path: tuple[Any, ...]
+    origin: str
+
+
+def print_changes(before: Any, after: Any) -> None:
+    """Print the difference between a graph and what a command line made of it.
+
+    The changes are listed below the argument or the line of a file that caused them. What is
+    changed twice is listed once, below the later cause.
+
+    Args:
+      before: The graph of the reference.
+      after: The graph after all the overrides of the command line.
+    """
+    from luthier import graph as graphs
+
+    sets = _new_sets(before, after)
+    groups: dict[str, list[str]] = {}
+    order: dict[str, int] = {}
+    for change in graphs.diff(before, after):
+        cause = _cause(sets, change)
+        if cause is None or _LINE_OF_CODE.fullmatch(cause.origin):
+            sequence, title, line = -1, f"{_ELSEWHERE}:", change.origin
+        else:
+            match = _ARGUMENT.fullmatch(cause.origin)
+            title, line = (match["override"], match["line"] or "") if match else (cause.origin, "")
+            sequence = cause.sequence
+        change = dataclasses.replace(change, origin=line, path=_written_path(after, change, title))
+        groups.setdefault(title, []).append(f"  {graphs.render_diff([change])}")
+        order[title] = min(sequence, order.get(title, sequence))
+    lines: list[str] = []
+    for title in sorted(groups, key=lambda title: order[title]):
+        lines += map(printable, [title, *groups[title]])
+    print("\n".join(lines) or "nothing changes")
+
+
+def _new_sets(before: Any, after: Any) -> list[_Set]:
+    """Return what was set in `after` and not in `before`, the latest first."""
+    # Not by sequence numbers: the graph of the reference may have been made once more, later.
+    old = {(found.path, found.origin) for found in _sets(before)}
+    new = [found for found in _sets(after) if (found.path, found.origin) not in old]
+    return sorted(new, key=lambda found: -found.sequence)
+
+
+def _sets(graph: Any) -> list[_Set]:
+    from luthier.graph.edits import origins
+    from luthier.graph.paths import is_node, parse_path, walk
+
+    found = []
+    for place in [None, *walk(graph, defaults=False)]:
+        node = graph if place is None else place.value
+        if not is_node(node):
+            continue
+        at = parse_path(place.path) if place is not None and place.path else ()
+        for key, entries in node.__argument_history__.items():
+            # The class of a node, and the value of a shared one, are set where the node is.
+            inside = () if key in ("__fn_or_cls__", "value") else parse_path(str(key))
+            found += [
+                _Set(entry.sequence_id, (*at, *inside), origins.location_text(entry.location))
+                for entry in entries
+            ]
+    return found
+
+
+def _cause(sets: list[_Set], change: Any) -> _Set | None:
+    """Return the latest set at a changed path, or else above it, inside of it, or at its twin."""
+    from luthier.graph.paths import parse_path
+
+    path = parse_path(change.path)
+    related = (
+        lambda at: at == path,
+        lambda at: path[: len(at)] == at,
+        lambda at: at[: len(path)] == path,
+        # What no longer shares its settings was left alone: the other place was set.
+        lambda at: bool(change.same_as) and at == parse_path(change.same_as),
+    )
+    for is_related in related:
+        for found in sets:
+            if found.path and is_related(found.path):
+                return found
+    return None
+
+
+def _written_path(after: Any, change: Any, title: str) -> str:
+    """Return the path of a shared value that the user wrote, not the first of the graph."""
+    from luthier.errors import UnknownReference
+    from luthier.graph.paths import find
+
+    match = _PATH.match(title)
+    if match is None or not change.shared_as:
+        return change.path
+    try:
+        is_same = find(after, match["path"]).value is find(after, change.path).value
+    except UnknownReference:
+        return change.path
+    return match["path"] if is_same else change.path

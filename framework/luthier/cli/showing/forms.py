@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from luthier.cli.tables import table
+from luthier.cli.printing import table
 from luthier.errors import BadInput, Problem
+from luthier.terminal import cell
 
 SUFFIXES = {
     ".py": "py",
@@ -130,3 +133,62 @@ def save(text: str, path: str) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise BadInput(Problem(f"cannot write {path}: {reason}", origin="--output")) from error
+
+
+WIDEST = 48
+
+
+def print_why(graph: Any, path: str, as_json: bool) -> None:
+    """Print the chain of what set the value at a path.
+
+    Args:
+      graph: The graph of an experiment.
+      path: A path that exists; empty for every value that is set, with what set it last.
+      as_json: Whether to print JSON instead of a table.
+
+    Raises:
+      UnknownReference: There is no such path.
+    """
+    if not path:
+        _print_all(graph, as_json)
+        return
+    from luthier import graph as graphs
+
+    found = graphs.explain(graph, path)
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found), indent=1))
+        return
+    lines = [cell(f"{found.path} = {found.value}"), "", *_chain(found.causes)]
+    for name, causes in found.follows:
+        lines += ["", f"it follows {cell(name)}:", *_chain(causes)]
+    if found.same_as:
+        lines += ["", cell(f"the same value: {', '.join(found.same_as)}")]
+    print("\n".join(lines))
+
+
+def _print_all(graph: Any, as_json: bool) -> None:
+    from luthier import graph as graphs
+
+    found = list(graphs.last_causes(graph))
+    if as_json:
+        told = {path: dataclasses.asdict(cause) for path, _, cause in found}
+        print(json.dumps(told, indent=1))
+        return
+    rows = [(path, _short(value), _by(cause)) for path, value, cause in found]
+    print("\n".join(table(["path", "value", "set by"], rows)))
+
+
+def _chain(causes: Any) -> list[str]:
+    rows = [(cause.path, _short(cause.value), _by(cause)) for cause in causes]
+    return table(["set", "to", "by"], rows)
+
+
+def _by(cause: Any) -> str:
+    """Return what set something, with what called it and the run in which it was."""
+    callers = "".join(f", called from {line}" for line in cause.callers)
+    run = f" (in run {cause.run})" if cause.run else ""
+    return f"{cause.origin}{callers}{run}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"

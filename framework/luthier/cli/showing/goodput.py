@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from luthier.cli.tables import table
+from luthier.cli.printing import table
 
 _ORDER = ("step", "data_wait", "evaluate", "show", "save", "init", "compile", "other")
 _NAMES = {"data_wait": "data wait", "lost": "lost work"}

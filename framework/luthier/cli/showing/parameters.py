@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from luthier.cli.tables import table
+from luthier.cli.printing import table
 
 _HEADS = ("parameter", "shape", "dtype", "axes", "spec", "initializer", "scalars", "size")
 

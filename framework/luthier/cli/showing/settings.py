@@ -1,11 +1,205 @@
-"""The settings of components as text: an entry for the terminal, and the page of the manual."""
+"""The components that a graph may name, with every setting and what its docstring says of it."""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import functools
+import importlib
+import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from luthier.cli.showing.components import ROOMS, Component, Setting
+ROOMS = (
+    *("program", "models", "layers", "tasks", "losses", "metrics", "optim", "data"),
+    *("checkpoint", "records", "parallel", "durations", "sweep"),
+)
+# Public classes that are states, results or machinery: no graph names them.
+NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
+    "program": ("Exported", "Program", "Scalar", "WarmStart"),
+    "models": ("Cache", "Conditional", "Held", "TargetCache"),
+    "layers": (
+        *("CrossCache", "Cycle", "DropoutKeys", "Encoded", "KeyValues", "Mixture", "RoutingSums"),
+        *("SharedLayers", "Tokens", "Turns"),
+    ),
+    "tasks": ("Additive", "BatchCoupled", "CountCoupled", "LossSums"),
+    "losses": ("ContrastiveLosses", "TokenLosses"),
+    "metrics": ("Metric", "Ratio", "Totals"),
+    "optim": (
+        *("AdamScale", "Axes", "GuardState", "Hyperparameter", "Layout", "Optimizer"),
+        *("OptimizerState", "Stage"),
+    ),
+    "data": ("ByteCounts", "Draws", "Layout", "Plan", "Survey", "Visit"),
+    "checkpoint": ("Provenance", "Restoration", "Saved", "Store", "Target"),
+    "records": (
+        *("Configuration", "CutBack", "Ended", "Evaluation", "Goodput", "Header", "Histogram"),
+        *("Holder", "Image", "Lock", "Mirrored", "Notice", "Recorded", "Recorder"),
+        *("RunDirectory", "RunSummary", "Sample", "Saved", "Source", "Status", "Step"),
+    ),
+    "parallel": ("ArrayInfo", "Placement", "Share"),
+    "durations": ("Progress",),
+    "sweep": ("Packed",),
+}
+# Functions that graphs name, beside the recipes of optimizers.
+FUNCTIONS: Mapping[str, tuple[str, ...]] = {
+    "layers": ("as_scored", "query_and_others", "renormalized")
+}
+_UNITS = ("steps", "tokens", "epochs", "bytes", "seconds")
+_ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?:, \w+)*): (?P<text>.*)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One argument of a component.
+
+    Args:
+      name: Its name.
+      type: Its annotation, as it is written; empty without one.
+      default: Its default; None where it has none.
+      range: What values it may have, as `0 <= x < 1`; empty where nothing is declared.
+      unit: What it counts, where its name says that.
+      inherited: Whether the component above it in a model hands it down.
+      text: What the docstring says.
+    """
+
+    name: str
+    type: str
+    default: str | None
+    range: str
+    unit: str
+    inherited: bool
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """A class or function that a graph may name.
+
+    Args:
+      name: Its public name.
+      summary: The first paragraph of its docstring.
+      settings: Its arguments, in their order.
+      relations: What must hold between them.
+    """
+
+    name: str
+    summary: str
+    settings: tuple[Setting, ...]
+    relations: tuple[str, ...]
+
+    @property
+    def room(self) -> str:
+        """The room that it is of."""
+        return self.name.split(".")[1]
+
+
+@functools.cache
+def components() -> tuple[Component, ...]:
+    """Return the shipped components: rooms in their order, names sorted."""
+    return tuple(
+        describe(target, f"luthier.{room}.{name}")
+        for room in ROOMS
+        for name, target in _of_room(room)
+    )
+
+
+def _of_room(room: str) -> Iterator[tuple[str, Any]]:
+    module = importlib.import_module(f"luthier.{room}")
+    names = getattr(module, "__all__", None)
+    if names is None:  # durations is no folder: what it defines is public
+        own = [name for name, x in vars(module).items() if inspect.isclass(x)]
+        names = [name for name in own if vars(module)[name].__module__ == module.__name__]
+    for name in sorted(set(names) - set(NOT_OF_GRAPHS[room])):
+        if name in FUNCTIONS.get(room, ()) or _is_component(getattr(module, name)):
+            yield name, getattr(module, name)
+
+
+def _is_component(target: Any) -> bool:
+    if inspect.isfunction(target):  # recipes of optimizers; other functions are called by programs
+        return inspect.signature(target).return_annotation == "Optimizer"
+    is_open = inspect.isabstract(target) or getattr(target, "_is_protocol", False)
+    return isinstance(target, type) and not is_open and not issubclass(target, enum.Enum)
+
+
+def describe(target: Any, name: str) -> Component:
+    """Return what is to be known of a class or function.
+
+    Args:
+      target: The class or function.
+      name: Its public name.
+    """
+    from luthier.graph import signatures
+    from luthier.graph.render import text_of
+
+    known = signatures.arguments(target)
+    inherited = signatures.inherited(target)
+    ranges, types, texts = getattr(target, "RANGES", {}), _types(target), _told(target)
+    settings = tuple(
+        Setting(
+            name=part,
+            type=types.get(part, ""),
+            default=text_of(known.defaults[part]) if part in known.defaults else None,
+            range=ranges.get(part, ""),
+            unit=next((unit for unit in _UNITS if part.endswith(f"_{unit}")), ""),
+            inherited=part in inherited,
+            text=texts.get(part, ""),
+        )
+        for part in known.names
+    )
+    return Component(name, _summary(target), settings, tuple(getattr(target, "RELATIONS", ())))
+
+
+def _types(target: Any) -> dict[str, str]:
+    """Return the annotations as they are written, so that no version of Python changes them."""
+    found: dict[str, str] = {}
+    for name, parameter in inspect.signature(target).parameters.items():
+        annotation = parameter.annotation
+        if annotation is not parameter.empty:
+            is_text = isinstance(annotation, str)
+            found[name] = annotation if is_text else inspect.formatannotation(annotation)
+    return found
+
+
+def _docstrings(target: Any) -> Iterator[str]:
+    """Yield the docstrings that may tell of arguments: its own, then those of its bases."""
+    for owner in inspect.getmro(target) if isinstance(target, type) else (target,):
+        for told in (owner.__doc__, getattr(owner.__dict__.get("__init__"), "__doc__", None)):
+            if told and owner is not object:
+                yield inspect.cleandoc(told)
+
+
+def _summary(target: Any) -> str:
+    own = inspect.cleandoc(target.__doc__ or "")
+    return " ".join(own.split("\n\n")[0].split())
+
+
+def _told(target: Any) -> dict[str, str]:
+    """Return what the docstrings say of each argument."""
+    found: dict[str, str] = {}
+    for docstring in _docstrings(target):
+        for name, text in _arguments(docstring):
+            found.setdefault(name, text)
+    return found
+
+
+def _arguments(docstring: str) -> Iterator[tuple[str, str]]:
+    """Yield (argument, text) of the section `Args:`."""
+    _, _, section = docstring.partition("\nArgs:\n")
+    names: list[str] = []
+    lines: list[str] = []
+    for line in [*section.splitlines(), "end"]:
+        indent = len(line) - len(line.lstrip())
+        match = _ENTRY.match(line.strip())
+        if line.strip() and (indent == 0 or (indent == 2 and match)):
+            yield from ((name.lstrip("*"), " ".join(lines)) for name in names)
+            names, lines = [], []
+            if indent == 0:
+                return
+            names, lines = match["names"].split(", ") if match else [], [match["text"]]  # type: ignore[index]
+        elif line.strip():
+            lines.append(line.strip())
+
 
 _INHERITED = "handed down by the component above"
 

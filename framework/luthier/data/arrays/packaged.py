@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from luthier.data.arrays.arrays import ArrayExamples
-from luthier.data.sources.packages import package_file
+from luthier.data.sources.files import package_file
 from luthier.errors import DataError, Problem
 
 Split = Literal["train", "test"]

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from luthier.data.randomness import Draws
+from luthier.data.order import Draws
 
 
 class Transform(abc.ABC):

@@ -13,8 +13,7 @@ import numpy as np
 from luthier.data.arrays.arrays import ExampleSource
 from luthier.data.examples.augmentations import Augmentation, Transform
 from luthier.data.node import DataNode, Spec, spec
-from luthier.data.order import Visit
-from luthier.data.randomness import Draws
+from luthier.data.order import Draws, Visit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,9 +13,8 @@ from typing import ClassVar
 import numpy as np
 
 from luthier.data.node import DataNode, Spec
-from luthier.data.order import Visit
-from luthier.data.randomness import Draws
-from luthier.data.rows import INT_ENTRIES, batch_spec
+from luthier.data.order import Draws, Visit
+from luthier.data.packing import INT_ENTRIES, batch_spec
 
 
 @dataclasses.dataclass(frozen=True)

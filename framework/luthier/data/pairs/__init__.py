@@ -1,16 +1,15 @@
 """Data nodes of pairs: sequence to sequence, and preferences."""
 
-from luthier.data.pairs.arithmetic import Arithmetic
-from luthier.data.pairs.pair_packing import OnePair, PackPairs, PairPacking
 from luthier.data.pairs.preferences import Preferences
-from luthier.data.pairs.sequence_pairs import SequencePairs
+from luthier.data.pairs.sequence_pairs import OnePair, PackPairs, PairPacking, SequencePairs
 from luthier.data.pairs.sources import (
+    Arithmetic,
     PairFields,
     PairSource,
     PreferenceFields,
     PreferenceSource,
+    Translation,
 )
-from luthier.data.pairs.translation import Translation
 from luthier.data.pairs.with_arrays import WithArrays
 
 __all__ = [

@@ -16,7 +16,7 @@ import numpy as np
 from luthier.data.node import DataNode, Spec, spec
 from luthier.data.order import Visit
 from luthier.data.pairs.sources import PreferenceSource
-from luthier.data.sources.corruption import Corruption, Fail
+from luthier.data.sources.source import Corruption, Fail
 from luthier.data.tokenizers.tokenizer import Tokenizer
 from luthier.errors import DataError, Problem
 

@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from luthier.data.packing import Packing, Plan
+from luthier.data.packing import PackedRows, Packing, Plan
 from luthier.data.prepared.shards import write_json
-from luthier.data.rows import PackedRows
 
 FORMAT = 1
 FOLDER, HEADER = "plans", "plan.json"

@@ -1,9 +1,11 @@
-"""What a source of documents is, and how to walk through one."""
+"""What a source of documents is, and what happens at a document that cannot be read."""
 
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from luthier.errors import DataError, Problem
 
@@ -82,3 +84,85 @@ def blocks(source: Source) -> Iterator[tuple[int, Sequence[bytes]]]:
         problems[MAX_PROBLEMS:] = [Problem(f"only the first {MAX_PROBLEMS} problems are listed")]
     if problems:
         raise DataError(problems)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part(Source):
+    """The documents start..stop - 1 of a source, as for a held-out set.
+
+    Args:
+      source: All documents.
+      start: The first document, from 0.
+      stop: The one after the last; None goes to the end.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"start": "0 <= x", "stop": "0 <= x"}
+    RELATIONS: ClassVar[tuple[str, ...]] = ("start < stop",)
+
+    source: Source
+    start: int = 0
+    stop: int | None = None
+
+    def __len__(self) -> int:
+        total = len(self.source)
+        return max((total if self.stop is None else min(self.stop, total)) - self.start, 0)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.source[self.start + self._checked(index)]
+
+    def name(self, index: int) -> str:
+        """Return where document `index` is from."""
+        return self.source.name(self.start + self._checked(index))
+
+    def read(self, start: int, stop: int) -> Sequence[bytes]:
+        """Return the documents start..stop - 1 of the part."""
+        return self.source.read(self.start + start, self.start + min(stop, len(self)))
+
+    def _checked(self, index: int) -> int:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return index
+
+
+class Corruption(abc.ABC):
+    """Decides whether documents that cannot be read, or do not fit, end the work."""
+
+    @abc.abstractmethod
+    def tolerate(self, problems: Sequence[Problem]) -> None:
+        """Return, or raise, after each document that cannot be used.
+
+        Args:
+          problems: All so far, one or more for each document.
+
+        Raises:
+          DataError: when it is too much.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Fail(Corruption):
+    """The first document that cannot be used is an error."""
+
+    def tolerate(self, problems: Sequence[Problem]) -> None:
+        """Raise the problems."""
+        raise DataError(problems)
+
+
+@dataclasses.dataclass(frozen=True)
+class Skip(Corruption):
+    """Documents that cannot be used are left out, counted, and named in the report.
+
+    Args:
+      at_most: How many; one more is an error.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"at_most": "0 <= x"}
+
+    at_most: int = 1000
+
+    def tolerate(self, problems: Sequence[Problem]) -> None:
+        """Return, unless there are more than `at_most`."""
+        if len(problems) > self.at_most:
+            what = f"more than {self.at_most} documents cannot be used; the last: {problems[-1]}"
+            remedy = "look at the data, or raise `at_most` of `Skip`"
+            raise DataError(Problem(what, remedy=remedy))

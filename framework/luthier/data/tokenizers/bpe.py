@@ -7,25 +7,22 @@ import dataclasses
 import difflib
 import functools
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from luthier.data.sources.files import read_file
 from luthier.data.sources.source import Source, blocks
-from luthier.data.tokenizers.tokenizer import (
-    Tokenizer,
-    encode_parts,
-    spelled,
-    text_parts,
-    to_bytes,
-)
+from luthier.data.tokenizers.tokenizer import Tokenizer, encode_parts, spelled, text_parts, to_bytes
 from luthier.errors import DataError, Problem
 from luthier.storage import replacing
 
 if TYPE_CHECKING:
     import tokenizers
+
 
 PROBE = "To be,  or\tnot\n\n\x00 to be: naïve e\u0301 ﬁ 東京 123\r\n 🎻 "
 _TRAIN = "train one with `luthier data train-tokenizer`"
@@ -324,3 +321,43 @@ def alphabet() -> list[str]:
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (chr(code) for code in range(0x100, 0x200))
     return [chr(byte) if byte in printable else next(others) for byte in range(256)]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedBpe(ByteLevelBpe):
+    """A byte-level BPE vocabulary, learned from a source at the first use; there is no file.
+
+    The vocabulary depends on the documents and the settings alone, so every process and every
+    resumed run learns the same one. It takes about a second for each 5 MB of text; for a large
+    corpus write it to a file once (`train_bpe`, `luthier data train-tokenizer`), and use `Bpe`.
+
+    Args:
+      source: The documents to learn from; hold out what you evaluate on.
+      vocab_size: The number of tokens, the 256 bytes and the two special tokens included.
+      bos_token: The name of the special token that begins a document.
+      eos_token: The name of the special token that ends a document.
+
+    Raises:
+      DataError: at first use, when `vocab_size` is too small for the bytes or too large for the
+        documents, or these cannot be read.
+
+    Source: Sennrich, Haddow and Birch 2016, arXiv:1508.07909, algorithm 1.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"vocab_size": "257 <= x"}
+
+    source: Source
+    vocab_size: int = 4096  # type: ignore[misc]
+    bos_token: str = "<bos>"
+    eos_token: str = "<eos>"
+
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        """What messages call the vocabulary."""
+        return f"the vocabulary of {self.source}"
+
+    def _load(self) -> tokenizers.Tokenizer:
+        with tempfile.TemporaryDirectory(prefix="luthier-bpe-") as folder:
+            names = {"bos_token": self.bos_token, "eos_token": self.eos_token}
+            file = str(Path(folder) / "tokenizer.json")
+            return read_tokenizer(train_bpe(self.source, self.vocab_size, file, **names).path)

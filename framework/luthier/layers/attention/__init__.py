@@ -16,13 +16,19 @@ from luthier.layers.attention.context_parallel import (
     Zigzag,
 )
 from luthier.layers.attention.cores import Core, EinsumAttention, FusedAttention, soft_cap
-from luthier.layers.attention.cross import CrossAttention
 from luthier.layers.attention.cudnn import CudnnAttention
 from luthier.layers.attention.masks import Causal, Mask, SameDocument, Window
-from luthier.layers.attention.multi_head import Attention, KeyValues
-from luthier.layers.attention.own_bias import OwnBias
-from luthier.layers.attention.query_key import HeadNorms, ProjectionNorms, QueryKey, QueryScale
-from luthier.layers.attention.rotated_first import RotatedFirstAttention
+from luthier.layers.attention.multi_head import (
+    Attention,
+    CrossAttention,
+    HeadNorms,
+    KeyValues,
+    OwnBias,
+    ProjectionNorms,
+    QueryKey,
+    QueryScale,
+    RotatedFirstAttention,
+)
 
 __all__ = [
     "Alibi",

@@ -1,12 +1,9 @@
-"""Multi-head attention with its projections.
-
-Shapes: B rows, L length, D embed, H heads, G key and value heads, K head_dim, S cached length.
-"""
+"""Multi-head attention with its projections: to the same text, or from one text to another."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +13,137 @@ from jax.ad_checkpoint import checkpoint_name
 from luthier.errors import BadInput, Problem
 from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.cores import Core, EinsumAttention
+from luthier.layers.attention.masks import SameDocument
 from luthier.layers.dropout import DropoutKeys
+from luthier.layers.initializers import Initializer, Zeros
 from luthier.layers.linear import Linear
-from luthier.layers.parameters import DType, Template, create
+from luthier.layers.norms import RMSNorm
+from luthier.layers.parameters import DType, Template, create, value_of, vector, wide
 from luthier.layers.positions import Rotary, Tokens
 from luthier.parallel import constrain
+
+
+class QueryKey(Protocol):
+    """Changes queries and keys between their projections and their rotation."""
+
+    def __call__(self, query_BLHK: jax.Array, key_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return both, of the same shapes and types."""
+
+
+class HeadNorms(nnx.Module):
+    """Normalizes each head of the queries and of the keys, with one scale for all heads.
+
+    Args:
+      norm: Template of both norms.
+      head_dim: K.
+      dtype: Type that is computed in.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: Henry et al. 2020, arXiv 2010.04245, section 3; as in Gemma 3 and Qwen 3.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("head_dim", "dtype", "param_dtype", "rngs")
+
+    def __init__(
+        self,
+        norm: Template = RMSNorm,
+        *,
+        head_dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        self.query_norm = create(norm, dim=head_dim, axes=("head_dim",), **kinds)
+        self.key_norm = create(norm, dim=head_dim, axes=("head_dim",), **kinds)
+
+    def __call__(self, query_BLHK: jax.Array, key_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return both, normalized over K."""
+        return self.query_norm(query_BLHK), self.key_norm(key_BLGK)
+
+
+class ProjectionNorms(nnx.Module):
+    """Normalizes the queries of all heads together, and the keys likewise.
+
+    Args:
+      norm: Template of both norms.
+      num_heads: H.
+      num_kv_heads: G.
+      head_dim: K.
+      dtype: Type that is computed in.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: OLMo et al. 2024, arXiv 2501.00656, section 3.3.2; Dehghani et al. 2023,
+      arXiv 2302.05442, section 2.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = (
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "dtype",
+        "param_dtype",
+        "rngs",
+    )
+
+    def __init__(
+        self,
+        norm: Template = RMSNorm,
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        # One dimension of heads and their elements, heads first: shared out like the heads.
+        self.query_norm = create(norm, dim=num_heads * head_dim, axes=("heads",), **kinds)
+        self.key_norm = create(norm, dim=num_kv_heads * head_dim, axes=("kv_heads",), **kinds)
+
+    def __call__(self, query_BLHK: jax.Array, key_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return both, normalized over all heads and K."""
+        return _flat(self.query_norm, query_BLHK), _flat(self.key_norm, key_BLGK)
+
+
+class QueryScale(nnx.Module):
+    """Scales each dimension of the queries: `q_k softplus(theta_k) / softplus(0)`.
+
+    Args:
+      theta: Initializer of theta; zero scales by one.
+      head_dim: K.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: Pax (Praxis 1.4.0, `attentions.PerDimScale`).
+    Deviation: The core divides by sqrt(K), which Pax makes a part of this scale.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("head_dim", "param_dtype", "rngs")
+
+    def __init__(
+        self,
+        theta: Initializer = Zeros(),
+        *,
+        head_dim: int,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.theta = vector(theta, (head_dim,), ("head_dim",), param_dtype, rngs)
+
+    def __call__(self, query_BLHK: jax.Array, key_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the scaled queries, and the keys as they are."""
+        theta_K = value_of(self.theta, wide(query_BLHK.dtype))
+        scale_K = jax.nn.softplus(theta_K) / jnp.log(jnp.asarray(2.0, theta_K.dtype))
+        return query_BLHK * scale_K.astype(query_BLHK.dtype), key_BLGK
+
+
+def _flat(norm: nnx.Module, x_BLHK: jax.Array) -> jax.Array:
+    return norm(x_BLHK.reshape(*x_BLHK.shape[:2], -1)).reshape(x_BLHK.shape)  # type: ignore[operator]
+
 
 QUERY_AXES = ("batch", "length", "heads", "head_dim")
 KEY_AXES = ("batch", "length", "kv_heads", "head_dim")
@@ -218,5 +341,184 @@ class Attention(nnx.Module):
         return self.rotary(query_BLHK, positions_BL), self.rotary(key_BLGK, positions_BL)
 
     def _finish(self, context_BLHK: jax.Array) -> jax.Array:
+        context_BLHK = checkpoint_name(constrain(context_BLHK, QUERY_AXES), "attention_context")
+        return checkpoint_name(self.output(context_BLHK), "attention_output")
+
+
+class RotatedFirstAttention(Attention):
+    """Multi-head attention that norms or scales queries and keys after their rotation.
+
+    Arguments as for `Attention`; with no `rotary`, or no `query_key`, both are one function.
+
+    Source: Pax (Praxis 1.4.0, `attentions.DotProductAttention`).
+    """
+
+    def _placed(
+        self, query_BLHK: jax.Array, key_BLGK: jax.Array, tokens: Tokens
+    ) -> tuple[jax.Array, jax.Array]:
+        return self._changed(*self._rotated(query_BLHK, key_BLGK, tokens))
+
+
+class OwnBias(nnx.Module):
+    """Attention to whose scores this layer alone adds a bias, such as `RelativeBias`.
+
+    A bias that the decoder has for all layers is added as well.
+
+    Args:
+      attention: Template of the attention, such as `Attention`.
+      bias: Template of the bias.
+      dim: D.
+      dtype: Type that is computed in.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: Du et al. 2021, arXiv 2112.06905, section 4 (relative positions by layer).
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+
+    def __init__(
+        self,
+        attention: Template,
+        bias: Template,
+        *,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        self.attention = create(attention, **inherited)
+        self.bias = create(bias, **inherited)
+
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens,
+        dropout: DropoutKeys | None = None,
+        bias: Bias | None = None,
+    ) -> jax.Array:
+        """Attend within the rows; see `Attention`. Returns [B, L, D]."""
+        return self.attention(x_BLD, tokens, dropout, self._with(bias))
+
+    def init_cache(self, batch_size: int, length: int) -> KeyValues:
+        """Make an empty cache for `length` tokens in each row."""
+        return self.attention.init_cache(batch_size, length)
+
+    def decode(
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens,
+        cache: KeyValues,
+        cached: Tokens,
+        start: jax.Array,
+        bias: Bias | None = None,
+    ) -> tuple[jax.Array, KeyValues]:
+        """Attend from new tokens to all that came before; see `Attention.decode`."""
+        return self.attention.decode(x_BLD, tokens, cache, cached, start, self._with(bias))
+
+    def _with(self, shared: Bias | None) -> Any:
+        if shared is None:
+            return self.bias
+        return lambda query, key: self.bias(query, key) + shared(query, key)
+
+
+class CrossAttention(nnx.Module):
+    """Multi-head attention whose keys and values are made of another text's states.
+
+    A token attends to the source tokens of the segment with its own number, so rows may pack
+    several pairs.
+
+    Args:
+      num_heads: H.
+      head_dim: K; None means D / H.
+      projection: Template of the query, key and value projections.
+      output: Template of the output projection.
+      core: What attends; it also holds the mask.
+      dim: D, of both texts' states.
+      dtype: Type that is computed in.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Raises:
+      BadInput: The heads do not divide evenly.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.3, first use.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    RANGES: ClassVar[dict[str, str]] = {
+        "num_heads": "1 <= x",
+        "head_dim": "1 <= x",
+        "dim": "1 <= x",
+    }
+    RELATIONS: ClassVar[dict[str, str]] = {
+        "dim % num_heads == 0 or head_dim is not None": "set head_dim, or change dim or num_heads",
+    }
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int | None = None,
+        projection: Template = Linear,
+        output: Template = Linear,
+        core: Core = EinsumAttention(SameDocument()),
+        *,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        if head_dim is None:
+            if dim % num_heads:
+                what = f"dim {dim} does not divide into {num_heads} heads"
+                raise BadInput(Problem(what, remedy="set head_dim, or change dim or num_heads"))
+            head_dim = dim // num_heads
+        self.core = core
+        kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        embed = {"inputs": (dim,), "input_axes": ("embed",), "outputs": (num_heads, head_dim)}
+        kv_axes = ("kv_heads", "head_dim")
+        self.query = create(projection, **embed, output_axes=("heads", "head_dim"), **kinds)
+        self.key = create(projection, **embed, output_axes=kv_axes, **kinds)
+        self.value = create(projection, **embed, output_axes=kv_axes, **kinds)
+        self.output = create(
+            output,
+            inputs=(num_heads, head_dim),
+            input_axes=("heads", "head_dim"),
+            outputs=(dim,),
+            output_axes=("embed",),
+            **kinds,
+        )
+
+    def remember(self, source_BSD: jax.Array) -> KeyValues:
+        """Make keys and values of the source's states [B, S, D], once for all tokens to come."""
+        return KeyValues(
+            checkpoint_name(constrain(self.key(source_BSD), KEY_AXES), "key"),
+            checkpoint_name(constrain(self.value(source_BSD), KEY_AXES), "value"),
+        )
+
+    def __call__(
+        self,
+        x_BLD: jax.Array,
+        tokens: Tokens,
+        memory: KeyValues,
+        source: Tokens,
+        dropout: DropoutKeys | None = None,
+    ) -> jax.Array:
+        """Attend to the source.
+
+        Args:
+          x_BLD: States of the tokens, [B, L, D].
+          tokens: Positions and segments of the tokens.
+          memory: What `remember` made of the source.
+          source: Positions and segments of the source's tokens.
+          dropout: Keys of the tokens at this site; None means no dropout.
+
+        Returns:
+          [B, L, D]; what the output projection makes of zero where there is no source.
+        """
+        query_BLHK = checkpoint_name(constrain(self.query(x_BLD), QUERY_AXES), "query")
+        key_BSHK, value_BSHK = memory.key_BSGK, memory.value_BSGK
+        context_BLHK = self.core(query_BLHK, key_BSHK, value_BSHK, tokens, source, dropout)
         context_BLHK = checkpoint_name(constrain(context_BLHK, QUERY_AXES), "attention_context")
         return checkpoint_name(self.output(context_BLHK), "attention_output")

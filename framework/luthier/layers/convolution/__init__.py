@@ -1,9 +1,8 @@
 """What convolutional networks are made of."""
 
-from luthier.layers.convolution.batch_norm import BatchNorm
 from luthier.layers.convolution.conformer import ConformerBlock, ConvolutionModule
 from luthier.layers.convolution.convolution import Convolution, DepthwiseConvolution
-from luthier.layers.convolution.group_norm import GroupNorm
+from luthier.layers.convolution.norms import BatchNorm, GroupNorm
 from luthier.layers.convolution.residual import (
     BasicBlock,
     BottleneckBlock,

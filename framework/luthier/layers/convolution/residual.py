@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from luthier.layers.convolution.batch_norm import BatchNorm
 from luthier.layers.convolution.convolution import Convolution
+from luthier.layers.convolution.norms import BatchNorm
 from luthier.layers.initializers import Zeros
 from luthier.layers.parameters import DType, Template, create
 from luthier.parallel import constrain

@@ -1,10 +1,14 @@
 """What encoders of text and images, and decoders that look at them, need beside other layers."""
 
-from luthier.layers.encoder.cross_block import CrossCache, Encoded, PreNormCrossBlock
+from luthier.layers.encoder.cross_block import (
+    CrossCache,
+    Encoded,
+    PreNormCrossBlock,
+    query_and_others,
+)
 from luthier.layers.encoder.embedding import FactorizedEmbedding, TypedEmbedding
 from luthier.layers.encoder.heads import MaskedHead, MeanOfTokens, Pooler, ScaledTiedUnembedding
 from luthier.layers.encoder.patches import ClassToken, MeanPool, PatchEmbedding, Pooling
-from luthier.layers.encoder.projections import query_and_others
 from luthier.layers.encoder.shared import Shared, SharedLayers
 
 __all__ = [

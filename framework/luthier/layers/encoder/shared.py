@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from luthier.errors import BadInput, Problem
-from luthier.layers.experts.sums import carrying
+from luthier.layers.experts.routing import carrying
 from luthier.layers.remat import NoRemat, Remat
 from luthier.layers.stacks import Apply, MakeLayer, Scanned, with_rows
 

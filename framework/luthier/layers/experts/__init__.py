@@ -1,19 +1,27 @@
 """Mixtures of experts: routers, dispatch, and the layers that take the place of an MLP."""
 
-from luthier.layers.experts.dispatch import AllExperts, Capacity, Dispatch
-from luthier.layers.experts.dropless import Dropless
-from luthier.layers.experts.expert_choice import ExpertChoice
-from luthier.layers.experts.mixture import Experts, Mixture, feed_forward
+from luthier.layers.experts.dispatch import (
+    ACTIVE_SHARE,
+    AllExperts,
+    Capacity,
+    Dispatch,
+    Dropless,
+    share_of,
+)
+from luthier.layers.experts.mixture import ExpertChoice, Experts, Mixture, feed_forward
 from luthier.layers.experts.routing import (
     Choice,
     Router,
     RouterLogits,
+    RoutingSums,
     TopK,
     as_scored,
+    by_site,
+    carrying,
+    observing,
     renormalized,
+    report,
 )
-from luthier.layers.experts.stacked import ACTIVE_SHARE, share_of
-from luthier.layers.experts.sums import RoutingSums, by_site, carrying, observing, report
 
 __all__ = [
     "ACTIVE_SHARE",

@@ -1,22 +1,282 @@
-"""How tokens get to the experts that they chose: by places, or all tokens to all experts.
-
-Shapes: B rows, L length, D embed, E experts, K choices of a token, C places of an expert.
-"""
+"""How tokens get to the experts that they chose: by capacity, or sorted without drops."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import re
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec
 
-from luthier.layers.experts.movement import collect, inverse, spread
+from luthier.errors import BadInput, Problem
 from luthier.layers.experts.routing import Choice
-from luthier.layers.experts.stacked import EXPERTS, apply_each, counted
-from luthier.parallel import constrain
+from luthier.layers.linear import Linear
+from luthier.layers.parameters import AXES, DType, Template, create
+from luthier.layers.products import MatrixProduct, Product
+from luthier.parallel import Rules, activation_rules, constrain
+from luthier.parallel.activations import Layout, current_layout
+
+
+@jax.custom_vjp
+def spread(x_TD: jax.Array, sources_M: jax.Array, places_TK: jax.Array) -> jax.Array:
+    """Give each place the token that is its source.
+
+    Args:
+      x_TD: Tokens.
+      sources_M: The choice that each place holds.
+      places_TK: The inverse: the place of each choice.
+
+    Returns:
+      [M, D]; empty places hold zeros.
+
+    Source: Lepikhin et al. 2020, arXiv:2006.16668, section 2.2 (there, a product with a mask).
+    """
+    return _rows(x_TD, sources_M // places_TK.shape[-1])
+
+
+def _spread_forward(
+    x_TD: jax.Array, sources_M: jax.Array, places_TK: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return spread(x_TD, sources_M, places_TK), places_TK
+
+
+def _spread_backward(places_TK: jax.Array, cotangent_MD: jax.Array) -> tuple[jax.Array, None, None]:
+    return _rows(cotangent_MD, places_TK).sum(1), None, None
+
+
+spread.defvjp(_spread_forward, _spread_backward)
+
+
+@jax.custom_vjp
+def collect(y_MD: jax.Array, sources_M: jax.Array, places_TK: jax.Array) -> jax.Array:
+    """Give each choice what is at its place.
+
+    Args:
+      y_MD: What the places hold.
+      sources_M: As for `spread`.
+      places_TK: As for `spread`.
+
+    Returns:
+      [T, K, D]; zeros for a choice without a place.
+
+    Source: Lepikhin et al. 2020, arXiv:2006.16668, section 2.2 (there, a product with a mask).
+    """
+    return _rows(y_MD, places_TK)
+
+
+def _collect_forward(
+    y_MD: jax.Array, sources_M: jax.Array, places_TK: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return collect(y_MD, sources_M, places_TK), sources_M
+
+
+def _collect_backward(
+    sources_M: jax.Array, cotangent_TKD: jax.Array
+) -> tuple[jax.Array, None, None]:
+    flat = cotangent_TKD.reshape(-1, cotangent_TKD.shape[-1])
+    return _rows(flat, sources_M), None, None
+
+
+collect.defvjp(_collect_forward, _collect_backward)
+
+
+def _rows(array: jax.Array, indices: jax.Array) -> jax.Array:
+    """Return rows by number, zeros for a number past the end."""
+    return array.at[indices].get(mode="fill", fill_value=0)
+
+
+def inverse(places_TK: jax.Array, num_places: int) -> jax.Array:
+    """Return `sources_M` of `places_TK`.
+
+    Args:
+      places_TK: The place of each choice, no place twice; M for none.
+      num_places: M.
+    """
+    count = places_TK.size
+    numbers = jnp.arange(count, dtype=jnp.int32)
+    empty = jnp.full((num_places,), count, jnp.int32)
+    return empty.at[places_TK.reshape(-1)].set(numbers, mode="drop")
+
+
+EXPERTS = "experts"
+"""The logical axis of experts."""
+
+_COUNTED = re.compile(r"active_(\d+)_of_(\d+)")
+
+ACTIVE_SHARE = "active_share"
+"""The metadata key of the share of a parameter that one token meets, on average."""
+
+
+def create_each(
+    template: Template, num_experts: int, active: Any, rngs: nnx.Rngs, **inherited: Any
+) -> nnx.Module:
+    """Make experts of one template, each with a key of its own.
+
+    Args:
+      template: Of one expert, called with `rngs` and what is inherited.
+      num_experts: E.
+      active: How many experts one token goes to, on average.
+      rngs: Supplies one key; each expert's is folded in from it.
+      **inherited: Sizes and dtypes.
+
+    Returns:
+      One module. Its parameters have a leading `experts` axis and know which share of them is
+      active.
+
+    Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3.1 (weights with an expert dimension).
+    """
+    fold = jax.vmap(jax.random.fold_in, (None, 0))
+    keys = fold(rngs.params(), jnp.arange(num_experts, dtype=jnp.uint32))
+    graphdef: Any = None
+
+    def init(key: jax.Array) -> Any:
+        nonlocal graphdef
+        graphdef, state = nnx.split(create(template, rngs=nnx.Rngs(key), **inherited))
+        return nnx.to_pure_dict(state)
+
+    values = jax.vmap(init)(keys)
+    experts = nnx.merge(graphdef, values)
+    for _, variable in nnx.to_flat_state(nnx.state(experts)):
+        axes = variable.get_metadata().get(AXES)
+        told = {} if axes is None else {AXES: (EXPERTS, *axes)}
+        variable.set_metadata(**told, **{ACTIVE_SHARE: active / num_experts})
+    return experts
+
+
+def apply_each(experts: nnx.Module, x: jax.Array, *, same: bool = False) -> jax.Array:
+    """Let each expert map inputs of its own, or all of them the same.
+
+    Args:
+      experts: What `create_each` made.
+      x: [E, ..., D]; [..., D] for all of them if `same`.
+      same: Whether all experts get the same input.
+
+    Returns:
+      [E, ..., D].
+    """
+    graphdef, state = nnx.split(experts)
+
+    def apply(state: Any, x: jax.Array) -> jax.Array:
+        return nnx.merge(graphdef, state)(x)
+
+    with _apart():
+        return jax.vmap(apply, (0, None if same else 0))(state, x)
+
+
+def _apart() -> AbstractContextManager[None]:
+    """Keep mesh axes that share out the experts from what is computed for one of them."""
+    layout = current_layout()
+    taken = () if layout is None else layout.mesh_axes(EXPERTS)
+    if layout is None or not taken:
+        return nullcontext()
+    table = {name: tuple(a for a in axes if a not in taken) for name, axes in layout.table}
+    return activation_rules(layout.mesh, Rules(activations=table))
+
+
+def counted(active: int, places: int) -> AbstractContextManager[Any]:
+    """Say, to who counts FLOPs, how many of the places that are computed hold a choice at best.
+
+    Args:
+      active: Choices that there are to compute.
+      places: Places that are computed.
+    """
+    return jax.named_scope(f"active_{min(active, places)}_of_{places}")
+
+
+def share_of(name_stack: str) -> tuple[int, int] | None:
+    """Return active and all places of an operation, if it was traced within `counted`.
+
+    Args:
+      name_stack: The names of the scopes around the operation.
+    """
+    match = _COUNTED.search(name_stack)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+class GroupedLinear(nnx.Module):
+    """The linear maps of all experts, each on its own rows.
+
+    Args:
+      linear: The maps, whose parameters have a leading `experts` axis.
+      sizes_E: Rows of each expert, int32 [E]; rows after those of the last one give anything.
+
+    Source: Gale et al. 2022, arXiv:2211.15841, section 4.
+    """
+
+    def __init__(self, linear: Linear, sizes_E: jax.Array):
+        self.linear = linear
+        self.sizes_E = nnx.Variable(sizes_E)
+
+    def __call__(self, x_1NI: jax.Array) -> jax.Array:
+        """Map rows [1, N, *inputs], sorted by expert, to [1, N, *outputs]."""
+        linear, sizes_E = self.linear, self.sizes_E[...]
+        dtype, num_inputs = linear.dtype, linear.num_inputs
+        y = _product(x_1NI, linear.kernel[...], sizes_E, num_inputs, dtype, linear.product)
+        if linear.bias is None:
+            return y
+        bias = linear.bias[...]
+        ones_1N1 = jnp.ones((*y.shape[:2], 1), dtype)
+        return y + _product(ones_1N1, bias[:, None], sizes_E, 1, dtype, MatrixProduct())
+
+
+# Keeps x and the kernel as they are for the backward pass; see `linear`.
+@functools.partial(jax.checkpoint, static_argnums=(3, 4, 5), prevent_cse=False)
+def _product(
+    x: jax.Array,
+    kernel: jax.Array,
+    sizes_E: jax.Array,
+    num_inputs: int,
+    dtype: DType,
+    product: Product,
+) -> jax.Array:
+    inputs, outputs = kernel.shape[1 : 1 + num_inputs], kernel.shape[1 + num_inputs :]
+    leading = x.shape[: x.ndim - num_inputs]
+    x_NI = x.astype(dtype).reshape(-1, math.prod(inputs))
+    kernel_EIO = kernel.astype(dtype).reshape(kernel.shape[0], math.prod(inputs), -1)
+    y_NO = product.grouped(x_NI, kernel_EIO, sizes_E)
+    return y_NO.reshape(*leading, *outputs)
+
+
+def grouped(experts: nnx.Module, sizes_E: jax.Array) -> nnx.Module:
+    """Return experts that take their rows sorted, as one module with the call of a single expert.
+
+    Args:
+      experts: What `create_each` made; parameters must be those of `Linear` maps.
+      sizes_E: Rows of each expert, int32 [E].
+
+    Returns:
+      A module that maps [1, N, D] to [1, N, D].
+
+    Raises:
+      BadInput: An expert has other parameters; all of them at once.
+    """
+    copy = nnx.merge(*nnx.split(experts))
+    problems: list[Problem] = []
+    _replace(copy, sizes_E, "", problems)
+    if problems:
+        raise BadInput(problems)
+    return copy
+
+
+def _replace(module: nnx.Module, sizes_E: jax.Array, path: str, problems: list[Problem]) -> None:
+    for name, child in list(vars(module).items()):
+        at = f"{path}.{name}" if path else name
+        if type(child) is Linear:
+            setattr(module, name, GroupedLinear(child, sizes_E))
+        elif isinstance(child, Linear | nnx.Param):
+            what = f"Dropless knows the products of Linear only, and experts have {at}"
+            kind = type(child).__name__
+            remedy = "use Capacity" if kind == "Param" else f"use Capacity, or Linear for {kind}"
+            problems.append(Problem(what, remedy=remedy))
+        elif isinstance(child, nnx.Module):
+            _replace(child, sizes_E, at, problems)
+
 
 PLACE_AXES = (EXPERTS, "batch", None, "embed")
 """Experts first: their mesh axis is theirs, and the rows have the others."""
@@ -137,3 +397,98 @@ def _places(experts_LK: jax.Array, num_experts: int, capacity: int) -> jax.Array
     has_place_N = (experts_N < E) & (before_N < C)
     places_N = jnp.where(has_place_N, experts_N * C + before_N, E * C)
     return places_N.reshape(experts_LK.shape[::-1]).T
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropless:
+    """Every expert computes just the tokens that chose it, however many, by `jax.lax.ragged_dot`.
+
+    Over a mesh, every device sorts its own tokens. Over an `expert` axis, devices that share out
+    the experts gather each other's tokens, compute those of their own experts, and add up the
+    results: exact whatever the load, for the memory and the traffic of all tokens of the group.
+
+    Experts must be made of `Linear` maps and functions of single numbers.
+
+    Source: Gale et al. 2022, arXiv:2211.15841, section 4 (grouped products for any load).
+    Deviation: Over an `expert` axis an all-gather and a reduce-scatter, not an all-to-all: what a
+      device sends does not depend on the router, so that shapes are known beforehand.
+    """
+
+    def __call__(
+        self, experts: nnx.Module, x_BLD: jax.Array, choice: Choice
+    ) -> tuple[jax.Array, jax.Array]:
+        """Apply the chosen experts; see `Dispatch`."""
+        experts_BLK, weights_BLK = choice.experts_BLK, choice.weights_BLK
+        layout, dropped = current_layout(), jnp.zeros((), weights_BLK.dtype)
+        if layout is None or layout.mesh.size == 1:
+            return _apply(experts, x_BLD, experts_BLK, weights_BLK), dropped
+        return _shared_out(layout, experts, x_BLD, experts_BLK, weights_BLK), dropped
+
+
+def _apply(
+    experts: nnx.Module, x_BLD: jax.Array, experts_BLK: jax.Array, weights_BLK: jax.Array
+) -> jax.Array:
+    """Apply the experts that are here to the tokens that are here; number E means none of them."""
+    K, D = experts_BLK.shape[-1], x_BLD.shape[-1]
+    E = jax.tree.leaves(nnx.state(experts))[0].shape[0]
+    experts_N = experts_BLK.reshape(-1)
+    N = experts_N.size
+    order_N = jnp.argsort(experts_N, stable=True).astype(jnp.int32)
+    rank_N = jnp.zeros_like(order_N).at[order_N].set(jnp.arange(N, dtype=jnp.int32))
+    sizes_E = jnp.sum(experts_N[:, None] == jnp.arange(E), 0, dtype=jnp.int32)
+    sources_N = jnp.where(experts_N[order_N] < E, order_N, N)
+    places_TK = jnp.where(experts_N < E, rank_N, N).reshape(-1, K)
+    x_ND = spread(x_BLD.reshape(-1, D), sources_N, places_TK)
+    y_ND = grouped(experts, sizes_E)(x_ND[None])[0]
+    y_TKD = collect(y_ND, sources_N, places_TK)
+    weights_TK = weights_BLK.reshape(-1, K)
+    with counted(0, 1):
+        y_TD = jnp.einsum("tkd,tk->td", y_TKD.astype(weights_TK.dtype), weights_TK)
+    return y_TD.reshape(x_BLD.shape)
+
+
+def _shared_out(
+    layout: Layout,
+    experts: nnx.Module,
+    x_BLD: jax.Array,
+    experts_BLK: jax.Array,
+    weights_BLK: jax.Array,
+) -> jax.Array:
+    rows = _fitting(layout, "batch", x_BLD.shape[0])
+    length = _fitting(layout, "length", x_BLD.shape[1])
+    owners = layout.mesh_axes(EXPERTS)
+    gathered = tuple(axis for axis in rows if axis in owners)
+    repeated = tuple(axis for axis in owners if axis not in gathered)
+    graphdef, state = nnx.split(experts)
+    leaves, treedef = jax.tree.flatten(state)
+
+    def on_device(leaves: Any, x_BLD: Any, experts_BLK: Any, weights_BLK: Any) -> jax.Array:
+        own = nnx.merge(graphdef, jax.tree.unflatten(treedef, leaves))
+        num_own = leaves[0].shape[0]
+        if gathered:
+            x_BLD, experts_BLK, weights_BLK = (
+                jax.lax.all_gather(x, gathered, axis=0, tiled=True)
+                for x in (x_BLD, experts_BLK, weights_BLK)
+            )
+        first = jax.lax.axis_index(owners) * num_own if owners else 0
+        here_BLK = (experts_BLK >= first) & (experts_BLK < first + num_own)
+        experts_BLK = jnp.where(here_BLK, experts_BLK - first, num_own)
+        y_BLD = _apply(own, x_BLD, experts_BLK, weights_BLK)
+        if gathered:
+            y_BLD = jax.lax.psum_scatter(y_BLD, gathered, scatter_dimension=0, tiled=True)
+        return jax.lax.psum(y_BLD, repeated) if repeated else y_BLD
+
+    manual = tuple(dict.fromkeys((*rows, *length, *owners)))
+    if not manual:
+        return on_device(leaves, x_BLD, experts_BLK, weights_BLK)
+    spec = PartitionSpec(rows or None, length or None, None)
+    run = layout.shard_map(
+        on_device, manual, ([PartitionSpec(owners or None)] * len(leaves), spec, spec, spec), spec
+    )
+    return run(leaves, x_BLD, experts_BLK, weights_BLK)
+
+
+def _fitting(layout: Layout, logical: str, size: int) -> tuple[str, ...]:
+    """Return the mesh axes that share out a dimension; none where they do not divide it."""
+    axes = layout.mesh_axes(logical)
+    return () if size % math.prod(layout.sizes[axis] for axis in axes) else axes

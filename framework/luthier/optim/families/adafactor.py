@@ -12,8 +12,7 @@ import optax
 from luthier.optim.layouts import Axes, Layout, Layouts, Stage, complete
 from luthier.optim.masks import DECAYED, Mask
 from luthier.optim.optimizer import Optimizer, assemble
-from luthier.optim.scalars import runtime
-from luthier.optim.schedules import Schedule
+from luthier.optim.schedules import Schedule, runtime
 from luthier.optim.stages import (
     Arrays,
     MomentumState,

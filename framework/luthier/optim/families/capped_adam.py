@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from luthier.optim.masks import EVERYTHING, Mask
 from luthier.optim.optimizer import Optimizer, assemble
-from luthier.optim.scalars import runtime
-from luthier.optim.schedules import Schedule
+from luthier.optim.schedules import Schedule, runtime
 from luthier.optim.stages import (
     Arrays,
     Transformation,

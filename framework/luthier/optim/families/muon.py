@@ -15,8 +15,7 @@ from luthier.optim.layouts import Layout, Layouts, Stage, complete
 from luthier.optim.masks import DECAYED, MATRICES, Mask
 from luthier.optim.optimizer import Optimizer, as_schedule, checker, counted
 from luthier.optim.partition import matrices_in, route
-from luthier.optim.scalars import runtime
-from luthier.optim.schedules import Schedule
+from luthier.optim.schedules import Schedule, runtime
 from luthier.optim.stages import (
     Arrays,
     MomentumState,

@@ -20,8 +20,7 @@ from luthier.optim.families.kronecker import (
 from luthier.optim.layouts import Layouts, Stage, complete
 from luthier.optim.masks import DECAYED, MATRICES, Mask
 from luthier.optim.optimizer import Optimizer
-from luthier.optim.scalars import runtime
-from luthier.optim.schedules import Schedule
+from luthier.optim.schedules import Schedule, runtime
 from luthier.optim.stages import Arrays, bias_correction, scale_by_adam
 
 

@@ -1,14 +1,16 @@
 """Several processes, on one or many hosts, that train together."""
 
-from luthier.parallel.distributed.agreement import agree, decided, differences, together
-from luthier.parallel.distributed.clock import Skew, clock_skew
-from luthier.parallel.distributed.failure import explain
-from luthier.parallel.distributed.handshake import JOIN_SECONDS, Attendance, call_roll
-from luthier.parallel.distributed.joining import Membership, join
+from luthier.parallel.distributed.heartbeats import Pulses, Standing
 from luthier.parallel.distributed.messages import (
     GaveUp,
+    Notes,
     ProcessLost,
     Rounds,
+    Skew,
+    agree,
+    clock_skew,
+    decided,
+    differences,
     ended,
     farewell,
     from_primary,
@@ -16,9 +18,17 @@ from luthier.parallel.distributed.messages import (
     is_several,
     process_count,
     process_index,
+    tell_parent,
+    together,
 )
-from luthier.parallel.distributed.notes import Notes, tell_parent
-from luthier.parallel.distributed.pulses import Pulses, Standing
+from luthier.parallel.distributed.rendezvous import (
+    JOIN_SECONDS,
+    Attendance,
+    Membership,
+    call_roll,
+    explain,
+    join,
+)
 
 __all__ = [
     "JOIN_SECONDS",

@@ -1,18 +1,60 @@
-"""Small values between the processes of a run, through JAX's coordination service.
-
-Nothing here touches a device: a value is JSON text in the store of the coordination service, so
-that exchanges may go on beside the steps, and before any backend has started.
-"""
+"""Small values between the processes of a run, and what these must have in common."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import os
+import pathlib
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from luthier.errors import LuthierError
-from luthier.parallel.distributed.notes import tell_parent
+from luthier.errors import BadInput, LuthierError, Problem
+
+VARIABLE = "LUTHIER_NOTES"
+"""The environment variable with the file of a process's notes."""
+
+
+_LOCK = threading.Lock()
+
+
+class Notes:
+    """A file of notes about one process, which that process writes and its parent reads.
+
+    Args:
+      path: The file; it may be missing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = pathlib.Path(path)
+
+    def read(self) -> dict[str, Any]:
+        """Return all notes by name; empty while there are none."""
+        try:
+            return json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+
+    def add(self, **notes: Any) -> None:
+        """Add notes, JSON values by name; whoever reads sees all of them or none."""
+        building = self.path.with_suffix(".tmp")
+        with _LOCK:  # several threads of a process have notes
+            building.write_text(json.dumps(self.read() | notes), encoding="utf-8")
+            os.replace(building, self.path)
+
+
+def tell_parent(**notes: Any) -> None:
+    """Leave notes for the parent process, where one watches this process.
+
+    Args:
+      **notes: JSON values by name.
+    """
+    if path := os.environ.get(VARIABLE):
+        Notes(path).add(**notes)
+
 
 POLL_MILLISECONDS = 500
 FAREWELL_SECONDS = 8.0
@@ -216,3 +258,147 @@ def _state() -> Any:
     from jax._src import distributed
 
     return distributed.global_state
+
+
+AGREE_SECONDS = 120.0
+"""How far apart processes may get ready, which may have to read much first."""
+
+_REMEDY = "start all hosts with the same command, source and versions"
+
+
+def agree(facts: Mapping[str, str]) -> None:
+    """Compare facts with all other processes; with one process there is nothing to compare.
+
+    Args:
+      facts: What must be the same everywhere, by what it is called.
+
+    Raises:
+      BadInput: Processes differ; one line for each fact and process that differs from process 0.
+      ProcessLost: One of them ended, or does not get as far as this one.
+    """
+    if not is_several():
+        return
+    deadline = time.monotonic() + AGREE_SECONDS
+    try:
+        told = gather(dict(facts), lambda: time.monotonic() > deadline)
+    except GaveUp as waited:
+        what = f"process {waited.process} of {process_count()} is not ready"
+        raise ProcessLost(f"{what} {AGREE_SECONDS:.0f} s after process {process_index()}") from None
+    if problems := differences(told):
+        raise BadInput(problems)
+
+
+def differences(facts: Sequence[Mapping[str, str]]) -> list[Problem]:
+    """Return how processes differ from the first of them.
+
+    Args:
+      facts: Those of every process, in their order.
+    """
+    first, problems = facts[0], []
+    for index, other in enumerate(facts):
+        for name in dict.fromkeys([*first, *other]):
+            ours, theirs = first.get(name, "nothing"), other.get(name, "nothing")
+            if ours != theirs:
+                what = (
+                    f"process {index} of {len(facts)} differs in {name}: {theirs}, where process "
+                    f"0 has {ours}"
+                )
+                problems.append(Problem(what, remedy=_REMEDY))
+    return problems
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Let bad input that one process finds in the `with` block end all of them with its lines.
+
+    Raises:
+      BadInput: This process found some, or another one did.
+    """
+    if not is_several():
+        yield
+        return
+    found: BadInput | None = None
+    try:
+        yield
+    except BadInput as error:
+        found = error
+    lines = [] if found is None else [str(problem) for problem in found.problems]
+    everything = gather(lines)
+    if found is not None:
+        raise found
+    theirs = [(index, lines) for index, lines in enumerate(everything) if lines]
+    if theirs:
+        index, lines = theirs[0]
+        count = len(everything)
+        raise BadInput(Problem(f"process {index} of {count} says: {line}") for line in lines)
+
+
+def decided(make: Callable[[], _T]) -> _T:
+    """Return what the primary makes, in all processes; its bad input becomes that of all.
+
+    Args:
+      make: Called in the primary only; what it returns are JSON values.
+
+    Raises:
+      BadInput: What `make` raised.
+    """
+    if not is_several():
+        return make()
+    found: list[BadInput] = []
+
+    def attempt() -> tuple[list[str], _T | None]:
+        try:
+            return [], make()
+        except BadInput as error:
+            found.append(error)
+            return [str(problem) for problem in error.problems], None
+
+    lines, value = from_primary(attempt)
+    if lines:
+        raise found[0] if process_index() == 0 else BadInput(map(Problem, lines))
+    return value  # type: ignore[return-value]
+
+
+_NUM_ASKED = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Skew:
+    """How a clock differs from that of process 0.
+
+    Args:
+      seconds: By how much it is ahead.
+      uncertainty_seconds: The difference may be off by so much.
+    """
+
+    seconds: float
+    uncertainty_seconds: float
+
+
+def clock_skew() -> Skew:
+    """Return how the clock of this process differs from that of process 0; all of them call this.
+
+    Process 0 is asked for its time again and again; the fastest answer tells most.
+
+    Source: D. L. Mills, 1991, "Internet Time Synchronization: The Network Time Protocol".
+
+    Raises:
+      ProcessLost: Another process has ended.
+    """
+    if process_index():
+        return min((_asked(number) for number in range(_NUM_ASKED)), key=_uncertainty)
+    for process in range(1, process_count()):
+        for number in range(_NUM_ASKED):
+            answer(f"clock/{number}", process, time.time)
+    return Skew(0.0, 0.0)
+
+
+def _asked(number: int) -> Skew:
+    before = time.time()
+    theirs = ask(f"clock/{number}")
+    after = time.time()
+    return Skew((before + after) / 2 - theirs, (after - before) / 2)
+
+
+def _uncertainty(skew: Skew) -> float:
+    return skew.uncertainty_seconds

@@ -1,8 +1,4 @@
-"""What a program keeps in memory at a time, for any mesh: buffers, and when they live.
-
-The compiler fuses what is computed by element into what reads it. So only some values are taken
-to have a buffer: results of products, reductions, loops and moves, and what products read.
-"""
+"""How the compilers of kinds of devices use memory; calibrated against their own counts."""
 
 from __future__ import annotations
 
@@ -14,8 +10,6 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex_core
 
-from luthier.plan.search.buffers import Activity, Buffer, Exchange, Step
-from luthier.plan.search.compilers import Compiler
 from luthier.plan.search.labels import (
     BATCH,
     Labels,
@@ -26,6 +20,119 @@ from luthier.plan.search.labels import (
     spread_back,
     together,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiler:
+    """How a compiler of one kind of devices uses memory.
+
+    Args:
+      slack: How many steps a buffer outlives its last reader, because others run beside it.
+      ahead: Whether parameters for the next product are gathered while a step runs, a loop, too.
+      keeps_copies: Whether parameters in the narrower type that is computed in are kept from
+        before the first layer on, laid out as the parameters.
+      narrows: Whether products are of bfloat16 unless more is asked: what is computed for them by
+        element, and weights that a loop collects for them, is stored so.
+      compares: Whether single elements that are put into place are found by comparing positions,
+        in whatever reads them.
+      delays: Whether products that only a gradient needs wait for the last loop of layers. A TPU's
+        compiler does so in some programs, and its reasons do not show in what it is given.
+    """
+
+    slack: int = 0
+    ahead: bool = False
+    keeps_copies: bool = False
+    narrows: bool = False
+    compares: bool = False
+    delays: bool = True
+
+
+COMPILERS: Mapping[str, Compiler] = {
+    "tpu": Compiler(keeps_copies=True, narrows=True, compares=True, delays=False),
+    "gpu": Compiler(slack=4, ahead=True),
+    "cpu": Compiler(),
+}
+"""By platform."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """A value that has memory.
+
+    Args:
+      size: Bytes over all devices.
+      labels: Logical axis of every dimension.
+      name: What people call it, where it is a residual.
+    """
+
+    size: int
+    labels: Labels
+    name: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """What devices must send each other, as far as it is known without a mesh.
+
+    Args:
+      value: What is exchanged.
+      over: The logical axes whose mesh axes it is exchanged along; none for a parameter that is
+        gathered along all axes that activations are not shared out by.
+      times: How often in a step.
+    """
+
+    value: Buffer
+    over: tuple[str, ...]
+    times: int
+
+
+@dataclasses.dataclass
+class Step:
+    """One step of a program: what it makes, what dies after it, and what runs inside of it.
+
+    Args:
+      makes: Buffers that it makes.
+      ends: Buffers that nothing reads after it.
+      passing: Parameters and sums of gradients that are whole while it runs.
+      inner: What runs inside: the body of a loop, or the sides of a branch.
+      times: How often that runs.
+      is_product: Whether it is a product.
+      is_gradient: Whether it is a product that only a gradient needs.
+      is_by_element: Whether what it makes can take the place of what dies.
+      reads: Buffers that it reads.
+    """
+
+    makes: list[int] = dataclasses.field(default_factory=list)
+    ends: list[int] = dataclasses.field(default_factory=list)
+    passing: list[Buffer] = dataclasses.field(default_factory=list)
+    inner: Sequence[Activity] = ()
+    times: int = 1
+    is_product: bool = False
+    is_gradient: bool = False
+    is_by_element: bool = False
+    reads: list[int] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Activity:
+    """Buffers of a program, and the steps that make and end them; what is given has its own.
+
+    Args:
+      buffers: All that have memory.
+      steps: What is done, in order.
+      exchanges: What devices send each other.
+      residuals: What loops keep for the backward pass.
+      given: Buffers whose memory is counted outside.
+      copies: Parameters of layers in the narrower type that is computed in, by their number.
+    """
+
+    buffers: list[Buffer] = dataclasses.field(default_factory=list)
+    steps: list[Step] = dataclasses.field(default_factory=list)
+    exchanges: list[Exchange] = dataclasses.field(default_factory=list)
+    residuals: list[Buffer] = dataclasses.field(default_factory=list)
+    given: set[int] = dataclasses.field(default_factory=set)
+    copies: dict[Any, Buffer] = dataclasses.field(default_factory=dict)
+
 
 _INLINED = {
     "jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2", "custom_jvp_call",

@@ -1,6 +1,11 @@
 """Copies of run directories in object stores, from which another machine goes on."""
 
-from luthier.records.object_storage.fetching import bring_back, fetch
-from luthier.records.object_storage.mirror import VARIABLE, Mirror, of_environment
+from luthier.records.object_storage.mirror import (
+    VARIABLE,
+    Mirror,
+    bring_back,
+    fetch,
+    of_environment,
+)
 
 __all__ = ["VARIABLE", "Mirror", "bring_back", "fetch", "of_environment"]

@@ -1,28 +1,23 @@
-"""The sink that copies a run's directory to an object store, while the run goes on.
-
-Small files are copied whole when they changed, large ones in pieces; files that grow, in segments;
-checkpoints once they are committed, with the file that commits them last. So the copy is a run at
-every moment, and never ahead in its checkpoints of what its metrics tell.
-"""
+"""The copy of a run's directory in an object store: written during the run, and fetched."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pathlib
+import shutil
 import stat
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from luthier.errors import Problem, RunError
 from luthier.records.events import Event, Saved
-from luthier.records.files import run_error
-from luthier.records.object_storage import pieces
-from luthier.records.object_storage.bucket import Bucket
-from luthier.records.object_storage.keys import fault_of
-from luthier.records.object_storage.lease import Lease, Leased
-from luthier.records.object_storage.segments import Segments
+from luthier.records.object_storage import segments
+from luthier.records.object_storage.bucket import Bucket, fault_of, open_below
+from luthier.records.object_storage.lease import KEY, Lease, Leased
+from luthier.records.object_storage.segments import FOLDER, Segments
+from luthier.storage import run_error, sync_directory
 
 VARIABLE = "LUTHIER_MIRROR"
 """The environment variable with the URL below which runs are copied, as `<name>/<id>`, and trials
@@ -152,9 +147,9 @@ class Mirror:
         stamp = (status.st_mtime_ns, status.st_size)
         before = self._copied.get(name)
         if before != stamp:
-            is_small = before is not None and max(before[1], stamp[1]) <= pieces.WHOLE_BYTES
-            there = () if is_small else self._bucket.list(f"{name}{pieces.FOLDER}")
-            written = pieces.upload(self._bucket, name, path, there)
+            is_small = before is not None and max(before[1], stamp[1]) <= segments.WHOLE_BYTES
+            there = () if is_small else self._bucket.list(f"{name}{segments.PIECES_FOLDER}")
+            written = segments.upload(self._bucket, name, path, there)
             for old in {*there, name}.difference(written):  # it was larger, or smaller
                 self._bucket.delete(old)
             self._copied[name] = stamp
@@ -188,9 +183,9 @@ class Mirror:
         for name, path in names.items():
             if fault := fault_of(name):
                 raise RunError(Problem(f"{self._path}/{name!r} cannot be copied: {fault}"))
-            own = [key for key in there if key.startswith(name + pieces.FOLDER)]
+            own = [key for key in there if key.startswith(name + segments.PIECES_FOLDER)]
             with _named(path):
-                written |= {*pieces.upload(self._bucket, name, path, own)}
+                written |= {*segments.upload(self._bucket, name, path, own)}
         for old in there - written - {f"{place}{COMMIT}"}:
             self._bucket.delete(old)
         with _named(folder / COMMIT):
@@ -282,3 +277,90 @@ def _committed_here(folder: pathlib.Path) -> dict[str, int]:
 
 def _committed(names) -> set[str]:
     return {name.split("/")[1] for name in names if name.endswith(f"/{COMMIT}")}
+
+
+_CONFIG = "config.json"
+
+
+def bring_back(path: pathlib.Path) -> bool:
+    """Make a run's directory of the copy that the environment names; return whether there was one.
+
+    Args:
+      path: Where; nothing is done where there is a run already.
+
+    Raises:
+      RunError: The store or the disk refuses.
+    """
+    bucket = of_environment(path)
+    return bucket is not None and fetch(path, bucket)
+
+
+def fetch(path: pathlib.Path, bucket: Bucket) -> bool:
+    """Make a run's directory of its copy; return whether there was one.
+
+    The directory appears whole, or not at all. Of checkpoints, those that are committed come.
+
+    Args:
+      path: Where; nothing is done where there is a run already.
+      bucket: The folder of the copy.
+
+    Raises:
+      RunError: The store or the disk refuses, or an object has a name that leads out of the
+        directory; nothing was written then.
+    """
+    if (path / _CONFIG).is_file():
+        return False
+    names = bucket.list()
+    if not {_CONFIG, _CONFIG + segments.INDEX}.intersection(names):
+        return False
+    for name in names:
+        _check(bucket, name)
+    # A new folder under a name that nobody can guess, and so prepare.
+    building = path.with_name(f".{path.name}.{os.urandom(8).hex()}.fetched")
+    try:
+        building.parent.mkdir(parents=True, exist_ok=True)
+        building.mkdir()
+        for name, content in _growing_files(bucket, names):
+            with open_below(building, name) as file:
+                file.writelines(content)
+        os.rename(building, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise run_error("create", path, error) from error
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return True
+
+
+def _check(bucket: Bucket, name: str) -> None:
+    """Refuse a copy with a name that no `Mirror` has written."""
+    fault = fault_of(name)
+    if not fault and name.split("/")[0] in LOCAL:
+        fault = "it is of the machine that writes it only"
+    if fault:
+        what = f"{bucket.url} is no copy of a run: it has an object {name!r}: {fault}"
+        remedy = "nothing was copied; see who writes to that bucket, and delete the object"
+        raise RunError(Problem(what, remedy=remedy))
+
+
+def _growing_files(bucket: Bucket, names: Sequence[str]) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield the files of a copy, by their names in the run's directory, with their contents."""
+    for name in _wanted(names):
+        if name.endswith(segments.INDEX):
+            whole = name.removesuffix(segments.INDEX)
+            yield whole, segments.download(bucket, whole)
+        elif segments.PIECES_FOLDER not in name:
+            yield name, bucket.read_pieces(name)
+    for name in sorted({n.partition(f"{FOLDER}/")[0] for n in names if f"{FOLDER}/" in n}):
+        yield name, Segments(bucket, name).read()
+
+
+def _wanted(names) -> list[str]:
+    whole = {name.rpartition("/")[0] for name in names if name.endswith(f"/{COMMIT}")}
+    wanted = []
+    for name in names:
+        step = "/".join(name.split("/")[:2])
+        of_checkpoint = name.startswith(f"{CHECKPOINTS}/") and name.count("/") > 1
+        if name != KEY and f"{FOLDER}/" not in name and (not of_checkpoint or step in whole):
+            wanted.append(name)
+    return wanted

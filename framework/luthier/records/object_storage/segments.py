@@ -1,21 +1,98 @@
-"""Files that grow, as objects that do not: each holds a piece, and says in its name which one.
-
-    metrics.jsonl.segments/000000000000-000001048617-2f0c1a7d9e44
-
-The last piece is written anew, longer each time, until it has its size; what a run cut off its file
-is deleted here too.
-"""
+"""Files in object stores: large ones in pieces, growing ones in named segments."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from luthier.errors import Problem, RunError
 from luthier.records.object_storage.bucket import Bucket
+from luthier.storage.transfer import PieceSize
+
+PIECES_FOLDER = ".pieces/"
+INDEX = f"{PIECES_FOLDER}index.json"
+WHOLE_BYTES = 1 << 20
+"""A file that is no longer is one object."""
+
+
+def upload(bucket: Bucket, name: str, path: pathlib.Path, there: Collection[str] = ()) -> list[str]:
+    """Write a file; return the names of the objects that hold it.
+
+    Args:
+      bucket: Where it goes.
+      name: Its name there.
+      path: The file.
+      there: The objects that are there; pieces among them that hold the file's bytes stay.
+
+    Raises:
+      OSError: The file cannot be read.
+      RunError: The store does not answer, or refuses.
+    """
+    with path.open("rb") as file:
+        data = file.read(WHOLE_BYTES + 1)
+        if len(data) <= WHOLE_BYTES:
+            bucket.write(name, data)
+            return [name]
+        names, start = [], 0
+        known = [Segment.parse(key.removeprefix(name + PIECES_FOLDER)) for key in there]
+        size = PieceSize(bucket.stall_seconds)
+        while True:
+            piece = next((one for one in known if one and _holds(file, one, start)), None)
+            if piece is None:
+                with size as num_bytes:
+                    file.seek(start)
+                    data = file.read(num_bytes)
+                    piece = Segment.of(start, data)
+                    if data:
+                        bucket.write(f"{name}{PIECES_FOLDER}{piece}", data)
+            if piece.end == start:
+                break
+            names.append(str(piece))
+            start = piece.end
+    index = {"bytes": start, "pieces": names}
+    bucket.write(name + INDEX, json.dumps(index).encode())
+    return [*(f"{name}{PIECES_FOLDER}{piece}" for piece in names), name + INDEX]
+
+
+def _holds(file, piece: Segment, start: int) -> bool:
+    """Return whether a piece that is there begins at `start` and holds what the file does."""
+    if piece.start != start or piece.end <= start:
+        return False
+    file.seek(start)
+    data = file.read(piece.end - start)
+    return len(data) == piece.end - start and Segment.of(start, data) == piece
+
+
+def download(bucket: Bucket, name: str) -> Iterator[bytes]:
+    """Yield the content of a file that `upload` wrote in pieces.
+
+    Args:
+      bucket: Where it is.
+      name: Its name there.
+
+    Raises:
+      RunError: The store does not answer or refuses, or a piece is damaged.
+    """
+    what = f"{bucket.url}{name}: the copy is damaged"
+    try:
+        index = json.loads(bucket.read(name + INDEX).data or b"")
+        pieces = [piece for entry in index["pieces"] if (piece := Segment.parse(entry))]
+        starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]
+        is_whole = starts == [0, *ends][:-1] and index["bytes"] == ends[-1]
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        is_whole = False
+    if not is_whole:
+        raise RunError(Problem(f"{what}: its list of pieces"))
+    for piece in pieces:
+        data = bucket.read(f"{name}{PIECES_FOLDER}{piece}").data
+        if data is None or Segment.of(piece.start, data) != piece:
+            raise RunError(Problem(f"{what}: piece {piece}"))
+        yield data
+
 
 FOLDER = ".segments"
 SEGMENT_BYTES = 1 << 20

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.errors import Problem, RunError
-from luthier.records.files import read_json, write_json
+from luthier.records.redaction import write_json
 from luthier.records.weights_and_biases import mirror
 from luthier.records.weights_and_biases.node import (
     SETTINGS_FILE,
@@ -28,7 +28,7 @@ from luthier.records.weights_and_biases.node import (
     resolved_mode,
     start_process,
 )
-from luthier.storage import Lock
+from luthier.storage import Lock, read_json
 
 FILE = "summary.json"
 

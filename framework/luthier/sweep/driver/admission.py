@@ -10,9 +10,8 @@ from typing import Any
 from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.sweep.protocol import SliceInfo
-from luthier.sweep.space.checking import violated
-from luthier.sweep.space.editing import Editing
-from luthier.sweep.space.space import settings
+from luthier.sweep.space import settings
+from luthier.sweep.space_checks import Editing, violated
 from luthier.sweep.study import CopyResult, Packed, Study
 
 

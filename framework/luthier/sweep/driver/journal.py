@@ -21,7 +21,7 @@ from typing import Any
 from luthier.errors import Problem, RunError
 from luthier.records.redaction import redact
 from luthier.storage import LineReader, LineWriter, sync_directory
-from luthier.sweep.driver.ledger import ENDED, Ledger
+from luthier.sweep.driver.trial_table import ENDED, Ledger
 
 NAME = "journal.jsonl"
 

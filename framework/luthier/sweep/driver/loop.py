@@ -11,15 +11,13 @@ from typing import Any, Literal, Protocol
 
 from luthier.errors import RecordError, RunError, VersionError
 from luthier.faults import Fault
-from luthier.sweep import results
-from luthier.sweep.driver import snapshot
+from luthier.sweep import protocol
+from luthier.sweep.driver import directory as snapshot
 from luthier.sweep.driver.admission import Admission, Admitted, kind_of
 from luthier.sweep.driver.directory import StudyDirectory
 from luthier.sweep.driver.journal import Journal
-from luthier.sweep.driver.ledger import ENDED, Ledger, Trial
-from luthier.sweep.driver.past import Asked
-from luthier.sweep.driver.pruning import Pruning
-from luthier.sweep.driver.suggestions import Suggester, grid_resolution
+from luthier.sweep.driver.sampling import Asked, Pruning, Suggester, grid_resolution
+from luthier.sweep.driver.trial_table import ENDED, Ledger, Trial
 from luthier.sweep.protocol import (
     Back,
     Ended,
@@ -32,8 +30,7 @@ from luthier.sweep.protocol import (
     TrialWork,
     Work,
 )
-from luthier.sweep.space.grid import num_points
-from luthier.sweep.space.space import told
+from luthier.sweep.space import num_points, told
 from luthier.sweep.study import Packed, Study
 
 WATCH_SECONDS = 10.0
@@ -414,7 +411,7 @@ class _Trials:
     def _take_result(self, trial: Trial) -> bool:
         """End a trial by the result that its last worker wrote; return whether there is one."""
         try:
-            ended = results.read_result(self._parts.directory.trial_path(trial.number))
+            ended = protocol.read_result(self._parts.directory.trial_path(trial.number))
         except VersionError:
             raise
         except RunError as error:  # torn: of one trial, which runs again, and not of the study

@@ -42,7 +42,7 @@ def describe(study: Any) -> dict[str, Any]:
     """
     from optuna.distributions import distribution_to_json
 
-    from luthier.sweep.driver.suggestions import distribution
+    from luthier.sweep.driver.sampling import distribution
 
     return {
         "format": FACTS_FORMAT,
@@ -157,7 +157,7 @@ def _mend(path: pathlib.Path) -> None:
 
 def _ended_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
     """Return the settings that were told, with what came of them."""
-    from luthier.sweep.driver.ledger import Ledger
+    from luthier.sweep.driver.trial_table import Ledger
 
     ledger, asked, found = Ledger(), {}, []
     retries: collections.Counter[int] = collections.Counter()

@@ -19,14 +19,14 @@ from luthier.faults import Fault
 from luthier.records.redaction import redact
 from luthier.storage import Lock, copy_to_trash, read_json, replacing, run_error
 from luthier.storage.json_lines import FORMAT, seal
-from luthier.sweep import results
+from luthier.sweep import protocol
 from luthier.sweep import study as studies
 from luthier.sweep.driver.admission import mark_of
 from luthier.sweep.driver.directory import ASSIGNMENT_FORMAT, StudyDirectory, find_study
 from luthier.sweep.driver.journal import encode_line, load_journal
-from luthier.sweep.driver.ledger import ENDED, Ledger
+from luthier.sweep.driver.trial_table import ENDED, Ledger
 from luthier.sweep.protocol import Ended
-from luthier.sweep.space.editing import Editing, locate
+from luthier.sweep.space_checks import Editing, locate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,7 +337,7 @@ def results_of(directory: StudyDirectory, trial: int) -> Ended | None:
       VersionError: A later luthier wrote it.
     """
     try:
-        return results.read_result(directory.trial_path(trial))
+        return protocol.read_result(directory.trial_path(trial))
     except RunError:
         return None
 

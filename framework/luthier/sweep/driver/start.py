@@ -16,22 +16,21 @@ from luthier import environment
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError, Problem, RunError
 from luthier.records import trust
-from luthier.records.files import run_error, write_json
-from luthier.storage import Lock, holder
-from luthier.sweep import results
+from luthier.records.redaction import write_json
+from luthier.storage import Lock, holder, run_error
+from luthier.sweep import protocol
 from luthier.sweep import study as studies
 from luthier.sweep.checks import check_study
-from luthier.sweep.driver import mirror, snapshot
+from luthier.sweep.driver import directory as snapshot
+from luthier.sweep.driver import mirror
 from luthier.sweep.driver.admission import Admission
 from luthier.sweep.driver.directory import StudyDirectory, find_study, without_secrets
 from luthier.sweep.driver.journal import Journal, read_journal, require_whole
-from luthier.sweep.driver.ledger import Ledger
 from luthier.sweep.driver.loop import Driver, Parts, View, grid_notice, reduced
-from luthier.sweep.driver.past import Asked
-from luthier.sweep.driver.pruning import Pruning
-from luthier.sweep.driver.suggestions import Suggester, make_suggester
+from luthier.sweep.driver.sampling import Asked, Pruning, Suggester, make_suggester
+from luthier.sweep.driver.trial_table import Ledger
 from luthier.sweep.protocol import Engine, SliceInfo
-from luthier.sweep.space.editing import Editing, locate
+from luthier.sweep.space_checks import Editing, locate
 
 _MIRROR_SECONDS = 120.0
 
@@ -297,7 +296,7 @@ def _require_known_results(directory: StudyDirectory) -> None:
     for trial in ledger.trials:
         if trial.state == "running":
             with contextlib.suppress(RunError):  # a damaged one is of one trial, which runs again
-                results.read_result(directory.trial_path(trial.number))
+                protocol.read_result(directory.trial_path(trial.number))
 
 
 def _has_nothing_left(study: studies.Study, ledger: Ledger) -> bool:
@@ -390,9 +389,9 @@ def _mirrored(
 
 def _publish(directory: StudyDirectory, graph: Any) -> list[str]:
     """Write the report, and the W&B run that sums the study up; say where they are."""
-    from luthier.sweep.views import mirror as views
     from luthier.sweep.views import report
-    from luthier.sweep.views.standing import read_standing
+    from luthier.sweep.views import wandb_summary as views
+    from luthier.sweep.views.text import read_standing
 
     path = report.write(directory.path)
     told = [f"report: {path}"]

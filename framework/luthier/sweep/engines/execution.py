@@ -1,29 +1,304 @@
-"""What a worker does with work: plans are made once for each program, trials are run one by one."""
+"""How a worker executes trials: a queue of requests, plans made once per program, results."""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import os
 import pathlib
+import queue
+import statistics
+import threading
+import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import jax
 
 from luthier import faults
 from luthier import graph as graphs
 from luthier import plan as plans
+from luthier.errors import LockLost, LuthierError, ShardingError, ValidationError
+from luthier.faults import Fault
+from luthier.plan import Plan
 from luthier.program import Program
-from luthier.records.files import read_json
-from luthier.sweep.engines.trial import RUN, TrialWatcher, ended, failed
+from luthier.records import events
+from luthier.records.metrics_file import read_events
+from luthier.records.redaction import redact
+from luthier.storage import read_json
+from luthier.sweep.engines.messages import Answer, Close, Refill, Stop, messages
 from luthier.sweep.gate import memory_problem, step_bytes
 from luthier.sweep.hoisting import Discoveries, program_key
-from luthier.sweep.protocol import Ended, Faulted, TrialWork, Work
+from luthier.sweep.protocol import (
+    TRACEBACK,
+    Ended,
+    Faulted,
+    Outcome,
+    Reported,
+    TrialWork,
+    Work,
+    write_result,
+)
 from luthier.train.evaluate import Evaluator
 from luthier.train.feed import Fed
+from luthier.train.interrupt import INTERRUPTED, PRUNED, Watcher
 from luthier.train.loop import OwnSlot, Slot
 from luthier.train.opening import Request
-from luthier.train.results import Result
+from luthier.train.results import FINISHED, Result
 from luthier.train.run import drive, session
+
+RUN = "run"
+_LONGEST_REASON = 500
+
+
+class TrialWatcher(Watcher):
+    """Reports the evaluations of a trial, and ends it when it is told to.
+
+    Args:
+      slice: Where the trial runs.
+      work: The trial.
+      asks: Whether a report waits for its answer.
+      send: Sends an event to the driver.
+    """
+
+    def __init__(self, slice: int, work: TrialWork, asks: bool, send: Callable[[Any], None]):
+        self.requested: str | None = None
+        self._slice = slice
+        self._work = work
+        self._asks = asks
+        self._send = send
+        self._answers: queue.Queue[bool | None] = queue.Queue()
+
+    def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
+        """Report an evaluation; wait for the answer where the trial could go on."""
+        work = self._work
+        self._send(Reported(self._slice, work.trial, work.fence, step, dict(metrics)))
+        if not self._asks or last or self.requested is not None:
+            return None
+        return PRUNED if self._answers.get() is False else None
+
+    def answer(self, go_on: bool) -> None:
+        """Take in the answer to the last report; from another thread."""
+        self._answers.put(go_on)
+
+    def stop(self) -> None:
+        """Have the trial saved and left at its next step; from another thread."""
+        self.requested = INTERRUPTED
+        self._answers.put(None)
+
+
+def ended(
+    slice: int,
+    work: TrialWork,
+    plan: Plan,
+    mode: Mapping[str, Any],
+    result: Result,
+    peak_bytes: int | None,
+) -> Ended | None:
+    """Write down how a trial ended; return it, or None where it was left to go on later.
+
+    Args:
+      slice: Where the trial ran.
+      work: The trial.
+      plan: Its plan.
+      mode: How it was run: lanes, hoisted paths, slice shape.
+      result: What training came to.
+      peak_bytes: Bytes on one device that its compiled step needs.
+    """
+    outcomes: dict[str, Outcome] = {FINISHED: "complete", PRUNED: "pruned"}
+    if result.status not in outcomes:
+        return None
+    reason = "" if result.status == FINISHED else f"pruned after step {result.step}"
+    facts = {"parameters": plan.parameters, "peak_bytes": peak_bytes}
+    found = summary(result.directory / "metrics.jsonl", mode)
+    found["facts"] |= facts
+    return _written(
+        work, Ended(slice, work.trial, work.fence, outcomes[result.status], reason, found)
+    )
+
+
+def failed(
+    slice: int, work: TrialWork, mode: Mapping[str, Any], error: BaseException
+) -> Ended | Faulted:
+    """Write down that a trial cannot run, or went wrong, with its traceback; return it.
+
+    A fault of the machine is not the trial's: it gets no result, and is run again.
+
+    Args:
+      slice: Where it ran.
+      work: The trial.
+      mode: How it was run.
+      error: What was raised.
+    """
+    if any(isinstance(link, LockLost) for link in faults.chain(error)):
+        # The folder is another process's now: nothing is written there.
+        return Faulted(slice, work.trial, work.fence, _one_line(error))
+    reason = why_infeasible(error)
+    fault = faults.classify(error)
+    if reason is None and fault is Fault.PLACE:
+        return Faulted(slice, work.trial, work.fence, _one_line(error))
+    outcome: Outcome = "failed" if reason is None else "infeasible"
+    line = reason or _one_line(error)
+    try:
+        found = summary(pathlib.Path(work.directory, RUN, "metrics.jsonl"), mode)
+        if reason is None:
+            found["fault"] = fault.value
+            text = "".join(traceback.format_exception(error))
+            path = pathlib.Path(work.directory, TRACEBACK)
+            path.write_text(redact(text), encoding="utf-8")
+        return _written(work, Ended(slice, work.trial, work.fence, outcome, line, found))
+    except (OSError, LuthierError) as refused:  # the disk does not even take that it failed
+        return Faulted(slice, work.trial, work.fence, _one_line(refused))
+
+
+def why_infeasible(error: BaseException) -> str | None:
+    """Return why a trial can never run on its slice; None where the error says nothing of it."""
+    if isinstance(error, ShardingError | ValidationError):
+        return _one_line(error)
+    if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
+        return f"out of memory: {_one_line(error)}"[:_LONGEST_REASON]
+    return None
+
+
+def summary(metrics_path: pathlib.Path, mode: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the driver is told of a run, from its record, however often it was resumed.
+
+    Args:
+      metrics_path: The run's metrics.jsonl.
+      mode: How it was run.
+    """
+    series: dict[int, dict[str, float]] = {}
+    seconds, steps = [], 0
+    for _, step, event in read_events(metrics_path):
+        if isinstance(event, events.Evaluation):
+            values = {f"{event.name}/{name}": x for name, x in event.values.items()}
+            series.setdefault(step, {}).update(values)
+        elif isinstance(event, events.Step):
+            seconds.append(event.values["step_seconds"])
+            steps = step
+    metrics: dict[str, float] = {}
+    for values in series.values():
+        metrics |= values
+    return {
+        "metrics": metrics,
+        "series": [[step, values] for step, values in series.items()],
+        "steps": steps,
+        "facts": {"step_seconds": statistics.median(seconds) if seconds else None},
+        "mode": dict(mode),
+    }
+
+
+def _written(work: TrialWork, ended: Ended) -> Ended:
+    write_result(work.directory, ended)
+    return ended
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if not isinstance(error, LuthierError):
+        text = f"{type(error).__name__}: {text}"
+    return text[:_LONGEST_REASON]
+
+
+EXIT_ORPHANED = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A trial to be run.
+
+    Args:
+      work: What it belongs to.
+      trial: Which one.
+      watcher: Knows whether it is to be stopped, even before it begins.
+    """
+
+    work: Work
+    trial: TrialWork
+    watcher: TrialWatcher
+
+
+class Inbox:
+    """The trials that wait in a worker.
+
+    A driver that dies without a word takes its workers with it, at once: another driver may want
+    the directories of their trials.
+
+    Args:
+      stream: Where the driver's messages come from.
+      make_watcher: From a trial, and whether it asks, to its watcher.
+    """
+
+    def __init__(self, stream: IO[bytes], make_watcher: Callable[[TrialWork, bool], TrialWatcher]):
+        self._stream = stream
+        self._make_watcher = make_watcher
+        self._tasks: list[Task] = []
+        self._watchers: dict[tuple[int, int], TrialWatcher] = {}
+        self._last: Work | None = None
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._read, name="luthier-inbox", daemon=True)
+        self._thread.start()
+
+    def take(self, fits: Callable[[Task], bool] = lambda task: True) -> Task | None:
+        """Return the first waiting trial that fits, without waiting for one; None without one."""
+        with self._changed:
+            self._tasks = [task for task in self._tasks if task.watcher.requested is None]
+            for task in self._tasks:
+                if fits(task):
+                    self._tasks.remove(task)
+                    return task
+            return None
+
+    def wait(self) -> bool:
+        """Wait for a trial; return whether there is one, which is not so when the worker ends."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._tasks or self._closing)
+            return not self._closing
+
+    def close(self) -> None:
+        """Have what runs saved, and no trial begun any more; from another thread."""
+        with self._changed:
+            self._heed(Close())
+            self._changed.notify_all()
+
+    @property
+    def num_waiting(self) -> int:
+        """How many trials wait."""
+        return len(self._tasks)
+
+    def _read(self) -> None:
+        with self._stream:
+            for message in messages(self._stream):
+                with self._changed:
+                    self._heed(message)
+                    self._changed.notify_all()
+        if not self._closing:
+            os._exit(EXIT_ORPHANED)
+
+    def _heed(self, message: object) -> None:
+        if isinstance(message, Work):
+            self._last = message
+            for trial in message.trials:
+                self._add(message, trial)
+        elif isinstance(message, Refill) and self._last is not None:
+            self._add(self._last, message.trial)
+        elif isinstance(message, Answer | Stop):
+            watcher = self._watchers.get((message.trial, message.fence))
+            if watcher is not None and isinstance(message, Answer):
+                watcher.answer(message.go_on)
+            elif watcher is not None:
+                watcher.stop()
+        elif isinstance(message, Close):
+            self._closing = True
+            for watcher in self._watchers.values():
+                watcher.stop()
+
+    def _add(self, work: Work, trial: TrialWork) -> None:
+        watcher = self._make_watcher(trial, work.asks)
+        self._watchers[trial.trial, trial.fence] = watcher
+        self._tasks.append(Task(work, trial, watcher))
+
 
 NUM_PLANS = 8
 """Programs that a worker keeps compiled."""

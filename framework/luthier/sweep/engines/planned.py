@@ -15,8 +15,7 @@ from luthier.errors import BadInput, LuthierError, Problem
 from luthier.plan import Report, plan_apart
 from luthier.plan.targets import missing_compiler, read
 from luthier.sweep.gate import why_too_large
-from luthier.sweep.protocol import Ended, Event, Outcome, SliceInfo, TrialWork, Work
-from luthier.sweep.results import write_result
+from luthier.sweep.protocol import Ended, Event, Outcome, SliceInfo, TrialWork, Work, write_result
 
 SHAPES, COMPILE = LEVELS = ("shapes", "compile")
 

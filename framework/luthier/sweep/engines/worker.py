@@ -52,10 +52,9 @@ def _own_streams() -> tuple[BinaryIO, BinaryIO]:
 def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> int:
     import jax
 
-    from luthier.sweep.engines.execution import Execution, Plans
-    from luthier.sweep.engines.inbox import Inbox
-    from luthier.sweep.engines.pipes import Writer
-    from luthier.sweep.lanes.running import LaneRunner
+    from luthier.sweep.engines.execution import Execution, Inbox, Plans
+    from luthier.sweep.engines.messages import Writer
+    from luthier.sweep.packed_trials import LaneRunner
     from luthier.sweep.protocol import SliceInfo
 
     devices = jax.devices()

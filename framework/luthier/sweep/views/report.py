@@ -1,28 +1,158 @@
-"""A study as one HTML file: what was tried, what came of it, and what mattered.
-
-It is read from the study's folder; nothing that the study names is imported.
-"""
+"""A study as one HTML file: its timeline, its trials, and which settings mattered."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import os
 import pathlib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from luthier.records.files import write_atomically
+from luthier.storage import write_atomically
 from luthier.sweep.driver.directory import STUDIES
-from luthier.sweep.driver.ledger import Trial
+from luthier.sweep.driver.journal import NAME as journal_NAME
+from luthier.sweep.driver.journal import read_journal
 from luthier.sweep.driver.mirror import read_facts
-from luthier.sweep.views.chronicle import Chronicle, read_chronicle
-from luthier.sweep.views.importance import FEWEST, importance
-from luthier.sweep.views.standing import Standing, read_standing
-from luthier.sweep.views.text import headline
+from luthier.sweep.driver.sampling import as_direction
+from luthier.sweep.driver.trial_table import Trial
+from luthier.sweep.views.text import Standing, headline, read_standing
 from luthier.view.page import document
+
+
+@dataclasses.dataclass(slots=True)
+class Span:
+    """A trial on a slice.
+
+    Args:
+      trial: Its number.
+      slice: The number of the slice.
+      start: When it began, in seconds of driving.
+      end: When it was over; for one that runs, when the journal ends.
+      outcome: How it ended: an outcome of a trial, `lost` with its worker, or `running`.
+    """
+
+    trial: int
+    slice: int
+    start: float
+    end: float
+    outcome: str = "running"
+
+
+@dataclasses.dataclass
+class Chronicle:
+    """What happened when; time without a driver does not count.
+
+    Args:
+      spans: Trials on slices, in the order in which they began.
+      slices: The names of the slices, by their number.
+      assignments: What the sampler chose, by the number of the setting.
+      seconds: How long the study was driven.
+    """
+
+    spans: list[Span] = dataclasses.field(default_factory=list)
+    slices: dict[int, str] = dataclasses.field(default_factory=dict)
+    assignments: dict[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def read_chronicle(directory: pathlib.Path) -> Chronicle:
+    """Return what happened in the study in a folder.
+
+    Args:
+      directory: The study's folder.
+
+    Raises:
+      RunError: Its journal is damaged.
+    """
+    return chronicle_of(read_journal(directory / journal_NAME))
+
+
+def chronicle_of(lines: Iterable[Mapping[str, Any]]) -> Chronicle:
+    """Return what the lines of a journal tell.
+
+    Args:
+      lines: The lines.
+    """
+    found = Chronicle()
+    begun: dict[int, Span] = {}
+    last = idle = None
+    for line in lines:
+        kind, at = line["kind"], line["at"]
+        if last is None or idle is None:
+            last = idle = at
+        if kind == "opened":
+            idle += at - last
+            found.slices |= {info["index"]: info["name"] for info in line["slices"]}
+        last = max(last, at)  # clocks may be set back
+        found.seconds = max(found.seconds, at - idle)
+        if kind == "asked":
+            found.assignments[line["setting"]] = line["assignment"]
+        elif kind == "leased":
+            span = Span(line["trial"], line["slice"], found.seconds, found.seconds)
+            begun[line["trial"]] = span
+            found.spans.append(span)
+        elif kind in ("ended", "lost") and line["trial"] in begun:
+            span = begun.pop(line["trial"])
+            span.end, span.outcome = found.seconds, line.get("outcome", kind)
+    for span in begun.values():
+        span.end = found.seconds
+    return found
+
+
+FEWEST, MOST = 10, 500
+"""Settings that are needed to say anything, and that are looked at."""
+
+
+def importance(
+    told: Sequence[tuple[Mapping[str, Any], Sequence[float]]],
+    distributions: Mapping[str, str],
+    directions: Sequence[str],
+) -> tuple[dict[str, float], int]:
+    """Return the share of each dimension in what made settings good, and of how many that is said.
+
+    Args:
+      told: What was chosen in each setting that is complete, and its objectives' values.
+      distributions: Of the dimensions, as Optuna writes them.
+      directions: Of the objectives: `lower` or `higher`.
+
+    Returns:
+      Shares by the name of the dimension, the largest first, which sum up to one; none where there
+      are fewer than `FEWEST` settings. And the number of settings that were looked at: of more than
+      `MOST`, that many at even distances.
+    """
+    import optuna
+    from optuna.distributions import json_to_distribution
+
+    usable = [
+        (assignment, values)
+        for assignment, values in told
+        if assignment and all(map(math.isfinite, values))
+    ]
+    if len(usable) < FEWEST:
+        return {}, len(usable)
+    if len(usable) > MOST:
+        usable = [usable[i * len(usable) // MOST] for i in range(MOST)]
+    known = {name: json_to_distribution(text) for name, text in distributions.items()}
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(directions=[as_direction(found) for found in directions])
+    for assignment, values in usable:
+        trial = optuna.trial.create_trial(
+            params=dict(assignment),
+            distributions={name: known[name] for name in assignment},
+            values=list(values),
+        )
+        study.add_trial(trial)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that little is known, which the page says itself
+        shares = optuna.importance.get_param_importances(study)
+    return {name: float(share) for name, share in shares.items()}, len(usable)
+
 
 NAME = "report.html"
 MOST_COLUMNS = 300

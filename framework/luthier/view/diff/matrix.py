@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from luthier.terminal import cell
+from luthier.view.page import document
 
 VERSION = 1
 _SAME = "."
@@ -152,3 +153,19 @@ def _letter(index: int) -> str:
         index, rest = divmod(index - 1, 26)
         letters = chr(ord("A") + rest) + letters
     return letters
+
+
+def render(matrix: Mapping[str, Any]) -> str:
+    """Return the page of a matrix as the text of one HTML file.
+
+    Args:
+      matrix: `title`; `columns`, the trials, each with `title`, `state` and `link`; `objectives`,
+        each with `name`, `values` and `direction`; `rows`, the paths that vary, each with `path`,
+        `texts` and `values`, which are None where a text is no number.
+    """
+    return document(
+        matrix["title"],
+        dict(matrix),
+        ("matrix.css", "matrix.js", "matrix_page.js"),
+        "This page needs JavaScript. The command `luthier diff` prints the same.",
+    )

@@ -1,7 +1,6 @@
 """What follows from a graph, and from the difference of two: parameters, bytes, FLOPs, curves."""
 
 from luthier.view.effects.effects import Subject, effects
-from luthier.view.effects.facts import Facts, facts_of, is_experiment
-from luthier.view.effects.kept import known_facts
+from luthier.view.effects.facts import Facts, facts_of, is_experiment, known_facts
 
 __all__ = ["Facts", "Subject", "effects", "facts_of", "is_experiment", "known_facts"]

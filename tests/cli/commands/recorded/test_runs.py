@@ -96,7 +96,7 @@ def test_durations():
 
 def _launched(run, id):
     from luthier.launch import Job, Slurm
-    from luthier.launch.gang import records as launches
+    from luthier.launch import jobs as launches
 
     job = Job("slurm", id, "tiny", str(run))
     launches.make_launch(launches.new_folder(run), Slurm(), "luthier train", (), [job])

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luthier.data.sources.containers.crc32c import crc32c, masked_crc32c
+from luthier.data.sources.containers import crc32c, masked_crc32c
 
 
 def bitwise(data):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from luthier.data import Filtered, Skip, TFRecord
-from luthier.data.sources.containers import tf_record
-from luthier.data.sources.containers.crc32c import masked_crc32c
+from luthier.data.sources import containers
+from luthier.data.sources.containers import masked_crc32c
 from luthier.errors import DataError
 
 DOCUMENTS = [f"record {number} ".encode() * (number % 5) for number in range(12)]
@@ -45,7 +45,7 @@ def test_the_index_is_built_once(tmp_path, cache, monkeypatch):
     assert len(TFRecord(str(path))) == 12
     (kept,) = cache.glob("*.npy")
     walks = []
-    monkeypatch.setattr(tf_record, "_walk", lambda *a: walks.append(a) or np.zeros(1, np.int64))
+    monkeypatch.setattr(containers, "_walk", lambda *a: walks.append(a) or np.zeros(1, np.int64))
     assert TFRecord(str(path))[11] == DOCUMENTS[11]
     assert not walks
     kept.write_bytes(b"not an array")

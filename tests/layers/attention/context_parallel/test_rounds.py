@@ -3,7 +3,7 @@ import jax.numpy as jnp
 
 from luthier.layers import Causal, Contiguous, EinsumAttention
 from luthier.layers.attention.context_parallel import blocks
-from luthier.layers.attention.context_parallel.rounds import Ring, Rows
+from luthier.layers.attention.context_parallel.ring import Ring, Rows
 from luthier.parallel import current_layout
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from luthier.checkpoint.foreign.layout import Index, Shape
-from luthier.checkpoint.foreign.tensors import Described
+from luthier.checkpoint.foreign.family import Index, Shape
+from luthier.checkpoint.foreign.safetensors_folder import Described
 
 
 @dataclasses.dataclass(frozen=True)

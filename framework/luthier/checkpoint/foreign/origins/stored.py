@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from luthier.checkpoint.foreign.layout import Index
+from luthier.checkpoint.foreign.family import Index
 from luthier.checkpoint.foreign.origins.arrays import Array
 from luthier.errors import CheckpointError, Problem
 

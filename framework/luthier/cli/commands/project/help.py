@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 def _entries(name: str, problems: Problems) -> list[str]:
     """Return the entries of the components of that name, with or without their module."""
     from luthier.cli.showing import settings
-    from luthier.cli.showing.components import components, describe
+    from luthier.cli.showing.settings import components, describe
     from luthier.graph.paths import nearest
     from luthier.graph.public_names import load_object
 

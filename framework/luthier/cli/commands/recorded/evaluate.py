@@ -14,8 +14,7 @@ from luthier.cli import experiments, project
 from luthier.cli.arguments import Problems
 from luthier.cli.commands.recorded.runs import add_directory
 from luthier.cli.commands.train import add_devices
-from luthier.cli.printing import print_json
-from luthier.cli.tables import table
+from luthier.cli.printing import print_json, table
 from luthier.errors import EXIT_DONE, Problem
 from luthier.terminal import cell
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from luthier.cli import project
 from luthier.cli.arguments import Problems
-from luthier.cli.printing import print_json, tell, tell_damage
-from luthier.cli.tables import table
+from luthier.cli.printing import print_json, table, tell, tell_damage
 from luthier.errors import EXIT_DONE, BadInput, LuthierError, Problem
 from luthier.terminal import cell
 
@@ -116,7 +115,8 @@ def _goodput(directory: Any, as_json: bool) -> int:
 def _diff(arguments: argparse.Namespace) -> int:
     """Print what differs between runs, as `luthier diff` does."""
     from luthier.cli.operands import recorded
-    from luthier.cli.showing import differences, matrices
+    from luthier.cli.showing import differences
+    from luthier.cli.showing import differences as matrices
 
     problems, operands = Problems(), []
     packages: tuple[str, ...] = ()
@@ -151,18 +151,18 @@ def print_code_difference(one: str, other: str, root: str) -> None:
     import difflib
 
     from luthier import records
-    from luthier.records import code
+    from luthier.records import source
 
-    def lines_of(path: Path, files: code.Code, name: str) -> list[str]:
-        copy = code.copy_of(path, files[name]) if name in files else None
+    def lines_of(path: Path, files: source.Code, name: str) -> list[str]:
+        copy = source.copy_of(path, files[name]) if name in files else None
         is_there = copy is not None and copy.is_file()
         return copy.read_text(errors="replace").splitlines() if copy and is_there else []
 
     a, b = (records.find(root, name).path for name in (one, other))
-    before, after = code.recorded_code(a), code.recorded_code(b)
+    before, after = source.recorded_code(a), source.recorded_code(b)
     if before is None or after is None:
         return
-    changed = code.changed_files(before, after)
+    changed = source.changed_files(before, after)
     if changed:
         print(f"code: {len(changed)} {'file differs' if len(changed) == 1 else 'files differ'}")
     for name in changed:
@@ -177,7 +177,7 @@ def _queued(summaries: Sequence[Any]) -> dict[Any, tuple[Any, Any]]:
 
     No engine is asked for a run whose own record says that it is finished.
     """
-    from luthier.launch.gang import records as launches
+    from luthier.launch import jobs as launches
 
     newest = {}
     for summary in summaries:
@@ -186,7 +186,8 @@ def _queued(summaries: Sequence[Any]) -> dict[Any, tuple[Any, Any]]:
             newest[summary.directory.path] = (found[-1], summary.status.status == "finished")
     if not newest:
         return {}
-    from luthier.launch import Standing, standings
+    from luthier.launch import Standing
+    from luthier.launch import status as standings
 
     queued = {
         path: (launch.jobs[0], Standing("finished"))

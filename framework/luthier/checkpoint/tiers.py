@@ -1,0 +1,241 @@
+"""Two tiers as one store: a fast one for the next minutes, a durable one for good."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from luthier.checkpoint.arrays import process_index
+from luthier.checkpoint.policy import (
+    Checkpoints,
+    Copying,
+    HostCopy,
+    discard,
+)
+from luthier.checkpoint.store import Store
+from luthier.errors import Problem
+
+if TYPE_CHECKING:
+    import jax
+
+
+def open_checkpoints(
+    path: pathlib.Path, policy: Checkpoints, fence: Callable[[], None] = lambda: None
+) -> Saves:
+    """Return the checkpoints of a run: one store, or two tiers where its policy asks for them.
+
+    Args:
+      path: Where the run keeps its checkpoints.
+      policy: What is kept, and how.
+      fence: Raises `LockLost` where another process writes here now; called before each commit.
+
+    Raises:
+      CheckpointError: The fast tier cannot be made, or not every process sees it.
+    """
+    fast = None
+    if (tier := policy.fast) is not None:
+        from luthier.parallel import distributed
+
+        distributed.decided(lambda: str(tier.folder(path, primary=True)))
+        with distributed.together():
+            folder = tier.folder(path, primary=False)
+        fast = Store(folder, Checkpoints(keep_latest=tier.keep_latest, storage=policy.storage))
+        fast.fence = fence
+    store = Store(path, policy)
+    store.fence = fence
+    if fast is None and not policy.copying.in_background:
+        return store
+    return Tiers(store, fast, policy.copying)
+
+
+class _Position:
+    """The state of a data iterator as it was when this was made."""
+
+    def __init__(self, iterator: Any):
+        self._state = iterator.get_state()
+
+    def get_state(self) -> Any:
+        return self._state
+
+
+class Tiers:
+    """Saves into one of two stores, and restores from the nearest whole checkpoint of both.
+
+    It is used as a `Store` is: by all processes, with the same calls in the same order.
+
+    Args:
+      durable: The store of the run's directory; closed with this.
+      fast: The store on a fast disk, or None; closed with this.
+      copying: How arrays are kept from the steps that follow.
+    """
+
+    def __init__(self, durable: Store, fast: Store | None = None, copying: Copying | None = None):
+        self._durable, self._fast = durable, fast
+        self._copying = HostCopy() if copying is None else copying
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "tiers")
+        self._saving: concurrent.futures.Future[None] | None = None
+
+    def __enter__(self) -> Tiers:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    # What there is.
+
+    def _stores(self) -> list[Store]:
+        return [self._durable] if self._fast is None else [self._fast, self._durable]
+
+    def _store_of(self, step: int) -> Store:
+        """Return the store to read a step from: the fast one where both have it."""
+        return next((store for store in self._stores() if step in store.steps()), self._durable)
+
+    def latest(self) -> int | None:
+        """Return the step of the newest checkpoint that is durable; see `Store.latest`."""
+        return self._durable.latest()
+
+    def newest_whole(self) -> tuple[int | None, list[Problem]]:
+        """Return the newest step that is whole in either tier, and what is wrong with later ones.
+
+        A damaged checkpoint of the fast tier moves to its trash, so that nothing reads it any more.
+        """
+        problems: list[Problem] = []
+        for step in sorted({s for store in self._stores() for s in store.steps()}, reverse=True):
+            for store in self._stores():
+                if step not in store.steps():
+                    continue
+                if not (damage := store.check(step)):
+                    store.trust(step)
+                    return step, problems
+                problems += damage
+                if store is self._fast:
+                    store.move_to_trash(step, damage[0].what)
+        return None, problems
+
+    def unsealed(self) -> list[int]:
+        """Return steps of folders without a commit file; see `Store.unsealed`."""
+        return self._durable.unsealed()
+
+    def trust(self, step: int) -> None:
+        """Take a checkpoint as whole; see `Store.trust`."""
+        self._store_of(step).trust(step)
+
+    def read_extra(self, step: int) -> dict[str, Any]:
+        """Return what was saved beside the arrays; see `Store.read_extra`."""
+        return self._store_of(step).read_extra(step)
+
+    def notices(self, step: int) -> list[str]:
+        """Return one line for each package that is of another version now; see `Store.notices`."""
+        return self._store_of(step).notices(step)
+
+    # Saving.
+
+    def save(
+        self,
+        step: int,
+        arrays: Mapping[str, jax.Array],
+        iterator: Any = None,
+        extra: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        *,
+        durable: bool = True,
+    ) -> None:
+        """Begin to save, and return as soon as the arrays may be donated and the iterator moved.
+
+        Args:
+          step: Optimizer steps done.
+          arrays: Arrays by name, of any sharding.
+          iterator: The data iterator.
+          extra: JSON-able facts, copied.
+          metrics: Values by `evaluation/metric`, for `keep_best`.
+          durable: Whether it goes into the run's directory; else into the fast tier.
+
+        Raises:
+          CheckpointError: The save before this failed, or this one cannot begin.
+        """
+        self._wait_for_start()
+        store = self._durable if durable or self._fast is None else self._fast
+        for other in self._stores():
+            if other is not store:
+                other.wait()  # one disk at a time, and one set of copies in memory
+        if not self._copying.in_background:
+            store.save(step, arrays, iterator, extra, metrics)
+            return
+        copies = self._copying(arrays)
+        position = None if iterator is None else _Position(iterator)
+
+        def begin() -> None:
+            store.save(step, copies, position, extra, metrics)
+
+        self._saving = self._thread.submit(begin)
+
+    def _wait_for_start(self) -> None:
+        """Wait until the thread has handed the last save to its store."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.result()
+
+    def committed(self) -> list[int]:
+        """Return the steps that are durable since the last call, without waiting; see `Store`.
+
+        Those of the fast tier are left out. They are lost with the machine, and a record that said
+        that they are saved would have the next start look for them in vain.
+        """
+        if self._saving is not None:
+            if not self._saving.done():
+                return []
+            self._wait_for_start()
+        if self._fast is not None:
+            self._fast.committed()  # raises what went wrong
+        return self._durable.committed()
+
+    def wait(self) -> None:
+        """Wait until everything is committed; see `Store.wait`."""
+        self._wait_for_start()
+        self._each(lambda store: store.wait())
+
+    def close(self) -> None:
+        """Wait, and end the threads; see `Store.close`."""
+        try:
+            self._wait_for_start()
+        finally:
+            self._thread.shutdown()
+            self._each(lambda store: store.close())
+
+    def discard_fast(self) -> None:
+        """Delete the fast tier: the run is over. A checkpoint that nothing durable holds stays."""
+        if self._fast is not None:
+            self._fast.wait()
+            if process_index() == 0 and (self._fast.latest() or 0) <= (self.latest() or 0):
+                discard(self._fast.directory)
+
+    def _each(self, call: Callable[[Store], None]) -> None:
+        """Call for every store, although one fails."""
+        failure: Exception | None = None
+        for store in self._stores():
+            try:
+                call(store)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    # Restoring.
+
+    def restore(
+        self, step: int, abstract: Mapping[str, jax.ShapeDtypeStruct], iterator: Any = None
+    ) -> dict[str, jax.Array]:
+        """Read arrays from the nearest tier that has the step; see `Store.restore`."""
+        return self._store_of(step).restore(step, abstract, iterator)
+
+    def cut_back(self, step: int | None) -> None:
+        """Move every later checkpoint of both tiers into the trash; see `Store.cut_back`."""
+        self._wait_for_start()
+        for store in self._stores():
+            store.cut_back(step)
+
+
+Saves = Store | Tiers
+"""What keeps the checkpoints of a run."""

@@ -1,1 +1,0 @@
-"""What `luthier data` does, one module for each action that is long."""

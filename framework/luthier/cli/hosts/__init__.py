@@ -1,1 +1,0 @@
-"""Training with several processes: the options, the parent of a host's processes, the children."""

@@ -1,0 +1,283 @@
+"""Decisions about single documents."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from luthier.data.sources.source import Corruption, Fail, Source
+from luthier.errors import DataError, Problem
+
+Keep = Callable[[Sequence[bytes]], np.ndarray]
+
+
+class Filter(abc.ABC):
+    """Keeps some documents of a source.
+
+    A filter of your own subclasses this. It is asked once for every document, in their order.
+    """
+
+    @property
+    @abc.abstractmethod
+    def label(self) -> str:
+        """What the filter is called in counts; different for every filter of a source."""
+
+    @abc.abstractmethod
+    def start(self) -> Keep:
+        """Return what decides, for one pass over the source.
+
+        Returns:
+          A function from documents to a mask, bool [documents]: True keeps.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Length(Filter):
+    """Keeps documents whose length in bytes lies in a range.
+
+    Args:
+      min_bytes: The least length that is kept.
+      max_bytes: The greatest length that is kept; None keeps all above.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"min_bytes": "0 <= x", "max_bytes": "0 <= x"}
+    RELATIONS: ClassVar[tuple[str, ...]] = ("min_bytes <= max_bytes",)
+
+    min_bytes: int = 0
+    max_bytes: int | None = None
+
+    @property
+    def label(self) -> str:
+        """`length`."""
+        return "length"
+
+    def start(self) -> Keep:
+        """Return what decides."""
+
+        def keep(documents: Sequence[bytes]) -> np.ndarray:
+            lengths = np.fromiter(map(len, documents), np.int64, len(documents))
+            fits = lengths >= self.min_bytes
+            return fits if self.max_bytes is None else fits & (lengths <= self.max_bytes)
+
+        return keep
+
+
+@dataclasses.dataclass(frozen=True)
+class Deduplicate(Filter):
+    """Keeps the first of equal documents: equal after `normalize`, by a hash of 128 bits.
+
+    Args:
+      normalize: From a document to the bytes that are compared, as `fold`; None compares the
+        documents as they are.
+    """
+
+    normalize: Callable[[bytes], bytes] | None = None
+
+    @property
+    def label(self) -> str:
+        """`duplicate`."""
+        return "duplicate"
+
+    def start(self) -> Keep:
+        """Return what decides; it remembers 16 bytes for every document kept."""
+        seen: set[bytes] = set()
+
+        def is_new(document: bytes) -> bool:
+            compared = self.normalize(document) if self.normalize else document
+            digest = hashlib.blake2b(compared, digest_size=16).digest()
+            if digest in seen:
+                return False
+            seen.add(digest)
+            return True
+
+        return lambda documents: np.array([is_new(document) for document in documents], bool)
+
+
+def fold(document: bytes) -> bytes:
+    """Return a document in lower case with single spaces: what nearly equal documents share.
+
+    Args:
+      document: The document, taken as UTF-8; what is not stays as it is.
+    """
+    text = document.decode("utf-8", "surrogateescape")
+    return " ".join(text.casefold().split()).encode("utf-8", "surrogateescape")
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicate(Filter):
+    """Keeps documents of which a function of the user's own says so: language, quality.
+
+    Args:
+      name: What the filter is called in counts.
+      function: From a document to whether it is kept.
+    """
+
+    name: str
+    function: Callable[[bytes], bool]
+
+    @property
+    def label(self) -> str:
+        """The name."""
+        return self.name
+
+    def start(self) -> Keep:
+        """Return what decides."""
+        function = self.function
+        return lambda documents: np.array([bool(function(d)) for d in documents], bool)
+
+
+UNREADABLE = "unreadable"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Verdict:
+    """What became of every document of a source.
+
+    Args:
+      masks: By the label of each filter, True for the documents that it kept, bool [documents];
+        a filter is not asked about what those before it refused. `unreadable` stands first.
+      problems: Of the documents that could not be read.
+    """
+
+    masks: Mapping[str, np.ndarray]
+    problems: tuple[Problem, ...]
+
+    @property
+    def kept(self) -> np.ndarray:
+        """The documents that all kept, in their order; int64 [kept]."""
+        return np.flatnonzero(np.logical_and.reduce(list(self.masks.values())))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many documents each filter refused, and how many are `kept`."""
+        refused = {label: int(np.sum(~mask)) for label, mask in self.masks.items()}
+        return {**refused, "kept": len(self.kept)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Filtered(Source):
+    """The documents of a source that every filter keeps.
+
+    At first use the source is read once to decide, and `verdict` says who refused what.
+
+    Args:
+      source: All documents.
+      filters: Asked in this order; each sees only what those before it kept.
+      corrupt: What happens at a document that cannot be read: `Fail()` or `Skip()`.
+
+    Raises:
+      DataError: at first use, when a document cannot be read and `corrupt` does not tolerate it,
+        when two filters have one label, or when nothing is kept.
+    """
+
+    BLOCK: ClassVar[int] = 256
+
+    source: Source
+    filters: Sequence[Filter] = ()
+    corrupt: Corruption = dataclasses.field(default_factory=Fail)
+
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """What became of every document."""
+        labels = [UNREADABLE, *(filter_.label for filter_ in self.filters)]
+        twice = sorted({label for label in labels if labels.count(label) > 1})
+        if twice:
+            what = f"several filters are called {', '.join(twice)}"
+            raise DataError(Problem(what, remedy="give each a name of its own"))
+        total = len(self.source)
+        masks = {label: np.ones(total, bool) for label in labels}
+        decide = {filter_.label: filter_.start() for filter_ in self.filters}
+        problems: list[Problem] = []
+        for start in range(0, total, self.BLOCK):
+            stop = min(start + self.BLOCK, total)
+            documents = self._read(start, stop, problems)
+            indices = [start + i for i, document in enumerate(documents) if document is not None]
+            texts = [document for document in documents if document is not None]
+            masks[UNREADABLE][start:stop] = [document is not None for document in documents]
+            for label, keep in decide.items():
+                mask = np.asarray(keep(texts), bool) if texts else np.zeros(0, bool)
+                masks[label][np.array(indices, np.int64)[~mask]] = False
+                indices = [index for index, kept in zip(indices, mask, strict=True) if kept]
+                texts = [text for text, kept in zip(texts, mask, strict=True) if kept]
+        verdict = Verdict(masks, tuple(problems))
+        if not len(verdict.kept):
+            counts = ", ".join(f"{label} {count}" for label, count in verdict.counts.items())
+            what = f"{self.source}: none of {total} documents is kept ({counts})"
+            raise DataError(Problem(what, remedy="loosen the filters"))
+        return verdict
+
+    def _read(self, start: int, stop: int, problems: list[Problem]) -> Sequence[bytes | None]:
+        try:
+            return self.source.read(start, stop)
+        except DataError:
+            documents: list[bytes | None] = []
+            for index in range(start, stop):
+                try:
+                    documents.append(self.source[index])
+                except DataError as error:
+                    documents.append(None)
+                    problems.append(error.problems[0])
+                    self.corrupt.tolerate(problems)
+            return documents
+
+    @functools.cached_property
+    def _kept(self) -> np.ndarray:
+        return self.verdict.kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.source[int(self._kept[index])]
+
+    def name(self, index: int) -> str:
+        """Return where document `index` is from."""
+        return self.source.name(int(self._kept[index]))
+
+
+_Node = TypeVar("_Node")
+
+
+def left_out(data: Any) -> list[str]:
+    """Return one line for each source that lacks documents which could not be read.
+
+    Args:
+      data: A node of data, or anything that is built of sources.
+    """
+    lines = []
+    for source in nodes_of(data, Filtered):
+        if problems := source.verdict.problems:
+            count, total = len(problems), len(source.source)
+            documents = "document" if count == 1 else "documents"
+            first = "" if count == 1 else "the first: "
+            lines.append(
+                f"{count} {documents} of {total} cannot be used, left out: {first}{problems[0]}"
+            )
+    return lines
+
+
+def nodes_of(node: Any, kind: type[_Node]) -> Iterator[_Node]:
+    """Yield the nodes of one kind in data, itself and what it is built of.
+
+    Args:
+      node: A node of data, or anything that is built of them.
+      kind: The class of the nodes that are asked for.
+    """
+    if isinstance(node, kind):
+        yield node
+    if isinstance(node, Mapping):
+        parts: Sequence[Any] = list(node.values())
+    elif isinstance(node, list | tuple):
+        parts = node
+    elif dataclasses.is_dataclass(node) and not isinstance(node, type):
+        parts = [getattr(node, field.name) for field in dataclasses.fields(node)]
+    else:
+        parts = ()
+    for part in parts:
+        yield from nodes_of(part, kind)

@@ -1,0 +1,234 @@
+"""The engine over processes of this machine, to try out what gangs on many will do."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from luthier.errors import BadInput, Problem, RunError
+from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing, check_script, write_files
+from luthier.storage.process import ProcessIdentity
+
+SCRIPT = "job.sh"
+CANCELLED = "cancelled"
+
+_GANG = """\
+# run_gang NAME RESTARTS WORDS...: all processes of one gang. It is started again where it died.
+run_gang() {{
+  local name=$1 restarts=$2 starts=0 failures=0 code worst rank numbers
+  shift 2
+  trap 'kill -TERM $(jobs -p) 2>/dev/null' TERM
+  while true; do
+    starts=$((starts + 1)) worst=0 numbers=()
+    for rank in {ranks}; do
+      LUTHIER_RANK=$rank LUTHIER_RANKS={count} LUTHIER_LOCAL_RANK=$rank \\
+        LUTHIER_START=$name-$$-$starts \\
+        {python} -m luthier.launch.member --meeting {directory}/meetings -- "$@" \\
+        >> {logs}/"$name"-rank-$rank.log 2>&1 &
+      numbers+=($!)
+    done
+    for number in "${{numbers[@]}}"; do
+      while true; do
+        wait "$number"
+        code=$?
+        kill -0 "$number" 2>/dev/null || break
+      done
+      if [ $code -eq 75 ] || {{ [ $code -ne 0 ] && [ $worst -ne 75 ]; }}; then worst=$code; fi
+    done
+    if [ $worst -eq 0 ] || [ -e {directory}/{cancelled} ]; then break; fi
+    if [ $worst -ne 75 ]; then
+      failures=$((failures + 1))
+      if [ -e {directory}/closed ] || [ $failures -gt "$restarts" ]; then break; fi
+    fi
+  done
+  echo $worst > {directory}/."$name".exit  # moved when it is whole: whoever looks may look now
+  mv -f {directory}/."$name".exit {directory}/"$name".exit
+}}
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Here:
+    """Starts gangs on this machine, in processes that go on when the one that started them ends.
+
+    Args:
+      processes: Processes of each gang.
+      devices: What each process runs on, as `--devices` takes it.
+    """
+
+    processes: int = 1
+    devices: str | None = None
+
+    name = "local"
+
+    def __post_init__(self) -> None:
+        if self.processes < 1:
+            raise BadInput(Problem("processes is less than 1", self.name))
+
+    @property
+    def layout(self) -> Layout:
+        """What one gang gets."""
+        return Layout(1, self.processes, self.devices)
+
+    def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
+        """Return the script by its name.
+
+        Args:
+          gangs: What would be started.
+          directory: Where the script would be.
+        """
+        check_script(self.name, gangs, directory)
+        first = gangs[0]
+        lines = ["#!/bin/bash", "# Written by luthier. To run it again by hand:", "#"]
+        lines += [f"#     {shlex.join(self.command(directory))}", ""]
+        lines += ["trap 'kill -TERM $(jobs -p) 2>/dev/null' TERM"]
+        lines += [f"cd {shlex.quote(first.working_directory)} || exit 1", "unset WANDB_SERVICE"]
+        lines += [f"export {name}={shlex.quote(v)}" for name, v in first.environment.items()]
+        text = _GANG.format(
+            ranks=" ".join(map(str, range(self.processes))),
+            count=self.processes,
+            python=shlex.quote(sys.executable),
+            directory=shlex.quote(directory),
+            logs=shlex.quote(f"{directory}/{LOGS}"),
+            cancelled=CANCELLED,
+        )
+        lines += ["", text]
+        for gang in gangs:
+            words = shlex.join([gang.name, str(gang.restarts), *gang.command])
+            lines += [f"run_gang {words} &"]
+        lines += ['while [ -n "$(jobs -pr)" ]; do wait; done']
+        return {SCRIPT: "\n".join([*lines, ""])}
+
+    def command(self, directory: str) -> Sequence[str]:
+        """Return the words that start the script.
+
+        Args:
+          directory: Where it is.
+        """
+        return ["setsid", "bash", f"{directory}/{SCRIPT}"]
+
+    def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
+        """Write the script, and start it.
+
+        Args:
+          gangs: What is started.
+          directory: Where the script goes.
+        """
+        write_files(self.files(gangs, directory), directory)
+        with open(pathlib.Path(directory, LOGS, "script.log"), "ab") as log:
+            started = subprocess.Popen(
+                ["bash", f"{directory}/{SCRIPT}"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        _started.append(started)
+        # An id alone is soon, and on another host at once, that of another process.
+        identity = json.dumps(dataclasses.asdict(ProcessIdentity.of(started.pid)))
+        id = str(started.pid)
+        return [Job(self.name, id, gang.name, directory, identity) for gang in gangs]
+
+    def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
+        """Return how jobs stand, in their order.
+
+        Args:
+          jobs: Jobs of this engine.
+        """
+        return [_standing(job) for job in jobs]
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """End jobs; their processes save first.
+
+        Args:
+          jobs: Jobs of this engine; those that were started together end together.
+
+        Raises:
+          RunError: A job is one of another host, or its record does not say which process it is;
+            no process was sent a signal then.
+        """
+        scripts = {(job.id, job.directory): job for job in jobs}.values()
+        for job in scripts:
+            if problem := _problem_of(job):
+                raise RunError(Problem(f"job {job.id} is not cancelled: {problem}"))
+        for job in scripts:
+            pathlib.Path(job.directory, CANCELLED).touch()
+            _terminate(_identity(job))
+
+
+_started: list[subprocess.Popen[bytes]] = []
+
+
+def _identity(job: Job) -> ProcessIdentity | None:
+    """Return which process a job is; None where its record, which others may write, is damaged."""
+    try:
+        identity = ProcessIdentity(**json.loads(job.place))
+        is_process = type(identity.pid) is int and identity.pid > 1 and str(identity.pid) == job.id
+        # Without these the process could not be told from a later one of the same id.
+        is_known = isinstance(identity.host, str) and isinstance(identity.boot, str)
+        return identity if is_process and is_known else None
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _problem_of(job: Job) -> str:
+    """Return why nothing can be known here about the process of a job; empty where it can."""
+    identity = _identity(job)
+    if identity is None:
+        return f"its record does not identify a process: {job.id!r}"
+    if identity.here or (identity.boot and identity.host == socket.gethostname()):
+        return ""  # that host was restarted since, where the boot is another one
+    return f"it was started on {identity.host}, and this is {socket.gethostname()}"
+
+
+def _terminate(identity: ProcessIdentity | None) -> None:
+    """Send SIGTERM to a process, and never to another one that has its id by now."""
+    if identity is None or not identity.here:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        # The descriptor belongs to whatever has the id now; that is looked at before the signal.
+        descriptor = os.pidfd_open(identity.pid)
+        try:
+            if identity.alive:
+                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        finally:
+            os.close(descriptor)
+
+
+def _standing(job: Job) -> Standing:
+    for process in _started:
+        process.poll()  # so that none stays as a zombie
+    if (over := _over(job)) is not None:
+        return over
+    if problem := _problem_of(job):
+        return Standing("unknown", problem)
+    identity = _identity(job)
+    if identity is None or not identity.here or not identity.alive:
+        # It may have ended since the first look.
+        return _over(job) or Standing("failed", "its processes were killed")
+    return Standing("running", f"process {job.id} since {_since(job)}", ("localhost",))
+
+
+def _over(job: Job) -> Standing | None:
+    try:
+        code = int(pathlib.Path(job.directory, f"{job.gang}.exit").read_text())
+    except FileNotFoundError:
+        return None
+    if pathlib.Path(job.directory, CANCELLED).exists():
+        return Standing("cancelled", f"exit code {code}")
+    return Standing("failed" if code else "finished", f"exit code {code}")
+
+
+def _since(job: Job) -> str:
+    moment = pathlib.Path(job.directory, SCRIPT).stat().st_mtime
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

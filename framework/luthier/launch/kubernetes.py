@@ -1,0 +1,411 @@
+"""Kubernetes: process groups as JobSets, written as manifests and applied by kubectl."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from luthier.errors import EXIT_REQUEUE, BadInput, Problem, RunError
+from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing, check_script, write_files
+
+API_VERSION = "jobset.x-k8s.io/v1alpha2"
+JOB = "gang"
+PORT = 8476
+SAVE_SECONDS = 120
+"""What pods get to save, between SIGTERM and SIGKILL."""
+
+JOIN_SECONDS = 600
+"""How far apart the pods of a gang may start: each node pulls the image by itself."""
+
+_LONGEST_NAME = 40
+_INDEX = "$JOB_COMPLETION_INDEX"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pods:
+    """What the pods of a gang are like.
+
+    Args:
+      image: The container image, with Python, luthier and the user's project.
+      hosts: Pods of the gang, one for each host.
+      namespace: Where the JobSet is.
+      limits: What each pod gets, by the names that Kubernetes has for resources.
+      node_selector: Labels of the nodes that may be used.
+      volumes: Claims of volumes by the path that they are mounted at.
+      queue: The queue of Kueue; empty for none.
+      exclusive: The label of nodes whose groups a gang has to itself; empty for none.
+    """
+
+    image: str
+    hosts: int
+    namespace: str
+    limits: Mapping[str, Any]
+    node_selector: Mapping[str, str]
+    volumes: Mapping[str, str]
+    queue: str
+    exclusive: str
+
+
+def job_set(gang: Gang, pods: Pods) -> dict[str, Any]:
+    """Return the manifest of a gang as nested plain data.
+
+    Args:
+      gang: The gang.
+      pods: What its pods are like.
+    """
+    name = resource_name(gang.name, gang.directory)
+    labels = {"app.kubernetes.io/managed-by": "luthier"}
+    if pods.queue:
+        labels["kueue.x-k8s.io/queue-name"] = pods.queue
+    metadata: dict[str, Any] = {"name": name, "namespace": pods.namespace, "labels": labels}
+    if pods.exclusive:
+        metadata["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": pods.exclusive}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "JobSet",
+        "metadata": metadata,
+        "spec": {
+            "network": {"enableDNSHostnames": True, "subdomain": name},
+            "failurePolicy": {
+                "maxRestarts": gang.restarts,
+                "rules": [
+                    {
+                        # Whoever saved and left, or lost its node, is started again, uncounted.
+                        "name": "preempted",
+                        "action": "RestartJobSetAndIgnoreMaxRestarts",
+                        "onJobFailureReasons": ["PodFailurePolicy"],
+                    }
+                ],
+            },
+            "replicatedJobs": [{"name": JOB, "replicas": 1, "template": _job(gang, pods, name)}],
+        },
+    }
+
+
+def resource_name(name: str, directory: str) -> str:
+    """Return what a gang's JobSet is called: names of pods and of their network follow from it.
+
+    Args:
+      name: The gang's name.
+      directory: The gang's folder: two gangs of one name are told apart by it.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_LONGEST_NAME].strip("-")
+    digits = hashlib.sha256(directory.encode()).hexdigest()[:6]
+    return f"{plain if plain[:1].isalpha() else f'gang-{plain}'.strip('-')}-{digits}"
+
+
+def _job(gang: Gang, pods: Pods, name: str) -> dict[str, Any]:
+    saved = {
+        "action": "FailJob",
+        "onExitCodes": {"containerName": JOB, "operator": "In", "values": [EXIT_REQUEUE]},
+    }
+    lost = {
+        "action": "FailJob",
+        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+    }
+    return {
+        "spec": {
+            "parallelism": pods.hosts,
+            "completions": pods.hosts,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            "podFailurePolicy": {"rules": [saved, lost]},
+            "template": {"spec": _pod(gang, pods, name)},
+        }
+    }
+
+
+def _pod(gang: Gang, pods: Pods, name: str) -> dict[str, Any]:
+    container = {
+        "name": JOB,
+        "image": pods.image,
+        "command": ["bash", "-c", _script(gang, pods), gang.name],
+        "args": list(gang.command),
+        "env": [{"name": n, "value": v} for n, v in _environment(gang, pods, name).items()],
+        "resources": {"limits": dict(pods.limits)},
+    }
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": SAVE_SECONDS,
+    }
+    if pods.node_selector:
+        spec["nodeSelector"] = dict(pods.node_selector)
+    if pods.volumes:
+        numbered = list(enumerate(pods.volumes.items()))
+        container["volumeMounts"] = [
+            {"name": f"volume-{number}", "mountPath": path} for number, (path, _) in numbered
+        ]
+        spec["volumes"] = [
+            {"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}}
+            for number, (_, claim) in numbered
+        ]
+    return {**spec, "containers": [container]}
+
+
+def _environment(gang: Gang, pods: Pods, name: str) -> dict[str, str]:
+    if pods.hosts == 1:
+        return dict(gang.environment)
+    return {
+        **gang.environment,
+        "JAX_COORDINATOR_ADDRESS": f"{name}-{JOB}-0-0.{name}:{PORT}",
+        "JAX_NUM_PROCESSES": str(pods.hosts),
+        "LUTHIER_JOIN_SECONDS": str(JOIN_SECONDS),
+    }
+
+
+def _script(gang: Gang, pods: Pods) -> str:
+    """Return what a pod runs: Python in the place of the shell, so that it hears SIGTERM."""
+    logs = shlex.quote(f"{gang.directory}/{LOGS}")
+    log = f"{logs}/{shlex.quote(gang.name)}-rank-{_INDEX}.log"
+    lines = [f"mkdir -p {logs} || exit 1", f"exec > >(tee -a {log}) 2>&1"]
+    if pods.hosts > 1:
+        lines.append(f"export JAX_PROCESS_ID={_INDEX}")
+    lines += [f"cd {shlex.quote(gang.working_directory)} || exit 1", 'exec python "$@"']
+    return "\n".join([*lines, ""])
+
+
+MANIFESTS = "jobsets.yaml"
+ANSWER_SECONDS = 60
+_TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+_TPU_ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
+_NODE_POOL = "cloud.google.com/gke-nodepool"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kubernetes:
+    """Starts gangs as JobSets.
+
+    Args:
+      image: The container image, with Python, luthier and the user's project.
+      namespace: Where JobSets go.
+      hosts: Pods of each gang.
+      devices: What each pod runs on, as `--devices` takes it.
+      gpus: GPUs of each pod.
+      limits: What else each pod gets: `{"cpu": "16", "memory": "64Gi"}`.
+      topology: The slice of Cloud TPUs of each gang, as `4x4`; `hosts` follows from it.
+      accelerator: What GKE calls these TPUs, as `tpu-v6e-slice`.
+      chips_per_host: TPU chips of each host of the slice.
+      volumes: Claims of volumes by the path that they are mounted at: `{"/shared": "runs"}`.
+      node_selector: Labels of the nodes that may be used.
+      queue: The local queue of Kueue, which starts gangs whole; empty for none.
+    """
+
+    image: str = ""
+    namespace: str = "default"
+    hosts: int = 1
+    devices: str | None = None
+    gpus: int = 0
+    limits: Mapping[str, str | int] = dataclasses.field(default_factory=dict)
+    topology: str = ""
+    accelerator: str = ""
+    chips_per_host: int = 4
+    volumes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    node_selector: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    queue: str = ""
+
+    name = "kubernetes"
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not self.image:
+            remedy = "name an image with Python, luthier and your project: image=..."
+            problems.append(Problem("image is missing", self.name, remedy=remedy))
+        problems += [
+            Problem(f"{field} is less than 1", self.name)
+            for field in ("hosts", "chips_per_host")
+            if getattr(self, field) < 1
+        ]
+        if self.topology:
+            problems += self._problems_of_slice()
+        if problems:
+            raise BadInput(problems)
+
+    def _problems_of_slice(self) -> list[Problem]:
+        sizes = self.topology.split("x")
+        if not all(size.isdecimal() and int(size) for size in sizes):
+            remedy = "write it as 4x4"
+            return [Problem(f"cannot read topology {self.topology!r}", self.name, remedy=remedy)]
+        problems = []
+        if self._num_chips % max(1, self.chips_per_host):
+            what = f"hosts of {self.chips_per_host} chips do not make up {self.topology}"
+            problems.append(Problem(what, self.name, remedy="set chips_per_host"))
+        if not self.accelerator:
+            remedy = "say which TPUs: accelerator=tpu-v6e-slice"
+            problems.append(Problem("topology needs accelerator", self.name, remedy=remedy))
+        return problems
+
+    @property
+    def _num_chips(self) -> int:
+        return math.prod(map(int, self.topology.split("x")))
+
+    @property
+    def layout(self) -> Layout:
+        """What one gang gets."""
+        hosts = self._num_chips // self.chips_per_host if self.topology else self.hosts
+        return Layout(hosts, 1, self.devices)
+
+    @property
+    def _pods(self) -> Pods:
+        limits, selector = dict(self.limits), dict(self.node_selector)
+        if self.gpus:
+            limits["nvidia.com/gpu"] = self.gpus
+        if self.topology:
+            limits["google.com/tpu"] = self.chips_per_host
+            selector |= {_TPU_ACCELERATOR: self.accelerator, _TPU_TOPOLOGY: self.topology}
+        return Pods(
+            image=self.image,
+            hosts=self.layout.hosts,
+            namespace=self.namespace,
+            limits=limits,
+            node_selector=selector,
+            volumes=self.volumes,
+            queue=self.queue,
+            # A pool of nodes of TPUs is a slice.
+            exclusive=_NODE_POOL if self.topology and not self.queue else "",
+        )
+
+    def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
+        """Return the manifests, in a file.
+
+        Args:
+          gangs: What would be started.
+          directory: Where the file would be.
+        """
+        check_script(self.name, gangs, directory)
+        documents = [job_set(gang, self._pods) for gang in gangs]
+        again = shlex.join(self.command(directory))
+        text = _dump(documents)
+        return {MANIFESTS: f"# Written by luthier. To apply it again by hand: {again}\n{text}"}
+
+    def command(self, directory: str) -> Sequence[str]:
+        """Return the words that apply the written manifests.
+
+        Args:
+          directory: Where the file is.
+        """
+        return ["kubectl", "apply", "--server-side", "-f", f"{directory}/{MANIFESTS}"]
+
+    def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
+        """Write the manifests, and apply them.
+
+        Args:
+          gangs: What is started.
+          directory: Where the file goes; pods see it under the same path.
+
+        Raises:
+          RunError: There is no kubectl, or the cluster refuses.
+        """
+        write_files(self.files(gangs, directory), directory)
+        _ask(self.command(directory))
+        place = json.dumps({"context": _context(), "namespace": self.namespace})
+        return [
+            Job(self.name, resource_name(gang.name, gang.directory), gang.name, directory, place)
+            for gang in gangs
+        ]
+
+    def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
+        """Return how jobs stand, in their order; `unknown` where the cluster does not answer.
+
+        Args:
+          jobs: Jobs of this engine.
+        """
+        return [_standing(job) for job in jobs]
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """Delete JobSets; their pods save first.
+
+        Args:
+          jobs: Jobs of this engine.
+
+        Raises:
+          RunError: The cluster refuses.
+        """
+        for job in jobs:
+            words = ["delete", "jobset", job.id, "--ignore-not-found", "--wait=false"]
+            _ask([*_kubectl_of(job), *words])
+
+
+def _dump(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Return YAML in which scripts can be read."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes texts of several lines as they are."""
+
+    def represent(dumper: Any, text: str) -> Any:
+        style = "|" if "\n" in text else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    Dumper.add_representer(str, represent)
+    return yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, width=120)
+
+
+def _context() -> str:
+    """Return the cluster and user that kubectl is set to: it may be set to others later."""
+    try:
+        return _ask(["kubectl", "config", "current-context"]).strip()
+    except RunError:
+        return ""  # within a pod
+
+
+def _kubectl_of(job: Job) -> list[str]:
+    return [
+        "kubectl",
+        *(f"--{name}={value}" for name, value in json.loads(job.place).items() if value),
+    ]
+
+
+def _ask(command: Sequence[str]) -> str:
+    """Return what kubectl prints."""
+    if shutil.which(command[0]) is None:
+        what = "kubectl is not installed here"
+        raise RunError(Problem(what, remedy=f"run this where it is: {' '.join(command)}"))
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"the cluster does not answer in {ANSWER_SECONDS} s") from None
+    if done.returncode:
+        lines = " ".join(done.stderr.split()) or f"kubectl ended with exit code {done.returncode}"
+        raise RunError(f"the cluster refuses: {lines}")
+    return done.stdout
+
+
+def _standing(job: Job) -> Standing:
+    words = ["get", "jobset", job.id, "--ignore-not-found", "--output=json"]
+    try:
+        told = _ask([*_kubectl_of(job), *words])
+    except RunError as error:
+        return Standing("unknown", str(error))
+    if not told.strip():
+        return Standing("cancelled", "its JobSet was deleted")
+    return standing_of(json.loads(told).get("status", {}))
+
+
+def standing_of(status: Mapping[str, Any]) -> Standing:
+    """Return how a JobSet stands.
+
+    Args:
+      status: Its field `status`.
+    """
+    true = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
+    restarts = status.get("restarts", 0)
+    for type, state in (("Completed", "finished"), ("Failed", "failed"), ("Suspended", "waiting")):
+        if type in true:
+            detail = " ".join(filter(None, [type, true[type].get("message", "")]))
+            return Standing(state, detail, restarts=restarts)  # type: ignore[arg-type]
+    jobs = status.get("replicatedJobsStatus", ())
+    if any(job.get("ready") for job in jobs):
+        return Standing("running", "all pods are ready", restarts=restarts)
+    active = any(job.get("active") for job in jobs)
+    detail = "its pods are being placed" if active else "it has no pods as yet"
+    return Standing("waiting", detail, restarts=restarts)

@@ -1,1 +1,0 @@
-"""Kubernetes: gangs as JobSets, written as manifests and applied by kubectl."""

@@ -1,0 +1,163 @@
+"""The entry point of one rank: it finds the other ranks of its group, then runs the command."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from luthier.errors import EXIT_BAD_INPUT, BadInput, LuthierError, Problem, RunError
+
+VARIABLES = ("LUTHIER_RANK", "LUTHIER_RANKS", "LUTHIER_LOCAL_RANK", "LUTHIER_START")
+"""Which process this is, of how many, which on its host, and a word that only the processes of one
+start of a gang share: where an engine has no such variables of its own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The place of a process in its gang.
+
+    Args:
+      rank: Which process it is, from 0.
+      count: Processes of the gang.
+      local: Which process of its host it is, from 0.
+      start: What only the processes of this start of the gang have; a file name.
+      host: The name or address that the others reach this machine by.
+    """
+
+    rank: int
+    count: int
+    local: int
+    start: str
+    host: str
+
+
+def read_place(environment: Mapping[str, str]) -> Place:
+    """Return the place of this process.
+
+    Args:
+      environment: Such as `os.environ`.
+
+    Raises:
+      BadInput: No engine tells it.
+    """
+    if "LUTHIER_RANK" in environment:
+        rank, count, local, start = (environment.get(name, "0") for name in VARIABLES)
+        return Place(int(rank), int(count), int(local), start, "127.0.0.1")
+    if "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
+        names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+        return Place(
+            int(environment["SLURM_PROCID"]),
+            int(environment["SLURM_STEP_NUM_TASKS"]),
+            int(environment["SLURM_LOCALID"]),
+            "-".join(environment.get(name) or "0" for name in names),
+            _slurm_address(environment.get("SLURMD_NODENAME", "")),
+        )
+    remedy = f"start it with srun, or set {', '.join(VARIABLES)}"
+    raise BadInput(Problem("nothing tells which process of the gang this is", remedy=remedy))
+
+
+def _slurm_address(node: str) -> str:
+    """Return the address of a node that SLURM's own daemons use: its name may not resolve."""
+    if node and shutil.which("scontrol"):
+        told = subprocess.run(
+            ["scontrol", "show", "node", node, "--oneliner"],
+            capture_output=True,
+            text=True,
+            env={k: v for k, v in os.environ.items() if k != "SLURM_CLUSTERS"},
+        )
+        if found := re.search(r"\bNodeAddr=(\S+)", told.stdout):
+            return found[1]
+    return node or socket.gethostname()
+
+
+MEETING_SECONDS = 120.0
+"""How far apart the processes of a gang may start."""
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Join the gang, and go on as the program that follows `--`.
+
+    Args:
+      arguments: The words of the command line.
+    """
+    parser = argparse.ArgumentParser(prog="luthier.launch.member")
+    parser.add_argument("--meeting", type=pathlib.Path, required=True)
+    parser.add_argument("--devices-per-process", type=int, default=0)
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(arguments)
+    try:
+        place = read_place(os.environ)
+        told = variables(place, options.meeting, options.devices_per_process)
+    except LuthierError as error:
+        print(f"luthier: {error}", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *options.command], {**os.environ, **told})
+
+
+def variables(
+    place: Place, meeting: pathlib.Path, devices_per_process: int = 0
+) -> Mapping[str, str]:
+    """Return what tells JAX which process this is; nothing for a gang of one.
+
+    Args:
+      place: The place of this process.
+      meeting: The folder in which the first process says where it listens.
+      devices_per_process: Devices of its host that belong to each process; 0 means all.
+
+    Raises:
+      RunError: The first process says nothing in `MEETING_SECONDS`.
+    """
+    told = {}
+    if place.count > 1:
+        told["JAX_COORDINATOR_ADDRESS"] = _coordinator(place, meeting)
+        told["JAX_NUM_PROCESSES"] = str(place.count)
+        told["JAX_PROCESS_ID"] = str(place.rank)
+    if devices_per_process:
+        first = place.local * devices_per_process
+        numbers = range(first, first + devices_per_process)
+        told["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, numbers))
+    return told
+
+
+def _coordinator(place: Place, meeting: pathlib.Path) -> str:
+    path = meeting / f"{place.start}.json"
+    if place.rank == 0:
+        meeting.mkdir(parents=True, exist_ok=True)
+        address = f"{place.host}:{_free_port()}"
+        building = path.with_suffix(".tmp")
+        building.write_text(json.dumps({"coordinator": address, "processes": place.count}))
+        os.replace(building, path)
+        return address
+    deadline = time.monotonic() + MEETING_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            os.listdir(meeting)  # has a network disk look again
+            return json.loads(path.read_text())["coordinator"]
+        except FileNotFoundError:
+            time.sleep(0.2)
+    what = f"process 0 of {place.count} did not say where it listens in {MEETING_SECONDS:.0f} s"
+    raise RunError(
+        Problem(what, origin=str(path), remedy="look at its log, and whether it started")
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("", 0))
+        return found.getsockname()[1]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

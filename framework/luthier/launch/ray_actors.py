@@ -1,0 +1,410 @@
+"""The actors of a launch on Ray: one reserves nodes and starts processes, one runs on each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from luthier.errors import EXIT_DONE, EXIT_REQUEUE
+from luthier.launch.engine import Gang, Standing
+from luthier.storage import write_atomically
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What a gang wants of a Ray cluster.
+
+    Args:
+      hosts: Nodes.
+      processes_per_host: Processes on each of them.
+      cpus: CPUs of each process.
+      gpus: GPUs of each process.
+      resources: Further resources of each process, by the names that Ray has for them.
+      topology: Of a slice of TPUs, as `4x4`; empty for none.
+      accelerator: The generation of its TPUs, as `v5e`.
+      chips_per_host: TPU chips of each host of the slice.
+    """
+
+    hosts: int = 1
+    processes_per_host: int = 1
+    cpus: float = 1.0
+    gpus: float = 0.0
+    resources: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    topology: str = ""
+    accelerator: str = ""
+    chips_per_host: int = 4
+
+    @property
+    def num_hosts(self) -> int:
+        """Nodes of a gang: those of its slice, where it has one."""
+        return num_chips(self.topology) // self.chips_per_host if self.topology else self.hosts
+
+    @property
+    def num_processes(self) -> int:
+        """Processes of a gang."""
+        return self.num_hosts * self.processes_per_host
+
+    @property
+    def process_options(self) -> dict[str, Any]:
+        """What Ray reserves for each process, in the words of its `options`."""
+        resources = dict(self.resources)
+        if self.topology:
+            resources["TPU"] = self.chips_per_host / self.processes_per_host
+        return {"num_cpus": self.cpus, "num_gpus": self.gpus, "resources": resources}
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What Ray reserves on each node, in the words of its placement groups."""
+        each = {"CPU": self.cpus, "GPU": self.gpus, **self.process_options["resources"]}
+        return {name: n * self.processes_per_host for name, n in each.items() if n}
+
+
+def num_chips(topology: str) -> int:
+    """Return how many chips a topology has, as 16 for `4x4`.
+
+    Args:
+      topology: Its axes.
+
+    Raises:
+      ValueError: It cannot be read.
+    """
+    return math.prod(int(size) for size in topology.split("x"))
+
+
+WAIT_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """What Ray has reserved for a gang.
+
+    Args:
+      group: The placement group, with a bundle for each node.
+      release: Gives it back.
+    """
+
+    group: Any
+    release: Callable[[], None]
+
+
+def reserve(request: Request, name: str, give_up: Callable[[], bool]) -> Places | None:
+    """Wait until all of what a gang wants is free at once, and reserve it.
+
+    Args:
+      request: What it wants.
+      name: What Ray shows it as.
+      give_up: Whether nobody wants it any more.
+
+    Returns:
+      None where it was given up.
+    """
+    reserved = _slice(request, name, give_up) if request.topology else _group(request, name)
+    while reserved is not None and not reserved.group.wait(WAIT_SECONDS):
+        if give_up():
+            reserved.release()
+            return None
+    return reserved
+
+
+def _group(request: Request, name: str) -> Places:
+    import ray
+
+    strategy = "STRICT_SPREAD" if request.hosts > 1 else "PACK"
+    bundles = [request.bundle] * request.hosts
+    group = ray.util.placement_group(bundles, strategy=strategy, name=name)
+    return Places(group, lambda: ray.util.remove_placement_group(group))
+
+
+def _slice(request: Request, name: str, give_up: Callable[[], bool]) -> Places | None:
+    from ray.util.tpu import slice_placement_group
+
+    while not give_up():
+        try:
+            reserved = slice_placement_group(
+                topology=request.topology,
+                accelerator_version=request.accelerator,
+                resources_per_bundle=request.bundle,
+                chips_per_vm=request.chips_per_host,
+                strategy="STRICT_SPREAD" if request.num_hosts > 1 else "PACK",
+                name=name,
+                head_reservation_timeout_s=WAIT_SECONDS,
+            )
+        except TimeoutError:
+            continue
+        return Places(reserved.placement_group, reserved.shutdown)
+    return None
+
+
+# 1 is PR_SET_PDEATHSIG, and 9 is SIGKILL. Set by the process itself: a hook between fork and exec
+# is no good in an actor, which has threads.
+_TIE = """\
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+class Member:
+    """Runs one process, and dies with it and it with this."""
+
+    def __init__(self) -> None:
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def whereabouts(self) -> tuple[str, int, int]:
+        """Return an address of this node, a port that is free there, and its place in a slice."""
+        import ray
+
+        with socket.socket() as found:
+            found.bind(("", 0))
+            port = found.getsockname()[1]
+        worker = int(os.environ.get("TPU_WORKER_ID", "0"))
+        return ray.util.get_node_ip_address(), port, worker
+
+    def run(
+        self,
+        command: Sequence[str],
+        working_directory: str,
+        environment: Mapping[str, str],
+        log: str,
+    ) -> int:
+        """Run the process to its end; return its exit code, below zero for a signal.
+
+        Args:
+          command: The words after `python`.
+          working_directory: Where it runs.
+          environment: Variables that it gets beside those of this node.
+          log: The file that what it prints is appended to.
+        """
+        pathlib.Path(log).parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "ab") as file:
+            self._running = subprocess.Popen(
+                [*_ends_with_parent(), *command],
+                cwd=working_directory,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
+        return self._running.wait()
+
+    def end(self) -> None:
+        """Have the process save and leave."""
+        if self._running is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._running.send_signal(signal.SIGTERM)
+
+
+def _ends_with_parent() -> list[str]:
+    """Return Python, which Linux kills when the actor is gone: its node is taken for lost then."""
+    tie = ["-I", "-S", "-c", _TIE] if sys.platform == "linux" else []
+    return [sys.executable, *tie]
+
+
+LOST = -9
+"""What counts as the exit code of a process whose node is lost."""
+
+END_SECONDS = 30.0
+"""How long the other processes of a gang may take to end when one has failed."""
+
+SAVE_SECONDS = 120.0
+"""How long the processes of a gang that is taken back may take to save."""
+
+_POLL_SECONDS = 1.0
+_FIND_SECONDS = 120.0
+
+
+class Keeper:
+    """Runs a gang to its end, again where it died.
+
+    Args:
+      gang: The fields of the `Gang`.
+      request: The fields of what it wants, a `Request`.
+    """
+
+    def __init__(self, gang: Mapping[str, Any], request: Mapping[str, Any]):
+        self._gang = Gang(**gang)
+        self._request = Request(**request)
+        self._standing = Standing("waiting", "waits for resources")
+        self._starts = 0
+        self._cancelled = threading.Event()
+        threading.Thread(target=self._keep, name="luthier-keeper", daemon=True).start()
+
+    def standing(self) -> dict[str, Any]:
+        """Return the fields of how the gang stands."""
+        return dataclasses.asdict(self._standing)
+
+    def cancel(self) -> None:
+        """Have the processes save and leave."""
+        self._cancelled.set()
+
+    def _keep(self) -> None:
+        code = keep(self._gang, self._begin, self._cancelled.is_set)
+        word = "cancelled" if self._cancelled.is_set() else ""
+        write_atomically(ended(self._gang), f"{code} {word}")
+        _leave()
+
+    def _begin(self) -> list[int]:
+        """Start the gang once; return the exit codes."""
+        restarts = self._starts
+        self._starts += 1
+        name = f"luthier {self._gang.name}"
+        self._standing = Standing("waiting", "waits for resources", restarts=restarts)
+        places = reserve(self._request, name, self._cancelled.is_set)
+        if places is None:
+            return [EXIT_REQUEUE]
+        try:
+            return self._run(places, restarts)
+        finally:
+            places.release()
+
+    def _run(self, places: Places, restarts: int) -> list[int]:
+        import ray
+
+        members = _members(self._request, places)
+        try:
+            found = ray.get([m.whereabouts.remote() for m in members], timeout=_FIND_SECONDS)
+            # JAX counts the hosts of a slice as the TPUs do.
+            order = sorted(range(len(members)), key=lambda i: (found[i][2], i))
+            members = [members[i] for i in order]
+            address, port, _ = found[order[0]]
+            hosts = tuple(dict.fromkeys(found[i][0] for i in order))
+            self._standing = Standing("running", "", hosts, restarts)
+            codes = {
+                member.run.remote(
+                    self._gang.command,
+                    self._gang.working_directory,
+                    variables(self._gang, rank, len(members), f"{address}:{port}"),
+                    str(self._gang.log_path(rank)),
+                ): rank
+                for rank, member in enumerate(members)
+            }
+            return self._wait(members, codes)
+        except ray.exceptions.RayError:
+            return [LOST]
+        finally:
+            for member in members:
+                ray.kill(member)
+
+    def _wait(self, members: Sequence[Any], running: dict[Any, int]) -> list[int]:
+        """Return the exit codes; when one process has failed, the others must end soon."""
+        import ray
+
+        codes = [LOST] * len(members)
+        deadline = float("inf")
+        was_told = False
+        while running and time.monotonic() < deadline:
+            ready, _ = ray.wait(list(running), timeout=_POLL_SECONDS)
+            for reference in ready:
+                rank = running.pop(reference)
+                codes[rank] = _code(reference)
+                if codes[rank] != EXIT_DONE:
+                    deadline = min(deadline, time.monotonic() + END_SECONDS)
+            if self._cancelled.is_set() and not was_told:
+                was_told = True
+                deadline = time.monotonic() + SAVE_SECONDS
+                for member in members:
+                    member.end.remote()
+        return codes
+
+
+def keep(gang: Gang, begin: Any, is_cancelled: Any) -> int:
+    """Start a gang until it is over; return the exit code of the last start.
+
+    Args:
+      gang: The gang.
+      begin: Starts it once, and returns the exit codes of its processes.
+      is_cancelled: Whether it was taken back.
+    """
+    failures = 0
+    while True:
+        code = worst(begin())
+        if code == EXIT_DONE or is_cancelled():
+            return code
+        if code != EXIT_REQUEUE:
+            failures += 1
+            if pathlib.Path(gang.directory, "closed").exists() or failures > gang.restarts:
+                return code
+
+
+def worst(codes: Sequence[int]) -> int:
+    """Return the exit code of a gang, whose processes ended with these.
+
+    One that was told to save and leave speaks for all: the others may have failed for it.
+
+    Args:
+      codes: Those of all processes.
+    """
+    if EXIT_REQUEUE in codes:
+        return EXIT_REQUEUE
+    return next((code for code in codes if code != EXIT_DONE), EXIT_DONE)
+
+
+def variables(gang: Gang, rank: int, count: int, coordinator: str) -> dict[str, str]:
+    """Return the environment of a process.
+
+    Args:
+      gang: What it belongs to.
+      rank: Which one it is, from 0.
+      count: Processes of the gang.
+      coordinator: Where the first of them is, and a port that is free there.
+    """
+    if count == 1:
+        return dict(gang.environment)
+    return {
+        **gang.environment,
+        "JAX_COORDINATOR_ADDRESS": coordinator,
+        "JAX_NUM_PROCESSES": str(count),
+        "JAX_PROCESS_ID": str(rank),
+    }
+
+
+def ended(gang: Gang) -> pathlib.Path:
+    """Return the file that says how a gang ended, once it did."""
+    return pathlib.Path(gang.directory, f"{gang.name}.exit")
+
+
+def _members(request: Request, places: Places) -> list[Any]:
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    return [
+        ray.remote(Member)
+        .options(
+            **request.process_options,
+            max_concurrency=2,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                placement_group=places.group,
+                placement_group_bundle_index=process // request.processes_per_host,
+            ),
+        )
+        .remote()
+        for process in range(request.num_processes)
+    ]
+
+
+def _code(reference: Any) -> int:
+    import ray
+
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayError:
+        return LOST
+
+
+def _leave() -> None:
+    """End this actor, which nobody else would."""
+    import ray
+
+    me = ray.get_runtime_context().current_actor
+    ray.kill(me)

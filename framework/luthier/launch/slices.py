@@ -1,0 +1,334 @@
+"""The slices of a sweep on other machines: a gang for each, whatever engine starts it.
+
+The driver runs anywhere, such as a login node. It hands the gangs to the engine, listens, and the
+first process of each gang connects to it. A gang that is lost is started again by its engine; until
+it is back, its slice is away and its trials go to other slices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import queue
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from luthier.errors import BadInput, Problem, RunError
+from luthier.launch import jobs, link
+from luthier.launch.engine import LIVE, LOGS, Engine, Gang, Job, Standing
+from luthier.records import crash
+from luthier.storage import read_json
+from luthier.sweep.engines.local import Slice, environment
+from luthier.sweep.engines.messages import Answer, Close, Refill, Stop, Writer, messages
+from luthier.sweep.protocol import Back, Event, Lost, SliceInfo, TrialWork, Work
+
+CLOSE_SECONDS = 120.0  # for trials to be saved
+END_SECONDS = 10.0  # for jobs to end when their workers have
+WATCH_SECONDS = 15.0  # between two looks at the queue
+MAX_STARTS = 3  # of a worker that dies before it says a word
+RESTARTS = 1000
+CLOSED = "closed"
+DRIVER = "driver.json"
+_WORKER = "luthier.launch.worker"
+
+
+@dataclasses.dataclass
+class _Seat:
+    """A slice, and the worker that is there now.
+
+    Args:
+      line: Its connection; None while the slice is away.
+      writer: Sends to it.
+      num_starts: Workers that came and died before they were ready.
+      gone: Why no worker will come any more; nothing while one may.
+    """
+
+    line: link.Line | None = None
+    writer: Writer | None = None
+    num_starts: int = 0
+    gone: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Said:
+    """What was heard: of a connection (None is its end), or of the queue of jobs."""
+
+    slice: int
+    line: link.Line
+    message: Any
+
+
+def _without_worker(slice: int, seat: _Seat) -> Lost:
+    reason = seat.gone or "it has no worker as yet"
+    return Lost(slice, reason, counts=False, is_away=True, is_gone=bool(seat.gone))
+
+
+class Slices:
+    """Runs the trials of a study on gangs that an engine starts.
+
+    Args:
+      on: The engine; what it gives to one gang is one slice.
+      slices: How many gangs.
+      memory_bytes: Memory of one device that trials may use; None means what the device has.
+      host: The name or address by which workers reach the machine of the driver; None tries all
+        that it has.
+    """
+
+    def __init__(
+        self,
+        on: Engine,
+        slices: int = 1,
+        memory_bytes: int | None = None,
+        host: str | None = None,
+    ):
+        if slices < 1:
+            raise BadInput(Problem("slices is less than 1", "engine.slices"))
+        self._engine = on
+        self._num_slices = slices
+        self._memory_bytes = memory_bytes
+        self._host = host
+        self._seats: list[_Seat] = []
+        self._jobs: Sequence[Job] = ()
+        self._gangs: list[Gang] = []
+        self._said: queue.Queue[_Said | Sequence[Standing]] = queue.Queue()
+        self._found: list[Event] = []
+        self._infos: dict[int, SliceInfo] = {}
+        self._closing = threading.Event()
+        self._listening: socket.socket
+
+    def open(self, directory: str) -> Sequence[SliceInfo]:
+        """Start the workers of a study that is kept in `directory`; return the slices.
+
+        This waits for the first worker, as long as its job may be in the queue. Slices without a
+        worker count as away.
+
+        Raises:
+          RunError: The engine refuses, or no worker comes any more.
+        """
+        place = jobs.new_folder(pathlib.Path(directory).absolute())
+        self._place = place
+        self._seats = [_Seat() for _ in range(self._num_slices)]
+        self._listening, address = link.listen(self._host)
+        address.write(place / DRIVER)
+        self._gangs = [self._gang(index, place) for index in range(self._num_slices)]
+        self._begin(self._accept, address.secret)
+        try:
+            self._jobs = self._engine.submit(self._gangs, str(place))
+            command = f"luthier sweep --resume {directory}"
+            jobs.make_launch(place, self._engine, command, (), self._jobs)
+            self._begin(self._watch)
+            while not any(seat.line for seat in self._seats):
+                self._take(1.0)
+                if all(seat.gone for seat in self._seats):
+                    remedy = f"see {place / LOGS}"
+                    raise RunError(Problem(self._seats[0].gone, "engine", remedy=remedy))
+        except BaseException:
+            self.close()
+            raise
+        self._found = []
+        first = next(iter(self._infos.values()))
+        for index, seat in enumerate(self._seats):
+            if seat.line is None:
+                self._found.append(_without_worker(index, seat))
+        named = [
+            dataclasses.replace(first, index=index, name=self._gangs[index].name)
+            for index in range(self._num_slices)
+        ]
+        return [self._infos.get(index, named[index]) for index in range(self._num_slices)]
+
+    def start(self, slice: int, work: Work) -> None:
+        """Begin work on a slice."""
+        self._send(slice, work)
+
+    def refill(self, slice: int, trial: TrialWork) -> None:
+        """Put one more trial on a free lane of the work that a slice is busy with, or was last."""
+        self._send(slice, Refill(trial))
+
+    def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
+        """Answer a report of work that `asks`."""
+        self._send(slice, Answer(trial, fence, go_on))
+
+    def stop(self, slice: int, trial: int, fence: int) -> None:
+        """End a trial at its next step: it is saved, and comes back as nothing."""
+        self._send(slice, Stop(trial, fence))
+
+    def events(self, timeout: float) -> Sequence[Event]:
+        """Return what happened; wait up to `timeout` seconds for the first event.
+
+        A slice for which no worker will come any more is lost for good, until one comes after all.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            self._take(0.0 if self._found else max(0.0, deadline - time.monotonic()))
+            if self._said.empty() and (self._found or time.monotonic() >= deadline):
+                found, self._found = self._found, []
+                return found
+
+    def close(self) -> None:
+        """End all workers; trials that run are saved first, so that they can go on later."""
+        (self._place / CLOSED).touch()
+        self._closing.set()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for index in range(len(self._seats)):
+            self._send(index, Close())
+        while any(seat.line for seat in self._seats) and time.monotonic() < deadline:
+            with contextlib.suppress(RunError):
+                self._take(1.0)
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        (self._place / DRIVER).unlink(missing_ok=True)
+        for seat in self._seats:
+            if seat.line is not None:
+                seat.line.cut()
+        self._end_jobs()
+
+    def _end_jobs(self) -> None:
+        """Take back what is still in the queue, and what does not end."""
+        deadline = time.monotonic() + END_SECONDS
+        while self._jobs:
+            standings = self._engine.standings(self._jobs)
+            live = [j for j, s in zip(self._jobs, standings, strict=True) if s.state in LIVE]
+            is_waiting = any(standing.state == "waiting" for standing in standings)
+            if not live or is_waiting or time.monotonic() >= deadline:
+                with contextlib.suppress(RunError):
+                    self._engine.cancel(live)
+                return
+            with contextlib.suppress(RunError):
+                self._take(0.5)  # a worker that has just come is told, too
+
+    def _gang(self, index: int, place: pathlib.Path) -> Gang:
+        study, layout = place.parents[1], self._engine.layout
+        source = study / "source"
+        packages = [n for n in read_json(source / "hashes.json", default={}) if n != "luthier"]
+        search = [source] if source.is_dir() else [pathlib.Path.cwd()]
+        name = f"{study.name}-{index}"
+        words = ["-P", "-u", "-m", self.worker, "--driver", str(place / DRIVER)]
+        words += ["--slice", str(index), "--name", name]
+        words += [word for package in packages for word in ("--package", package)]
+        if layout.devices is not None:
+            words += ["--devices", layout.devices]
+        if self._memory_bytes is not None:
+            words += ["--memory-bytes", str(self._memory_bytes)]
+        inherited = {n: os.environ[n] for n in ("XDG_CACHE_HOME", "PYTHONPATH") if n in os.environ}
+        made = environment(Slice(name, "", ()), inherited, search)
+        made = {n: v for n, v in made.items() if n.startswith("JAX_") or n == "PYTHONPATH"}
+        del made["JAX_PLATFORMS"]
+        return Gang(name, words, str(place), str(pathlib.Path.cwd()), made, RESTARTS)
+
+    worker = _WORKER
+    """The module that a process of a gang runs."""
+
+    def _begin(self, function: Any, *arguments: Any) -> None:
+        threading.Thread(
+            target=function, args=arguments, daemon=True, name="luthier-slices"
+        ).start()
+
+    def _accept(self, secret: str) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return  # closed
+            self._begin(self._hear, connection, secret)
+
+    def _hear(self, connection: socket.socket, secret: str) -> None:
+        greeted = link.greet(connection, secret)
+        if greeted is None:
+            return
+        line, about = greeted
+        index = int(about["slice"])
+        with contextlib.suppress(OSError, ValueError):
+            for message in messages(line.received):
+                self._said.put(_Said(index, line, message))
+        line.cut()
+        self._said.put(_Said(index, line, None))
+
+    def _watch(self) -> None:
+        while not self._closing.wait(WATCH_SECONDS):
+            self._said.put(self._engine.standings(self._jobs))
+
+    def _take(self, timeout: float) -> None:
+        """Take one thing that was heard, and make events of it."""
+        try:
+            said = self._said.get(timeout > 0, timeout or None)
+        except queue.Empty:
+            return
+        if not isinstance(said, _Said):
+            self._look(said)
+            return
+        seat = self._seats[said.slice]
+        if isinstance(said.message, SliceInfo):
+            self._seat(seat, said)
+        elif said.line is not seat.line:
+            if said.message is None:
+                self._count_start(seat, said)
+        elif said.message is None:
+            reason = f"the connection to its worker ended{self._last_line(said.slice)}"
+            self._lose(seat, Lost(said.slice, reason))
+        elif isinstance(said.message, Lost):
+            self._lose(seat, said.message)
+        else:
+            self._found.append(said.message)
+
+    def _seat(self, seat: _Seat, said: _Said) -> None:
+        if seat.line is not None:  # its end was not heard
+            self._lose(seat, Lost(said.slice, "another worker came in its place"))
+        seat.line, seat.writer = said.line, Writer(said.line.sent)
+        seat.num_starts, seat.gone = 0, ""
+        self._infos[said.slice] = said.message
+        if self._closing.is_set():  # it came after the others were told
+            self._send(said.slice, Close())
+        self._found.append(Back(said.slice))
+
+    def _lose(self, seat: _Seat, lost: Lost) -> None:
+        assert seat.line is not None
+        seat.line.cut()
+        seat.line = seat.writer = None
+        self._found.append(dataclasses.replace(lost, is_away=True))
+
+    def _count_start(self, seat: _Seat, said: _Said) -> None:
+        """A worker ended that was not, or is no more, the one of its slice."""
+        if seat.line is not None:
+            return
+        seat.num_starts += 1
+        if seat.num_starts >= MAX_STARTS:
+            what = f"the worker of slice {self._gangs[said.slice].name} does not start"
+            self._give_up(said.slice, what + self._last_line(said.slice))
+
+    def _look(self, standings: Sequence[Standing]) -> None:
+        """Take in how jobs stand: a slice whose job is over gets no worker any more."""
+        for index, (seat, standing) in enumerate(zip(self._seats, standings, strict=True)):
+            is_over = standing.state in ("finished", "failed", "cancelled")
+            if seat.line is None and is_over:
+                told = self._last_line(index)
+                what = f"job {self._jobs[index].id} is over: {standing.detail}{told}"
+                self._give_up(index, f"no worker is left: {what}")
+
+    def _give_up(self, slice: int, why: str) -> None:
+        """Tell the driver, once, that no worker will come any more: it waits for none, then."""
+        seat = self._seats[slice]
+        if not seat.gone and not self._closing.is_set():
+            seat.gone = why
+            self._found.append(_without_worker(slice, seat))
+
+    def _send(self, slice: int, message: object) -> None:
+        writer = self._seats[slice].writer
+        if writer is not None:
+            with contextlib.suppress(OSError, ValueError):
+                writer.send(message)
+
+    def _last_line(self, slice: int) -> str:
+        """Return the last line that any process of a gang printed, to be put behind a reason."""
+        gang = self._gangs[slice]
+        paths = sorted(
+            (gang.log_path(rank) for rank in range(self._engine.layout.num_processes)),
+            key=lambda path: path.stat().st_mtime if path.exists() else 0.0,
+        )
+        last = crash.last_words(paths[-1])
+        return f": {last}" if last else ""

@@ -1,0 +1,422 @@
+"""What SLURM's commands say of jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import math
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from luthier.errors import BadInput, Problem, RunError
+from luthier.launch.engine import (
+    LOGS,
+    Gang,
+    Job,
+    Layout,
+    Standing,
+    State,
+    check_script,
+    write_files,
+)
+from luthier.terminal import cell
+
+_FIELDS = ("JobArrayID", "State", "Reason", "NodeList", "RestartCnt")
+_SEPARATOR = "|"
+_STATES: dict[str, State] = {
+    "PENDING": "waiting",
+    "CONFIGURING": "waiting",
+    "REQUEUED": "waiting",
+    "REQUEUE_FED": "waiting",
+    "REQUEUE_HOLD": "waiting",
+    "SPECIAL_EXIT": "waiting",
+    "PREEMPTED": "waiting",
+    "SUSPENDED": "waiting",
+    "STOPPED": "waiting",
+    "RUNNING": "running",
+    "COMPLETING": "running",
+    "SIGNALING": "running",
+    "RESIZING": "running",
+    "STAGE_OUT": "running",
+    "COMPLETED": "finished",
+    "CANCELLED": "cancelled",
+    "REVOKED": "cancelled",
+}
+"""What people see of a state; all others are ways to fail."""
+
+
+def call(*words: str, what: str) -> str:
+    """Return what a command of SLURM prints.
+
+    Args:
+      *words: The command.
+      what: What it was to do, for the message.
+
+    Raises:
+      RunError: It is not installed, or it refuses.
+    """
+    if shutil.which(words[0]) is None:
+        remedy = "run this where SLURM's commands are, such as a login node"
+        raise RunError(Problem(f"cannot {what}: there is no {words[0]} here", remedy=remedy))
+    told = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if told.returncode:
+        said = " ".join(told.stderr.split()) or f"{words[0]} ends with exit code {told.returncode}"
+        raise RunError(Problem(f"cannot {what}: {said}"))
+    return told.stdout
+
+
+def submitted(text: str) -> str:
+    """Return the id in what `sbatch --parsable` prints.
+
+    Args:
+      text: An id, with the cluster's name behind `;` where there are several clusters.
+    """
+    return text.strip().partition(";")[0]
+
+
+def standings(ids: Sequence[str]) -> list[Standing]:
+    """Return how jobs of this user stand, in their order.
+
+    Args:
+      ids: As `12`, or `12_0` for one of an array.
+    """
+    layout = ",".join(f"{field}:{_SEPARATOR}" for field in _FIELDS)
+    words = ["squeue", "--noheader", "--array", "--states=all", f"--user={getpass.getuser()}"]
+    try:
+        text = call(*words, f"--Format={layout}", what="ask for the queue")
+    except RunError as error:
+        return [Standing("unknown", str(error))] * len(ids)
+    known = dict(map(_standing, filter(str.strip, text.splitlines())))
+    gone = Standing("unknown", "the queue does not know it any more")
+    return [known.get(id, gone) for id in ids]
+
+
+def _standing(line: str) -> tuple[str, Standing]:
+    parts = line.split(_SEPARATOR)[: len(_FIELDS)]
+    id, state, reason, nodes, restarts = map(str.strip, parts)
+    seen = _STATES.get(state.partition(" ")[0], "failed")
+    detail = state if reason in ("", "None") else f"{state} ({reason})"
+    return id, Standing(seen, detail, _hosts(nodes), int(restarts or 0))
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    """Return the names in a list of nodes: `n[1-3,7],m2` names five."""
+    found: list[str] = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?[^,\[]*", text):
+        match = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", part)
+        if match is None:
+            found.append(part)
+            continue
+        for numbers in match[2].split(","):
+            first, _, last = numbers.partition("-")
+            found += [
+                f"{match[1]}{number:0{len(first)}d}{match[3]}"
+                for number in range(int(first), int(last or first) + 1)
+            ]
+    return tuple(found)
+
+
+_OPTION = re.compile(r"[a-z][a-z0-9-]*")
+MEETINGS = "meetings"
+_MEMBER = "luthier.launch.member"
+_AFTER_FIRST_SECONDS = 120  # that the processes of a gang may take to end after its first one
+
+_GANG = """\
+# run_gang NAME RESTARTS WORDS...: one step for one gang. It is started again where it died.
+run_gang() {{
+  local name=$1 restarts=$2 starts=0 code
+  shift 2
+  while true; do
+    starts=$((starts + 1))
+    srun --nodes={nodes} --ntasks={tasks} --ntasks-per-node={per_node}{step} \\
+      --kill-on-bad-exit=0 --wait={wait} --open-mode=append \\
+      --output={logs}/"$name"-rank-%t.log \\
+      {python} -m {member} --meeting {meetings}/"$name"{devices} -- "$@"
+    code=$?
+    if [ $code -eq 0 ] || [ $code -eq {requeue} ]; then return $code; fi
+    if [ -e {directory}/closed ] || [ $starts -gt "$restarts" ]; then return $code; fi
+    echo "gang $name ended with exit code $code and is started again"
+    sleep 1
+  done
+}}
+"""
+
+_END = """\
+# Exit code {requeue}: the machines are taken away, and all is saved. The job goes back to the
+# queue, unless it is being cancelled.
+worst=0
+for number in "${{gangs[@]}}"; do
+  while true; do
+    wait "$number"
+    code=$?
+    kill -0 "$number" 2>/dev/null || break
+  done
+  if [ $code -eq {requeue} ] || {{ [ $code -ne 0 ] && [ $worst -eq 0 ]; }}; then worst=$code; fi
+done
+# One job of an array has the number of the whole array.
+job=${{SLURM_ARRAY_JOB_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}
+job=${{job:-$SLURM_JOB_ID}}
+if [ $worst -eq {requeue} ] && [ "$(squeue -h -r -j "$job" -o %T)" = RUNNING ]; then
+  scontrol requeue "$job"
+fi
+exit $worst
+"""
+
+
+def render(
+    gangs: Sequence[Gang],
+    directory: str,
+    layout: Layout,
+    options: Mapping[str, str | int],
+    step_options: Mapping[str, str | int],
+    *,
+    gangs_per_job: int,
+    devices_per_process: int,
+    setup: Sequence[str],
+    notes: Sequence[str],
+) -> str:
+    """Return the script of one job, or of an array of jobs, for gangs of one layout.
+
+    Args:
+      gangs: What it starts; their commands may differ.
+      directory: Where it is written.
+      layout: What each gang gets.
+      options: Long options of sbatch, without their dashes.
+      step_options: Long options of srun, beside those that follow from the layout.
+      gangs_per_job: Gangs that share an allocation.
+      devices_per_process: Devices of its host that belong to each process; 0 means all.
+      setup: Lines of shell that come first.
+      notes: Lines of comment: which setting came from where.
+    """
+    num_jobs = math.ceil(len(gangs) / gangs_per_job)
+    lines = ["#!/bin/bash", *_directives(gangs, directory, layout, options, gangs_per_job)]
+    lines += ["", "# Written by luthier. To run it again by hand:", "#"]
+    lines += [f"#     sbatch {shlex.quote(directory)}/job.sh", "#"]
+    lines += [*(f"# {cell(note)}" for note in notes), ""]
+    lines += ["trap : TERM  # a signal is for the steps, which save; the script stays to the end"]
+    lines += ["unset WANDB_SERVICE  # what that records would end with the process that launched"]
+    lines += [f"cd {shlex.quote(gangs[0].working_directory)} || exit 1"]
+    for name, value in gangs[0].environment.items():
+        lines += [f"export {name}={shlex.quote(value)}"]
+    step = "".join(f" --{name}={shlex.quote(str(v))}" for name, v in step_options.items())
+    devices = f" --devices-per-process {devices_per_process}" if devices_per_process else ""
+    lines += [
+        *setup,
+        "",
+        _GANG.format(
+            nodes=layout.hosts,
+            tasks=layout.num_processes,
+            per_node=layout.processes_per_host,
+            step=" --exact" * (gangs_per_job > 1) + step,
+            wait=_AFTER_FIRST_SECONDS,
+            logs=shlex.quote(f"{directory}/{LOGS}"),
+            python=shlex.quote(sys.executable),
+            member=_MEMBER,
+            meetings=shlex.quote(f"{directory}/{MEETINGS}"),
+            devices=devices,
+            requeue=75,
+            directory=shlex.quote(directory),
+        ),
+        "gangs=()",
+    ]
+    if num_jobs == 1:
+        lines += [_start(gang) for gang in gangs]
+    else:
+        lines += ['case "$SLURM_ARRAY_TASK_ID" in']
+        for index in range(num_jobs):
+            lines += [f"{index})"]
+            own = gangs[index * gangs_per_job : (index + 1) * gangs_per_job]
+            lines += [f"  {_start(gang)}" for gang in own]
+            lines += ["  ;;"]
+        lines += ["esac"]
+    return "\n".join([*lines, "", _END.format(requeue=75)])
+
+
+def _directives(
+    gangs: Sequence[Gang],
+    directory: str,
+    layout: Layout,
+    options: Mapping[str, str | int],
+    gangs_per_job: int,
+) -> list[str]:
+    num_jobs = math.ceil(len(gangs) / gangs_per_job)
+    side_by_side = min(gangs_per_job, len(gangs))
+    stem = "slurm-%A_%a" if num_jobs > 1 else "slurm-%j"
+    given: dict[str, str | int] = {
+        "job-name": gangs[0].name if len(gangs) == 1 else gangs[0].name.rpartition("-")[0],
+        "nodes": layout.hosts * side_by_side,
+        "ntasks-per-node": layout.processes_per_host,
+        **({"array": f"0-{num_jobs - 1}"} if num_jobs > 1 else {}),
+        "output": f"{directory}/{LOGS}/{stem}.log",
+        "open-mode": "append",
+    }
+    words = [_directive(name, value) for name, value in (given | {**options}).items()]
+    return [*words, "#SBATCH --requeue"]
+
+
+def _directive(name: str, value: str | int) -> str:
+    """Return a line for sbatch, which reads it by rules of its own, and not as a shell does."""
+    text = str(value)
+    # A quote would end the value, and what follows it would be an option: --wrap runs commands.
+    if not _OPTION.fullmatch(name) or cell(text) != text or set(text) & set("\"'\\"):
+        remedy = "leave out quotes, backslashes, line ends and control characters"
+        what = f"the option {name!r} of sbatch cannot be {text!r}"
+        raise BadInput(Problem(what, "slurm", remedy=remedy))
+    return f'#SBATCH --{name}="{text}"' if " " in text else f"#SBATCH --{name}={text}"
+
+
+def _start(gang: Gang) -> str:
+    words = shlex.join([gang.name, str(gang.restarts), *gang.command])
+    return f"run_gang {words} & gangs+=($!)"
+
+
+SCRIPT = "job.sh"
+GRACE_SECONDS = 120
+"""How long before the end of its time a job is told to save."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Slurm:
+    """Starts gangs with sbatch and srun.
+
+    The script that it submits is kept beside the logs. A job that is preempted, or whose time is
+    over, saves and goes back to the queue; so `time_limit` is that of one piece of a run.
+
+    Args:
+      nodes: Machines of each gang.
+      processes_per_node: Processes on each; 1 drives all devices of its machine.
+      devices: What each process runs on, as `--devices` takes it; None leaves it to JAX.
+      gpus_per_node: GPUs of each gang on each of its machines; shared by its processes there.
+      cpus_per_process: Cores of each process.
+      memory: Memory on each node, as `64G`.
+      time_limit: As sbatch takes it: `2-00:00:00`; None means the partition's.
+      partition: Where it runs; None means the site's default.
+      account: Who pays.
+      gangs_per_job: Gangs that share one allocation, each in a step of its own; jobs of equal
+        allocations make an array.
+      options: Further long options of sbatch by name, without dashes: `{"qos": "high"}`.
+      setup: Lines of shell before everything else: `["module load cuda"]`.
+    """
+
+    nodes: int = 1
+    processes_per_node: int = 1
+    devices: str | None = None
+    gpus_per_node: int | None = None
+    cpus_per_process: int | None = None
+    memory: str | None = None
+    time_limit: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    gangs_per_job: int = 1
+    options: Mapping[str, str | int] = dataclasses.field(default_factory=dict)
+    setup: Sequence[str] = ()
+
+    name = "slurm"
+
+    def __post_init__(self) -> None:
+        for field in ("nodes", "processes_per_node", "gangs_per_job"):
+            if getattr(self, field) < 1:
+                raise BadInput(Problem(f"{field} is less than 1", "slurm"))
+        if (self.gpus_per_node or 0) % self.processes_per_node:
+            what = f"{self.gpus_per_node} GPUs cannot be shared by {self.processes_per_node}"
+            raise BadInput(Problem(f"{what} processes", "slurm"))
+
+    @property
+    def layout(self) -> Layout:
+        """What one gang gets."""
+        return Layout(self.nodes, self.processes_per_node, self.devices)
+
+    def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
+        """Return the script by its name.
+
+        Args:
+          gangs: What would be started.
+          directory: Where the script would be.
+        """
+        check_script(self.name, gangs, directory)
+        share = (self.gpus_per_node or 0) // self.processes_per_node
+        text = render(
+            gangs,
+            directory,
+            self.layout,
+            self._job_options(),
+            self._step_options(),
+            gangs_per_job=self.gangs_per_job,
+            devices_per_process=share if self.processes_per_node > 1 else 0,
+            setup=self.setup,
+            notes=[],
+        )
+        return {SCRIPT: text}
+
+    def command(self, directory: str) -> Sequence[str]:
+        """Return the words that submit the script.
+
+        Args:
+          directory: Where it is.
+        """
+        return ["sbatch", "--parsable", f"{directory}/{SCRIPT}"]
+
+    def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
+        """Write the script, and submit it.
+
+        Args:
+          gangs: What is started.
+          directory: Where the script goes.
+
+        Raises:
+          RunError: sbatch refuses.
+        """
+        write_files(self.files(gangs, directory), directory)
+        told = call(*self.command(directory), what=f"submit {SCRIPT}")
+        id = submitted(told)
+        is_array = math.ceil(len(gangs) / self.gangs_per_job) > 1
+        return [
+            Job(
+                self.name,
+                f"{id}_{index // self.gangs_per_job}" if is_array else id,
+                gang.name,
+                directory,
+            )
+            for index, gang in enumerate(gangs)
+        ]
+
+    def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
+        """Return how jobs stand, in their order.
+
+        Args:
+          jobs: Jobs of SLURM.
+        """
+        return standings([job.id for job in jobs])
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        """Take jobs back.
+
+        Args:
+          jobs: Jobs of SLURM.
+
+        Raises:
+          RunError: scancel refuses.
+        """
+        ids = dict.fromkeys(job.id for job in jobs)
+        if ids:
+            call("scancel", *ids, what=f"cancel {', '.join(ids)}")
+
+    def _job_options(self) -> dict[str, str | int]:
+        given = {
+            "gpus-per-node": None if self.gpus_per_node is None else self.gpus_per_node,
+            "cpus-per-task": self.cpus_per_process,
+            "mem": self.memory,
+            "time": self.time_limit,
+            "partition": self.partition,
+            "account": self.account,
+            "signal": f"TERM@{GRACE_SECONDS}" if self.time_limit else None,
+        }
+        return {name: v for name, v in given.items() if v is not None} | dict(self.options)
+
+    def _step_options(self) -> dict[str, str | int]:
+        given = {"gpus-per-node": self.gpus_per_node, "cpus-per-task": self.cpus_per_process}
+        return {name: value for name, value in given.items() if value is not None}

@@ -1,1 +1,0 @@
-"""SLURM: batch scripts that a person can read and run again, and its queue."""

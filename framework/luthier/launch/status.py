@@ -1,0 +1,63 @@
+"""The status of all launches: each queue is asked once, and not waited for long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+from luthier.errors import LuthierError
+from luthier.launch import settings
+from luthier.launch.engine import Job, Standing
+from luthier.launch.jobs import Launch
+
+ANSWER_SECONDS = 10.0
+"""How long the queues may take to answer, all together."""
+
+
+def standings(
+    launches: Iterable[Launch], seconds: float = ANSWER_SECONDS
+) -> list[tuple[Launch, Job, Standing]]:
+    """Return the jobs of launches, in their order, each with how it stands.
+
+    Engines are asked at the same time, each once. Where none is named, none is asked.
+
+    Args:
+      launches: What was launched.
+      seconds: After this long a job whose engine has not answered is `unknown`.
+    """
+    every = [(launch, job) for launch in launches for job in launch.jobs]
+    asked = [
+        _Question(name, [pair for pair in every if pair[1].engine == name])
+        for name in dict.fromkeys(job.engine for _, job in every)
+    ]
+    deadline = time.monotonic() + seconds
+    for question in asked:
+        question.start()
+    for question in asked:
+        question.join(max(0.0, deadline - time.monotonic()))
+    silence = Standing("unknown", f"the queue does not answer within {seconds:g} s")
+    told = {question.engine: iter(question.answer or ()) for question in asked}
+    return [(launch, job, next(told[job.engine], silence)) for launch, job in every]
+
+
+class _Question(threading.Thread):
+    """Asks one engine for all of its jobs.
+
+    Args:
+      engine: The engine's name.
+      jobs: Its jobs, each with its launch.
+    """
+
+    def __init__(self, engine: str, jobs: Sequence[tuple[Launch, Job]]):
+        super().__init__(daemon=True, name=f"luthier-queue-{engine}")
+        self.engine, self._jobs = engine, jobs
+        self.answer: Sequence[Standing] | None = None
+
+    def run(self) -> None:
+        """Ask, and keep the answer."""
+        try:
+            engine = settings.engine_of(self._jobs[0][0])
+            self.answer = engine.standings([job for _, job in self._jobs])
+        except (ImportError, KeyError, OSError, TypeError, LuthierError) as error:
+            self.answer = [Standing("unknown", str(error))] * len(self._jobs)

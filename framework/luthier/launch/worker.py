@@ -1,0 +1,363 @@
+"""The worker of a device group on other machines, with one process or several."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from luthier import environment, faults
+from luthier.errors import EXIT_BUG, EXIT_DONE, EXIT_REQUEUE, BadInput
+from luthier.faults import Fault
+from luthier.launch import link
+from luthier.parallel import distributed
+from luthier.records.redaction import redact_output
+from luthier.sweep.engines.execution import RAISED, Execution, ended
+from luthier.sweep.gate import memory_problem, step_bytes
+from luthier.sweep.protocol import Lost, TrialWork, Work
+from luthier.train.interrupt import Watcher
+from luthier.train.loop import OwnSlot
+from luthier.train.run import drive
+
+EXIT_APART = 70
+"""The exit code of a process that failed where others did not: they wait for it in a collective."""
+
+APART_SECONDS = 60.0
+
+
+class Together(Watcher):
+    """Has all processes of a trial hear the answers that the first one gets.
+
+    Args:
+      own: Watches the trial in this process; the driver speaks with that of the first one.
+      name: What no other trial of these processes has.
+    """
+
+    def __init__(self, own: Watcher, name: str):
+        self._own = own
+        self._rounds = distributed.Rounds(f"evaluated/{name}")
+
+    @property
+    def requested(self) -> str | None:  # type: ignore[override]
+        """Why this process wants to leave; training agrees on it with the others."""
+        return self._own.requested
+
+    def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
+        """Return the verdict of the first process."""
+        return self._rounds.exchange(None, lambda _: self._own.evaluated(step, metrics, last))
+
+
+class GangExecution(Execution):
+    """Runs trials on the devices of several processes, each of which calls `run_together`."""
+
+    def run_together(self, work: Work, trial: TrialWork, watcher: Watcher, name: str) -> None:
+        """Run one trial, from where it was left to its end; the first process tells of it.
+
+        Where it fails in all processes, or in some that are not waited for, it has failed. A
+        process that fails while others wait for it ends itself, and so the gang.
+
+        Args:
+          work: What the trial belongs to.
+          trial: The trial.
+          watcher: Watches it in this process.
+          name: What no other trial of these processes has.
+        """
+        mode, plan, result = self.mode(()), None, None
+        error: BaseException | None = None
+        try:
+            plan = self.plans.plan(self.read(trial), work.hoist)
+            mode = self.mode(plan.program.hoist)
+            problem = memory_problem(plan, self.memory_bytes)
+            if problem is not None:
+                raise problem
+            slot = OwnSlot(plan.program)
+            training = self.begin(plan, slot, trial, Together(watcher, name))  # type: ignore[arg-type]
+            result = drive(training, slot.step)
+        except RAISED as raised:
+            error = raised
+            traceback.print_exc()
+        try:
+            theirs = _gathered(error, name)
+        except distributed.GaveUp:
+            assert error is not None  # without one, this process waits
+            self._leave(trial, mode, error)
+        if distributed.process_index():
+            return
+        error = error or _first_error(theirs)
+        if error is not None:
+            self.tell_failed(trial, mode, error)
+        elif plan is not None and result is not None:
+            try:
+                event = ended(self.slice, trial, plan, mode, result, step_bytes(plan))
+            except Exception as raised:  # its result cannot be written
+                return self.tell_failed(trial, mode, raised)
+            self.tell(event)
+
+    def _leave(self, trial: TrialWork, mode: Mapping[str, Any], error: BaseException) -> NoReturn:
+        """End this process, which failed alone: the others wait for it in a collective."""
+        print(f"luthier: this process failed alone: {_one_line(error)}", file=sys.stderr)
+        sys.stderr.flush()
+        try:
+            # Process 0 can still say that the trial is not to blame, such as for a full disk.
+            if distributed.process_index() == 0 and faults.classify(error) is Fault.PLACE:
+                self.tell_failed(trial, mode, error)
+                self._send(Lost(self.slice, _one_line(error), counts=False))
+        finally:  # also where the driver is gone
+            os._exit(EXIT_APART)
+
+
+def _gathered(error: BaseException | None, name: str) -> list[list[str] | None]:
+    """Return what went wrong in each process, with the kind of fault; None where all is well.
+
+    Raises:
+      GaveUp: This process failed, and the others do not come.
+    """
+    mine = None if error is None else [_one_line(error), faults.classify(error).value]
+    deadline = time.monotonic() + APART_SECONDS
+    rounds = distributed.Rounds(f"ends/{name}")
+    return rounds.exchange(mine, list, lambda: mine is not None and time.monotonic() > deadline)
+
+
+def _first_error(theirs: Sequence[Sequence[str] | None]) -> faults.RemoteFault | None:
+    """Return the error of the first process that has one."""
+    for index, found in enumerate(theirs):
+        if found is not None:
+            text, fault = found
+            what = f"process {index} of {len(theirs)} says: {text}"
+            return faults.RemoteFault(what, Fault(fault))
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+
+
+def describe(work: Work, trial: TrialWork) -> dict[str, Any]:
+    """Return what the other processes need to know of a trial, as JSON values.
+
+    Args:
+      work: What the trial belongs to.
+      trial: The trial.
+    """
+    return {
+        "trial": trial.trial,
+        "fence": trial.fence,
+        "directory": trial.directory,
+        "hoist": list(work.hoist),
+        "asks": work.asks,
+    }
+
+
+def described(told: Mapping[str, Any]) -> tuple[Work, TrialWork]:
+    """Return what `describe` described.
+
+    Args:
+      told: What it returned.
+    """
+    trial = TrialWork(told["trial"], told["fence"], told["directory"])
+    return Work((trial,), tuple(told["hoist"]), asks=told["asks"]), trial
+
+
+DRIVER_SECONDS = 60.0
+"""How long a worker looks for its driver."""
+
+JOIN_SECONDS = 300.0
+"""How far apart the processes of a gang may start."""
+
+TAKEN_AWAY = "its machines were taken away"
+BROKEN = "its worker left after a fault of its devices"
+
+
+class Farewell:
+    """What happens when the machine is taken away: heard by a thread, whatever the others do."""
+
+    def __init__(self) -> None:
+        self.is_heard = False
+        self._act: Callable[[], None] | None = None
+        heard, told = os.pipe()
+        os.set_blocking(told, False)
+        signal.set_wakeup_fd(told)
+        self.listen()
+        waiting = threading.Thread(target=self._wait, args=(heard,), daemon=True)
+        waiting.start()
+
+    def listen(self) -> None:
+        """Hear SIGTERM, also where a library has its own way with it by now."""
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+
+    def then(self, act: Callable[[], None]) -> None:
+        """Say what is to be done; it is done at once where the signal came before.
+
+        Args:
+          act: Called from another thread.
+        """
+        self._act = act
+        if self.is_heard:
+            act()
+
+    def _wait(self, heard: int) -> None:
+        while signal.SIGTERM not in os.read(heard, 64):
+            pass
+        self.is_heard = True
+        if self._act is None:
+            os._exit(EXIT_REQUEUE)  # nothing runs as yet
+        self._act()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run trials until the driver says that it is over, or is gone; return the exit code.
+
+    Args:
+      arguments: The words of the command line.
+    """
+    environment.report_native_crashes()
+    parser = argparse.ArgumentParser(prog="luthier.launch.worker")
+    parser.add_argument("--driver", type=pathlib.Path, required=True)
+    parser.add_argument("--slice", type=int, required=True)
+    parser.add_argument("--name", default="")
+    parser.add_argument("--devices")
+    parser.add_argument("--memory-bytes", type=int)
+    parser.add_argument("--package", action="append", default=[])
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    farewell = Farewell()
+    rank = int(os.environ.get("JAX_PROCESS_ID", "0"))
+    line = None
+    if rank == 0:
+        line = link.connect(options.driver, {"slice": options.slice}, DRIVER_SECONDS)
+        if line is None:
+            print("luthier: nobody drives this study", file=sys.stderr)
+            return EXIT_DONE
+    return _serve(options, line, farewell)
+
+
+def _serve(options: argparse.Namespace, line: link.Line | None, farewell: Farewell) -> int:
+    import jax
+
+    from luthier.parallel import distributed, hosts
+    from luthier.records import read_facts
+    from luthier.sweep.engines.execution import Plans
+
+    hosts.configure(options.devices)
+    if "JAX_NUM_PROCESSES" in os.environ:
+        facts = read_facts(options.package)
+        membership = distributed.Membership.of_environment(os.environ)
+        distributed.join(dataclasses.replace(membership, join_seconds=JOIN_SECONDS), facts)
+    farewell.listen()
+    devices = jax.devices()
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    memory_bytes = options.memory_bytes or limit
+
+    def execution(send: Callable[[Any], None]) -> GangExecution:
+        return GangExecution(options.slice, Plans(devices), options.package, memory_bytes, send)
+
+    if line is None:
+        return _follow(execution(lambda event: None), farewell)
+    return _lead(options, line, execution, farewell)
+
+
+def _lead(
+    options: argparse.Namespace,
+    line: link.Line,
+    make_execution: Callable[[Callable[[Any], None]], Any],
+    farewell: Farewell,
+) -> int:
+    """Do what the driver wants, in the first process."""
+    from luthier.parallel import distributed
+    from luthier.sweep.engines.execution import Inbox
+    from luthier.sweep.engines.messages import Writer
+    from luthier.sweep.packed_trials import LaneRunner
+    from luthier.sweep.protocol import Lost, SliceInfo
+
+    writer = Writer(line.sent)
+    execution = make_execution(writer.send)
+    inbox = Inbox(line.received, execution.watcher)
+    lanes = LaneRunner(execution, inbox)
+    devices, is_several = execution.plans.devices, distributed.is_several()
+    info = SliceInfo(
+        options.slice, options.name, len(devices), devices[0].device_kind, execution.memory_bytes
+    )
+    farewell.then(inbox.close)
+    writer.send(info)
+    rounds = distributed.Rounds("work")
+    for number in itertools.count():
+        if execution.is_broken or not inbox.wait():
+            break
+        task = inbox.take()
+        if task is None:
+            continue
+        if is_several:
+            _run_with_others(execution, task, rounds, number)
+        elif task.work.lanes == "single":
+            execution.run(task.work, task.trial, task.watcher)
+        else:
+            lanes.run(task)
+    if execution.is_broken:
+        # The next trial may be in the inbox already, and is not to blame. The driver cuts the line
+        # when it hears this: the inbox must not take that for the end of the driver.
+        inbox.close()
+        writer.send(Lost(options.slice, BROKEN, counts=False))
+    if is_several:
+        rounds.exchange(None, lambda _: None)
+    if farewell.is_heard and not execution.is_broken:
+        writer.send(Lost(options.slice, TAKEN_AWAY, counts=False))
+    return EXIT_REQUEUE if farewell.is_heard or execution.is_broken else EXIT_DONE
+
+
+def _run_with_others(execution: Any, task: Any, rounds: Any, number: int) -> None:
+    told = describe(task.work, task.trial) | {"name": str(number)}
+    rounds.exchange(None, lambda _: told)
+    execution.run_together(task.work, task.trial, task.watcher, told["name"])
+
+
+class _Follower:
+    """Watches a trial in a process that is not the first: only a signal ends it there."""
+
+    requested: str | None = None
+
+    def __enter__(self) -> _Follower:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        """Hear no more."""
+
+
+def _follow(execution: Any, farewell: Farewell) -> int:
+    """Do what the first process does, in another one."""
+    from luthier.parallel import distributed
+    from luthier.train.interrupt import INTERRUPTED
+
+    rounds, follower = distributed.Rounds("work"), _Follower()
+
+    def leave() -> None:
+        follower.requested = INTERRUPTED
+
+    farewell.then(leave)
+    while (told := rounds.exchange(None, lambda _: None)) is not None:
+        work, trial = described(told)
+        execution.run_together(work, trial, follower, told["name"])
+    return EXIT_REQUEUE if farewell.is_heard else EXIT_DONE
+
+
+if __name__ == "__main__":
+    redact_output()  # what is printed is kept in a file of the gang
+    try:
+        code = main(sys.argv[1:])
+    except BadInput as error:
+        print(f"luthier: {error}", file=sys.stderr)
+        code = error.exit_code
+    except Exception:
+        traceback.print_exc()
+        code = EXIT_BUG
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # what is left to be done at exit would wait for processes that may have ended

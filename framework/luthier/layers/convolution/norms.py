@@ -1,0 +1,156 @@
+"""Normalization in convolutional networks: over the batch, or over groups of channels."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from luthier.errors import BadInput, Problem
+from luthier.layers.initializers import Initializer, Ones, Zeros
+from luthier.layers.parameters import DType, value_of, vector, wide
+
+
+class BatchNorm(nnx.Module):
+    r"""Batch normalization `y = (x - mean) / sqrt(var + epsilon) * g + b` per channel.
+
+    In training, mean and variance are those of the batch, over its counted rows and all places. The
+    batch is the global one, so the statistics are synchronized over the mesh. The running ones,
+    variables of the state, move towards them: $m s + (1 - m) \hat{s}$, with the unbiased variance.
+    In evaluation the running ones are used.
+
+    Rows see each other through the statistics, so a model that contains this layer is refused where
+    a step is cut into microbatches: the statistics would be those of a microbatch.
+
+    Args:
+      momentum: m.
+      epsilon: Added to the variance.
+      scale: Initializer of g.
+      bias: Initializer of b.
+      dim: D.
+      dtype: Type of the result.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: Ioffe and Szegedy 2015, arXiv:1502.03167, algorithms 1 and 2.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    RANGES: ClassVar[dict[str, str]] = {"momentum": "0 <= x < 1", "epsilon": "0 <= x"}
+    COUPLES: ClassVar[str] = "batch statistics"
+
+    def __init__(
+        self,
+        momentum: Any = 0.9,
+        epsilon: Any = 1e-5,
+        scale: Initializer = Ones(),
+        bias: Initializer = Zeros(),
+        *,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.dtype = dtype
+        self.scale = vector(scale, (dim,), ("embed",), param_dtype, rngs)
+        self.bias = vector(bias, (dim,), ("embed",), param_dtype, rngs)
+        kind = wide(param_dtype)
+        self.mean = nnx.BatchStat(jnp.zeros((dim,), kind), logical_axes=("embed",))
+        self.variance = nnx.BatchStat(jnp.ones((dim,), kind), logical_axes=("embed",))
+
+    def __call__(self, x_BXD: jax.Array, weights_B: jax.Array | None = None) -> jax.Array:
+        """Normalize.
+
+        Args:
+          x_BXD: [B, *X, D].
+          weights_B: In training, the weights of the rows; a row of weight 0 counts nothing in the
+            statistics. None means evaluation.
+
+        Returns:
+          The same shape in `dtype`. In training the running statistics are changed in place.
+        """
+        x = x_BXD.astype(wide(x_BXD.dtype))
+        mean_D, variance_D = self.mean[...], self.variance[...]
+        if weights_B is not None:
+            mean_D, variance_D = self._observe(x, weights_B)
+        scale_D = value_of(self.scale, x.dtype) * jax.lax.rsqrt(variance_D + self.epsilon)
+        return ((x - mean_D) * scale_D + value_of(self.bias, x.dtype)).astype(self.dtype)
+
+    def _observe(self, x: jax.Array, weights_B: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the batch's statistics, and move the running ones."""
+        places = tuple(range(x.ndim - 1))
+        weights = weights_B.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
+        count = weights.sum() * (x[0, ..., 0].size)
+        safe = jnp.where(count > 0, count, 1)
+        counted = jnp.where(weights != 0, x, 0)  # A row of weight 0 may hold anything.
+        mean_D = (counted * weights).sum(places) / safe
+        variance_D = (jnp.square(counted - mean_D) * weights).sum(places) / safe
+        # Both are functions of x; the running ones are state, and take no gradient.
+        unbiased_D = jax.lax.stop_gradient(variance_D) * (safe / jnp.maximum(safe - 1, 1))
+        share = jnp.where(count > 0, 1 - self.momentum, 0)
+        for running, new_D in (
+            (self.mean, jax.lax.stop_gradient(mean_D)),
+            (self.variance, unbiased_D),
+        ):
+            old_D = running[...]
+            running.set_value(old_D + (share * (new_D - old_D)).astype(old_D.dtype))
+        return mean_D, variance_D
+
+
+class GroupNorm(nnx.Module):
+    """Group normalization: mean and variance over all places of a row and a group of channels.
+
+    It takes the place of `BatchNorm`, but rows do not see each other.
+
+    Args:
+      num_groups: Groups that the channels are cut into.
+      epsilon: Added to the variance.
+      scale: Initializer of the channels' scales.
+      bias: Initializer of the channels' biases.
+      dim: D.
+      dtype: Type of the result.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Raises:
+      BadInput: The channels do not divide into the groups.
+
+    Source: Wu and He 2018, arXiv:1803.08494, equations 1 to 7.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    RANGES: ClassVar[dict[str, str]] = {"num_groups": "1 <= x", "epsilon": "0 <= x"}
+
+    def __init__(
+        self,
+        num_groups: int = 32,
+        epsilon: Any = 1e-5,
+        scale: Initializer = Ones(),
+        bias: Initializer = Zeros(),
+        *,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        if dim % num_groups:
+            what = f"{dim} channels do not divide into {num_groups} groups"
+            raise BadInput(Problem(what, remedy="set num_groups to a divisor of the channels"))
+        self.num_groups = num_groups
+        self.epsilon = epsilon
+        self.dtype = dtype
+        self.scale = vector(scale, (dim,), ("embed",), param_dtype, rngs)
+        self.bias = vector(bias, (dim,), ("embed",), param_dtype, rngs)
+
+    def __call__(self, x_BXD: jax.Array, weights_B: jax.Array | None = None) -> jax.Array:
+        """Normalize x_BXD [B, *X, D]; `weights_B` change nothing, as rows do not meet."""
+        x = x_BXD.astype(wide(x_BXD.dtype)).reshape(*x_BXD.shape[:-1], self.num_groups, -1)
+        places = (*range(1, x.ndim - 2), x.ndim - 1)
+        x = x - x.mean(places, keepdims=True)
+        x = x * jax.lax.rsqrt(jnp.square(x).mean(places, keepdims=True) + self.epsilon)
+        x = x.reshape(x_BXD.shape)
+        return (x * value_of(self.scale, x.dtype) + value_of(self.bias, x.dtype)).astype(self.dtype)

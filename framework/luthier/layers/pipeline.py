@@ -1,0 +1,405 @@
+"""Pipeline schedules: what each stage works on at each tick of a pipeline.
+
+The layers are cut into `stages x repeats` equal blocks of consecutive layers; block `repeat x
+stages + stage` lives on its stage. A microbatch visits the stages in turn, and comes round to the
+first one again for the next repeat.
+
+Shapes: S stages, M microbatches, R repeats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import PartitionSpec
+
+from luthier.errors import BadInput, Problem
+from luthier.layers.experts.routing import carrying
+from luthier.layers.parameters import wide
+from luthier.layers.remat import FullRemat, NoRemat, Remat
+from luthier.layers.stacks import (
+    Apply,
+    Cycle,
+    MakeLayer,
+    Scanned,
+    Turns,
+    num_layers_of,
+    scan_turns,
+    with_rows,
+)
+from luthier.parallel import Layout, constrain, current_layout
+
+
+class Schedule(Protocol):
+    """Decides what the first stage works on; stage s does the same s ticks later.
+
+    Fresh microbatches start in their order, and a microbatch comes round again after S ticks.
+    """
+
+    @property
+    def repeats(self) -> int:
+        """How many times a microbatch visits each stage."""
+
+    def work(self, tick: Any, stages: int) -> tuple[Any, Any]:
+        """Return the microbatch and the repeat that the first stage works on at a tick.
+
+        Args:
+          tick: Number of the tick, or an array of such.
+          stages: S.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class GPipe:
+    """Every microbatch goes through once: a stage has one block of consecutive layers.
+
+    Source: Huang et al. 2018, arXiv 1811.06965, section 2.3.
+    """
+
+    @property
+    def repeats(self) -> int:
+        """How many times a microbatch visits each stage: once."""
+        return 1
+
+    def work(self, tick: Any, stages: int) -> tuple[Any, Any]:
+        """Return the microbatch and the repeat that the first stage works on at a tick."""
+        return tick, tick * 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Circular:
+    """Microbatches go round several times: a smaller bubble for more communication.
+
+    Groups of S microbatches go through all repeats before the next group starts, so that a
+    microbatch is back at the first stage just when its turn comes, and none is ever stored.
+
+    Args:
+      repeats: How many times a microbatch visits each stage, R.
+
+    Source: Narayanan et al. 2021, arXiv 2104.04473, section 2.2 (interleaved schedule).
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"repeats": "1 <= x"}
+    repeats: int = 2
+
+    def work(self, tick: Any, stages: int) -> tuple[Any, Any]:
+        """Return the microbatch and the repeat that the first stage works on at a tick."""
+        turn, place = tick // stages, tick % stages
+        return (turn // self.repeats) * stages + place, turn % self.repeats
+
+
+def num_ticks(schedule: Schedule, stages: int, microbatches: int) -> int:
+    """Return how many ticks a pipeline takes: `M R + S - 1`.
+
+    Args:
+      schedule: The schedule.
+      stages: S.
+      microbatches: M.
+    """
+    return microbatches * schedule.repeats + stages - 1
+
+
+def bubble_fraction(schedule: Schedule, stages: int, microbatches: int) -> float:
+    """Return the share of the ticks in which a stage has nothing to do: `(S-1) / (M R + S - 1)`.
+
+    Args:
+      schedule: The schedule.
+      stages: S.
+      microbatches: M.
+
+    Source: Narayanan et al. 2021, arXiv 2104.04473, section 2.2, there over the ticks with work.
+    """
+    return (stages - 1) / num_ticks(schedule, stages, microbatches)
+
+
+AXIS = "stage"
+"""The mesh axis of pipelines."""
+
+# (block, number of the block, carry, rows) -> (carry, what the layers give)
+Stage = Callable[[Any, jax.Array, Any, Any], tuple[Any, Any]]
+
+
+def run(
+    stage: Stage, blocks: Any, carry: Any, rows: Any, schedule: Schedule, microbatches: int
+) -> tuple[Any, Any]:
+    """Run all microbatches through all blocks, inside a `shard_map` over the stages.
+
+    Args:
+      stage: Applies a block of layers; traced inside of the pipeline.
+      blocks: A pytree of arrays [R, K, ...], those of this stage.
+      carry: A pytree of arrays [M/S, B/M, ...], those of this stage.
+      rows: A pytree of arrays [M, B/M, ...], of all stages.
+      schedule: What a stage works on at each tick.
+      microbatches: M.
+
+    Returns:
+      The last carry, laid out as the first, and what the layers gave: for every block of this stage
+      the sum over microbatches, [R, ...].
+    """
+    S, R, M = jax.lax.axis_size(AXIS), schedule.repeats, microbatches
+    number, kept = jax.lax.axis_index(AXIS), M // S
+    forward = [(s, (s + 1) % S) for s in range(S)]
+    backward = [(s, (s - 1) % S) for s in range(S)]
+    carry = jax.tree.map(_laid_out, carry)
+    idle = filling(_at(carry, number * 0))
+
+    def tick(state: Any, time: jax.Array) -> tuple[Any, None]:
+        arriving, stream, gifts = state
+        entering, round_entering = schedule.work(time, S)
+        leaving, round_leaving = schedule.work(time - (S - 1), S)
+        microbatch, repeat = schedule.work(time - number, S)
+        works = (time >= number) & (microbatch < M)
+
+        waiting = _at(stream, entering % kept)
+        fresh = round_entering == 0
+        x = _where((number == 0) & fresh, waiting, arriving)
+        x = _where(works, x, idle)
+        block, of_rows = _gate(works, (_at(blocks, repeat), _at(rows, microbatch)))
+        y, gift = stage(block, repeat * S + number, x, of_rows)
+
+        moved = _where(fresh, jax.lax.ppermute(waiting, AXIS, backward), waiting)
+        stream = _put(stream, entering % kept, moved)
+        place = (leaving + S - 1) % kept
+        done = (number == S - 1) & (round_leaving == R - 1) & (time >= S - 1)
+        stream = _put(stream, place, _where(done, y, _at(stream, place)))
+        gift = _where(works, gift, jax.tree.map(jnp.zeros_like, gift))
+        gifts = jax.tree.map(lambda sum_R, x: sum_R.at[repeat].add(x), gifts, gift)
+        return (jax.lax.ppermute(y, AXIS, forward), stream, gifts), None
+
+    shapes = jax.eval_shape(stage, _at(blocks, number), number, idle, _at(rows, number))[1]
+    gifts = jax.tree.map(lambda x: jnp.zeros((R, *x.shape), x.dtype), shapes)
+    start = (idle, carry, gifts)
+    times = jnp.arange(num_ticks(schedule, S, M))
+    (_, stream, gifts), _ = jax.lax.scan(tick, start, times)
+    # The microbatch of place j has been put where the one entering S - 1 ticks later was.
+    return jax.tree.map(lambda x: jnp.roll(x, -(S - 1), axis=0), stream), gifts
+
+
+def filling(microbatch: Any) -> Any:
+    """Return what a stage computes on while it has nothing to do: rows of the batch.
+
+    It might be anything, since nothing comes of it; but of these, layers make nothing that is not
+    finite, which whoever looks for NaN would find.
+
+    Args:
+      microbatch: A carry of this stage's.
+    """
+    return jax.lax.stop_gradient(microbatch)
+
+
+def _at(tree: Any, index: jax.Array) -> Any:
+    return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), tree)
+
+
+def _put(tree: Any, index: jax.Array, one: Any) -> Any:
+    put = jax.lax.dynamic_update_index_in_dim
+    return jax.tree.map(lambda x, y: put(x, y, index, 0), tree, one)
+
+
+def _where(condition: jax.Array, then: Any, other: Any) -> Any:
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), then, other)
+
+
+def _gate(is_open: jax.Array, tree: Any) -> Any:
+    """Let no gradient through, be it NaN, where a stage works on nothing."""
+
+    def gate(x: jax.Array) -> jax.Array:
+        if not jnp.issubdtype(x.dtype, jnp.inexact):
+            return x
+        return jnp.where(is_open, x, jax.lax.stop_gradient(x))
+
+    return jax.tree.map(gate, tree)
+
+
+def _laid_out(x: jax.Array) -> jax.Array:
+    """Share out the rows of every microbatch as those of a batch."""
+    return constrain(x, (None, "batch", *(None,) * (x.ndim - 2)))
+
+
+T = TypeVar("T")
+
+_ON_STAGES, _OF_BLOCKS = PartitionSpec(AXIS), PartitionSpec(None, AXIS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipelined:
+    """Layers in a pipeline: each stage holds a share of them, and microbatches pass through.
+
+    Parameters are those of `Scanned`, under the same names; the rule `layers -> stage` shares them
+    out. Without several devices along `stage`, and where layers have something of their own, such
+    as caches, the layers run one after the other, as in `Scanned`.
+
+    Args:
+      microbatches: How many parts the rows are cut into, M: a multiple of the stages.
+      schedule: What a stage works on at each tick, `GPipe` or `Circular`.
+      remat: What a layer keeps for the backward pass.
+      stage_remat: What a stage keeps of a microbatch for the backward pass, on top of `remat`.
+
+    Source: Huang et al. 2018, arXiv 1811.06965, section 2.3 (microbatches, remat by stages).
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"microbatches": "1 <= x"}
+    microbatches: int
+    schedule: Schedule = GPipe()
+    remat: Remat = NoRemat()
+    stage_remat: Remat = FullRemat()
+
+    def create(
+        self, make_layer: MakeLayer | Sequence[MakeLayer], num_layers: int, rngs: nnx.Rngs
+    ) -> nnx.Module:
+        """Make the layers as `Scanned.create` does."""
+        return Scanned().create(make_layer, num_layers, rngs)
+
+    def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
+        """Make what belongs to each layer; see `Scanned.init_own`."""
+        return Scanned().init_own(layers, function)
+
+    @carrying
+    def apply(
+        self, layers: Any, function: Apply, carry: T, own: Any = None, rows: Any = None
+    ) -> tuple[T, Any]:
+        """Thread `carry` through the layers, a microbatch at a time; see `Scanned.apply`.
+
+        Args:
+          layers: What `create` made.
+          function: Called as `function(layer, index, carry, own)`, with `rows` as a fifth argument
+            where they are given; it gets those of a microbatch.
+          carry: A pytree of arrays [B, ...].
+          own: What belongs to each layer, or None.
+          rows: A pytree of arrays [B, ...], or None.
+
+        Returns:
+          The last carry, and what the layers gave, summed over the microbatches: stacked, or a
+          `Turns` for layers by turns.
+
+        Raises:
+          BadInput: Layers, microbatches or rows cannot be shared out; all problems at once.
+        """
+        layout = current_layout()
+        if layout is None or layout.sizes[AXIS] == 1 or own is not None:
+            return Scanned(self.remat).apply(layers, function, carry, own, rows)
+        kinds = list(layers.cycle) if isinstance(layers, Cycle) else [layers]
+        left = len(layers.rest) if isinstance(layers, Cycle) else 0
+        num_turns = num_layers_of(kinds[0]) if kinds else 0
+        problems = self.problems(
+            num_turns * len(kinds) + left,
+            max(len(kinds), left),
+            jax.tree.leaves(carry)[0].shape[0],
+            layout.sizes[AXIS],
+        )
+        if problems:
+            raise BadInput(problems)
+        carry, given = self._pipe(layout, kinds, function, carry, rows)
+        given = jax.tree.map(lambda x: x.reshape(num_turns, *x.shape[3:]), given)
+        return carry, Turns(given, ()) if isinstance(layers, Cycle) else given[0]
+
+    def problems(
+        self, num_layers: int, num_kinds: int, num_rows: int, stages: int
+    ) -> list[Problem]:
+        """Return what cannot be shared out; paths are those of the settings of this stack.
+
+        Args:
+          num_layers: Layers of the stack.
+          num_kinds: How many kinds of layers take turns.
+          num_rows: B.
+          stages: S, 2 or more.
+        """
+        M, R, found = self.microbatches, self.schedule.repeats, []
+        blocks = stages * R * num_kinds
+        if num_layers % blocks:
+            cut = f"{stages} stages"
+            cut += f" x {R} repeats" if R > 1 else ""
+            cut += f" x {num_kinds} kinds of layers" if num_kinds > 1 else ""
+            what = f"{num_layers} layers cannot be shared out evenly over {cut}"
+            remedy = f"use a multiple of {blocks} layers, or fewer stages"
+            found.append(Problem(what, "", remedy=remedy + (" or repeats" if R > 1 else "")))
+        if M % stages:
+            what = f"{M} microbatches cannot be shared out evenly over {stages} stages"
+            remedy = f"set microbatches={max(1, round(M / stages)) * stages}"
+            found.append(Problem(what, "microbatches", remedy=remedy))
+        if num_rows % M:
+            what = f"{num_rows} rows cannot be cut into {M} microbatches"
+            found.append(Problem(what, "microbatches", remedy=f"use a multiple of {M} rows"))
+        return found
+
+    def _pipe(
+        self, layout: Layout, kinds: list[Any], function: Apply, carry: T, rows: Any
+    ) -> tuple[T, Any]:
+        """Cut rows into microbatches and layers into blocks, and run them."""
+        layout.need_automatic()
+        S, M, R = layout.sizes[AXIS], self.microbatches, self.schedule.repeats
+        graphdefs, states = zip(*(nnx.split(kind) for kind in kinds), strict=True)
+
+        def stage(block: Any, number: jax.Array, carry: T, rows: Any) -> tuple[T, Any]:
+            block, rows = _cast(block, states), _cast(rows, all_rows)
+            layers = [nnx.merge(*part) for part in zip(graphdefs, block, strict=True)]
+            first = number.astype(jnp.uint32) * (len(layers) * num_layers_of(layers[0]))
+            bound, nothing = with_rows(function, rows), (None,) * len(layers)
+            return scan_turns(layers, bound, carry, nothing, remat=self.remat, first=first)
+
+        def on_stage(blocks: Any, carry: Any, rows: Any) -> tuple[Any, Any]:
+            blocks, carry = jax.tree.map(lambda x: x[:, 0], blocks), jax.tree.map(_only, carry)
+            wrapped = self.stage_remat.wrap(stage, scanned=True)
+            carry, given = run(wrapped, blocks, carry, rows, self.schedule, M)
+            return jax.tree.map(lambda x: x[None], carry), jax.tree.map(lambda x: x[:, None], given)
+
+        all_rows = rows
+        blocks = jax.tree.map(lambda x: x.reshape(R, S, -1, *x.shape[1:]), _widened(states))
+        parts = jax.tree.map(lambda x: _dealt(x, S, M), (carry, _widened(rows)))
+        rows = jax.tree.map(lambda x: x.reshape(M, *x.shape[2:]), parts[1])
+        # Unchecked, because layers that are checked themselves (attention around a ring) cannot be
+        # rematerialized within a checked one: JAX then shares out residuals over stages once more.
+        pipe = jax.shard_map(
+            on_stage,
+            mesh=layout.mesh,
+            in_specs=(_OF_BLOCKS, _ON_STAGES, PartitionSpec()),
+            out_specs=(_ON_STAGES, _OF_BLOCKS),
+            axis_names={AXIS},
+            check_vma=False,
+        )
+        carry, given = pipe(blocks, parts[0], rows)
+        return jax.tree.map(_gathered, carry), given
+
+
+def _dealt(x: jax.Array, stages: int, microbatches: int) -> jax.Array:
+    """Deal rows to stages in blocks, and to the microbatches of a stage in turn.
+
+    Where `stage` is the first of the mesh axes that share out the batch, rows stay where they are.
+
+    Args:
+      x: [B, ...].
+      stages: S.
+      microbatches: M.
+
+    Returns:
+      [S, M/S, B/M, ...].
+    """
+    return x.reshape(stages, -1, microbatches // stages, *x.shape[1:]).swapaxes(1, 2)
+
+
+def _gathered(x: jax.Array) -> jax.Array:
+    """Undo `_dealt`."""
+    return x.swapaxes(1, 2).reshape(-1, *x.shape[3:])
+
+
+def _only(x: jax.Array) -> jax.Array:
+    return x[0]
+
+
+def _widened(tree: Any) -> Any:
+    """Return a tree in float32 or wider, so that gradients of all microbatches add up exactly."""
+    return jax.tree.map(lambda x: x.astype(wide(x.dtype)) if _is_real(x) else x, tree)
+
+
+def _cast(tree: Any, like: Any) -> Any:
+    """Undo `_widened`."""
+    return jax.tree.map(lambda x, y: x.astype(y.dtype) if _is_real(x) else x, tree, like)
+
+
+def _is_real(x: jax.Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)

@@ -1,0 +1,275 @@
+"""Which document each token of a row belongs to, and where it stands there.
+
+Shapes: B rows, L length. Layers take positions from here and never from places in an array, so
+that packed rows, caches and rows of one document are the same to them: what Raffel et al. 2019
+(arXiv 1910.10683, section 3.5.2) call packing needs no further care.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from luthier.errors import BadInput, Problem
+from luthier.layers.initializers import Initializer, Normal
+from luthier.layers.parameters import DType, looked_up, vector, wide
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """Which document of its row each token belongs to, and where it stands in it.
+
+    Args:
+      positions_BL: int32 [B, L], from 0 in every segment.
+      segments_BL: int32 [B, L], 0 for padding, 1 and up for the documents of a row.
+
+    Source: Raffel et al. 2019, arXiv 1910.10683, section 3.5.2 (several sequences in one row).
+    """
+
+    positions_BL: jax.Array
+    segments_BL: jax.Array
+
+    @classmethod
+    def single(cls, batch_size: int, length: int) -> Tokens:
+        """Describe rows that are one document each, without padding."""
+        positions_L = jnp.arange(length, dtype=jnp.int32)
+        shape = (batch_size, length)
+        return cls(jnp.broadcast_to(positions_L, shape), jnp.ones(shape, jnp.int32))
+
+
+class RotaryScaling(Protocol):
+    """Changes the frequencies of a rotation, so that it reaches further."""
+
+    def __call__(self, frequencies: jax.Array) -> jax.Array:
+        """Return the changed frequencies, in radians per position, of the same shape and type."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearScaling:
+    """Position interpolation: `w' = w / factor`, as if positions stood closer together.
+
+    Args:
+      factor: How many times longer rows become.
+
+    Source: Chen et al. 2023, arXiv 2306.15595, equation 4.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"factor": "0 < x"}
+    factor: float
+
+    def __call__(self, frequencies: jax.Array) -> jax.Array:
+        """Return the frequencies divided by the factor."""
+        return frequencies / self.factor
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama3Scaling:
+    """Stretches slow rotations by `factor`, keeps fast ones, and blends those between.
+
+    With `r = original_length * w / (2 pi)`, the turns that a frequency makes over the rows of the
+    first training, and `s = (r - low) / (high - low)` cut to [0, 1],
+    `w' = (1 - s) w / factor + s w`.
+
+    Args:
+      factor: How many times longer rows become.
+      low_frequency_factor: Turns up to which a frequency is stretched whole.
+      high_frequency_factor: Turns from which a frequency is kept.
+      original_length: Tokens in the rows of the first training.
+
+    Source: Grattafiori et al. 2024, arXiv 2407.21783, section 3.4.2, and the released model code;
+      the blend is that of Peng et al. 2023, arXiv 2309.00071, definition 2 ("NTK by parts").
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"factor": "0 < x", "original_length": "1 <= x"}
+    RELATIONS: ClassVar[tuple[str, ...]] = ("low_frequency_factor < high_frequency_factor",)
+    factor: float = 8.0
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_length: int = 8192
+
+    def __call__(self, frequencies: jax.Array) -> jax.Array:
+        """Return the frequencies, slow ones divided by the factor."""
+        turns = self.original_length * frequencies / (2 * jnp.pi)
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+        kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
+        return (1.0 - kept) * frequencies / self.factor + kept * frequencies
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotary:
+    """Rotary positions: the pair `(x_i, x_{i + R/2})` is turned by the angle `p base^(-2i/R)`.
+
+    Args:
+      base: Base of the geometric series of frequencies.
+      scaling: Changes the frequencies; None keeps them.
+      fraction: Part of the head that is turned: the first R = fraction K elements.
+
+    Source: Su et al. 2021, arXiv 2104.09864, equations 15 and 34; Black et al. 2022,
+      arXiv 2204.06745, section 2.1.1 (a part of the head).
+    Deviation: Pairs are half a head apart and not neighbours, as in GPT-NeoX and Llama.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"base": "0 < x", "fraction": "0 < x <= 1"}
+    base: float = 10_000.0
+    scaling: RotaryScaling | None = None
+    fraction: float = 1.0
+
+    def __call__(self, x_BLHK: jax.Array, positions_BL: jax.Array) -> jax.Array:
+        """Rotate queries or keys.
+
+        Args:
+          x_BLHK: [B, L, H, K]; the part that is turned is even.
+          positions_BL: int32 [B, L].
+
+        Returns:
+          The same shape and type; the angles are computed in float32 or wider.
+        """
+        half = int(x_BLHK.shape[-1] * self.fraction) // 2
+        kind = wide(x_BLHK.dtype)
+        frequencies = jnp.asarray(self.base, kind) ** (-jnp.arange(half, dtype=kind) / half)
+        if self.scaling is not None:
+            frequencies = self.scaling(frequencies)
+        angles = (positions_BL[:, :, None].astype(kind) * frequencies)[:, :, None, :]
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        x = x_BLHK.astype(kind)
+        first, second = x[..., :half], x[..., half : 2 * half]
+        turned = (first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :])
+        return jnp.concatenate(turned, axis=-1).astype(x_BLHK.dtype)
+
+
+class LearnedPositions(nnx.Module):
+    """A learned vector for every position, added to the token's embedding.
+
+    Args:
+      max_length: Number of positions.
+      table: Initializer of the vectors.
+      dim: D.
+      dtype: Type of the result.
+      param_dtype: Type that parameters are stored in.
+      rngs: Supplies the keys of the parameters.
+
+    Source: Gehring et al. 2017, arXiv 1705.03122, section 3.1.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
+    RANGES: ClassVar[dict[str, str]] = {"max_length": "1 <= x", "dim": "1 <= x"}
+
+    def __init__(
+        self,
+        max_length: int,
+        table: Initializer = Normal(0.02),
+        *,
+        dim: int,
+        dtype: DType = jnp.float32,
+        param_dtype: DType = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        self.max_length = max_length
+        self.dtype = dtype
+        self.table = vector(table, (max_length, dim), (None, "embed"), param_dtype, rngs)
+
+    def check_length(self, length: int) -> None:
+        """Refuse rows that may hold positions which have no vector.
+
+        Args:
+          length: Length of the rows.
+
+        Raises:
+          BadInput: The rows are longer than `max_length`.
+        """
+        if length > self.max_length:
+            what = f"rows of {length} tokens, but only {self.max_length} learned positions"
+            raise BadInput(Problem(what, remedy="shorten the rows or raise max_length"))
+
+    def __call__(self, positions_BL: jax.Array) -> jax.Array:
+        """Return the vectors of positions [B, L] as [B, L, D]."""
+        self.check_length(positions_BL.shape[1])
+        return looked_up(self.table, positions_BL, self.dtype, beyond="clip")
+
+
+class Sinusoids(nnx.Module):
+    """Sines, then cosines, of wavelengths from `2 pi min_timescale` to `2 pi max_timescale`.
+
+    `x_i = sin(p / t_i)` and `x_{i + D/2} = cos(p / t_i)`, with `t_i` a geometric series of D/2
+    numbers that includes both ends; an odd D ends in a zero. No parameters.
+
+    Args:
+      min_timescale: The first of the series, in positions.
+      max_timescale: The last of the series, in positions.
+      dim: D.
+      dtype: Type of the result.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5, as in tensor2tensor and Pax.
+    Deviation: From the paper, as in those: halves and not neighbours, and both ends included.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype")
+    RANGES: ClassVar[dict[str, str]] = {
+        "min_timescale": "0 < x",
+        "max_timescale": "0 < x",
+        "dim": "2 <= x",
+    }
+    RELATIONS: ClassVar[tuple[str, ...]] = ("min_timescale < max_timescale",)
+
+    def __init__(
+        self,
+        min_timescale: float = 1.0,
+        max_timescale: float = 10_000.0,
+        *,
+        dim: int,
+        dtype: DType = jnp.float32,
+    ):
+        self.min_timescale = min_timescale
+        self.max_timescale = max_timescale
+        self.dim = dim
+        self.dtype = dtype
+
+    def __call__(self, positions_BL: jax.Array) -> jax.Array:
+        """Return the vectors of positions [B, L] as [B, L, D]."""
+        half = self.dim // 2
+        ratio = self.max_timescale / jnp.asarray(self.min_timescale, wide(self.dtype))
+        steps = jnp.arange(half, dtype=ratio.dtype) / max(half - 1, 1)
+        angles_BLF = _angles(positions_BL, ratio**-steps / self.min_timescale)
+        halves = jnp.concatenate([jnp.sin(angles_BLF), jnp.cos(angles_BLF)], axis=-1)
+        return jnp.pad(halves, ((0, 0), (0, 0), (0, self.dim % 2))).astype(self.dtype)
+
+
+class InterleavedSinusoids(nnx.Module):
+    """Sines and cosines by turns: `x_{2i} = sin(p w_i)`, `x_{2i+1} = cos(p w_i)`.
+
+    The frequencies are `w_i = max_timescale^(-2i/D)`. No parameters.
+
+    Args:
+      max_timescale: The end of the series of `1 / w_i`, which is not reached, in positions.
+      dim: D.
+      dtype: Type of the result.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5.
+    """
+
+    INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype")
+    RANGES: ClassVar[dict[str, str]] = {"max_timescale": "0 < x", "dim": "1 <= x"}
+
+    def __init__(self, max_timescale: float = 10_000.0, *, dim: int, dtype: DType = jnp.float32):
+        self.max_timescale = max_timescale
+        self.dim = dim
+        self.dtype = dtype
+
+    def __call__(self, positions_BL: jax.Array) -> jax.Array:
+        """Return the vectors of positions [B, L] as [B, L, D]."""
+        kind = wide(self.dtype)
+        half = -(-self.dim // 2)
+        exponents = -2.0 * jnp.arange(half, dtype=kind) / self.dim
+        angles_BLF = _angles(positions_BL, jnp.asarray(self.max_timescale, kind) ** exponents)
+        pairs = jnp.stack([jnp.sin(angles_BLF), jnp.cos(angles_BLF)], axis=-1)
+        x_BLD = pairs.reshape(*positions_BL.shape, -1)
+        return x_BLD[..., : self.dim].astype(self.dtype)
+
+
+def _angles(positions_BL: jax.Array, frequencies: jax.Array) -> jax.Array:
+    return positions_BL[:, :, None].astype(frequencies.dtype) * frequencies

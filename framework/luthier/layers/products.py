@@ -1,0 +1,251 @@
+"""The product of a linear map, as a part of its own that can be swapped.
+
+Shapes: T tokens, N rows sorted by expert, E experts, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from luthier.errors import BadInput, Problem
+from luthier.layers.parameters import DType, wide
+
+
+class Product(Protocol):
+    """Multiplies inputs by kernels; hashable, and without arrays of its own."""
+
+    def __call__(self, x_TI: jax.Array, kernel_IO: jax.Array) -> jax.Array:
+        """Return the product [T, O] in the type of its factors.
+
+        Args:
+          x_TI: [T, I]; where the mesh shares out the length of rows, T is more than one dimension.
+          kernel_IO: [I, O], of the same type.
+        """
+
+    def grouped(self, x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array) -> jax.Array:
+        """Return the products [N, O] of rows with the kernels of their experts.
+
+        Args:
+          x_NI: [N, I], sorted by expert.
+          kernel_EIO: [E, I, O], of the same type.
+          sizes_E: Rows of each expert, int32 [E]; rows after those of the last give anything.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixProduct:
+    """The product as it is, in the type of its factors."""
+
+    def __call__(self, x_TI: jax.Array, kernel_IO: jax.Array) -> jax.Array:
+        """Return the product [T, O] of [T, I] and [I, O]; T may be more dimensions than one."""
+        return x_TI @ kernel_IO
+
+    def grouped(self, x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array) -> jax.Array:
+        """Return the products [N, O] of rows [N, I] with the kernels [E, I, O] of their experts.
+
+        Args:
+          x_NI: [N, I], sorted by expert.
+          kernel_EIO: [E, I, O].
+          sizes_E: Rows of each expert, int32 [E].
+
+        Source: Gale et al. 2022, arXiv:2211.15841, section 4.
+        """
+        return jax.lax.ragged_dot(x_NI, kernel_EIO, sizes_E)
+
+
+TYPES = ("int8", "float8_e4m3fn", "float8_e5m2")
+"""Types that factors can be quantized to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizedProduct:
+    r"""A product whose factors are rounded to eight bits, each with scales of its own.
+
+    $$ y = (S_x S_W) \circ (\hat x \hat W), \qquad
+       \hat x = \mathrm{round}(x / s_x), \quad s_x = \max_i |x_i| / q $$
+
+    with one scale $s$ for every row of x and for every column of W, so that the sums are over
+    numbers of eight bits; q is the largest of them. The scales are those of the numbers at hand:
+    there is nothing to calibrate, and no state. Parameters stay as they are stored.
+
+    The backward pass lets gradients through the rounding as if it were not there. Its two products
+    are of the factors as they were before; with `gradient`, of factors that are quantized too, each
+    along what the product sums over.
+
+    Args:
+      inputs: Type of x; None leaves it as it is.
+      kernel: Type of W; None leaves it as it is. With `inputs=None` the product is one of numbers
+        in the type of the layer, of which W has been rounded: weight-only quantization.
+      gradient: Type of the gradient of y in the backward pass; None for a backward pass without
+        quantization.
+
+    Raises:
+      BadInput: A type is none that factors can be quantized to, or qwix is not installed.
+
+    Source: Jacob et al. 2017, arXiv 1712.05877, section 2.1 (integers with a scale); Bengio et al.
+      2013, arXiv 1308.3432, section 5 (straight-through gradients); Micikevicius et al. 2022,
+      arXiv 2209.05433, section 3 (E4M3 for factors, E5M2 for gradients).
+    """
+
+    inputs: DType | None = jnp.int8
+    kernel: DType | None = jnp.int8
+    gradient: DType | None = None
+
+    def __post_init__(self) -> None:
+        names = [field.name for field in dataclasses.fields(self)]
+        kinds = {name: getattr(self, name) for name in names}
+        problems = [
+            Problem(f"factors cannot be quantized to {jnp.dtype(kind).name}", name, remedy=_ONE_OF)
+            for name, kind in kinds.items()
+            if kind is not None and jnp.dtype(kind).name not in TYPES
+        ]
+        if self.inputs is None and self.kernel is None:
+            remedy = "use MatrixProduct"
+            problems.append(Problem("quantizes neither inputs nor kernel", "", remedy=remedy))
+        if problems:
+            raise BadInput(problems)
+        _qwix()
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Names of the types that factors are quantized to."""
+        kinds = (self.inputs, self.kernel, self.gradient)
+        return tuple(jnp.dtype(kind).name for kind in kinds if kind is not None)
+
+    def __call__(self, x_TI: jax.Array, kernel_IO: jax.Array) -> jax.Array:
+        """Return the product [T, O] in the type of its factors.
+
+        Args:
+          x_TI: [T, I]; T may be more dimensions than one.
+          kernel_IO: [I, O], of the same type.
+        """
+        return _product(x_TI, kernel_IO, self)
+
+    def grouped(self, x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array) -> jax.Array:
+        """Return the products [N, O] of rows with the kernels of their experts.
+
+        Every row, and every column of every expert's kernel, has a scale of its own.
+
+        Args:
+          x_NI: [N, I], sorted by expert.
+          kernel_EIO: [E, I, O], of the same type.
+          sizes_E: Rows of each expert, int32 [E]; rows after those of the last give anything.
+        """
+        return _grouped(x_NI, kernel_EIO, sizes_E, self)
+
+
+# The largest number becomes 127. As qwix has it, it would be 127.5, and the last bit of the scale
+# would say whether -127.5 is -127 or -128.
+_INT8_RANGE = f"absmax,{127.5 / 127!r}"
+_ONE_OF = f"choose among {', '.join(TYPES)}"
+
+
+def _qwix() -> Any:
+    try:
+        return importlib.import_module("qwix")
+    except ImportError as error:
+        remedy = "pip install 'luthier[quantization]'"
+        raise BadInput(Problem(f"quantized products need qwix: {error}", "", "", remedy)) from None
+
+
+def _quantize(x: jax.Array, kind: DType | None, channels: tuple[int, ...]) -> Any:
+    """Return an array in a type of eight bits, with scales for each index of some dimensions."""
+    if kind is None:
+        return x
+    method = _INT8_RANGE if jnp.dtype(kind) == jnp.int8 else "absmax"
+    return _qwix().quantize(
+        x.astype(wide(x.dtype)), kind, channelwise_axes=channels, calibration_method=method
+    )
+
+
+def _same_kind(left: Any, right: Any, dtype: DType) -> tuple[Any, Any]:
+    """Return two quantized factors, or two plain ones of a type where one is not quantized."""
+    qwix = _qwix()
+    if isinstance(left, qwix.QArray) and isinstance(right, qwix.QArray):
+        return left, right
+    plain = [qwix.dequantize(x) if isinstance(x, qwix.QArray) else x for x in (left, right)]
+    return plain[0].astype(dtype), plain[1].astype(dtype)
+
+
+def _sum_over(
+    left: jax.Array,
+    right: jax.Array,
+    dims: tuple[tuple[int, ...], tuple[int, ...]],
+    kinds: tuple[DType | None, ...],
+) -> jax.Array:
+    """Return the product of two arrays over some dimensions of each, their factors quantized."""
+    channels = [
+        tuple(dim for dim in range(array.ndim) if dim not in summed)
+        for array, summed in zip((left, right), dims, strict=True)
+    ]
+    factors = (_quantize(left, kinds[0], channels[0]), _quantize(right, kinds[1], channels[1]))
+    numbers = (dims, ((), ()))
+    found: jax.Array = _qwix().dot_general(*_same_kind(*factors, left.dtype), numbers)
+    return found.astype(left.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x_TI: jax.Array, kernel_IO: jax.Array, types: QuantizedProduct) -> jax.Array:
+    dims = ((x_TI.ndim - 1,), (0,))
+    return _sum_over(x_TI, kernel_IO, dims, (types.inputs, types.kernel))
+
+
+def _product_forward(x_TI: jax.Array, kernel_IO: jax.Array, types: QuantizedProduct) -> Any:
+    return _product(x_TI, kernel_IO, types), (x_TI, kernel_IO)
+
+
+def _product_backward(types: QuantizedProduct, factors: Any, gradient_TO: jax.Array) -> Any:
+    x_TI, kernel_IO = factors
+    inputs, kernel = _of_backward(types)
+    last, tokens = x_TI.ndim - 1, tuple(range(x_TI.ndim - 1))
+    to_x = _sum_over(gradient_TO, kernel_IO, ((last,), (1,)), (types.gradient, kernel))
+    to_kernel = _sum_over(x_TI, gradient_TO, (tokens, tokens), (inputs, types.gradient))
+    return to_x, to_kernel
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _grouped(
+    x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array, types: QuantizedProduct
+) -> jax.Array:
+    factors = _quantize(x_NI, types.inputs, (0,)), _quantize(kernel_EIO, types.kernel, (0, 2))
+    found: jax.Array = _qwix().ragged_dot(*_same_kind(*factors, x_NI.dtype), sizes_E)
+    return found.astype(x_NI.dtype)
+
+
+def _grouped_forward(
+    x_NI: jax.Array, kernel_EIO: jax.Array, sizes_E: jax.Array, types: QuantizedProduct
+) -> Any:
+    return _grouped(x_NI, kernel_EIO, sizes_E, types), (x_NI, kernel_EIO, sizes_E)
+
+
+def _grouped_backward(types: QuantizedProduct, factors: Any, gradient_NO: jax.Array) -> Any:
+    x_NI, kernel_EIO, sizes_E = factors
+    inputs, kernel = _of_backward(types)
+    back_EOI = kernel_EIO.swapaxes(1, 2)
+    pair = _quantize(gradient_NO, types.gradient, (0,)), _quantize(back_EOI, kernel, (0, 2))
+    to_x = _qwix().ragged_dot(*_same_kind(*pair, x_NI.dtype), sizes_E)
+    pair = _quantize(x_NI, inputs, (1,)), _quantize(gradient_NO, types.gradient, (1,))
+    numbers = jax.lax.RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(((0,), (0,)), ((), ())),
+        lhs_ragged_dimensions=[0],
+        rhs_group_dimensions=[],
+    )
+    to_kernel = _qwix().ragged_dot_general(*_same_kind(*pair, x_NI.dtype), sizes_E, numbers)
+    return to_x.astype(x_NI.dtype), to_kernel.astype(kernel_EIO.dtype), None
+
+
+_grouped.defvjp(_grouped_forward, _grouped_backward)
+
+
+def _of_backward(types: QuantizedProduct) -> tuple[DType | None, DType | None]:
+    """Return the types of x and W in the backward pass."""
+    return (None, None) if types.gradient is None else (types.inputs, types.kernel)

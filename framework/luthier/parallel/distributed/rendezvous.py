@@ -1,0 +1,412 @@
+"""How the processes of a run meet before JAX joins them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import re
+import socket
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from luthier.errors import BadInput, LuthierError, Problem
+from luthier.parallel.distributed.messages import (
+    ProcessLost,
+    differences,
+    is_several,
+    lost,
+    process_count,
+)
+
+JOIN_SECONDS = 20.0
+"""How far apart the processes of a run may start, where nothing else is said."""
+
+_BIND = "JAX_COORDINATOR_BIND_ADDRESS"
+_LARGEST_BYTES = 1 << 20
+_SPEAK_SECONDS = 2.0
+_STRAGGLE_SECONDS = 5.0
+_RETRY_SECONDS = 0.2
+_MOST_NAMED = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Attendance:
+    """What a process tells at the roll call.
+
+    Args:
+      process: Which one it is, from 0.
+      processes: How many it believes the run to have.
+      facts: What must be the same everywhere, by what it is called.
+      host: The name of its machine.
+    """
+
+    process: int
+    processes: int
+    facts: Mapping[str, str]
+    host: str = dataclasses.field(default_factory=platform.node)
+
+
+def call_roll(address: str, mine: Attendance, seconds: float = JOIN_SECONDS) -> None:
+    """Return when all processes of the run have come and none of them differs from process 0.
+
+    Args:
+      address: Host and port of process 0; the port is free again afterwards.
+      mine: What this process tells.
+      seconds: How long the others are waited for.
+
+    Raises:
+      BadInput: Some process did not come, or differs; the same lines in all that came.
+    """
+    host, _, port = address.rpartition(":")
+    lines = (_preside if mine.process == 0 else _attend)(host, int(port), mine, seconds)
+    if lines:
+        raise BadInput(map(Problem, lines))
+
+
+def _preside(host: str, port: int, mine: Attendance, seconds: float) -> list[str]:
+    """Receive the others, and tell them the verdict."""
+    came, doubles, expected = {0: mine}, [], mine.processes
+    deadline = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(_listen(port))
+        connections = []
+        while len(came) < expected and (left := deadline - time.monotonic()) > 0:
+            listener.settimeout(left)
+            try:
+                connection = stack.enter_context(listener.accept()[0])
+            except TimeoutError:
+                break
+            other = _hear(connection)
+            if other is None:
+                continue
+            connections.append(connection)
+            known = came.setdefault(other.process, other)
+            doubles += [] if known is other else [(known, other)]
+            if known is not other or not _fits(other, mine.processes):
+                # Nobody can tell any more how many will come.
+                expected = max(expected, other.processes)
+                deadline = min(deadline, time.monotonic() + _STRAGGLE_SECONDS)
+        lines = [str(problem) for problem in verdict(came, doubles, seconds)]
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.sendall(json.dumps(lines).encode() + b"\n")
+    return lines
+
+
+def _fits(other: Attendance, count: int) -> bool:
+    return other.processes == count and other.process < count
+
+
+def _listen(port: int) -> socket.socket:
+    """Return what listens where JAX's coordinator will."""
+    place, family = ("", port), socket.AF_INET
+    if bound := os.environ.get(_BIND):
+        name, _, number = bound.rpartition(":")
+        place = (name.strip("[]"), int(number))
+        family = socket.AF_INET6 if ":" in name else family
+    both = family is socket.AF_INET and not place[0] and socket.has_dualstack_ipv6()
+    if both:
+        family = socket.AF_INET6
+    try:
+        return socket.create_server(place, family=family, backlog=1024, dualstack_ipv6=both)
+    except OSError as error:
+        what = f"process 0 cannot listen at port {place[1]}: {_reason(error)}"
+        raise BadInput(Problem(what, "", "--coordinator", "choose a port that is free")) from None
+
+
+def _hear(connection: socket.socket) -> Attendance | None:
+    """Return what somebody says who came; None where it is no process of luthier."""
+    connection.settimeout(_SPEAK_SECONDS)
+    try:
+        return Attendance(**json.loads(_read_line(connection)))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _attend(host: str, port: int, mine: Attendance, seconds: float) -> list[str]:
+    """Come to process 0, and return its verdict."""
+    with _reach(host.strip("[]"), port, seconds) as connection:
+        # It counts from when it began to listen, which was before it was reached.
+        connection.settimeout(seconds + _STRAGGLE_SECONDS)
+        try:
+            connection.sendall(json.dumps(dataclasses.asdict(mine)).encode() + b"\n")
+            answer = _read_line(connection)
+        except TimeoutError:
+            return [f"process 0 at {host}:{port} does not answer"]
+        except OSError as error:
+            return [f"process 0 at {host}:{port} has ended: {_reason(error)}"]
+    try:
+        return [str(line) for line in json.loads(answer)]
+    except ValueError:
+        what = f"what answers at {host}:{port} is no process 0 that waits for others"
+        remedy = "the run goes on without this process, or the port has another user"
+        return [str(Problem(what, remedy=remedy))]
+
+
+def _reach(host: str, port: int, seconds: float) -> socket.socket:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=_SPEAK_SECONDS)
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                what = (
+                    f"process 0 does not answer at {host}:{port} within {seconds:.0f} s: "
+                    f"{_reason(error)}"
+                )
+                remedy = "start process 0 there, on a port that this machine can reach"
+                raise BadInput(Problem(what, remedy=remedy)) from None
+        time.sleep(_RETRY_SECONDS)
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    read = b""
+    while not read.endswith(b"\n"):
+        part = connection.recv(1 << 16)
+        if not part or len(read) > _LARGEST_BYTES:
+            break
+        read += part
+    return read
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+
+
+def verdict(
+    came: Mapping[int, Attendance],
+    doubles: Sequence[tuple[Attendance, Attendance]],
+    seconds: float,
+) -> list[Problem]:
+    """Return what keeps processes from being one run.
+
+    Args:
+      came: What each process told that came, by its index.
+      doubles: Pairs that told the same index.
+      seconds: How long all were waited for.
+    """
+    count, problems = came[0].processes, []
+    for first, second in doubles:
+        what = f"two processes say that they are process {first.process} of {count}"
+        where = first.host if first.host == second.host else f"{first.host} and {second.host}"
+        remedy = "give each of them a --process-id of its own"
+        problems.append(Problem(f"{what} (on {where})", remedy=remedy))
+    for index, other in sorted(came.items()):
+        if other.processes != count:
+            what = (
+                f"process {index} on {other.host} was started as one of {other.processes} "
+                f"processes, process 0 on {came[0].host} as one of {count}"
+            )
+            problems.append(Problem(what, remedy="give all of them the same --num-processes"))
+        elif index >= count:
+            what = f"there is no process {index} of {count}, as the one on {other.host} says it is"
+            problems.append(Problem(what, remedy="processes are counted from 0"))
+    if not problems:
+        absent = [index for index in range(count) if index not in came]
+        problems += _absent(absent, count, seconds) if absent else []
+        facts = [came[index].facts if index in came else came[0].facts for index in range(count)]
+        problems += differences(facts)
+    return problems
+
+
+def _absent(absent: Sequence[int], count: int, seconds: float) -> list[Problem]:
+    named = ", ".join(map(str, absent[:_MOST_NAMED]))
+    more = len(absent) - _MOST_NAMED
+    which = named if more <= 0 else f"{named} and {more} more"
+    noun = "process" if len(absent) == 1 else "processes"
+    what = f"{noun} {which} of {count} did not come within {seconds:.0f} s"
+    remedy = "see that every host starts, or wait longer with --join-seconds"
+    return [Problem(what, remedy=remedy)]
+
+
+HEARTBEAT_SECONDS = 15
+"""After this long without a heartbeat a process counts as dead, and JAX ends all the others."""
+
+CONNECT_SECONDS = 60
+"""How long JAX may take to join processes that have all come to the roll call."""
+
+PATIENCE = "LUTHIER_JOIN_SECONDS"
+
+_config: Any = jax.config
+_SECONDS = re.compile(r"\d+(\.\d+)?")
+_ONE_TASK = re.compile(r"1(\(x\d+\))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Membership:
+    """Which process of a run this is. What is None is found in the environment of the cluster.
+
+    Args:
+      coordinator_address: Host and port of process 0, as `10.0.0.1:8476`.
+      num_processes: How many processes the run has.
+      process_id: Which one this is, from 0.
+      local_device_ids: The devices of this machine that the process uses; None means all.
+      join_seconds: How long the other processes are waited for.
+    """
+
+    coordinator_address: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
+    local_device_ids: Sequence[int] | None = None
+    join_seconds: float = JOIN_SECONDS
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str]) -> Membership:
+        """Return what `JAX_COORDINATOR_ADDRESS`, `_NUM_PROCESSES` and `_PROCESS_ID` say.
+
+        `LUTHIER_JOIN_SECONDS` says how long the other processes are waited for.
+
+        Args:
+          environment: Such as `os.environ`.
+
+        Raises:
+          BadInput: A number cannot be read.
+        """
+        numbers: dict[str, int | None] = {}
+        for name in ("num_processes", "process_id"):
+            variable = f"JAX_{name.upper()}"
+            text = environment.get(variable)
+            if text is not None and not text.isdecimal():
+                raise BadInput(Problem(f"{variable}={text} is not a whole number"))
+            numbers[name] = None if text is None else int(text)
+        patience = environment.get(PATIENCE, str(JOIN_SECONDS))
+        if not _SECONDS.fullmatch(patience):
+            raise BadInput(Problem(f"{PATIENCE}={patience} is not a number of seconds"))
+        address = environment.get("JAX_COORDINATOR_ADDRESS")
+        who = numbers["num_processes"], numbers["process_id"]
+        return cls(address, *who, join_seconds=float(patience))
+
+
+def join(membership: Membership, facts: Mapping[str, str]) -> None:
+    """Join the other processes of the run, before JAX starts its backends.
+
+    What is not given is detected: SLURM, Open MPI, Kubernetes and Cloud TPU tell it.
+
+    Args:
+      membership: Which process this is.
+      facts: What must be the same in all processes, by what it is called.
+
+    Raises:
+      BadInput: It cannot be told which process this is, the others cannot be reached, or differ.
+    """
+    told: list[str] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = located(membership)
+            told += [str(warning.message) for warning in caught]
+        index, count = found.process_id, found.num_processes
+        if found.coordinator_address and index is not None and count is not None and count > 1:
+            mine = Attendance(index, count, facts)
+            call_roll(found.coordinator_address, mine, found.join_seconds)
+        given = {name: value for name, value in vars(found).items() if value is not None}
+        del given["join_seconds"]
+        jax.distributed.initialize(
+            **given,
+            cluster_detection_method="deactivate",
+            initialization_timeout=CONNECT_SECONDS,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+    except (ValueError, TypeError, RuntimeError, OSError) as error:
+        raise _refusal(membership, error, told) from error
+    if _has_machine_to_itself(membership):
+        # JAX gives a task of SLURM one GPU, whatever its machine has.
+        for kind in ("cuda", "rocm"):
+            with contextlib.suppress(AttributeError):
+                _config.update(f"jax_{kind}_visible_devices", "all")
+
+
+def located(membership: Membership) -> Membership:
+    """Return a membership with what the environment of a cluster tells of the rest.
+
+    Args:
+      membership: What is known.
+    """
+    if membership.num_processes is not None and membership.local_device_ids is None:
+        return membership
+    _choose_port()
+    # JAX tells what it detects to nobody but itself.
+    from jax._src.clusters import ClusterEnv
+
+    address, count, index, devices = ClusterEnv.auto_detect_unset_distributed_params(
+        membership.coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS"),
+        membership.num_processes,
+        membership.process_id,
+        membership.local_device_ids or _local_devices(),
+        None,
+        CONNECT_SECONDS,
+    )
+    return Membership(address, count, index, devices, membership.join_seconds)
+
+
+def _local_devices() -> list[int] | None:
+    named = os.environ.get("JAX_LOCAL_DEVICE_IDS")
+    return [int(number) for number in named.split(",")] if named else None
+
+
+def _choose_port() -> None:
+    """Keep two runs in one allocation of SLURM apart: JAX takes the same port for both."""
+    job, step = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_STEP_ID")
+    if job and step and job.isdecimal() and step.isdecimal():
+        port = 61440 + (int(job) + 97 * int(step)) % 4096
+        os.environ.setdefault("JAX_COORDINATOR_PORT", str(port))
+
+
+def _has_machine_to_itself(membership: Membership) -> bool:
+    tasks = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    chosen = membership.local_device_ids or os.environ.get("JAX_LOCAL_DEVICE_IDS")
+    return membership.num_processes is None and not chosen and bool(_ONE_TASK.fullmatch(tasks))
+
+
+def _refusal(membership: Membership, error: Exception, told: Sequence[str]) -> BadInput:
+    reason = " ".join(str(error).split())
+    if isinstance(error, ValueError) and "defined" in reason:
+        what = "no cluster is found here that tells which process this is"
+        if told:
+            what += f" ({' '.join(told[0].split())})"
+        remedy = "give --coordinator HOST:PORT --num-processes N --process-id I"
+        return BadInput(Problem(what, "", "--distributed", remedy))
+    if membership.coordinator_address is None:
+        return BadInput(Problem(f"cannot join the other processes: {reason}", "", "--distributed"))
+    what = f"cannot join the other processes at {membership.coordinator_address}: {reason}"
+    remedy = f"start all {membership.num_processes} processes, each with a --process-id of its own"
+    return BadInput(Problem(what, "", "--coordinator", remedy))
+
+
+_CONTACT = re.compile(
+    r"gloo|nccl|rccl|connection (closed|reset|refused)|socket closed|UNAVAILABLE|"
+    r"coordination service|heartbeat",
+    re.IGNORECASE,
+)
+
+
+def explain(error: Exception) -> Exception:
+    """Return the error about the process that ended, where an error comes of that.
+
+    A collective of which one process has ended fails in the others, and does not tell which one.
+    It may have told the others itself; if not, JAX finds out by its heartbeats, and then ends this
+    process too: whoever watches it reads the name in its log.
+
+    Args:
+      error: What was raised.
+    """
+    if isinstance(error, LuthierError) or not is_several():
+        return error
+    if not (isinstance(error, jax.errors.JaxRuntimeError) and _CONTACT.search(str(error))):
+        return error
+    deadline = time.monotonic() + 2 * HEARTBEAT_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if (told := lost()) is not None:
+                return told
+        except jax.errors.JaxRuntimeError:
+            break
+        time.sleep(0.5)
+    return ProcessLost(f"one of the {process_count()} processes cannot be reached: {error}")

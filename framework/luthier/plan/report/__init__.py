@@ -1,1 +1,0 @@
-"""Reports of plans: their parts, and how they are built."""

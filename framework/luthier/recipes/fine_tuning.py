@@ -1,0 +1,183 @@
+"""Partial freezing as fiddlers: which parameters are trained, by patterns over their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import fiddle as fdl
+
+from luthier import checkpoint, graph, layers, optim
+from luthier.errors import BadInput, Problem
+from luthier.graph.paths import Place
+from luthier.recipes.selection import is_experiment, is_selected
+
+
+def freeze(experiment: fdl.Buildable, pattern: str) -> Any:
+    r"""Return an experiment in which some parameters stay as they are; what was frozen stays so.
+
+        luthier show configs.lm.quickstart 'fiddler:freeze("^embedding")' --changes
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      pattern: A regular expression, as `re.search` takes it, over names of parameters:
+        `^embedding\.`, `^blocks\.`, `norm\.scale$`.
+
+    Raises:
+      BadInput: The pattern is no regular expression, or `training.trainable` is a mask of one's
+        own, which cannot be narrowed.
+    """
+    _check(pattern)
+    changed = graph.copy_graph(experiment)
+    mask = changed.training.trainable
+    if mask is None:
+        new = fdl.Config(optim.NotMatching, pattern=pattern)
+    elif getattr(mask, "__fn_or_cls__", type(mask)) is optim.NotMatching:
+        new = fdl.Config(optim.NotMatching, pattern=f"(?:{mask.pattern})|(?:{pattern})")
+    elif getattr(mask, "__fn_or_cls__", type(mask)) is optim.Matching:
+        kept = f"^(?!.*(?:{pattern})).*(?:{mask.pattern})"
+        new = fdl.Config(optim.Matching, pattern=kept)
+    else:
+        remedy = "give a mask of your own to training.trainable"
+        raise BadInput(Problem("cannot be narrowed", "training.trainable", remedy=remedy))
+    changed.training.trainable = new
+    return changed
+
+
+def train_only(experiment: fdl.Buildable, pattern: str) -> Any:
+    """Return an experiment in which only some parameters are trained.
+
+        luthier show configs.lm.quickstart 'fiddler:train_only("norm")' --changes
+
+    Args:
+      experiment: A graph of an experiment; it is not changed.
+      pattern: A regular expression, as `re.search` takes it, over names of parameters.
+
+    Raises:
+      BadInput: The pattern is no regular expression.
+    """
+    _check(pattern)
+    changed = graph.copy_graph(experiment)
+    changed.training.trainable = fdl.Config(optim.Matching, pattern=pattern)
+    return changed
+
+
+def _check(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise BadInput(Problem(f"{pattern!r} is no regular expression: {error}")) from error
+
+
+ADAPTERS = r"\.lora_[ab]$"
+"""What the names of adapters match, and of no other parameters."""
+
+
+def lora(
+    experiment_or_model: fdl.Buildable,
+    rank: int = 8,
+    alpha: float = 16.0,
+    target: str | type = "attention",
+) -> Any:
+    r"""Return a graph whose linear maps have low-rank adapters, which alone are trained.
+
+    The templates of `Linear` become templates of `LoraLinear`; rank and alpha are value nodes that
+    all of them share (`lora_rank`, `lora_alpha`). In an experiment, `training.trainable` lets the
+    adapters alone learn, and rules of `restore` restore everything else.
+
+        luthier show configs.lm.quickstart 'fiddler:lora(rank=4)' --changes
+
+    Args:
+      experiment_or_model: A graph of an experiment or of a model; it is not changed.
+      rank: R of the adapters.
+      alpha: Scale of the adapters' change, which is divided by the rank.
+      target: Which linear maps: a regular expression over paths of the model's graph
+        (`attention`, `mlp\.up$`), the class of the layer that they belong to, or a tag.
+
+    Raises:
+      BadInput: No linear map is selected.
+
+    Source: Hu et al. 2021, arXiv 2106.09685.
+    """
+    changed = graph.copy_graph(experiment_or_model)
+    _swap(changed.model if is_experiment(changed) else changed, rank, alpha, target)
+    if is_experiment(changed):
+        changed.training.trainable = fdl.Config(optim.Matching, pattern=ADAPTERS)
+        _initialize_adapters(changed)
+    return changed
+
+
+def without_lora(experiment_or_model: fdl.Buildable) -> Any:
+    """Return the graph with plain linear maps in the place of those with adapters.
+
+    The parameters that go with it are those of `luthier.layers.merge_adapters`. What `lora` set in
+    an experiment beside the model stays as it is.
+
+        luthier show configs.lm.quickstart fiddler:lora fiddler:without_lora --changes
+
+    Args:
+      experiment_or_model: A graph of an experiment or of a model; it is not changed.
+    """
+    changed = graph.copy_graph(experiment_or_model)
+    plain: dict[int, fdl.Buildable] = {}
+    for place in _templates(changed, layers.LoraLinear):
+        if id(place.value) not in plain:
+            settings = dict(getattr(place.value, "__arguments__", {}))
+            kept = {name: settings[name] for name in ("kernel", "bias") if name in settings}
+            plain[id(place.value)] = fdl.Partial(layers.Linear, **kept)
+        graph.set_value(changed, place.path, plain[id(place.value)])
+    return changed
+
+
+def has_lora(experiment_or_model: fdl.Buildable) -> bool:
+    """Return whether a graph has linear maps with adapters.
+
+    Args:
+      experiment_or_model: A graph of an experiment or of a model.
+    """
+    return next(iter(_templates(experiment_or_model, layers.LoraLinear)), None) is not None
+
+
+def _swap(model: Any, rank: int, alpha: float, target: str | type) -> None:
+    found = list(_templates(model, layers.Linear))
+    chosen = [place for place in found if is_selected(place, target)]
+    if not chosen:
+        paths = ", ".join(sorted({place.path for place in found})) or "none"
+        what = f"{getattr(target, '__name__', target)!r} selects no linear map"
+        raise BadInput(Problem(what, remedy=f"the model has {paths}"))
+    settings = {
+        "rank": graph.value(rank, name="lora_rank"),
+        "alpha": graph.value(float(alpha), name="lora_alpha"),
+    }
+    made: dict[int, fdl.Buildable] = {}
+    for place in chosen:
+        # A template that is used in many places stays one template.
+        key = id(place.value)
+        if key not in made:
+            own = dict(getattr(place.value, "__arguments__", {}))
+            made[key] = fdl.Partial(layers.LoraLinear, **settings, **own)
+        graph.set_value(model, place.path, made[key])
+
+
+def _templates(root: Any, target: type) -> Iterator[Place]:
+    """Yield the places of templates of a class, each once, though a node above it be shared."""
+    seen: set[tuple[int, Any]] = set()
+    found = []
+    for place in graph.walk(root):
+        value = place.value
+        is_one = value is target or getattr(value, "__fn_or_cls__", None) is target
+        if is_one and (place.is_default or (id(place.owner), place.part) not in seen):
+            seen.add((id(place.owner), place.part))
+            found.append(place)
+    yield from found
+
+
+def _initialize_adapters(experiment: Any) -> None:
+    """Let a warm start initialize adapters, whatever its other rules are."""
+    restore = experiment.restore
+    if not isinstance(restore, fdl.Buildable):
+        return
+    rules = restore.rules
+    own = fdl.Config(checkpoint.Init, pattern=ADAPTERS)
+    restore.rules = [own, *rules]

@@ -1,0 +1,114 @@
+"""Pipelines, as a fiddler: the layers of an unchanged model are shared out over stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fiddle as fdl
+
+from luthier import graph, layers
+from luthier.errors import BadInput, Problem
+from luthier.recipes.selection import is_experiment
+
+_BATCH = "parallelism.rules.activations.batch"
+
+
+def pipeline(
+    experiment: fdl.Buildable,
+    stages: int,
+    microbatches: int,
+    schedule: layers.Schedule | type[layers.Schedule] = layers.GPipe,
+) -> Any:
+    """Return an experiment whose stacks of layers are pipelines: the same parameters and gradient.
+
+    What is before and after the layers, the embedding and the logits of a batch, is shared out
+    over the stages by rows.
+
+        luthier show configs.lm.quickstart 'fiddler:pipeline(stages=2, microbatches=4)' --changes
+
+    Args:
+      experiment: A graph of an experiment or of a model; it is not changed.
+      stages: Devices along the mesh axis `stage`, each of which holds a share of the layers.
+      microbatches: How many parts the rows of a batch are cut into: a multiple of the stages. More
+        of them make the bubble smaller.
+      schedule: What a stage works on when: a class of `luthier.layers` (`GPipe`), or a node of one
+        (`Circular(repeats=4)`).
+
+    Raises:
+      BadInput: The model has no stack of layers, or one whose layers cannot be in a pipeline.
+
+    Source: Huang et al. 2018, arXiv 1811.06965; Narayanan et al. 2021, arXiv 2104.04473.
+    """
+    changed = graph.copy_graph(experiment)
+    whole = is_experiment(changed)
+    prefix = "model." if whole else ""
+    places = [
+        place
+        for place in graph.walk(changed)
+        if place.path.startswith(prefix) and place.part == "stack"
+    ]
+    problems = [problem for place in places for problem in _unfit(place)]
+    if not places:
+        remedy = "the fiddler is for models of equal layers, such as Decoder"
+        problems.append(Problem("the model has no stack of layers", "model", "", remedy))
+    if problems:
+        raise BadInput(problems)
+    node = schedule if isinstance(schedule, fdl.Config) else fdl.Config(schedule)
+    for place in places:
+        kept = {"remat": place.value.remat} if _sets_remat(place.value) else {}
+        stack = fdl.Config(layers.Pipelined, microbatches=microbatches, schedule=node, **kept)
+        graph.set_value(changed, place.path, stack)
+    if whole:
+        graph.set_value(changed, "parallelism.mesh.stage", stages)
+        batch = tuple(graph.get(changed, _BATCH))
+        others = tuple(axis for axis in batch if axis != "stage")
+        graph.set_value(changed, _BATCH, ("stage", *others))
+    return changed
+
+
+def _unfit(place: Any) -> list[Problem]:
+    made = getattr(place.value, "__fn_or_cls__", type(place.value))
+    if made in (layers.Scanned, layers.Pipelined):
+        return []
+    what = f"the layers of {made.__name__} cannot be in a pipeline"
+    return [Problem(what, place.path, remedy=f"set {place.path}=Scanned")]
+
+
+def _sets_remat(stack: Any) -> bool:
+    return isinstance(stack, fdl.Buildable) and "remat" in stack.__arguments__
+
+
+def remat(
+    experiment: fdl.Buildable, policy: layers.Remat | type[layers.Remat] = layers.FullRemat
+) -> Any:
+    """Return an experiment whose stacks of layers rematerialize: gradients stay the same.
+
+    All stacks share the policy: one override moves all of them.
+
+        luthier show configs.lm.quickstart 'fiddler:remat(luthier.layers.FullRemat)' --changes
+
+    Args:
+      experiment: A graph of an experiment or of a model; it is not changed.
+      policy: What a layer keeps: a class of `luthier.layers` (`FullRemat`, `SaveProjections`,
+        `NoRemat`), or a node of one: `SaveNamed(names=["query"])`, `OffloadNamed(names=["query"])`,
+        `SaveWithin(bytes_per_layer=2**24)`.
+
+    Raises:
+      BadInput: The model has no stack of layers.
+
+    Source: Chen et al. 2016, arXiv:1604.06174, section 4.
+    """
+    changed = graph.copy_graph(experiment)
+    prefix = "model." if is_experiment(changed) else ""
+    found = [
+        place.path
+        for place in graph.walk(changed)
+        if place.path.startswith(prefix) and place.part == "remat"
+    ]
+    if not found:
+        remedy = "the fiddler is for models of equal layers, such as Decoder"
+        raise BadInput(Problem("the model has no stack of layers", "model", "", remedy))
+    node = policy if isinstance(policy, fdl.Config) else fdl.Config(policy)
+    for path in found:
+        graph.set_value(changed, path, node)
+    return changed

@@ -1,0 +1,200 @@
+"""Secrets are kept out of records: passwords, keys and tokens in texts, output and JSON files."""
+
+from __future__ import annotations
+
+import functools
+import json
+import netrc
+import os
+import pathlib
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
+
+from luthier import storage
+from luthier.errors import Problem, RecordError
+from luthier.storage import (
+    json_text,
+    read_json,
+    run_error,
+    sync_directory,
+    write_atomically,
+    write_bytes_atomically,
+    write_together,
+)
+
+_LEAST = 8  # shorter values would be found everywhere
+_NAME = re.compile(
+    r"(^|_)(API_?KEY|KEY|ACCESS_KEY(_ID)?|SECRET|TOKEN|PASS|PASSWD|PASSWORD|CREDENTIALS?|AUTH)S?$",
+    re.IGNORECASE,
+)
+_PASSWORD_IN_URL = re.compile(
+    r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]*://)(?!\*\*\*@)[^\s/?#@'\"<>]+@"
+)
+_SECRET_IN_QUERY = re.compile(
+    r"(?P<name>[?&;](?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|token|"
+    r"access_token|api_?key|key|password|secret)=)(?!\*\*\*)[^&;#\s'\"<>]+",
+    re.IGNORECASE,
+)
+
+
+def redact(text: str) -> str:
+    """Return a text with stars, or the name of the variable, in the place of each secret.
+
+    Args:
+      text: What is to be recorded or shown.
+    """
+    for secret, name in _known():
+        if secret in text:
+            text = text.replace(secret, f"[{name}]")
+    if "://" in text:
+        text = _PASSWORD_IN_URL.sub(r"\g<scheme>***@", text)
+        text = _SECRET_IN_QUERY.sub(r"\g<name>***", text)
+    return text
+
+
+def find_secret(text: str) -> str:
+    """Return what secret a text holds, in words; empty where it holds none.
+
+    Args:
+      text: Any text.
+    """
+    for secret, name in _known():
+        if secret in text:
+            return f"the value of {name}"
+    if "://" in text and _PASSWORD_IN_URL.search(text):
+        return "a password in a URL"
+    if "://" in text and _SECRET_IN_QUERY.search(text):
+        return "a key in a URL"
+    return ""
+
+
+def require_none(values: Any, what: str) -> None:
+    """Refuse nested plain data that holds a secret: it must be recorded as it is.
+
+    Args:
+      values: Dicts, lists and leaves.
+      what: What they are, for the message.
+
+    Raises:
+      RecordError: They hold secrets; each is told by its path, and not shown.
+    """
+    remedy = "leave it out, and give it by the environment or ~/.netrc where it is used"
+    problems = [
+        Problem(f"holds {found}, which {what} would keep for all to read", path, remedy=remedy)
+        for path, text in _texts(values, "")
+        if (found := find_secret(text))
+    ]
+    if problems:
+        raise RecordError(problems)
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _texts(entry, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for index, entry in enumerate(value):
+            yield from _texts(entry, f"{path}[{index}]")
+
+
+def _known() -> tuple[tuple[str, str], ...]:
+    """Return the secrets of this process and what each is called, the longest first."""
+    named = tuple((name, value) for name, value in os.environ.items() if _NAME.search(name))
+    return _forms(named, _netrc_path())
+
+
+@functools.lru_cache(maxsize=8)
+def _forms(named: tuple[tuple[str, str], ...], path: str) -> tuple[tuple[str, str], ...]:
+    """Return secrets as they stand in texts and in JSON, with what each is called."""
+    found = {value: name for name, value in named if _is_secret(value)}
+    found |= dict.fromkeys(_passwords(path), "a password of netrc")
+    forms = dict(found) | {json.dumps(value)[1:-1]: name for value, name in found.items()}
+    return tuple(sorted(forms.items(), key=lambda form: -len(form[0])))
+
+
+def _is_secret(value: str) -> bool:
+    """Return whether the value of a secret's variable is one: no number, flag, or file."""
+    return len(value) >= _LEAST and not value.isdigit() and not os.path.exists(value)
+
+
+def _netrc_path() -> str:
+    home = os.environ.get("HOME") or str(pathlib.Path.home())
+    return os.environ.get("NETRC") or os.path.join(home, ".netrc")
+
+
+def _passwords(path: str) -> list[str]:
+    try:
+        hosts = netrc.netrc(path).hosts
+    except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
+        return []
+    return [entry[2] for entry in hosts.values() if entry[2] and _is_secret(entry[2])]
+
+
+class Redacted:
+    """A text stream that writes whole lines, each without its secrets.
+
+    Args:
+      stream: Where the lines go.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+        self._rest = ""
+        self._lock = threading.RLock()  # a signal handler may print while this thread prints
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write the lines that are whole now; the rest waits for its end, or for a flush."""
+        with self._lock:
+            whole, end, self._rest = (self._rest + text).rpartition("\n")
+            if end:
+                self._stream.write(redact(whole + end))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Write texts one after another."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Write all that there is."""
+        with self._lock:
+            rest, self._rest = self._rest, ""
+            if rest:
+                self._stream.write(redact(rest))
+            self._stream.flush()
+
+
+def redact_output() -> None:
+    """Redact all that Python prints in this process from now on.
+
+    What libraries in C or C++ print goes past it.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, Redacted):
+            setattr(sys, name, Redacted(stream))
+
+
+__all__ = [
+    "json_text",
+    "read_json",
+    "run_error",
+    "sync_directory",
+    "write_atomically",
+    "write_bytes_atomically",
+    "write_json",
+    "write_together",
+]
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write a value as strict, indented JSON, atomically and without secrets."""
+    storage.write_json(path, value, redact)

@@ -1,0 +1,172 @@
+"""The trial table: the state of every trial and setting, folded from the journal."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+State = Literal["waiting", "running", "complete", "pruned", "infeasible", "failed"]
+ENDED = ("complete", "pruned", "infeasible", "failed")
+
+
+@dataclasses.dataclass(slots=True)
+class Trial:
+    """One trial.
+
+    Args:
+      number: Its number; it keeps it however often it is begun.
+      setting: The number of its setting; several trials of one setting differ in the seed.
+      state: Where it stands.
+      values: Its objectives' values, where it has them.
+      reason: Why it is not complete, or whose result it has.
+      is_admitted: Whether its graph was made, and may run.
+      copy_of: The trial whose graph is the same; None where it has its own.
+      fence: The last lease.
+      slice: Where it runs, or ran last.
+      losses: How often its worker died.
+      lost: Why its worker died the last time, and where the stacks of it are.
+      started: When its last lease began, in seconds since 1970.
+      series: Reports so far: (step, value that a pruner sees); only while it runs.
+      fault: The kind of fault of a trial that failed, as `luthier.faults.Fault` calls it.
+      device_seconds: Devices times seconds that it had them, over all of its leases.
+    """
+
+    number: int
+    setting: int
+    state: State = "waiting"
+    values: tuple[float, ...] | None = None
+    reason: str = ""
+    is_admitted: bool = False
+    copy_of: int | None = None
+    fence: int = 0
+    slice: int = -1
+    losses: int = 0
+    lost: str = ""
+    started: float = 0.0
+    series: dict[int, float] | None = None
+    fault: str = ""
+    device_seconds: float = 0.0
+
+
+@dataclasses.dataclass(slots=True)
+class Setting:
+    """What the sampler chose once.
+
+    Args:
+      number: Its number; 0 is the baseline.
+      trials: Its trials.
+      words: What it sets, in words.
+      is_told: Whether the sampler knows what came of it.
+    """
+
+    number: int
+    trials: tuple[int, ...]
+    words: tuple[str, ...] = ()
+    is_told: bool = False
+
+
+class Ledger:
+    """All trials of a study, kept in step with its journal.
+
+    A trial that ended takes some hundred bytes here; all else about it is in its directory.
+    """
+
+    def __init__(self) -> None:
+        self.trials: list[Trial] = []
+        self.settings: list[Setting] = []
+        self.marks: dict[str, int] = {}  # fingerprint -> the first trial that has it
+        self.fence = 0
+        self.device_seconds = 0.0
+        self.notices: list[str] = []
+        self.is_over = False
+        self.stopped = ""  # why the last driver gave up; empty where it did not
+        self.stopped_by = ""  # `failures` of trials, or faults of the `place`
+        self.num_devices: dict[int, int] = {}  # of each slice, when the study was opened last
+        self.last_at = 0.0  # the time of the last line, in seconds since 1970
+
+    def follow(self, line: Mapping[str, Any]) -> None:
+        """Take in one line of the journal.
+
+        Args:
+          line: What was read, or is written.
+        """
+        kind = line["kind"]
+        self.fence = max(self.fence, line.get("fence", 0))
+        self.last_at = max(self.last_at, line.get("at", 0.0))
+        if kind == "asked":
+            trials = tuple(line["trials"])
+            number = line["setting"]
+            self.settings.append(Setting(number, trials, tuple(line["words"])))
+            self.trials += [Trial(trial, number) for trial in trials]
+        elif kind == "told":
+            self.settings[line["setting"]].is_told = True
+        elif kind == "opened":
+            self.is_over, self.stopped, self.stopped_by = False, "", ""
+            self.num_devices = {s["index"]: s["num_devices"] for s in line.get("slices", ())}
+        elif kind == "closed":
+            self.is_over, self.stopped = line["over"], line.get("stopped", "")
+            # Older lines do not say by what.
+            self.stopped_by = line.get("stopped_by", "failures" if self.stopped else "")
+        elif kind == "noted":
+            self.notices.append(line["notice"])
+        elif "trial" in line:
+            self._follow_trial(self.trials[line["trial"]], line)
+
+    def _follow_trial(self, trial: Trial, line: Mapping[str, Any]) -> None:
+        kind = line["kind"]
+        if kind == "admitted":
+            trial.is_admitted, trial.copy_of = True, line.get("copy_of")
+            if "mark" in line:
+                self.marks.setdefault(line["mark"], trial.number)
+        elif kind == "leased":
+            trial.state, trial.slice = "running", line["slice"]
+            trial.fence, trial.started = line["fence"], line["at"]
+        elif kind == "reported":
+            trial.series = {**(trial.series or {}), line["step"]: line["value"]}
+        elif kind == "lost":
+            trial.state = "waiting"
+            if line["counts"]:
+                trial.losses, trial.lost = trial.losses + 1, line.get("reason", "")
+            self._spend(trial, line)
+        elif kind == "ended":
+            trial.state, trial.reason = line["outcome"], line["reason"]
+            trial.values = None if line["values"] is None else tuple(line["values"])
+            trial.fault = line.get("fault", "")
+            self._spend(trial, line)
+            trial.series = None
+        elif kind == "retried":
+            trial.state, trial.reason, trial.fault = "waiting", "", ""
+            trial.values, trial.losses, trial.lost = None, 0, ""
+            self.settings[trial.setting].is_told = False
+
+    def _spend(self, trial: Trial, line: Mapping[str, Any]) -> None:
+        seconds = line.get("device_seconds", 0.0)
+        trial.device_seconds += seconds
+        self.device_seconds += seconds
+
+    def count(self, *states: str) -> int:
+        """Return how many trials stand so."""
+        return sum(trial.state in states for trial in self.trials)
+
+    def outcome_of(self, setting: Setting) -> tuple[State, tuple[float, ...] | None] | None:
+        """Return what came of a setting; None while one of its trials has not ended.
+
+        It is complete where one of its trials is, and its values are their means; else it is what
+        the first trial that ran came to.
+        """
+        trials = [self.trials[number] for number in setting.trials]
+        if any(trial.state not in ENDED for trial in trials):
+            return None
+        values = [trial.values for trial in trials if trial.state == "complete" and trial.values]
+        if values:
+            return "complete", tuple(_mean(column) for column in zip(*values, strict=True))
+        for state in ("pruned", "failed", "infeasible"):
+            for trial in trials:
+                if trial.state == state:
+                    return trial.state, trial.values
+        return "failed", None
+
+
+def _mean(values: Sequence[float]) -> float:
+    return values[0] if len(values) == 1 else sum(values) / len(values)

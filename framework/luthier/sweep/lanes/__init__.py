@@ -1,1 +1,0 @@
-"""Lanes: several trials in one program on one slice."""

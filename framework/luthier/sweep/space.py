@@ -1,0 +1,565 @@
+"""The search space of a study: dimensions over config paths, sub-spaces, and grids."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from luthier.errors import BadInput, Problem
+from luthier.graph import nearest
+
+Stored = int | float
+
+
+class Dimension(Protocol):
+    """One thing that is chosen; a class of your own may be one."""
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with it, in words."""
+
+    def value(self, stored: Stored) -> Any:
+        """Return what is set in the graph for a stored choice."""
+
+    def probes(self) -> Sequence[Stored]:
+        """Return stored choices that show, put into the graph, whether all of them fit there."""
+
+    def points(self, resolution: int) -> Sequence[Stored]:
+        """Return the stored choices of a grid.
+
+        Args:
+          resolution: How many there are of what is continuous.
+        """
+
+
+def _range_problems(low: Any, high: Any, kinds: tuple[type, ...]) -> Iterator[str]:
+    for end in (low, high):
+        if type(end) not in kinds or not math.isfinite(end):
+            wanted = "a whole number" if kinds == (int,) else "a finite number"
+            yield f"{end!r} is not {wanted}"
+            return
+    if low >= high:
+        yield f"{low!r} is not below {high!r}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+    """A number whose logarithm is spread evenly.
+
+    Args:
+      low: The least, above zero.
+      high: The greatest.
+    """
+
+    low: float
+    high: float
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with it, in words."""
+        yield from _range_problems(self.low, self.high, (int, float))
+        if isinstance(self.low, int | float) and self.low <= 0:
+            yield f"a logarithmic range begins above zero, not at {self.low!r}"
+
+    def value(self, stored: Stored) -> float:
+        """Return what is set in the graph for a stored choice."""
+        return float(stored)
+
+    def stored(self, value: Any) -> Stored | None:
+        """Return what is stored for a value of the graph; None where the range has it not."""
+        is_number = type(value) in (int, float)
+        return float(value) if is_number and self.low <= value <= self.high else None
+
+    def probes(self) -> Sequence[Stored]:
+        """Return stored choices that show whether all of them fit."""
+        return float(self.low), math.sqrt(self.low * self.high) * (1 + 1e-9), float(self.high)
+
+    def points(self, resolution: int) -> Sequence[Stored]:
+        """Return the stored choices of a grid with `resolution` points."""
+        if resolution == 1:
+            return (math.sqrt(self.low * self.high),)
+        ratio = self.high / self.low
+        inner = [self.low * ratio ** (i / (resolution - 1)) for i in range(1, resolution - 1)]
+        return float(self.low), *inner, float(self.high)
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform:
+    """A number, spread evenly.
+
+    Args:
+      low: The least.
+      high: The greatest.
+    """
+
+    low: float
+    high: float
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with it, in words."""
+        yield from _range_problems(self.low, self.high, (int, float))
+
+    def value(self, stored: Stored) -> float:
+        """Return what is set in the graph for a stored choice."""
+        return float(stored)
+
+    def stored(self, value: Any) -> Stored | None:
+        """Return what is stored for a value of the graph; None where the range has it not."""
+        is_number = type(value) in (int, float)
+        return float(value) if is_number and self.low <= value <= self.high else None
+
+    def probes(self) -> Sequence[Stored]:
+        """Return stored choices that show whether all of them fit."""
+        low, high = float(self.low), float(self.high)
+        return low, low + (high - low) / math.pi, high
+
+    def points(self, resolution: int) -> Sequence[Stored]:
+        """Return the stored choices of a grid with `resolution` points."""
+        low, high = float(self.low), float(self.high)
+        if resolution == 1:
+            return ((low + high) / 2,)
+        return *(low + (high - low) * i / (resolution - 1) for i in range(resolution - 1)), high
+
+
+@dataclasses.dataclass(frozen=True)
+class Int:
+    """A whole number.
+
+    Args:
+      low: The least.
+      high: The greatest.
+      step: From one to the next.
+    """
+
+    low: int
+    high: int
+    step: int = 1
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with it, in words."""
+        found = list(_range_problems(self.low, self.high, (int,)))
+        yield from found
+        if type(self.step) is not int or self.step < 1:
+            yield f"the step {self.step!r} is not a whole number above zero"
+        elif not found and (self.high - self.low) % self.step:
+            last = self.high - (self.high - self.low) % self.step
+            yield f"steps of {self.step} from {self.low} do not meet {self.high}, but {last}"
+
+    def value(self, stored: Stored) -> int:
+        """Return what is set in the graph for a stored choice."""
+        return int(stored)
+
+    def stored(self, value: Any) -> Stored | None:
+        """Return what is stored for a value of the graph; None where the range has it not."""
+        is_number = type(value) is int and self.low <= value <= self.high
+        return value if is_number and (value - self.low) % self.step == 0 else None
+
+    def probes(self) -> Sequence[Stored]:
+        """Return stored choices that show whether all of them fit."""
+        return self.low, self.high
+
+    def points(self, resolution: int) -> Sequence[Stored]:
+        """Return every stored choice, whatever the `resolution`."""
+        del resolution
+        return range(self.low, self.high + 1, self.step)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pow2:
+    """A power of two; its exponent is stored.
+
+    Args:
+      low: The least, a power of two.
+      high: The greatest, a power of two.
+    """
+
+    low: int
+    high: int
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with it, in words."""
+        found = list(_range_problems(self.low, self.high, (int,)))
+        yield from found
+        for end in () if found else (self.low, self.high):
+            if end < 1 or end & (end - 1):
+                yield f"{end!r} is not a power of two"
+
+    @property
+    def exponents(self) -> range:
+        """The stored choices."""
+        return range(self.low.bit_length() - 1, self.high.bit_length())
+
+    def value(self, stored: Stored) -> int:
+        """Return what is set in the graph for a stored choice."""
+        return 1 << int(stored)
+
+    def stored(self, value: Any) -> Stored | None:
+        """Return what is stored for a value of the graph; None where the range has it not."""
+        is_number = type(value) is int and self.low <= value <= self.high
+        return value.bit_length() - 1 if is_number and not value & (value - 1) else None
+
+    def probes(self) -> Sequence[Stored]:
+        """Return stored choices that show whether all of them fit."""
+        return self.exponents[0], self.exponents[-1]
+
+    def points(self, resolution: int) -> Sequence[Stored]:
+        """Return every stored choice, whatever the `resolution`."""
+        del resolution
+        return self.exponents
+
+
+class _Listed(abc.ABC):
+    """A dimension whose choices are written out one by one; the index is stored."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Return the number of choices."""
+
+    def probes(self) -> Sequence[Stored]:
+        """Return stored choices that show whether all of them fit."""
+        return range(len(self))
+
+    def points(self, resolution: int) -> Sequence[Stored]:
+        """Return every stored choice, whatever the `resolution`."""
+        del resolution
+        return range(len(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ordinal(_Listed):
+    """One of several values that have an order; the index is stored.
+
+    Args:
+      values: The values, in their order; `Option`s where they are given in words.
+    """
+
+    values: Sequence[Any]
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with it, in words."""
+        if len(self.values) < 2:
+            yield "an ordered list needs two values or more"
+
+    def value(self, stored: Stored) -> Any:
+        """Return what is set in the graph for a stored choice."""
+        return self.values[int(stored)]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One of the options of a choice.
+
+    Args:
+      value: What is set at the path of the choice: a plain value or a node.
+      words: Words of the override grammar that are applied instead: `fiddler:NAME(...)`, `a.b=3`.
+      space: What else is chosen where this option is; a `Space`, or None.
+      name: What people call it; without one, the value or the words.
+    """
+
+    value: Any = None
+    words: Sequence[str] = ()
+    space: Any = None
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        if self.name or self.words:
+            return self.name or " ".join(self.words)
+        target = getattr(self.value, "__fn_or_cls__", self.value)
+        plain = target is None or isinstance(target, bool | int | float | str | tuple | list)
+        return str(target) if plain else getattr(target, "__name__", repr(target))
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice(_Listed):
+    """One of several options without an order; the index is stored.
+
+    Args:
+      options: Plain values, nodes, or `Option`s that carry words or a space of their own.
+    """
+
+    options: Sequence[Any]
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with it, in words."""
+        if len(self.options) < 2:
+            yield "a choice needs two options or more"
+        labels = [option.label for option in self.all_options]
+        for label in sorted({label for label in labels if labels.count(label) > 1}):
+            yield f"two options are called {label!r}; give them names"
+
+    @property
+    def all_options(self) -> tuple[Option, ...]:
+        """The options, plain values too, as `Option`s."""
+        return tuple(o if isinstance(o, Option) else Option(o) for o in self.options)
+
+    def value(self, stored: Stored) -> Option:
+        """Return the option of a stored choice."""
+        return self.all_options[int(stored)]
+
+    def __len__(self) -> int:
+        return len(self.options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Zipped(_Listed):
+    """One row of a table: values of several paths that are set together; the index is stored.
+
+    Args:
+      rows: Value by path, the same paths in every row.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong with it, in words."""
+        if not self.rows:
+            yield "a table needs a row"
+        for number, row in enumerate(self.rows, 1):
+            if set(row) != set(self.rows[0]):
+                yield f"row {number} sets {_listed(row)}, but row 1 {_listed(self.rows[0])}"
+
+    def value(self, stored: Stored) -> Mapping[str, Any]:
+        """Return the row of a stored choice."""
+        return self.rows[int(stored)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+Assignment = Mapping[str, Stored]
+"""The stored choice of every dimension that takes part, by its name."""
+
+Predicate = str | Callable[[Any], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """What a study may choose.
+
+    Args:
+      dimensions: What is chosen, by where: a path of the experiment, or a pattern of the override
+        grammar (`any:dropout`, `tag:LearningRate`). A table of rows, and a choice of options that
+        say all in words, may have any name.
+      constraints: What must hold of a graph before it is run: conditions such as
+        `model.dim % 64 == 0`, or functions of the graph.
+    """
+
+    dimensions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    constraints: Sequence[Predicate] = ()
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether some dimensions take part only where an option is chosen."""
+        return any(named.depth for named in self.every())
+
+    def every(self, prefix: str = "", depth: int = 0) -> Iterator[Named]:
+        """Yield every dimension there can be, those of sub-spaces too."""
+        for key, dimension in self.dimensions.items():
+            yield Named(prefix + key, key, dimension, depth)
+            for option in dimension.all_options if isinstance(dimension, Choice) else ():
+                if option.space is not None:
+                    inside = sub_prefix(prefix + key, option)
+                    yield from option.space.every(inside, depth + 1)
+
+    def choose(
+        self, chooser: Callable[[str, Dimension], Stored | None], prefix: str = ""
+    ) -> dict[str, Stored]:
+        """Return the stored choices of all dimensions that take part.
+
+        Args:
+          chooser: Chooses for one dimension, given its name; None leaves it out.
+          prefix: What stands before the names.
+        """
+        found: dict[str, Stored] = {}
+        for key, dimension in self.dimensions.items():
+            stored = chooser(prefix + key, dimension)
+            if stored is None:
+                continue
+            found[prefix + key] = stored
+            if isinstance(dimension, Choice):
+                option = dimension.value(stored)
+                if option.space is not None:
+                    found |= option.space.choose(chooser, sub_prefix(prefix + key, option))
+        return found
+
+    def overrides(self, assignment: Assignment, prefix: str = "") -> list[str | tuple[str, Any]]:
+        """Return what an assignment sets, for `graph.apply`.
+
+        Args:
+          assignment: Stored choices by name.
+          prefix: What stands before the names.
+        """
+        found: list[str | tuple[str, Any]] = []
+        for key, dimension in self.dimensions.items():
+            if prefix + key not in assignment:
+                continue
+            value = dimension.value(assignment[prefix + key])
+            found += settings(key, dimension, value)
+            if isinstance(value, Option) and value.space is not None:
+                found += value.space.overrides(assignment, sub_prefix(prefix + key, value))
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """A dimension with its names.
+
+    Args:
+      name: Its name in assignments: the path, behind the option that it is of
+        (`optimizer=adafactor/optimizer.decay`).
+      key: Where it sets.
+      dimension: What is chosen.
+      depth: How many options it depends on.
+    """
+
+    name: str
+    key: str
+    dimension: Any
+    depth: int
+
+
+def sub_prefix(name: str, option: Option) -> str:
+    """Return what stands before the names of the dimensions that depend on an option."""
+    return f"{name}={option.label}/"
+
+
+def settings(key: str, dimension: Dimension, value: Any) -> list[str | tuple[str, Any]]:
+    """Return the overrides that set one chosen value of a dimension at its `key`."""
+    if isinstance(dimension, Zipped):
+        return [setting(path, inside) for path, inside in value.items()]
+    if isinstance(value, Option):
+        return list(value.words) or [setting(key, value.value)]
+    return [setting(key, value)]
+
+
+def setting(key: str, value: Any) -> str | tuple[str, Any]:
+    """Return the override that sets a value: as a word, where it can be written as one."""
+    if value is None or type(value) in (bool, int, float, str):
+        return f"{key}={value!r}"
+    return key, value
+
+
+def told(override: str | tuple[str, Any]) -> str:
+    """Return an override in words, for people."""
+    if isinstance(override, str):
+        return override
+    path, value = override
+    target = getattr(value, "__fn_or_cls__", None)
+    return f"{path}={value!r}" if target is None else f"{path}={Option(value).label}(...)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """A sampler that goes through all combinations; the last dimension moves first.
+
+    Optuna's own grid stops its study from within, which a driver that asks and tells cannot have.
+
+    Args:
+      resolution: Points of every continuous range, the ends among them.
+    """
+
+    resolution: int = 5
+
+    RANGES: ClassVar[dict[str, str]] = {"resolution": "1 <= x"}
+
+
+def grid_points(space: Space, resolution: int, prefix: str = "") -> Iterator[dict[str, Stored]]:
+    """Yield the assignment of every point; an option's own space is gone through below it.
+
+    Args:
+      space: What may be chosen.
+      resolution: Points of every continuous range.
+      prefix: What stands before the names.
+    """
+    yield from _points(list(space.dimensions.items()), resolution, prefix)
+
+
+def num_points(space: Space, resolution: int) -> int:
+    """Return how many points a grid has.
+
+    Args:
+      space: What may be chosen.
+      resolution: Points of every continuous range.
+    """
+    product = 1
+    for dimension in space.dimensions.values():
+        count = 0
+        for stored in dimension.points(resolution):
+            option = dimension.value(stored) if isinstance(dimension, Choice) else None
+            inner = None if option is None else option.space
+            count += 1 if inner is None else num_points(inner, resolution)
+        product *= count
+    return product
+
+
+def _points(rest: list, resolution: int, prefix: str) -> Iterator[dict[str, Stored]]:
+    if not rest:
+        yield {}
+        return
+    key, dimension = rest[0]
+    for stored in dimension.points(resolution):
+        here = {prefix + key: stored}
+        below: list[dict[str, Stored]] = [{}]
+        if isinstance(dimension, Choice):
+            option = dimension.value(stored)
+            if option.space is not None:
+                inside = sub_prefix(prefix + key, option)
+                below = list(grid_points(option.space, resolution, inside))
+        for inner in below:
+            for others in _points(rest[1:], resolution, prefix):
+                yield {**here, **inner, **others}
+
+
+_PREFIX = "sweep_"
+
+
+def generate(module_name: str, names: Sequence[str]) -> dict[str, Zipped]:
+    """Return the settings that generators of a module yield, as one table for each of them.
+
+    Args:
+      module_name: The module of the experiment.
+      names: The generators, without `sweep_`.
+
+    Raises:
+      BadInput: There is none of a name, or it yields no settings.
+    """
+    module = importlib.import_module(module_name)
+    known = {
+        name.removeprefix(_PREFIX): found
+        for name, found in vars(module).items()
+        if name.startswith(_PREFIX) and inspect.isfunction(found)
+    }
+    problems: list[Problem] = []
+    tables: dict[str, Zipped] = {}
+    for name in names:
+        if name not in known:
+            near = nearest(name, known)
+            listed = ", ".join(known)
+            remedy = f"there are {listed}" if known else f"define def {_PREFIX}{name}() there"
+            what = f"{module_name} has no generator {name!r}"
+            problems.append(Problem(what, remedy="" if near else remedy, nearest=near))
+            continue
+        rows = list(known[name]())
+        if bad := [row for row in rows if not _is_row(row)]:
+            what = f"{module_name}:{_PREFIX}{name} yields {bad[0]!r}, no dict from paths to values"
+            problems.append(Problem(what))
+        tables[name] = Zipped(tuple(rows))
+    if problems:
+        raise BadInput(problems)
+    return tables
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, Mapping) and bool(row) and all(isinstance(path, str) for path in row)

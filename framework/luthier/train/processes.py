@@ -1,0 +1,364 @@
+"""What all processes decide alike at every batch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import platform
+import queue
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from luthier import graph as graphs
+from luthier.errors import LockLost, RunError
+from luthier.parallel import distributed
+from luthier.records import read_facts
+from luthier.storage import LineWriter, run_error
+
+_numbers = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreed:
+    """What all processes know alike at a batch, so that they take the same decisions after it.
+
+    Args:
+      tokens: Targets that count, over all hosts.
+      seconds: Seconds that the run has trained, by the clock of the primary.
+      stop: Why the run is to be saved and left after this batch, or None.
+    """
+
+    tokens: int
+    seconds: float
+    stop: str | None
+
+
+class Agreeing:
+    """Agrees with the other processes on every batch, beside the steps.
+
+    Args:
+      requested: Returns why this process wants to stop, or None.
+      times: Measures how long this process takes.
+    """
+
+    def __init__(self, requested: Callable[[], str | None], times: Times):
+        self.times = times
+        self._requested = requested
+        # The same processes may train one run after another, as a worker of a sweep does.
+        number = distributed.from_primary(lambda: next(_numbers))
+        self._rounds = distributed.Rounds(f"batches/{number}")
+        self.seconds = 0.0
+        self.batches = 0
+
+    def __call__(
+        self, tokens: int, give_up: Callable[[], bool], batch_seconds: float = 0.0
+    ) -> Agreed:
+        """Return what holds for the next batch. Raises as `luthier.parallel.distributed.Rounds`.
+
+        Args:
+          tokens: Targets that count in the rows of this process.
+          give_up: Whether nobody waits for the batch any more.
+          batch_seconds: What it took to make these rows.
+        """
+
+        def decide(
+            said: Sequence[tuple[int, str | None, dict[str, Any] | None]],
+        ) -> tuple[int, float, str | None]:
+            stop = next((reason for _, reason, _ in said if reason), None)
+            if times := [own for *_, own in said if own is not None]:
+                self.times.take_in(times)
+            return sum(count for count, *_ in said), self.seconds, stop
+
+        self.batches += 1
+        mine = (tokens, self._requested(), self.times.mine(batch_seconds))
+        return Agreed(*self._rounds.exchange(mine, decide, give_up))
+
+
+_DIGITS = 12
+
+
+def check_same(graph: Any, packages: Sequence[str] = ()) -> None:
+    """Compare the experiment, the versions and the source with all other processes.
+
+    No backend is started for it, so that processes of other versions never meet on devices.
+
+    Args:
+      graph: The experiment graph.
+      packages: The user's modules that it may name.
+
+    Raises:
+      BadInput: Processes differ; one line for each that differs from the first.
+    """
+    if not distributed.is_several():
+        return
+    recorded, program = (
+        graphs.fingerprint(graph, kind=kind)[:_DIGITS] for kind in ("record", "program")
+    )
+    facts = {"the experiment": f"{recorded} (program {program})"}
+    distributed.agree(facts | read_facts(packages))
+
+
+def check_devices() -> None:
+    """Compare the number and kind of the devices of this process with all others; starts them.
+
+    Raises:
+      BadInput: Processes differ.
+    """
+    if distributed.is_several():
+        local = jax.local_devices()
+        distributed.agree({"its devices": f"{len(local)} x {local[0].device_kind}"})
+
+
+_NUM_PRODUCTS = 4
+
+
+class Probe:
+    """Times the work on the devices of this process.
+
+    Args:
+      found: Is given the seconds that the slowest device took; called by another thread.
+    """
+
+    def __init__(self, found: Callable[[float], None]):
+        self._found = found
+        self._works: list[tuple[Callable[..., Any], jax.Array]] = []
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._busy = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, vector: jax.Array) -> None:
+        """Put the work behind a step; nothing happens while an earlier one is being timed.
+
+        Args:
+          vector: What the step returns, on all devices.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._time, name="luthier-probe", daemon=True)
+            self._thread.start()
+        if self._busy:
+            return
+        self._busy = True
+        if not self._works:
+            self._queue.put(vector)  # the thread compiles
+            return
+        parts = [shard.data for shard in vector.addressable_shards]
+        self._queue.put(
+            [
+                (part, work(values, part))
+                for part, (work, values) in zip(parts, self._works, strict=False)
+            ]
+        )
+
+    def close(self) -> None:
+        """Let the thread end."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _time(self) -> None:
+        while (item := self._queue.get()) is not None:
+            # A step that failed is told by the loop.
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                if isinstance(item, list):
+                    self._found(max(_seconds(*pair) for pair in item))
+                else:
+                    self._works = _compiled(item)
+            self._busy = False
+
+
+def _seconds(part: jax.Array, work: jax.Array) -> float:
+    """Return what a work took that began when a part of a step was ready."""
+    part.block_until_ready()
+    start = time.perf_counter()
+    work.block_until_ready()
+    return time.perf_counter() - start
+
+
+def _compiled(vector: jax.Array) -> list[tuple[Callable[..., Any], jax.Array]]:
+    """Return the work and its values for each device; virtual devices of a CPU count as one."""
+    works: list[tuple[Callable[..., Any], jax.Array]] = []
+    for shard in vector.addressable_shards:
+        is_cpu = shard.device.platform == "cpu"
+        size, dtype = (384, jnp.float32) if is_cpu else (4096, jnp.bfloat16)
+        values = jax.device_put(np.full((size, size), 1 / size, dtype), shard.device)
+        work = jax.jit(_products).lower(values, shard.data).compile()
+        work(values, shard.data).block_until_ready()
+        works.append((work, values))
+        if is_cpu:
+            break
+    return works
+
+
+def _products(values: jax.Array, part: jax.Array) -> jax.Array:
+    # It begins after the step, whose result it takes.
+    start = values + 0 * part.ravel()[0].astype(values.dtype)
+    return jax.lax.fori_loop(0, _NUM_PRODUCTS, lambda _, x: x @ values, start)
+
+
+HOSTS_FILE = "hosts.jsonl"
+"""What hosts took, in the run's directory: a line for every exchange."""
+
+EVERY_STEPS = 100
+"""Hosts tell each other their times so often."""
+
+PROBE_STEPS = 20
+"""A device is timed by itself so often."""
+
+_SLOW_BATCH, _SLOW_DEVICE = 1.5, 1.3
+_LIMITING = 0.8
+
+
+@dataclasses.dataclass(frozen=True)
+class HostTimes:
+    """What one process took lately.
+
+    Args:
+      process: Which process of the run, from 0.
+      host: The name of its machine.
+      step_seconds: Mean time from one step to the next, which is that of the slowest host.
+      batch_seconds: Mean time to make its part of a batch, beside the steps.
+      device_seconds: Median time of a small work on its slowest device; None before the first.
+    """
+
+    process: int
+    host: str
+    step_seconds: float
+    batch_seconds: float
+    device_seconds: float | None
+
+
+class Times:
+    """Measures this process; in the primary, compares all of them.
+
+    Args:
+      path: The file that gets a line of all hosts; written by the primary only.
+      fence: Raises `LockLost` where another process writes here now; called before each write.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fence: Callable[[], None] = lambda: None):
+        self._path, self._fence = path, fence
+        self._file: LineWriter | None = None
+        self._first_step = 0
+        self._tell: Callable[[str], None] = lambda line: None
+        self._batches: list[float] = []
+        self._works: list[float] = []
+        self._probe = Probe(self._works.append)
+        self._number = 0
+        self._steps = 0
+        self._since = time.perf_counter()
+        self._suspects: dict[int, str] = {}
+        self._told: set[int] = set()
+
+    def begin(self, step: int, tell: Callable[[str], None]) -> None:
+        """Say where training goes on.
+
+        Args:
+          step: Steps done.
+          tell: Tells the user a line; callable from any thread.
+        """
+        self._first_step, self._tell, self._since = step, tell, time.perf_counter()
+
+    def stepped(self, vector: jax.Array) -> None:
+        """Take note of a step that is on its way.
+
+        Args:
+          vector: What it returns.
+        """
+        self._steps += 1
+        if self._steps % PROBE_STEPS == 0:
+            self._probe.start(vector)
+
+    def mine(self, batch_seconds: float) -> dict[str, Any] | None:
+        """Return what this process has to tell with a batch, which is nothing with most of them.
+
+        Args:
+          batch_seconds: What the batch took.
+        """
+        self._batches.append(batch_seconds)
+        self._number += 1
+        if self._number % EVERY_STEPS:
+            return None
+        now = time.perf_counter()
+        batches, works = self._batches, self._works[:]
+        elapsed, self._since, self._batches = now - self._since, now, []
+        self._works.clear()
+        return dataclasses.asdict(
+            HostTimes(
+                process=distributed.process_index(),
+                host=platform.node(),
+                step_seconds=elapsed / len(batches),
+                batch_seconds=statistics.fmean(batches),
+                device_seconds=statistics.median(works) if works else None,
+            )
+        )
+
+    def take_in(self, said: Sequence[dict[str, Any]]) -> None:
+        """Write down what all processes told, and name who is slow for the second time in a row.
+
+        Args:
+          said: What `mine` returned in each of them.
+        """
+        line = {"step": self._first_step + self._number, "hosts": list(said)}
+        try:
+            if self._file is None:
+                self._file = LineWriter(self._path, self._fence)
+            self._file.add(json.dumps(line))
+            self._file.commit()
+        except OSError as error:
+            self._tell(f"{run_error('write', self._path, error)}; training goes on")
+        except (RunError, LockLost) as error:  # the metrics, which are essential, end the run
+            self._tell(f"{error}; training goes on")
+        slow = laggards([HostTimes(**each) for each in said])
+        for process in slow.keys() & self._suspects.keys() - self._told:
+            self._tell(slow[process])
+        self._told = (self._told | self._suspects.keys()) & slow.keys()
+        self._suspects = slow
+
+    def close(self) -> None:
+        """Stop measuring."""
+        self._probe.close()
+        if self._file is not None:
+            self._file.close()
+
+
+def laggards(times: Sequence[HostTimes]) -> dict[int, str]:
+    """Return the processes that the others wait for, with a line about each.
+
+    Args:
+      times: Those of all processes.
+    """
+    lines = {}
+    for own in times:
+        others = [other for other in times if other is not own]
+        who = f"process {own.process} of {len(times)} on {own.host} is slow"
+        usual = statistics.median(other.batch_seconds for other in others)
+        limiting = own.batch_seconds > _LIMITING * own.step_seconds
+        if limiting and own.batch_seconds > _SLOW_BATCH * usual:
+            lines[own.process] = (
+                f"{who}: its part of a batch takes {_short(own.batch_seconds)}, that of the others "
+                f"{_short(usual)}, and a step {_short(own.step_seconds)}"
+            )
+        known = [other.device_seconds for other in others if other.device_seconds is not None]
+        if own.device_seconds is not None and known:
+            usual = statistics.median(known)
+            if own.device_seconds > _SLOW_DEVICE * usual:
+                lines[own.process] = (
+                    f"{who}: its devices take {_short(own.device_seconds)} for what takes the "
+                    f"others {_short(usual)}"
+                )
+    return lines
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

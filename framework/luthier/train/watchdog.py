@@ -1,0 +1,370 @@
+"""The watchdog: records where a run that hangs is, names who is behind, and ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import IO
+
+from luthier import environment
+from luthier.errors import EXIT_BUG, LuthierError
+from luthier.parallel import distributed
+from luthier.parallel.distributed import Pulses, Standing
+from luthier.records import RunDirectory, Watchdog, crash
+
+# A signal that nobody uses: SLURM and users have SIGUSR1 and SIGUSR2 for their own ends.
+_DUMP = signal.SIGRTMIN + 9 if sys.platform == "linux" else signal.SIGUSR2
+
+_STDERR = 2
+_GUARD = """
+import json, os, select, signal, sys, time
+pid, dump = int(sys.argv[1]), int(sys.argv[2])
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+os.set_blocking(0, False)
+
+def is_stopped():
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except OSError:
+        return False
+
+limit, line, quiet, rest = 0.0, "", 0.0, b""
+poll = 1.0
+before = time.monotonic()
+while os.getppid() == pid:
+    ready, _, _ = select.select([0], [], [], poll)
+    now = time.monotonic()
+    # Where this process did not run either, the machine or the whole job was stopped.
+    quiet += 0.0 if is_stopped() else min(now - before, 2 * poll)
+    before = now
+    if ready:
+        read = os.read(0, 1 << 16)
+        if not read:
+            break
+        *lines, rest = (rest + read).split(b"\\n")
+        if lines:
+            limit, line = json.loads(lines[-1])
+            quiet, poll = 0.0, min(1.0, limit / 4)
+    elif limit and quiet > 1.25 * limit + 2 * poll and os.getppid() == pid:
+        os.write(2, f"luthier: {line}\\n".encode())
+        os.kill(pid, dump)
+        time.sleep(1.0)
+        if os.getppid() == pid:
+            os.kill(pid, signal.SIGKILL)
+        break
+"""
+
+
+class NativeStacks:
+    """Sends the stacks of native crashes to a file of the run, once it is open.
+
+    Where someone else has enabled faulthandler, as pytest or a notebook's kernel, that stays.
+    """
+
+    def __init__(self) -> None:
+        self.path: pathlib.Path | None = None
+        self._file: IO[str] | None = None
+        self._is_ours = False
+
+    def enable(self) -> None:
+        """Have stacks written to the standard error, until there is a file."""
+        self._is_ours = environment.reports_native_crashes() or not faulthandler.is_enabled()
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # no standard error
+            if self._is_ours:
+                faulthandler.enable(_STDERR)
+            faulthandler.register(_DUMP, _STDERR, all_threads=True)
+
+    def open(self, directory: pathlib.Path, process: int) -> None:
+        """Have stacks written to a file from now on.
+
+        Args:
+          directory: The run's directory.
+          process: Which of the run's processes this is.
+        """
+        path = crash.native_path(directory, process)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(exist_ok=True)
+            # Kept open for good: a handler in native code cannot open it.
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+            self.path = path
+            if self._is_ours:
+                faulthandler.enable(self._file)
+            faulthandler.register(_DUMP, self._file, all_threads=True)
+
+    def close(self) -> None:
+        """Put things back, and remove a file that nothing was written to."""
+        faulthandler.unregister(_DUMP)
+        if self._file is None:
+            return
+        if self._is_ours:
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                faulthandler.enable(_STDERR)
+        self._file.close()
+        self._file = None
+        with contextlib.suppress(OSError):
+            if self.path is not None and not self.path.stat().st_size:
+                self.path.unlink()
+                self.path.parent.rmdir()  # fails where there is a report
+
+
+class Guard:
+    """The process that ends this one when it hangs with the interpreter's lock held."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; where no process can be started, there is none."""
+        command = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), str(int(_DUMP))]
+        with contextlib.suppress(OSError, ValueError):
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            )
+
+    def heartbeat(self, limit: float, line: str) -> None:
+        """Tell it that the watchdog's thread is alive.
+
+        Args:
+          limit: Seconds for which nothing has to be heard before this process counts as hanging.
+          line: What is said then.
+        """
+        if self._process is None or self._process.stdin is None:
+            return
+        with contextlib.suppress(OSError):
+            os.write(self._process.stdin.fileno(), json.dumps([limit, line]).encode() + b"\n")
+
+    def close(self) -> None:
+        """End it."""
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                self._process.communicate()
+            self._process = None
+
+
+POLL_SECONDS = 1.0
+LINGER_SECONDS = 3.0
+"""What the other processes of the run get to write down where they are."""
+
+
+class Watch:
+    """Watches a run from a thread of its own, within a `with` block.
+
+    When nothing happens for too long, it writes the stacks of all threads to `stacks/` of the
+    run's directory, says so in one line, and ends the process: a thread that waits for ever in a
+    device or a network cannot be woken. Stacks are written as well when another process of the
+    run is silent, which JAX is about to end the run for.
+
+    A thread of Python's does not run while some C code holds the interpreter's lock. So a small
+    process of its own watches this thread (`native.Guard`).
+
+    Args:
+      watchdog: When a run hangs; None watches nothing.
+      again: The command that continues the run; where it is empty, as in a notebook or a sweep, the
+        line is told and nothing is ended.
+      batches: Returns how many batches this process has brought to the others.
+    """
+
+    def __init__(
+        self, watchdog: Watchdog | None, again: str, batches: Callable[[], int] = lambda: 0
+    ):
+        self._watchdog = watchdog
+        self._directory: pathlib.Path | None = None
+        self._again = again
+        self._batches = batches
+        self._beats = 0
+        self._steps: int | None = None
+        self._phase = "start"
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="luthier-watchdog", daemon=True)
+        self._pulses = Pulses(lambda: (self._batches(), self._steps or 0))
+        self._guard = Guard()
+        self._native = NativeStacks()
+
+    @property
+    def phase(self) -> str:
+        """What is being done, for reports: `opening data`, ..., and `step` since the first."""
+        return self._phase
+
+    def enter(self, phase: str) -> None:
+        """Take note that a phase beside the steps begins.
+
+        Args:
+          phase: What is done now, as `restoring`; it is named in reports.
+        """
+        self._phase = phase
+        self._beats += 1
+
+    def opened(self, directory: pathlib.Path, again: str, process: int = 0) -> None:
+        """Write what there is to write into a directory, from now on.
+
+        Args:
+          directory: The run's directory.
+          again: The command that continues this very run; empty as in a notebook.
+          process: Which of the run's processes this is.
+        """
+        self._directory, self._again = directory, again
+        if again:
+            self._native.open(directory, process)
+        self._beats += 1
+
+    def count(self, batches: Callable[[], int]) -> None:
+        """Tell other processes from now on how many batches this one has brought.
+
+        Args:
+          batches: Returns how many.
+        """
+        self._batches = batches
+
+    def beat(self, steps: int) -> None:
+        """Take note that the run goes on.
+
+        Args:
+          steps: Optimizer steps done.
+        """
+        self._steps, self._phase = steps, "step"
+        self._beats += 1
+
+    @property
+    def _limit(self) -> float:
+        assert self._watchdog is not None
+        watchdog = self._watchdog
+        return watchdog.start_seconds if self._steps is None else watchdog.seconds
+
+    def __enter__(self) -> Watch:
+        if self._again:
+            self._native.enable()
+        if self._watchdog is not None:
+            if self._again:
+                self._guard.start()
+            self._thread.start()
+            if distributed.is_several():
+                self._pulses.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        if self._watchdog is not None:
+            self._thread.join()
+            self._guard.close()
+            if distributed.is_several():
+                self._pulses.stop()
+        self._native.close()
+
+    def _run(self) -> None:
+        assert self._watchdog is not None
+        poll = min(POLL_SECONDS, self._watchdog.seconds / 4, self._watchdog.start_seconds / 4)
+        quiet, seen = 0.0, 0
+        told: tuple[int, ...] = ()
+        before = time.monotonic()
+        while not self._stopped.wait(poll):
+            now = time.monotonic()
+            # Where this thread did not run either, the whole process was stopped.
+            quiet += min(now - before, 2 * poll)
+            before = now
+            if self._beats != seen:
+                quiet, seen = 0.0, self._beats
+            self._guard.heartbeat(self._limit, self._stuck())
+            standing = self._pulses.standing() if distributed.is_several() else Standing()
+            if standing.silent != told:
+                told = standing.silent
+                self._tell_silent(told)
+            if quiet >= self._limit:
+                self._bark(standing)
+                return
+
+    def _stuck(self) -> str:
+        """Return the line of the guard: it is told when nothing here can say anything any more."""
+        where = self._native.path
+        stacks = "" if where is None else f"; stacks: {where}"
+        resume = f"; to resume: {self._again}"
+        return f"the process has hung for {self._limit:g} s{self._when()}{stacks}{resume}"
+
+    def _when(self) -> str:
+        return f", {self._phase}" if self._steps is None else f", after step {self._steps}"
+
+    def _tell_silent(self, silent: Sequence[int]) -> None:
+        """Leave word for the time when JAX ends this process, which it does without one.
+
+        Who is heard of again is no reason any more.
+        """
+        if not silent:
+            distributed.tell_parent(silent=None)
+            return
+        place = self._dump()
+        verb = "is" if len(silent) == 1 else "are"
+        line = f"{_named(silent)} ended, {verb} stopped, or cannot be reached; stacks: {place}"
+        distributed.tell_parent(silent=line)
+
+    def _bark(self, standing: Standing) -> None:
+        place = self._dump()
+        line = f"nothing has happened for {self._limit:g} s{self._when()}"
+        if behind := standing.behind:
+            verb = "is" if len(behind) == 1 else "are"
+            line += f": {_named(behind)} {verb} behind the others"
+        if place is not None:
+            line += f"; stacks: {place}"
+        told = f"{line}; to resume: {self._again}" if self._again else line
+        if not distributed.is_several() or not self._again:
+            print(f"luthier: {told}", file=sys.stderr, flush=True)
+        else:
+            # The parent says how to go on.
+            print(f"luthier: {line}", file=sys.stderr, flush=True)
+        if not self._again:
+            return
+        if distributed.process_index() == 0:
+            self._record(told)
+        if distributed.is_several():
+            time.sleep(LINGER_SECONDS)
+        os._exit(EXIT_BUG)
+
+    def _dump(self) -> pathlib.Path | None:
+        """Write the stacks of all threads; return the folder that they are in.
+
+        Before there is a directory they go to the standard error.
+        """
+        if self._directory is None:
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                faulthandler.dump_traceback(sys.stderr, all_threads=True)
+            return None
+        folder = self._directory / "stacks"
+        with contextlib.suppress(OSError):
+            folder.mkdir(exist_ok=True)
+            path = folder / f"process-{distributed.process_index()}.txt"
+            with open(path, "a", encoding="utf-8") as file:
+                at = time.strftime("%Y-%m-%d %H:%M:%S")
+                file.write(f"{at}, process {os.getpid()}{self._when()}\n")
+                file.flush()
+                faulthandler.dump_traceback(file, all_threads=True)
+                file.write("\n")
+        return folder
+
+    def _record(self, line: str) -> None:
+        if self._directory is None:
+            return
+        run = RunDirectory(self._directory)
+        with contextlib.suppress(LuthierError, OSError):
+            run.write_status(dataclasses.replace(run.read_status(), status="failed", message=line))
+
+
+def _named(processes: Sequence[int]) -> str:
+    word = "process" if len(processes) == 1 else "processes"
+    count = distributed.process_count()
+    return f"{word} {', '.join(map(str, processes))} of {count}"

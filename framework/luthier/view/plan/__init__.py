@@ -1,1 +1,0 @@
-"""Views of plans: on the terminal, and as a page."""
