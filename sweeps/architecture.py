@@ -10,34 +10,34 @@ from __future__ import annotations
 import fiddle as fdl
 import optuna
 
-from luthier import sweep
+from luthier import study as studies
 from sweeps import lm_learning_rate
 
 
-def study() -> fdl.Config[sweep.Study]:
+def study() -> fdl.Config[studies.Study]:
     """Search for the front of loss and parameters by NSGA-II."""
     mlp = "model.block.mlp="
-    gated = sweep.Option(
+    gated = studies.Option(
         words=(f"{mlp}GatedMlp(hidden_dim=192, activation=jax.nn.silu)",), name="gated"
     )
-    plain = sweep.Option(
+    plain = studies.Option(
         words=(f"{mlp}Mlp(hidden_dim=256)",),
-        space=sweep.Space({"model.block.mlp.hidden_dim": sweep.Int(128, 384, 64)}),
+        space=studies.Space({"model.block.mlp.hidden_dim": studies.Int(128, 384, 64)}),
         name="plain",
     )
     graph = lm_learning_rate.study()
     graph.name = "architecture"
     graph.space = fdl.Config(
-        sweep.Space,
+        studies.Space,
         {
-            "model.num_layers": sweep.Int(1, 4),
-            "model.dim": sweep.Ordinal((32, 64, 96, 128)),
-            "model.block.attention.num_kv_heads": sweep.Ordinal((1, 2, 4)),
-            "mlp": sweep.Choice([gated, plain]),
+            "model.num_layers": studies.Int(1, 4),
+            "model.dim": studies.Ordinal((32, 64, 96, 128)),
+            "model.block.attention.num_kv_heads": studies.Ordinal((1, 2, 4)),
+            "mlp": studies.Choice([gated, plain]),
         },
         constraints=["model.dim * model.num_layers <= 384"],
     )
-    graph.objectives = [lm_learning_rate.held_out(), fdl.Config(sweep.Parameters)]
+    graph.objectives = [lm_learning_rate.held_out(), fdl.Config(studies.Parameters)]
     graph.sampler = fdl.Config(optuna.samplers.NSGAIISampler, population_size=8)
-    graph.budget = fdl.Config(sweep.Budget, trials=32)
+    graph.budget = fdl.Config(studies.Budget, trials=32)
     return graph

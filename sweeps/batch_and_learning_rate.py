@@ -11,11 +11,11 @@ from __future__ import annotations
 import fiddle as fdl
 import optuna
 
-from luthier import sweep
+from luthier import study as studies
 from sweeps import lm_learning_rate
 
 
-def study() -> fdl.Config[sweep.Study]:
+def study() -> fdl.Config[studies.Study]:
     """Spread 24 settings evenly; a batch twice as large takes half the steps."""
     graph = lm_learning_rate.study()
     graph.name = "batch_and_learning_rate"
@@ -23,12 +23,12 @@ def study() -> fdl.Config[sweep.Study]:
         {"training.global_batch_size": size, "training.steps": 960 // size} for size in (4, 8, 16)
     ]
     graph.space = fdl.Config(
-        sweep.Space,
+        studies.Space,
         {
-            "batch": sweep.Zipped(rows),
-            "optimizer.learning_rate.peak": sweep.Log(5e-4, 5e-2),
+            "batch": studies.Zipped(rows),
+            "optimizer.learning_rate.peak": studies.Log(5e-4, 5e-2),
         },
     )
     graph.sampler = fdl.Config(optuna.samplers.QMCSampler)
-    graph.budget = fdl.Config(sweep.Budget, trials=24)
+    graph.budget = fdl.Config(studies.Budget, trials=24)
     return graph

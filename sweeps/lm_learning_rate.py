@@ -14,28 +14,29 @@ import optuna
 
 from configs.lm import quickstart
 from luthier import graph as graphs
-from luthier import metrics, sweep
+from luthier import metrics
+from luthier import study as studies
 
 
-def study() -> fdl.Config[sweep.Study]:
+def study() -> fdl.Config[studies.Study]:
     """Search both by TPE; 16 trials of the quickstart, shrunk."""
     return fdl.Config(
-        sweep.Study,
+        studies.Study,
         name="lm_learning_rate",
         base=shrunk(),
         space=fdl.Config(
-            sweep.Space,
+            studies.Space,
             {
-                "optimizer.learning_rate.peak": sweep.Log(3e-4, 3e-2),
-                "optimizer.weight_decay": sweep.Log(1e-3, 1.0),
+                "optimizer.learning_rate.peak": studies.Log(3e-4, 3e-2),
+                "optimizer.weight_decay": studies.Log(1e-3, 1.0),
             },
         ),
         objectives=[held_out()],
         sampler=fdl.Config(optuna.samplers.TPESampler, n_startup_trials=6),
-        budget=fdl.Config(sweep.Budget, trials=16),
-        engine=fdl.Config(sweep.Local),
-        packing=fdl.Config(sweep.SharedPrograms, lanes="single"),
-        gate=fdl.Config(sweep.ShapeGate),
+        budget=fdl.Config(studies.Budget, trials=16),
+        engine=fdl.Config(studies.Local),
+        packing=fdl.Config(studies.SharedPrograms, lanes="single"),
+        gate=fdl.Config(studies.ShapeGate),
     )
 
 
@@ -54,7 +55,7 @@ def shrunk() -> Any:
     return graphs.apply(quickstart.experiment(), words)
 
 
-def held_out() -> fdl.Config[sweep.Measured]:
+def held_out() -> fdl.Config[studies.Measured]:
     """Judge by the nats per byte of the plays that were held out."""
     selector = fdl.Config(metrics.Selector, "held_out", "nats_per_byte", "lower")
-    return fdl.Config(sweep.Measured, selector)
+    return fdl.Config(studies.Measured, selector)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import fiddle as fdl
 
-from luthier import sweep
+from luthier import study as studies
 from sweeps import lm_learning_rate
 
 
-def study() -> fdl.Config[sweep.Study]:
+def study() -> fdl.Config[studies.Study]:
     """Go through all combinations; what does not fit a slice is told by the gate, and not run."""
     meshes = ("data=-1", "fsdp=2", "tensor=2")
     remats = ("NoRemat", "SaveProjections", "FullRemat")
@@ -21,17 +21,17 @@ def study() -> fdl.Config[sweep.Study]:
     graph.name = "mesh_and_remat"
     graph.base.training.steps.value = 20
     graph.space = fdl.Config(
-        sweep.Space,
+        studies.Space,
         {
-            "mesh": sweep.Choice(
-                [sweep.Option(words=(f"parallelism.mesh.{m}",), name=m) for m in meshes]
+            "mesh": studies.Choice(
+                [studies.Option(words=(f"parallelism.mesh.{m}",), name=m) for m in meshes]
             ),
-            "remat": sweep.Choice(
-                [sweep.Option(words=(f"model.stack.remat={r}()",), name=r) for r in remats]
+            "remat": studies.Choice(
+                [studies.Option(words=(f"model.stack.remat={r}()",), name=r) for r in remats]
             ),
         },
     )
-    graph.objectives = [fdl.Config(sweep.StepTime), fdl.Config(sweep.PeakBytes)]
-    graph.sampler = fdl.Config(sweep.Grid)
-    graph.budget = fdl.Config(sweep.Budget, trials=None)
+    graph.objectives = [fdl.Config(studies.StepTime), fdl.Config(studies.PeakBytes)]
+    graph.sampler = fdl.Config(studies.Grid)
+    graph.budget = fdl.Config(studies.Budget, trials=None)
     return graph

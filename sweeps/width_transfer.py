@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import fiddle as fdl
 
-from luthier import sweep
+from luthier import study as studies
 from sweeps import lm_learning_rate
 
 
-def study() -> fdl.Config[sweep.Study]:
+def study() -> fdl.Config[studies.Study]:
     """Go through a grid of widths and learning rates; heads stay 16 wide, the MLP three times."""
     widths = [
         {
@@ -29,12 +29,12 @@ def study() -> fdl.Config[sweep.Study]:
     graph = lm_learning_rate.study()
     graph.name = "width_transfer"
     graph.space = fdl.Config(
-        sweep.Space,
+        studies.Space,
         {
-            "width": sweep.Zipped(widths),
-            "optimizer.learning_rate.peak": sweep.Log(1e-3, 3.2e-2),
+            "width": studies.Zipped(widths),
+            "optimizer.learning_rate.peak": studies.Log(1e-3, 3.2e-2),
         },
     )
-    graph.sampler = fdl.Config(sweep.Grid, resolution=6)
-    graph.budget = fdl.Config(sweep.Budget, trials=None)
+    graph.sampler = fdl.Config(studies.Grid, resolution=6)
+    graph.budget = fdl.Config(studies.Budget, trials=None)
     return graph

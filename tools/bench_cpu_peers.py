@@ -180,7 +180,7 @@ def luthier(steps: int) -> Peer:
         [sys.executable, *words],
         r"^step (\d+)/",
         {"PYTHONPATH": os.pathsep.join([root, f"{root}/framework"])},
-        module="luthier.train, grain, orbax.checkpoint",
+        module="luthier.trainer, grain, orbax.checkpoint",
     )
 
 

@@ -57,16 +57,16 @@ def drive(trials: int, sampler: str, slices: int) -> dict[str, float]:
     import fiddle as fdl
     import simulated_engine as toys
 
-    from luthier import sweep
-    from luthier.sweep.driver import sampling
+    from luthier import study as studies
+    from luthier.study.driver import sampling
 
     spent_by = [_timed(sampling.OptunaSuggester, name) for name in ("ask", "tell")]
     with tempfile.TemporaryDirectory() as directory:
-        budget = fdl.Config(sweep.Budget, trials=trials)
+        budget = fdl.Config(studies.Budget, trials=trials)
         study = toys.make_study(sampler, directory=directory, budget=budget)
         view = _Memory(trials // 10)
         start = time.process_time()
-        outcome = sweep.run(
+        outcome = studies.run(
             study, packages=toys.PACKAGES, engine=toys.InstantEngine(slices), view=view
         )
         spent = time.process_time() - start

@@ -71,9 +71,9 @@ def step_rate(blocks: int) -> tuple[float, float, float]:
     """Return tokens per second of CPU time times the cores, and per second; and the spread."""
     import jax
 
-    from luthier import graph, plan
+    from luthier import graph, planner
 
-    made = plan.make(graph.apply(graph.resolve(REFERENCE), list(ONLY)), jax.devices()).program
+    made = planner.make(graph.apply(graph.resolve(REFERENCE), list(ONLY)), jax.devices()).program
     step, values = made.compile_step(), made.values()
     leaves = made.init(values)
     training, text = made.experiment.training, made.experiment.data

@@ -214,7 +214,7 @@ def used() -> float:
 
 def named(names: Sequence[str]) -> int:
     """Print what planning takes, and what the plans say; exit code 1 where a part is missing."""
-    from luthier.plan import plan_apart
+    from luthier.planner import plan_apart
 
     is_partial = False
     print("| plan | slice | devices | trace | compile | CPU | needs | of | a step | bound by |")
@@ -243,7 +243,7 @@ def named(names: Sequence[str]) -> int:
 def calibration(names: list[str]) -> int:
     """Print how far the model is from compilers; exit code 1 where a held-out one is too far."""
     sys.path.insert(0, str(ROOT))
-    from luthier.plan import plan_apart, targets
+    from luthier.planner import plan_apart, targets
 
     is_far = False
     print("| configuration | slice | used to | compiler | model | off by |")
@@ -266,7 +266,7 @@ def calibration(names: list[str]) -> int:
 def searches(names: Sequence[str]) -> int:
     """Print what searches find beside layouts of people; exit code 1 where all of it is worse."""
     from luthier import graph
-    from luthier.plan import plan_apart, targets
+    from luthier.planner import plan_apart, targets
 
     is_worse = False
     print("| search | slice | layout | needs | a step | bound by | CPU |")
@@ -308,7 +308,7 @@ def main() -> int:
     if options.cases == ["calibration"] or set(options.cases) & set(small):
         return calibration(small if options.cases == ["calibration"] else options.cases)
     names = options.cases or list(CASES)
-    from luthier.plan import plan_apart, targets
+    from luthier.planner import plan_apart, targets
 
     worst = 0.0
     print("| case | slice | compiler | model | off by | a step | bound by | CPU |")

@@ -40,16 +40,16 @@ from flax import nnx
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from luthier import graph as graphs
-from luthier import plan as plans
+from luthier import planner
 from luthier.program import train_step
 from luthier.records import Console, Goodput, Recorder
 from luthier.records.goodput import Spans
 from luthier.records.metrics_file import JsonLines
 from luthier.records.status import StatusFile
-from luthier.train.feed import Fed
-from luthier.train.interrupt import StopSignals
-from luthier.train.loop import NUM_PENDING, Loop, OwnSlot, Position, Rates
-from luthier.train.profile import Profiler
+from luthier.trainer.feed import Fed
+from luthier.trainer.interrupt import StopSignals
+from luthier.trainer.loop import NUM_PENDING, Loop, OwnSlot, Position, Rates
+from luthier.trainer.profile import Profiler
 from tools.bench import report
 
 MODEL = (
@@ -112,7 +112,7 @@ class Case:
         graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*overrides, *COMMON])
         if model is not None:
             graph.model = model
-        self.plan = plans.make(graph, jax.devices()[:devices])
+        self.plan = planner.make(graph, jax.devices()[:devices])
         self.program = self.plan.program
         training = self.program.experiment.training
         rows = next(
@@ -188,7 +188,7 @@ class Case:
             slot,
             Position(),
             StillFeed(self.batch, self.tokens),
-            emit=plans.Measured().watching(recorder.emit),
+            emit=planner.Measured().watching(recorder.emit),
             save=lambda *_: None,
             rates=Rates(self.plan.model_flops.full, 1e12, 1000),
             profiler=Profiler(None, Path("unused")),

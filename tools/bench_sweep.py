@@ -38,8 +38,8 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from luthier import graph as graphs
-from luthier import plan as plans
-from luthier.sweep.views.text import read_standing
+from luthier import planner
+from luthier.study.views.text import read_standing
 from tools.bench import report
 
 PEAK = "optimizer.learning_rate.peak"
@@ -101,11 +101,11 @@ def separate(case: Case, cache: str | None) -> None:
 
 STUDY = """
 from luthier import graph as graphs
-from luthier import sweep
-from luthier.sweep import samplers
+from luthier import study as studies
+from luthier.study import samplers
 def study():
     base = graphs.apply(graphs.resolve({experiment!r}), {words!r})
-    space = sweep.Space({{{peak!r}: sweep.Ordinal({rates!r})}})
+    space = studies.Space({{{peak!r}: studies.Ordinal({rates!r})}})
     graph = samplers.study_of("bench", base, space, samplers.sampler("grid"), ())
     graph.packing.lanes = {lanes!r}
     graph.directory = {directory!r}
@@ -141,7 +141,7 @@ def bare(case: Case) -> tuple[float, float]:
     """
     graph = graphs.apply(graphs.resolve(EXPERIMENT), [*case.trials[0]])
     start, processor = time.perf_counter(), time.process_time()
-    program = plans.make(graph, jax.devices()[:1], (PEAK,)).program
+    program = planner.make(graph, jax.devices()[:1], (PEAK,)).program
     step, values = program.compile_step(), program.values()
     leaves = jax.block_until_ready(program.init(values))
     compiled = time.perf_counter() - start

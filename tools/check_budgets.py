@@ -5,7 +5,7 @@
     python tools/check_budgets.py recipes            # every shipped experiment, by shapes: minutes
     python tools/check_budgets.py --update           # take what is found as the budgets
 
-A budget is a file of tests/plan/budgets. It holds for the versions of JAX and of the slice's
+A budget is a file of tests/planner/budgets. It holds for the versions of JAX and of the slice's
 compiler that it names: other versions compile other programs. A change that costs memory or adds a
 collective is told, and the exit code is 1.
 
@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 from tools import shipped  # noqa: E402
 
 if TYPE_CHECKING:
-    from luthier.plan.budget import Budget
+    from luthier.planner.budget import Budget
 
 BUDGETS = ROOT / "tests" / "plan" / "budgets"
 COMMAND = "python tools/check_budgets.py --update"
@@ -85,8 +85,8 @@ NAMES = (*PLANNED, RECIPES)
 def found(name: str) -> object:
     """Return the budget that a plan tells now, or a line that says why there is none."""
     from luthier import graph as graphs
-    from luthier.plan import plan_apart, targets
-    from luthier.plan.budget import Budget
+    from luthier.planner import plan_apart, targets
+    from luthier.planner.budget import Budget
 
     planned = PLANNED[name]
     slice = targets.read(planned.slice)
@@ -108,7 +108,7 @@ def recipes(references: Sequence[str]) -> dict[str, Budget | str]:
     Raises:
       RuntimeError: One of them cannot be planned.
     """
-    from luthier.plan.budget import Budget
+    from luthier.planner.budget import Budget
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         reports = dict(zip(references, pool.map(shipped.report_by_shapes, references), strict=True))
@@ -132,7 +132,7 @@ def difference_of_recipes(now: Mapping[str, Budget | str]) -> list[str]:
     Args:
       now: What they take, or how they are refused, by reference.
     """
-    from luthier.plan.budget import Budget
+    from luthier.planner.budget import Budget
 
     told = []
     kept = json.loads((BUDGETS / f"{RECIPES}.json").read_text())
@@ -153,7 +153,7 @@ def difference_of_recipes(now: Mapping[str, Budget | str]) -> list[str]:
 
 def versions(name: str) -> dict[str, str]:
     """Return the versions of what compiles a budget's program here."""
-    from luthier.plan import targets
+    from luthier.planner import targets
 
     if name == RECIPES:
         return {"jax": jax.__version__}
@@ -178,7 +178,7 @@ def why_not_compared(name: str) -> str:
 
 def difference(name: str) -> list[str]:
     """Return what a step costs more than its budget, a line each."""
-    from luthier.plan.budget import Budget
+    from luthier.planner.budget import Budget
 
     if name == RECIPES:
         return difference_of_recipes(recipes(shipped.references()))

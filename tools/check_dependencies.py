@@ -32,8 +32,8 @@ TESTS = (
     "tests/optim",
     "tests/records",
     "tests/recipes",
-    "tests/sweep/space",
-    "tests/train/test_run.py",
+    "tests/study/space",
+    "tests/trainer/test_run.py",
     "tests/end_to_end/test_kill_and_resume.py",
 )
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(\[[^]]*\])?\s*([^;]*)(;.*)?")

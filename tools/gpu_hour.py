@@ -185,7 +185,7 @@ class Stage:
         return json.loads(next(line for line in reversed(lines) if line.startswith("{")))
 
     def _versions(self, case: Case, folder: Path) -> dict[str, Any]:
-        code = "import jax, json, luthier.train; d = jax.devices(); "
+        code = "import jax, json, luthier.trainer; d = jax.devices(); "
         code += "print(json.dumps({'devices': [x.device_kind for x in d]}))"
         return self.told(["-c", code], folder / "log")
 

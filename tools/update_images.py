@@ -49,7 +49,7 @@ def diff_page() -> str:
 
 def study_pages(folder: pathlib.Path) -> dict[str, str]:
     """Return the pages of a study."""
-    from luthier.sweep.views import report
+    from luthier.study.views import report
     from luthier.view.diff import matrix as matrix_page
 
     matrix = report.describe(folder)["matrix"]

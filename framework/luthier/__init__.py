@@ -1,21 +1,68 @@
 """luthier: a JAX research framework in which a whole experiment is one lazy Fiddle graph.
 
-Rooms are imported when they are first named, so `import luthier` costs nothing.
+    graph = luthier.graph.apply(luthier.graph.resolve("configs.lm.quickstart"), ["seed=1"])
+    luthier.plan(graph, slice="v5e-16")
+    result = luthier.train(graph)
+
+What the command line does is a function here; what graphs are made of is in the packages. Both are
+imported when they are first named: `import luthier` costs nothing.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from luthier.planner.planning import plan
+    from luthier.records.catalogue import list_runs as runs
+    from luthier.study.driver.start import run as sweep
+    from luthier.trainer.run import run as train
+    from luthier.trainer.trained import evaluate_run as evaluate
+    from luthier.view.diff.page import diff
 
 __version__ = "0.1.0"
 
-_ROOMS = (
+_FUNCTIONS = {
+    "diff": "luthier.view.diff.page:diff",
+    "evaluate": "luthier.trainer.trained:evaluate_run",
+    "plan": "luthier.planner.planning:plan",
+    "runs": "luthier.records.catalogue:list_runs",
+    "sweep": "luthier.study.driver.start:run",
+    "train": "luthier.trainer.run:run",
+}
+_PACKAGES = (
     "checkpoint",
     "data",
     "durations",
     "errors",
     "graph",
+    "launch",
+    "layers",
+    "losses",
+    "metrics",
+    "models",
+    "optim",
+    "parallel",
+    "planner",
+    "program",
+    "recipes",
+    "records",
+    "study",
+    "tasks",
+    "trainer",
+)
+
+__all__ = [
+    "__version__",
+    "checkpoint",
+    "data",
+    "diff",
+    "durations",
+    "errors",
+    "evaluate",
+    "graph",
+    "launch",
     "layers",
     "losses",
     "metrics",
@@ -23,20 +70,24 @@ _ROOMS = (
     "optim",
     "parallel",
     "plan",
+    "planner",
     "program",
     "recipes",
     "records",
+    "runs",
+    "study",
+    "sweep",
     "tasks",
     "train",
-)
-
-__all__ = ["__version__", *_ROOMS, "diff"]
+    "trainer",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "diff":
-        return importlib.import_module("luthier.view.diff.page").diff
-    if name in _ROOMS:
+    if name in _FUNCTIONS:
+        module, _, function = _FUNCTIONS[name].partition(":")
+        return getattr(importlib.import_module(module), function)
+    if name in _PACKAGES:
         return importlib.import_module(f"luthier.{name}")
     raise AttributeError(f"module 'luthier' has no attribute {name!r}")
 

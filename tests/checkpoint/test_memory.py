@@ -62,10 +62,10 @@ def test_what_other_processes_hold_does_not_count():
 FREED = """
 import pathlib
 import numpy as np
-from luthier.checkpoint import memory
+from luthier.checkpoint import arrays
 def resident():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
-with memory.returned():
+with arrays.returned():
     before = resident()
     buffers = [np.ones(1 << 20, np.uint8) for _ in range(64)]
     print(resident() - before)

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from luthier import graph as graphs
-from luthier import sweep
+from luthier import study as studies
 from luthier.cli.main import main
 from luthier.errors import RecordError
 from luthier.records import trust
@@ -154,7 +154,7 @@ def test_a_study_from_elsewhere_is_resumed_with_trust_alone(tmp_path, monkeypatc
     assert main(["sweep", "--resume", str(study)]) == 2
     assert f"add: --trust {study}" in capsys.readouterr().err
     with pytest.raises(RecordError, match="was not made in this project"):
-        sweep.resume(str(study))
+        studies.resume(str(study))
 
 
 def test_the_owner_of_another_users_record_is_named(project, monkeypatch, capsys):

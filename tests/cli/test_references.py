@@ -7,7 +7,7 @@ import pytest
 from luthier import errors, records
 from luthier import graph as graphs
 from luthier.cli import experiments
-from luthier.train.opening import configuration
+from luthier.trainer.opening import configuration
 
 TINY = "trials.tiny"
 

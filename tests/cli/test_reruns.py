@@ -8,7 +8,7 @@ from luthier import graph as graphs
 from luthier import records
 from luthier.cli import experiments, main, reruns
 from luthier.records import Status
-from luthier.train.opening import configuration, run_id
+from luthier.trainer.opening import configuration, run_id
 
 TINY = "trials.tiny"
 

@@ -15,7 +15,7 @@ from flax import nnx
 from luthier import graph as graphs
 from luthier import recipes
 from luthier.cli.commands.project.list import find
-from luthier.plan.checks import claimed, contradiction
+from luthier.planner.checks import claimed, contradiction
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from luthier import graph as graphs
-from luthier import plan as plans
+from luthier import planner
 from luthier import program as programs
 from luthier.errors import DataError
 from tests.compiling import quick_step
@@ -88,7 +88,7 @@ def test_nothing_of_the_graph_is_in_the_repository(experiment):
 def test_it_is_planned_on_eight_devices_and_trains_two_steps_on_four(small_experiment):
     graph = shrunk(resolve(small_experiment))
     graphs.validate(graph)
-    assert dict(plans.make(graph, jax.devices()[:8]).program.sizes)["data"] == 2
+    assert dict(planner.make(graph, jax.devices()[:8]).program.sizes)["data"] == 2
     if small_experiment.reference.startswith("configs.lm.families"):
         return  # tests/recipes trains every family.
     program = programs.make(graph, jax.devices()[:4])

@@ -339,10 +339,10 @@ import json, sys
 import jax
 jax.config.update("jax_num_cpu_devices", 2048)
 from luthier import data, graph as graphs, plan as plans
-from luthier.cli import spellings
+from luthier.cli import flags
 import fiddle as fdl
 for name, devices in json.loads(sys.argv[1]).items():
-    graph = graphs.resolve(spellings.find_experiment(name))
+    graph = graphs.resolve(flags.find_experiment(name))
     length = graphs.evaluate(graph.data.length)
     graph.data = fdl.Config(data.Synthetic, vocab_size=512, length=length)
     graph.evaluations = {}

@@ -7,11 +7,11 @@ import pytest
 
 from luthier import graph as graphs
 from luthier.errors import BadInput
-from luthier.sweep.checks import check_study
-from luthier.sweep.driver.admission import Admission
-from luthier.sweep.driver.sampling import make_suggester
-from luthier.sweep.protocol import SliceInfo
-from luthier.sweep.space_checks import Editing, locate
+from luthier.study.checks import check_study
+from luthier.study.driver.admission import Admission
+from luthier.study.driver.sampling import make_suggester
+from luthier.study.protocol import SliceInfo
+from luthier.study.space_checks import Editing, locate
 
 STUDIES = (
     "architecture",

@@ -171,7 +171,7 @@ def _stopped(stage: Stage, truths: Truths, index: int) -> Outcome:
     assert line.startswith(told), line
     stacks = [path.read_text() for path in stage.run.glob("stacks/*.txt")]
     assert stacks, "somebody wrote down where it was"
-    assert all("luthier/train/loop.py" in text for text in stacks)
+    assert all("luthier/trainer/loop.py" in text for text in stacks)
     assert seconds < 60
     return resumed(stage, truths, "the watchdog names it and dumps all stacks", seconds)
 

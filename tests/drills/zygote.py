@@ -27,7 +27,7 @@ def _import_everything() -> None:
     import luthier.cli.commands.train
     import luthier.cli.hosts
     import luthier.program
-    import luthier.train  # noqa: F401
+    import luthier.trainer  # noqa: F401
 
 
 def _become(order: dict) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from luthier import graph as graphs
-from luthier import train
+from luthier import trainer
 from tests.compiling import QUICK_FLAGS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -122,7 +122,7 @@ def test_two_processes_train_one_run_as_one_process_does(place):
 
     alone = [*overrides, f"records.directory={place / 'alone'}", "records.console=None"]
     graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), alone)
-    result = train.run(graph, devices=jax.devices()[:2])
+    result = trainer.run(graph, devices=jax.devices()[:2])
     path = result.directory / "metrics.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     expected = [row["values"]["loss"] for row in rows if row["kind"] == "step"]

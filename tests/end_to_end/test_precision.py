@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from luthier import graph as graphs
-from luthier import train
+from luthier import trainer
 from luthier.checkpoint import Store
 from luthier.errors import BadInput
 from luthier.program.materialize import materialize
@@ -159,14 +159,14 @@ def test_a_trained_model_is_evaluated_with_weights_of_eight_bits(shrunk, tmp_pat
     text.write_text("To be, or not to be, that is the question.\n" * 60)
     source = f"{few}{str(text)!r})"
     graph = shrunk(*small, source, directory=str(tmp_path / "runs"))
-    result = train.run(graph)
+    result = trainer.run(graph)
     where = {"run": result.directory.name, "root": str(tmp_path / "runs"), "shelves": SHELVES}
     (plain,) = result.metrics.values()
     for words, bound in ((["fiddler:int8_weights"], 1e-3), (["fiddler:int8"], 1e-2)):
-        _, metrics = train.evaluate_run(**where, overrides=words)
+        _, metrics = trainer.evaluate_run(**where, overrides=words)
         for metric, value in metrics["held_out"].items():
             if metric.name == "loss":
                 assert 0 < abs(value / plain[metric] - 1) < bound
     with pytest.raises(BadInput, match=r"parameters/norm\.scale") as raised:
-        train.evaluate_run(**where, overrides=["fiddler:store_parameters(bfloat16)"])
+        trainer.evaluate_run(**where, overrides=["fiddler:store_parameters(bfloat16)"])
     assert "bfloat16" in str(raised.value)

@@ -10,7 +10,7 @@ import pytest
 from luthier import graph as graphs
 from luthier import records
 from luthier.cli import main
-from luthier.train.opening import configuration
+from luthier.trainer.opening import configuration
 
 BASE = '''"""An experiment whose model is of a recipe, with a tag."""
 import fiddle as fdl

@@ -22,7 +22,7 @@ from sweep_trials import TINY  # noqa: E402
 from luthier import graph as graphs  # noqa: E402
 from luthier.launch.ray import Ray  # noqa: E402
 from luthier.launch.slices import Slices  # noqa: E402
-from luthier.sweep.protocol import Back, Ended, Lost, TrialWork, Work  # noqa: E402
+from luthier.study.protocol import Back, Ended, Lost, TrialWork, Work  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier import layers, losses, models, optim, parallel, program, tasks
-from luthier import plan as plans
+from luthier import layers, losses, models, optim, parallel, planner, tasks
 from luthier import program as programs
 from luthier.errors import BadInput
 from tests.compiling import quick_step
@@ -194,14 +193,14 @@ FAMILIES = [
 def graph_of(family, accumulation=1, mesh=None, **training):
     model, task, batch = family()
     return fdl.Config(
-        program.Experiment,
+        programs.Experiment,
         name="test",
         model=model,
         task=task,
         data=Fixed(batch),
         optimizer=fdl.Config(optim.adamw, learning_rate=1e-2, b1=0.9, b2=0.99, weight_decay=0.0),
         training=fdl.Config(
-            program.Training,
+            programs.Training,
             steps=10,
             global_batch_size=ROWS,
             accumulation=accumulation,
@@ -295,7 +294,7 @@ def test_a_contrastive_step_in_parts_is_that_of_the_whole_batch(relative, double
 
 def test_batch_statistics_in_parts_are_refused_by_name():
     with pytest.raises(BadInput) as caught:
-        plans.make(graph_of(resnet, accumulation=2), jax.devices()[:1])
+        planner.make(graph_of(resnet, accumulation=2), jax.devices()[:1])
     (problem,) = caught.value.problems
     assert problem.path == "training.accumulation"
     assert "batch statistics of" in problem.what
@@ -303,4 +302,4 @@ def test_batch_statistics_in_parts_are_refused_by_name():
 
 
 def test_a_coupled_task_with_a_statistics_pass_is_not_refused():
-    assert plans.make(graph_of(contrastive, accumulation=2), jax.devices()[:1]).parameters > 0
+    assert planner.make(graph_of(contrastive, accumulation=2), jax.devices()[:1]).parameters > 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from luthier import graph as graphs
-from luthier import train
+from luthier import trainer
 from luthier.cli import main
 from luthier.errors import BadInput
 from tests.end_to_end.conftest import SHRUNK
@@ -22,7 +22,7 @@ TWO = ("training.steps=2", "optimizer.learning_rate.warmup_steps=1", "evaluation
 
 
 def _parameters(result):
-    trained = train.load_run(str(result.directory))
+    trained = trainer.load_run(str(result.directory))
     state = trained.program.named(trained.leaves)
     return {n: np.asarray(a) for n, a in state.items() if n.startswith(("parameters/", "ema/"))}
 
@@ -31,8 +31,8 @@ def _parameters(result):
 def base(shrunk, tmp_path_factory):
     folder = tmp_path_factory.mktemp("base")
     graph = shrunk(*TWO, directory=folder / "runs")
-    result = train.run(graph)
-    exported = train.export_run(str(result.directory), folder / "weights")[1]
+    result = trainer.run(graph)
+    exported = trainer.export_run(str(result.directory), folder / "weights")[1]
     return result, exported
 
 
@@ -50,7 +50,7 @@ def test_parameters_come_back_to_the_last_bit_and_averages_start_from_them(
         "parallelism.mesh.fsdp=2",
         directory=tmp_path / "runs",
     )
-    warm = train.run(graph)
+    warm = trainer.run(graph)
     found, expected = _parameters(warm), _parameters(result)
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)
@@ -71,14 +71,14 @@ def test_a_run_that_goes_on_reads_its_own_checkpoint(base, shrunk, tmp_path):
         f"restore=run:{result.directory}",
         directory=tmp_path / "runs",
     )
-    first = train.run(graphs.apply(graph, ["training.stop:=luthier.durations.Steps(1)"]))
+    first = trainer.run(graphs.apply(graph, ["training.stop:=luthier.durations.Steps(1)"]))
     before = _parameters(first)
-    again = train.run(graph, run=str(first.directory), extend=True)
+    again = trainer.run(graph, run=str(first.directory), extend=True)
     assert again.directory == first.directory
     assert not again.restored
     changed = graphs.apply(graph, [f"restore=run:{first.directory}"])
     with pytest.raises(BadInput, match="read once, when a run starts"):
-        train.run(changed, run=str(first.directory))
+        trainer.run(changed, run=str(first.directory))
     assert any((before[name] != array).any() for name, array in _parameters(again).items())
 
 
@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_all_told_and_nothing_is_written(base, shrunk, tmp_
         directory=tmp_path / "runs",
     )
     with pytest.raises(BadInput) as caught:
-        train.run(graph)
+        trainer.run(graph)
     lines = [str(problem) for problem in caught.value.problems]
     # Nine tensors of a third layer, and three that have another size in two layers.
     assert len(lines) == 9 + 6
@@ -113,7 +113,7 @@ def test_a_model_that_its_config_json_contradicts_is_refused_before_anything_is_
     restore = f"restore=safetensors:{folder}"
     graph = shrunk(*HELD, restore, directory=tmp_path / "runs")
     with pytest.raises(BadInput) as caught:
-        train.run(graph)
+        trainer.run(graph)
     keys = [line.split(": ")[1].split(" is ")[0] for line in str(caught.value).splitlines()]
     assert sorted(keys) == [
         *("num_attention_heads", "num_key_value_heads", "rms_norm_eps", "rope_theta")
@@ -146,11 +146,11 @@ def test_what_config_json_said_beside_the_model_leaves_with_the_tuned_weights(
     (folder / "config.json").write_text(json.dumps(config | more | {"torch_dtype": "bfloat16"}))
     (folder / "generation_config.json").write_text('{"temperature": 0.6}')
     directory = tmp_path / "runs"
-    tuned = train.run(shrunk(*HELD, f"restore=safetensors:{folder}", directory=directory))
+    tuned = trainer.run(shrunk(*HELD, f"restore=safetensors:{folder}", directory=directory))
     assert "# config.json, not looked at: made_by" in (tuned.directory / "restored.txt").read_text()
-    again = train.run(shrunk(*HELD, f"restore=run:{tuned.directory}", directory=directory))
+    again = trainer.run(shrunk(*HELD, f"restore=run:{tuned.directory}", directory=directory))
     for run in (tuned, again):
-        exported = train.export_run(str(run.directory), tmp_path / f"out_{run.directory.name}")[1]
+        exported = trainer.export_run(str(run.directory), tmp_path / f"out_{run.directory.name}")[1]
         found = json.loads((exported.directory / "config.json").read_text())
         assert found == config | more
         generation = json.loads((exported.directory / "generation_config.json").read_text())
@@ -159,6 +159,6 @@ def test_what_config_json_said_beside_the_model_leaves_with_the_tuned_weights(
     # Rows that are longer than what the weights were made for make a model that reads them.
     record = again.directory / "restored.json"
     record.write_text(record.read_text().replace("4096", "16"))
-    longer = train.export_run(str(again.directory), tmp_path / "longer")[1]
+    longer = trainer.export_run(str(again.directory), tmp_path / "longer")[1]
     found = json.loads((longer.directory / "config.json").read_text())
     assert found["max_position_embeddings"] == 32

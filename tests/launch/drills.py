@@ -12,9 +12,9 @@ import simulated_engine
 from meanwhile import Meanwhile
 from short_worker import ShortSlices
 
-from luthier import sweep
-from luthier.sweep import protocol
-from luthier.sweep.driver.journal import read_journal
+from luthier import study as studies
+from luthier.study import protocol
+from luthier.study.driver.journal import read_journal
 
 
 class Killer(Meanwhile):
@@ -54,12 +54,12 @@ def drive(folder, engine, slices, trials, kills, seed=0):
     """Drive short trials over an engine while workers are killed; return the outcome and kills."""
     study = simulated_engine.make_study(
         "random",
-        budget=fdl.Config(sweep.Budget, trials=trials, retries=10**6),
+        budget=fdl.Config(studies.Budget, trials=trials, retries=10**6),
         directory=str(folder),
         dedupe=None,
     )
     with Killer(folder / "toy", kills, trials, seed) as killer:
-        outcome = sweep.run(
+        outcome = studies.run(
             study, packages=simulated_engine.PACKAGES, engine=ShortSlices(engine, slices=slices)
         )
     return outcome, killer.done

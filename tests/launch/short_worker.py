@@ -12,9 +12,9 @@ import time
 
 from luthier.errors import EXIT_REQUEUE
 from luthier.launch import Slices, link
-from luthier.sweep import protocol
-from luthier.sweep.engines.messages import Answer, Close, Stop, Writer, messages
-from luthier.sweep.protocol import Ended, Lost, Reported, SliceInfo, TrialWork, Work
+from luthier.study import protocol
+from luthier.study.engines.messages import Answer, Close, Stop, Writer, messages
+from luthier.study.protocol import Ended, Lost, Reported, SliceInfo, TrialWork, Work
 
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.02"))
 

@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from luthier import plan as plans
+from luthier import planner
 from luthier.errors import BadInput
 from luthier.optim import (
     EVERYTHING,
@@ -124,17 +124,17 @@ PARTS = (
 
 def test_a_plan_tells_what_fits_no_parameter():
     with pytest.raises(BadInput) as caught:
-        plans.make(small_graph(PARTS.format("attention", "mlpp|norm")), jax.devices()[:1])
+        planner.make(small_graph(PARTS.format("attention", "mlpp|norm")), jax.devices()[:1])
     assert "no part takes" in str(caught.value)
     assert "mlp.up.kernel" in str(caught.value)
     graph = small_graph("luthier.optim.adamw(0.1, decay_mask=luthier.optim.Matching('kernle'))")
     with pytest.raises(BadInput, match=r"optimizer\.decay_mask: Matching.*holds no"):
-        plans.make(graph, jax.devices()[:1])
+        planner.make(graph, jax.devices()[:1])
 
 
 @pytest.mark.full
 def test_an_experiment_trains_with_parts_and_logs_their_rates():
-    plan = plans.make(small_graph(PARTS.format("attention|mlp", "")), jax.devices()[:1])
+    plan = planner.make(small_graph(PARTS.format("attention|mlp", "")), jax.devices()[:1])
     names = plan.program.scalar_names
     assert {"learning_rate", "learning_rate/rest"} <= set(names)
     assert any("parts/matrices" in name for name in plan.program.names)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from luthier import graph as graphs
-from luthier import plan as plans
+from luthier import planner
 from luthier import program as programs
 from luthier.errors import ValidationError
 from luthier.parallel import XlaOptions, quick_cpu_options
-from luthier.plan import planning
-from luthier.plan.targets import environment, missing_compiler, read
-from luthier.sweep import packed_trials
+from luthier.planner import planning
+from luthier.planner.targets import environment, missing_compiler, read
+from luthier.study import packed_trials
 from tests.program.test_precision import SMALL
 
 OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_enable_fast_math": True}
@@ -148,7 +148,7 @@ def test_they_reach_a_plan_and_name_what_it_keeps(given, monkeypatch, tmp_path):
 
 
 def test_they_reach_the_lanes_of_a_sweep(given):
-    program = plans.make(graph_of(SET), jax.devices()[:1]).program
+    program = planner.make(graph_of(SET), jax.devices()[:1]).program
     assert given(packed_trials.compile_lanes, program, "vmap", 2, jax.devices()[:1]) == OPTIONS
 
 
@@ -184,7 +184,7 @@ def test_they_are_a_part_of_the_program_and_of_a_space():
 ABSENT = """
 import sys
 from luthier.parallel import XlaOptions, quick_cpu_options
-from luthier.plan.targets import devices, read
+from luthier.planner.targets import devices, read
 
 found = devices(read(sys.argv[1]))
 platform = found[0].platform

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from luthier import graph as graphs
-from luthier import plan as plans
+from luthier import planner
 from luthier import program as programs
 from luthier.errors import ValidationError
 from luthier.program.offload import host_bytes
@@ -70,7 +70,7 @@ def test_the_optimizer_on_the_host_takes_the_same_steps():
 @pytest.mark.full
 def test_what_is_on_the_host_is_not_counted_on_the_devices():
     graph, program = make(HOST)
-    plan, plain = (plans.make(g, jax.devices()[:2]) for g in (graph, make()[0]))
+    plan, plain = (planner.make(g, jax.devices()[:2]) for g in (graph, make()[0]))
     assert plan.host_bytes_per_device == host_bytes(program.placements, programs.Memory.HOST)
     before, after = (p.bytes_per_device["optimizer"] for p in (plain, plan))
     assert before == after + plan.host_bytes_per_device

@@ -1,4 +1,4 @@
-"""Warm starts of programs; whole runs are in tests/train/test_warm_start.py."""
+"""Warm starts of programs; whole runs are in tests/trainer/test_warm_start.py."""
 
 import copy
 

@@ -9,8 +9,7 @@ import pytest
 from flax import nnx
 
 from luthier import graph as graphs
-from luthier import optim
-from luthier import plan as plans
+from luthier import optim, planner
 from luthier import program as programs
 from luthier.errors import BadInput
 from luthier.metrics import LOSS, Ratio
@@ -219,7 +218,7 @@ def test_a_mask_that_matches_nothing_is_one_clear_error():
 
 def test_a_plan_counts_trained_and_all_parameters():
     graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL, ONLY_MLP])
-    plan = plans.make(graph, jax.devices()[:1])
+    plan = planner.make(graph, jax.devices()[:1])
     assert plan.trained_parameters == 2 * 16 * (3 * 32 + 1)
     assert plan.parameters > plan.trained_parameters
     assert plan.bytes_per_device["gradients"] == 4 * plan.trained_parameters

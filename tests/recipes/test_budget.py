@@ -2,7 +2,7 @@ import jax
 import pytest
 
 from luthier import graph as graphs
-from luthier import plan as plans
+from luthier import planner
 from luthier.errors import BadInput
 from luthier.recipes.budget import count_flops, count_parameters, scale_to
 from luthier.recipes.scale import Sizes
@@ -14,7 +14,7 @@ QUICKSTART = "configs.lm.quickstart"
 @pytest.mark.parametrize("name", ["lm.quickstart", "lm.preferences", "vision.digits:resnet"])
 def test_counts_are_those_of_the_plan(name):
     graph = graphs.resolve(f"configs.{name}")
-    plan = plans.make(graph, jax.devices()[:1])
+    plan = planner.make(graph, jax.devices()[:1])
     assert count_parameters(graph) == plan.parameters
     assert count_flops(graph) == plan.model_flops.full
 

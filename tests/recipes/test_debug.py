@@ -3,7 +3,7 @@ import importlib.util
 import fiddle as fdl
 import pytest
 
-from luthier import checkpoint, data, optim, parallel, train
+from luthier import checkpoint, data, optim, parallel, trainer
 from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.recipes.debug import debug
@@ -101,7 +101,7 @@ def _train(name, tmp_path):
         debug(graphs.resolve(f"configs.{name}")),
         [f"records.directory={tmp_path}", "records.console=None"],
     )
-    result = train.run(graph)
+    result = trainer.run(graph)
     assert (result.status, result.step) == ("finished", 2)
     assert result.directory.parent.name.endswith("-debug")
     assert list((result.directory / "checkpoints").iterdir())

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from luthier import graph as graphs
-from luthier import parallel, plan, recipes
+from luthier import parallel, planner, recipes
 from luthier.errors import BadInput
 from luthier.recipes.quick_compile import quick_compile
 from tests.program.test_precision import SMALL
@@ -40,7 +40,7 @@ def test_a_step_computes_the_same():
     own = {"xla_backend_optimization_level": 3} | fast  # whatever XLA_FLAGS say
     scalars, kernels = [], []
     for experiment in (graphs.apply(graph, [f"compiler.cpu={own}"]), quick_compile(graph)):
-        program = plan.make(experiment, jax.devices()[:1]).program
+        program = planner.make(experiment, jax.devices()[:1]).program
         batch = {n: np.ones(info.shape, info.dtype) for n, info in program.batch.items()}
         step = program.compile_step()
         values = program.values()

@@ -17,19 +17,19 @@ RENAMES = {
     "records/media.py": "moves images that are whole",
     "records/directory.py": "a run's directory appears at once",
     "records/object_storage/mirror.py": "a run's directory appears at once",
-    "sweep/driver/directory.py": "a copy of the source appears at once",
-    "sweep/driver/start.py": "renames a whole study",
+    "study/driver/directory.py": "a copy of the source appears at once",
+    "study/driver/start.py": "renames a whole study",
 }
 # Lines of JSON that come through a pipe or a socket, or are a user's data: no files of records.
 PIPES = {
     "data/sources/records.py",
     "parallel/distributed/rendezvous.py",
-    "plan/compiled/process.py",
+    "planner/compiled/process.py",
     "records/weights_and_biases/node.py",
-    "sweep/engines/local.py",
-    "sweep/engines/messages.py",
-    "sweep/gate.py",
-    "train/watchdog.py",
+    "study/engines/local.py",
+    "study/engines/messages.py",
+    "study/gate.py",
+    "trainer/watchdog.py",
 }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from luthier.sweep import samplers
-from luthier.sweep.driver import trial_table
-from luthier.sweep.space_grammar import parse_dimension
+from luthier.study import samplers
+from luthier.study.driver import trial_table
+from luthier.study.space_grammar import parse_dimension
 
 _TEXT = """\
 # Sweeps
@@ -58,7 +58,7 @@ a slice or a lane -> it reports each evaluation -> it ends as one of:
 {states}.
 
 Trials that differ only in numbers that can be hoisted (learning rates, decays, seeds, loss weights)
-share one compiled program on a warm worker. `packing=luthier.sweep.SharedPrograms(lanes="auto")`
+share one compiled program on a warm worker. `packing=luthier.study.SharedPrograms(lanes="auto")`
 measures whether several of them in one program are faster, and refills a lane whose trial ended.
 
 ## Budgets
@@ -135,7 +135,7 @@ def _space(word: str) -> tuple[str, str, str]:
 def _name(target: Any) -> str:
     if target.__module__.startswith("optuna"):
         return f"optuna.samplers.{target.__name__}"
-    return f"luthier.sweep.{target.__name__}"
+    return f"luthier.study.{target.__name__}"
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from luthier.checkpoint import arrays as arrays_lib
-from luthier.checkpoint import arrays as memory
 from luthier.errors import CheckpointError, LuthierError, Problem, VersionError
 
 if TYPE_CHECKING:
@@ -380,7 +379,7 @@ def finish(
     try:
         with arrays_lib.without_logs():
             pending.result()
-        memory.trim()
+        arrays_lib.trim()
         sums = seal()
     except Exception as error:
         own = error

@@ -15,9 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from luthier.checkpoint import arrays as arrays_lib
-from luthier.checkpoint import commit as checking
 from luthier.checkpoint import commit as commit_lib
-from luthier.checkpoint import commit as finishing
 from luthier.checkpoint.commit import Commit
 from luthier.checkpoint.directory import Directory
 from luthier.checkpoint.policy import Checkpoints
@@ -179,7 +177,7 @@ class Store:
         path = self._directory.committed()[step]
         return [
             Problem(f"{path} is damaged: {damage}", remedy=self._others(step))
-            for damage in self._retried(path, lambda: checking.check_in_parallel(path, commit))
+            for damage in self._retried(path, lambda: commit_lib.check_in_parallel(path, commit))
         ]
 
     def newest_whole(self) -> tuple[int | None, list[Problem]]:
@@ -388,7 +386,7 @@ class Store:
     # Files.
 
     def _finish(self, path: pathlib.Path, pending: arrays_lib.Pending, commit: Commit) -> None:
-        finishing.finish(
+        commit_lib.finish(
             pending,
             self._rounds(),
             seal=lambda: commit_lib.seal_own(path, arrays_lib.process_index()),
@@ -404,10 +402,10 @@ class Store:
     def _rounds(self) -> Rounds:
         """Return what all processes exchange about saves, in the thread that finishes them."""
         if self._exchanges is None:
-            self._exchanges = finishing.rounds(self.directory)
+            self._exchanges = commit_lib.rounds(self.directory)
         return self._exchanges
 
-    def _commit(self, saving: pathlib.Path, commit: Commit, sums: finishing.Sums) -> None:
+    def _commit(self, saving: pathlib.Path, commit: Commit, sums: commit_lib.Sums) -> None:
         self.fence()
         path = self._directory.put_in_place(saving, commit.step)
         commit_lib.write(path, commit, sums)

@@ -34,9 +34,9 @@ def load_reference(reference: str, packages: Sequence[str] = ()) -> Any:
       BadInput: There is nothing of that name, several runs are meant, or it cannot be read.
     """
     if reference.startswith(STUDY):
-        from luthier import sweep
+        from luthier import study as studies
 
-        return sweep.trial_graph(reference.removeprefix(STUDY))
+        return studies.trial_graph(reference.removeprefix(STUDY))
     run = find_run(reference)
     if run is not None:
         return _load_run(run, packages)

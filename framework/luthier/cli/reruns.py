@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from luthier.cli.showing import differences as changes
+from luthier.cli.showing import differences
 from luthier.errors import BadInput
 from luthier.terminal import cell
 
@@ -23,7 +23,7 @@ def choose_run(recorded: Any, graph: Any) -> tuple[str | None, bool]:
     """
     from luthier import graph as graphs
     from luthier import records
-    from luthier.train.opening import run_id
+    from luthier.trainer.opening import run_id
 
     base, root = run_id(graph), graphs.build(graphs.get(graph, "records")).directory
     name = graphs.get(graph, "name")
@@ -47,7 +47,7 @@ def tell_changes(recorded: Any, before: Any, after: Any) -> None:
       after: The graph that will be trained.
     """
     print(f"the graph of run {cell(f'{recorded.name}/{recorded.id}')}, with these changes:")
-    changes.print_changes(before, after)
+    differences.print_changes(before, after)
 
 
 def tell_difference(name: str, graph: Any) -> None:

@@ -41,7 +41,11 @@ FACADES: Mapping[str, tuple[str, ...]] = {
     "orbax": ("orbax.checkpoint.v1", "orbax.checkpoint.v1.training", "orbax.checkpoint"),
 }
 # Old names that records may still hold -> where the object (or the package it is in) lives now.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "luthier.plan": "luthier.planner",
+    "luthier.sweep": "luthier.study",
+    "luthier.train": "luthier.trainer",
+}
 
 _CONSTANT_TYPES = (bool, int, float, complex, str, bytes, type(None))
 

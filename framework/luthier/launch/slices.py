@@ -23,9 +23,9 @@ from luthier.launch import jobs, link
 from luthier.launch.engine import LIVE, LOGS, Engine, Gang, Job, Standing
 from luthier.records import crash
 from luthier.storage import read_json
-from luthier.sweep.engines.local import Slice, environment
-from luthier.sweep.engines.messages import Answer, Close, Refill, Stop, Writer, messages
-from luthier.sweep.protocol import Back, Event, Lost, SliceInfo, TrialWork, Work
+from luthier.study.engines.local import Slice, environment
+from luthier.study.engines.messages import Answer, Close, Refill, Stop, Writer, messages
+from luthier.study.protocol import Back, Event, Lost, SliceInfo, TrialWork, Work
 
 CLOSE_SECONDS = 120.0  # for trials to be saved
 END_SECONDS = 10.0  # for jobs to end when their workers have

@@ -21,12 +21,12 @@ from luthier.faults import Fault
 from luthier.launch import link
 from luthier.parallel import distributed
 from luthier.records.redaction import redact_output
-from luthier.sweep.engines.execution import RAISED, Execution, ended
-from luthier.sweep.gate import memory_problem, step_bytes
-from luthier.sweep.protocol import Lost, TrialWork, Work
-from luthier.train.interrupt import Watcher
-from luthier.train.loop import OwnSlot
-from luthier.train.run import drive
+from luthier.study.engines.execution import RAISED, Execution, ended
+from luthier.study.gate import memory_problem, step_bytes
+from luthier.study.protocol import Lost, TrialWork, Work
+from luthier.trainer.interrupt import Watcher
+from luthier.trainer.loop import OwnSlot
+from luthier.trainer.run import drive
 
 EXIT_APART = 70
 """The exit code of a process that failed where others did not: they wait for it in a collective."""
@@ -245,7 +245,7 @@ def _serve(options: argparse.Namespace, line: link.Line | None, farewell: Farewe
 
     from luthier.parallel import distributed, hosts
     from luthier.records import read_facts
-    from luthier.sweep.engines.execution import Plans
+    from luthier.study.engines.execution import Plans
 
     hosts.configure(options.devices)
     if "JAX_NUM_PROCESSES" in os.environ:
@@ -273,10 +273,10 @@ def _lead(
 ) -> int:
     """Do what the driver wants, in the first process."""
     from luthier.parallel import distributed
-    from luthier.sweep.engines.execution import Inbox
-    from luthier.sweep.engines.messages import Writer
-    from luthier.sweep.packed_trials import LaneRunner
-    from luthier.sweep.protocol import Lost, SliceInfo
+    from luthier.study.engines.execution import Inbox
+    from luthier.study.engines.messages import Writer
+    from luthier.study.packed_trials import LaneRunner
+    from luthier.study.protocol import Lost, SliceInfo
 
     writer = Writer(line.sent)
     execution = make_execution(writer.send)
@@ -334,7 +334,7 @@ class _Follower:
 def _follow(execution: Any, farewell: Farewell) -> int:
     """Do what the first process does, in another one."""
     from luthier.parallel import distributed
-    from luthier.train.interrupt import INTERRUPTED
+    from luthier.trainer.interrupt import INTERRUPTED
 
     rounds, follower = distributed.Rounds("work"), _Follower()
 

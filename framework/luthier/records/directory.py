@@ -37,7 +37,7 @@ from typing import Any
 
 from luthier.errors import Problem, RunError
 from luthier.records import crash, events, goodput
-from luthier.records import source as code
+from luthier.records import source as source_lib
 from luthier.records.media import MediaFiles
 from luthier.records.metrics_file import CutBack, cut_back, read_last
 from luthier.records.redaction import redact, require_none, write_json
@@ -315,7 +315,7 @@ class RunDirectory:
 
     def write_code(self, packages: Sequence[str]) -> None:
         """Keep the user's code that runs from now on; the earlier list stays as `code.1.json`."""
-        self._replace({code.FILE: code.keep_code(self.path, packages)})
+        self._replace({source_lib.FILE: source_lib.keep_code(self.path, packages)})
 
     def write_configuration(self, configuration: Configuration) -> None:
         """Record the graph with which the run goes on; the earlier one stays as `config.1.json`."""

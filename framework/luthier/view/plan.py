@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier.parallel import format_bytes
-from luthier.plan import Report
+from luthier.planner import Report
 from luthier.view.page import document
 
 _CONVENTIONS = {

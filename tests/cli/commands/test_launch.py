@@ -130,14 +130,14 @@ def test_the_slices_of_a_study_run_where_the_command_line_and_the_files_say(tmp_
     import fiddle as fdl
 
     from luthier import graph as graphs
-    from luthier import sweep
+    from luthier import study as studies
     from luthier.launch import Slices, Slurm
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("")
     (tmp_path / "launch.toml").write_text('[slurm]\naccount = "lab"\nnodes = 8\nslices = 3\n')
-    study = fdl.Config(sweep.Study, name="toy", engine=fdl.Config(sweep.Local, 2))
+    study = fdl.Config(studies.Study, name="toy", engine=fdl.Config(studies.Local, 2))
     assert launch.with_engine(study, None) is study
     found = launch.with_engine(study, "slurm:nodes=2")
     assert graphs.build(graphs.get(found, "engine.on")) == Slurm(nodes=2, account="lab")
@@ -147,7 +147,9 @@ def test_the_slices_of_a_study_run_where_the_command_line_and_the_files_say(tmp_
     assert graphs.origin_of(found, "engine.on.account") == f"[slurm] in {tmp_path}/launch.toml"
     again = graphs.from_json(graphs.to_json(graphs.get(found, "engine")))
     assert isinstance(graphs.build(again), Slices)
-    own = fdl.Config(sweep.Study, name="toy", engine=fdl.Config(Slices, fdl.Config(Slurm, nodes=4)))
+    own = fdl.Config(
+        studies.Study, name="toy", engine=fdl.Config(Slices, fdl.Config(Slurm, nodes=4))
+    )
     filled = launch.with_engine(own, None)
     assert graphs.build(graphs.get(filled, "engine.on")) == Slurm(nodes=4, account="lab")
     assert graphs.get(own, "engine.on").__arguments__ == {"nodes": 4}

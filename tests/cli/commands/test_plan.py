@@ -9,8 +9,7 @@ import pytest
 
 from luthier.cli import main
 from luthier.cli.commands import plan
-from luthier.plan import targets
-from luthier.plan import targets as topologies
+from luthier.planner import targets
 
 TINY = "trials.tiny"
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,7 +32,7 @@ def test_shapes_are_told_in_this_process(capsys):
 
 
 CHIP = (
-    "luthier.plan.GpuChip(name='h20', device_kind='NVIDIA H20', memory_bytes=102625181696, "
+    "luthier.planner.GpuChip(name='h20', device_kind='NVIDIA H20', memory_bytes=102625181696, "
     "memory_bandwidth=4.0e12, peak_flops={'bfloat16': 148e12, 'float32': 44e12}, "
     "link_bandwidth=450e9, network_bandwidth=50e9, source='data sheet', usable=0.5, "
     "compute_capability=(9, 0), num_cores=78, fpus_per_core=128, "
@@ -42,7 +41,7 @@ CHIP = (
 
 
 def test_a_device_that_is_in_no_table_is_a_node(capsys):
-    slice = f"luthier.plan.GpuSlice(chip={CHIP}, devices_per_host=4)"
+    slice = f"luthier.planner.GpuSlice(chip={CHIP}, devices_per_host=4)"
     assert main.main(["plan", TINY, "--slice", slice, "--level", "shapes", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["subject"]["slice"] == "h20:4"
@@ -60,10 +59,10 @@ def test_a_device_that_is_in_no_table_is_a_node(capsys):
 
 @pytest.mark.slow
 def test_a_device_that_is_in_no_table_is_compiled_for(capsys):
-    told = topologies.missing_compiler(targets.read("h100:4"))
+    told = targets.missing_compiler(targets.read("h100:4"))
     if told:
         pytest.skip(told)
-    slice = f"luthier.plan.GpuSlice(chip={CHIP}, devices_per_host=4)"
+    slice = f"luthier.planner.GpuSlice(chip={CHIP}, devices_per_host=4)"
     assert main.main(["plan", TINY, "--slice", slice, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["subject"]["level"], report["fits"]) == ("compile", True)
@@ -71,7 +70,7 @@ def test_a_device_that_is_in_no_table_is_compiled_for(capsys):
 
 
 def test_without_the_compiler_one_line_says_so(capsys, monkeypatch):
-    monkeypatch.setattr(topologies, "_is_installed", lambda module: False)
+    monkeypatch.setattr(targets, "_is_installed", lambda module: False)
     assert main.main(["plan", TINY, "--slice", "h100:4"]) == 0
     (note, *_) = [n for n in capsys.readouterr().out.splitlines() if n.startswith("note: ")]
     assert note.startswith("note: planned by shapes alone: the GPU compiler is not installed")

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from luthier import graph as graphs
-from luthier import sweep
+from luthier import study as studies
 from luthier.cli import main
 
 GIN = """
@@ -68,7 +68,7 @@ def test_a_name_is_swept_by_real_training(folder, capsys, form):
     ] * 3
     losses = [r["result"]["metrics"]["held_out/loss"] for r in results]
     assert len(set(losses)) == 4
-    trial = sweep.trial_graph(f"{study}/2")
+    trial = studies.trial_graph(f"{study}/2")
     peak = graphs.evaluate(graphs.get(trial, "optimizer.learning_rate.peak"))
     decay = graphs.evaluate(graphs.get(trial, "optimizer.weight_decay"))
     assert decay == pytest.approx(ratio * peak)
@@ -79,7 +79,7 @@ def test_a_name_is_swept_by_real_training(folder, capsys, form):
     assert main.main(["sweep", "best", str(study)]) == 0
     best = capsys.readouterr().out.split()
     assert [word.partition("=")[0] for word in best] in ([], [name])
-    told = sweep.trial_graph(f"{study}/1")
+    told = studies.trial_graph(f"{study}/1")
     flag = f"{name}={graphs.evaluate(graphs.get(told, 'optimizer.learning_rate.peak'))!r}"
     assert main.main(["show", "trials.tiny", *flags, "optimizer.learning_rate.peak", flag]) == 0
     assert repr(graphs.evaluate(graphs.get(told, "optimizer.learning_rate.peak"))) in (

@@ -6,31 +6,30 @@ import time
 import pytest
 
 from luthier.cli.completion import candidates, index
-from luthier.cli.completion import candidates as background
 
 
 def test_what_is_no_experiment_begins_nothing(project, monkeypatch):
     monkeypatch.setattr(os, "posix_spawn", None)
-    assert not background.start("configs.nothing")
-    assert not background.start("run:")
-    assert not background.start("run:last")
-    assert not background.start("seed=1")
+    assert not candidates.start("configs.nothing")
+    assert not candidates.start("run:")
+    assert not candidates.start("run:last")
+    assert not candidates.start("seed=1")
 
 
 def test_the_files_that_a_reference_names(project):
     toy = str(project / "configs" / "toy.py")
-    assert background.sources("configs.toy") == [toy]
-    assert background.sources("configs.toy:experiment(size=3)") == [toy]
+    assert candidates.sources("configs.toy") == [toy]
+    assert candidates.sources("configs.toy:experiment(size=3)") == [toy]
     recorded = str(project / "runs" / "toy" / "0a1b2c3d" / "config.json")
-    assert background.sources("run:0a1b") == [recorded]
-    assert background.sources("runs/toy/0a1b2c3d") == [recorded]
+    assert candidates.sources("run:0a1b") == [recorded]
+    assert candidates.sources("runs/toy/0a1b2c3d") == [recorded]
 
 
 def test_one_build_at_a_time(project, monkeypatch):
     begun = []
     monkeypatch.setattr(os, "posix_spawn", lambda _, command, *__, **___: begun.append(command))
-    assert background.start("configs.toy")
-    assert not background.start("configs.toy")
+    assert candidates.start("configs.toy")
+    assert not candidates.start("configs.toy")
     assert [command[2:] for command in begun] == [["luthier", "completion", "index", "configs.toy"]]
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from luthier.cli.completion import building, index
-from luthier.cli.completion import index as cache
 
 
 def entries(kind: str, beginning: str = "") -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -42,11 +41,11 @@ def test_the_files_of_the_project_make_it_stale(indexed):
 
 def test_a_broken_experiment_is_tried_again_when_it_has_changed(project):
     (project / "configs" / "toy.py").write_text("def experiment(:\n")
-    assert cache.claim(index.name_of("configs.toy"))
+    assert index.claim(index.name_of("configs.toy"))
     building.build("configs.toy")
     found = index.load("configs.toy")
     assert found.is_fresh()
     assert list(found.starting("path")) == []
-    assert cache.claim(index.name_of("configs.toy"))  # the claim was given up
+    assert index.claim(index.name_of("configs.toy"))  # the claim was given up
     (project / "configs" / "toy.py").write_text("def experiment():\n    pass\n")
     assert not found.is_fresh()

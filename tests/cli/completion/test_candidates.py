@@ -8,8 +8,6 @@ import pytest
 
 from luthier.cli import main
 from luthier.cli.completion import candidates, index
-from luthier.cli.completion import candidates as background
-from luthier.cli.completion import index as cache
 
 
 def words(line: str) -> list[str]:
@@ -20,7 +18,7 @@ def words(line: str) -> list[str]:
 def started(monkeypatch) -> list[str]:
     """The experiments whose index was begun in the background."""
     begun: list[str] = []
-    monkeypatch.setattr(background, "start", begun.append)
+    monkeypatch.setattr(candidates, "start", begun.append)
     return begun
 
 
@@ -141,7 +139,7 @@ def test_the_index_is_begun_where_it_is_missing_or_stale(project, started):
 
 
 def test_a_damaged_cache_is_made_anew(indexed, started):
-    folder = cache.folder()
+    folder = index.folder()
     expected = words("train configs.")
     for name in os.listdir(folder):
         with open(os.path.join(folder, name), "wb") as file:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from luthier.cli.completion import index
-from luthier.cli.completion import index as cache
 from luthier.cli.completion.index import NODE, Entry
 
 ENTRIES = [
@@ -71,12 +70,12 @@ def test_indexes_are_apart_by_experiment_and_project(saved, project, monkeypatch
     ],
 )
 def test_a_damaged_index_is_none(saved, text):
-    cache.write(index.name_of("configs.toy"), text)
+    index.write(index.name_of("configs.toy"), text)
     assert index.load("configs.toy") is None
 
 
 def test_a_cut_index_is_none(saved):
-    text = cache.read(index.name_of("configs.toy"))
+    text = index.read(index.name_of("configs.toy"))
     for end in range(0, len(text) - 1, 7):
-        cache.write(index.name_of("configs.toy"), text[:end])
+        index.write(index.name_of("configs.toy"), text[:end])
         assert index.load("configs.toy") is None

@@ -6,13 +6,13 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from luthier.cli.hosts import child
+from luthier.cli import hosts
 def main(argv):
     print("said", *argv)
     os.write(1, b"by a library\\n")
     return 75
-child.command_line.main = main
-child.main(["train", "tiny"])
+hosts.command_line.main = main
+hosts.main(["train", "tiny"])
 """
 
 
@@ -28,10 +28,10 @@ def test_the_terminal_is_for_what_python_prints_and_the_code_is_passed_on():
 def test_an_orphan_is_told_to_save_and_ends():
     orphan = """
 import os, signal, sys, time
-from luthier.cli.hosts import child
+from luthier.cli import hosts
 signal.signal(signal.SIGTERM, lambda number, frame: (print("saved", flush=True), os._exit(0)))
-child.command_line.main = lambda argv: (print("began", flush=True), time.sleep(60))
-child.main([])
+hosts.command_line.main = lambda argv: (print("began", flush=True), time.sleep(60))
+hosts.main([])
 """
     between = f"""
 import subprocess, sys, time

@@ -9,7 +9,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import records
-from luthier.train.opening import configuration
+from luthier.trainer.opening import configuration
 
 
 @pytest.fixture

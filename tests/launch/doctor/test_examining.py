@@ -39,7 +39,7 @@ def test_all_hosts_get_what_all_found(rates, tmp_path, monkeypatch):
         told.append(value)
         return [value, {**value, "process": 1}] if value else [[], []]
 
-    for module in (distributed, distributed.agreement):
+    for module in (distributed, distributed.messages):
         monkeypatch.setattr(module, "gather", gather)
         monkeypatch.setattr(module, "is_several", lambda: True)
     first, second = examine(tmp_path)

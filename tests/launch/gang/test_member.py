@@ -74,5 +74,5 @@ def test_it_becomes_the_program_and_imports_no_jax(tmp_path):
     )
     out, err = started.communicate(timeout=60)
     assert json.loads(out) == [started.pid, "0"]
-    assert "luthier.launch.member" in err
+    assert "luthier.errors" in err
     assert "jax" not in err

@@ -12,7 +12,7 @@ from luthier.errors import BadInput, RunError
 from luthier.launch import Here, Slices
 from luthier.launch import slices as module
 from luthier.launch.engine import Job, Standing
-from luthier.sweep.protocol import Back, Lost, Work
+from luthier.study.protocol import Back, Lost, Work
 
 
 @dataclasses.dataclass(frozen=True)

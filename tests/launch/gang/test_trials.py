@@ -7,9 +7,9 @@ from luthier import faults
 from luthier.faults import Fault
 from luthier.launch import worker
 from luthier.parallel import distributed
-from luthier.sweep.engines.execution import Plans
-from luthier.sweep.protocol import Faulted, Lost, TrialWork, Work
-from luthier.train.interrupt import Watcher
+from luthier.study.engines.execution import Plans
+from luthier.study.protocol import Faulted, Lost, TrialWork, Work
+from luthier.trainer.interrupt import Watcher
 
 
 class Answering(Watcher):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from luthier.launch import Here, Slices, link, worker
-from luthier.sweep.protocol import Back, Ended, Lost, Reported, Work
+from luthier.study.protocol import Back, Ended, Lost, Reported, Work
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
 

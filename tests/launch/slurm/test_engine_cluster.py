@@ -149,23 +149,24 @@ STUDY = """
 import fiddle as fdl
 
 from luthier import graph as graphs
-from luthier import metrics, sweep
-from luthier.sweep import samplers
+from luthier import metrics
+from luthier import study as studies
+from luthier.study import samplers
 
 
 def study():
     base = graphs.apply(graphs.resolve("configs.lm.quickstart"), {words!r})
     loss = fdl.Config(metrics.Selector, "held_out", "loss", "lower")
-    space = {{"optimizer.learning_rate.peak": sweep.Log(1e-3, 1e-1)}}
+    space = {{"optimizer.learning_rate.peak": studies.Log(1e-3, 1e-1)}}
     return fdl.Config(
-        sweep.Study,
+        studies.Study,
         name="drill",
         base=base,
-        space=fdl.Config(sweep.Space, space),
-        objectives=[fdl.Config(sweep.Measured, loss)],
+        space=fdl.Config(studies.Space, space),
+        objectives=[fdl.Config(studies.Measured, loss)],
         sampler=samplers.sampler("random"),
-        budget=fdl.Config(sweep.Budget, trials={trials}, retries=0),
-        packing=fdl.Config(sweep.SharedPrograms, lanes="single"),
+        budget=fdl.Config(studies.Budget, trials={trials}, retries=0),
+        packing=fdl.Config(studies.SharedPrograms, lanes="single"),
         storage=None,
     )
 """
@@ -265,7 +266,7 @@ def test_the_driver_is_cancelled_and_the_study_goes_on(cluster, project):
 def test_two_hundred_short_trials_on_four_workers_survive_random_kills(
     cluster, tmp_path, monkeypatch
 ):
-    folders = [REPOSITORY / "framework", REPOSITORY / "tests/launch", REPOSITORY / "tests/sweep"]
+    folders = [REPOSITORY / "framework", REPOSITORY / "tests/launch", REPOSITORY / "tests/study"]
     monkeypatch.setenv("PYTHONPATH", ":".join(map(str, folders)))
     monkeypatch.chdir(tmp_path)
     outcome, kills = drills.drive(tmp_path, Slurm(), slices=4, trials=200, kills=40, seed=5)

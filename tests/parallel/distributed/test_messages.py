@@ -15,7 +15,6 @@ from luthier.parallel.distributed import (
     process_count,
     process_index,
 )
-from luthier.parallel.distributed import messages as notes
 
 
 def test_one_process_answers_itself():
@@ -111,6 +110,6 @@ def test_process_0_stays_until_the_others_have_said_farewell(processes):
 
 def test_the_parent_is_told_whom_a_thread_waits_for_in_vain(processes, tmp_path, monkeypatch):
     kept = Notes(tmp_path / "notes.json")
-    monkeypatch.setenv(notes.VARIABLE, str(kept.path))
+    monkeypatch.setenv(messages.VARIABLE, str(kept.path))
     processes(2, lambda index: farewell("no disk") if index else gather(index))
     assert kept.read() == {"lost": "process 1 of 2 ended: no disk"}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from luthier import graph as graphs
-from luthier import layers, train
+from luthier import layers, trainer
 from luthier.checkpoint import Init, Take
 from luthier.errors import BadInput
 from luthier.layers import merge_adapters
@@ -101,11 +101,11 @@ def test_rules_of_a_warm_start_initialize_adapters_first(experiment):
 
 @pytest.mark.full
 def test_adapters_learn_and_all_else_stays_to_the_last_bit(experiment, tmp_path):
-    base = train.run(experiment)
+    base = trainer.run(experiment)
     graph = graphs.apply(experiment, [f"restore=run:{base.directory}", "name=adapted"])
     graph = lora(graph, rank=3, alpha=6.0, target="")
-    result = train.run(graph)
-    before, after = (train.load_run(str(r.directory)) for r in (base, result))
+    result = trainer.run(graph)
+    before, after = (trainer.load_run(str(r.directory)) for r in (base, result))
     first, last = (t.program.named(t.leaves) for t in (before, after))
     adapters = {name for name in last if name.endswith(("lora_a", "lora_b"))}
     trained = {name for name in adapters if name.startswith("parameters/")}
@@ -127,7 +127,7 @@ def test_adapters_learn_and_all_else_stays_to_the_last_bit(experiment, tmp_path)
 
 
 def _check_merged(trained, tmp_path):
-    model = train.trained.module_of(trained.program, trained.leaves)
+    model = trainer.trained.module_of(trained.program, trained.leaves)
     template = graphs.build(without_lora(trained.program.graph.model))
     structure = split(jax.eval_shape(lambda: template(rngs=_rngs())))[0]
     plain = structure.merge(merge_adapters(model))
@@ -137,8 +137,8 @@ def _check_merged(trained, tmp_path):
         np.testing.assert_allclose(plain(inputs), expected, rtol=1e-5, atol=1e-5)
     run = str(trained.directory.path)
     with pytest.raises(BadInput, match="no family has adapters"):
-        train.export_run(run, tmp_path / "out")
-    exported = train.export_run(run, tmp_path / "out", merge=True)[1]
+        trainer.export_run(run, tmp_path / "out")
+    exported = trainer.export_run(run, tmp_path / "out", merge=True)[1]
     assert exported.family == "llama"
     assert not list(tmp_path.glob(".out*"))
 

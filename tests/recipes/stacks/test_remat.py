@@ -3,8 +3,7 @@ import jax
 import pytest
 
 from luthier import graph as graphs
-from luthier import layers
-from luthier import plan as plans
+from luthier import layers, planner
 from luthier.errors import BadInput
 from luthier.recipes.stacks import remat
 
@@ -26,7 +25,7 @@ def test_by_default_layers_are_computed_again():
 @pytest.mark.full
 def test_model_flops_stay_and_those_of_the_hardware_grow():
     graph = graphs.resolve("configs.lm.quickstart")
-    plain, again = (plans.make(g, jax.devices()[:1]) for g in (graph, remat(graph)))
+    plain, again = (planner.make(g, jax.devices()[:1]) for g in (graph, remat(graph)))
     assert again.model_flops == plain.model_flops
     assert again.hardware_flops > plain.hardware_flops
 

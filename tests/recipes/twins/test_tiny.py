@@ -4,7 +4,7 @@ import fiddle as fdl
 import jax
 import pytest
 
-from luthier import checkpoint, data, layers, parallel, train
+from luthier import checkpoint, data, layers, parallel, trainer
 from luthier import graph as graphs
 from luthier.cli.commands.project.list import find
 from luthier.errors import BadInput
@@ -157,7 +157,7 @@ def test_it_trains_to_the_end(tmp_path):
         tiny(quickstart(data=1, fsdp=8, tensor=4)),
         [f"records.directory={tmp_path}", "records.console=None"],
     )
-    result = train.run(graph, devices=jax.devices()[:8])
+    result = trainer.run(graph, devices=jax.devices()[:8])
     assert (result.status, result.step) == ("finished", 10)
     assert result.directory.parent.name == "quickstart-tiny"
     assert list((result.directory / "checkpoints").iterdir())

@@ -4,7 +4,8 @@ import jax
 import pytest
 
 from luthier import graph as graphs
-from luthier.view.effects import effects, facts_of
+from luthier.view.effects import facts_of
+from luthier.view.effects.effects import checkpoint, recompile_verdict
 
 DEVICES = jax.devices()[:1]
 
@@ -22,7 +23,7 @@ def facts(graph):
 def _judged(graph, facts, *overrides):
     other = graphs.apply(graph, overrides)
     both, of_both = (graph, other), (facts, facts_of(other, DEVICES))
-    return effects.checkpoint(both, of_both), effects.recompile_verdict(both, of_both, DEVICES)
+    return checkpoint(both, of_both), recompile_verdict(both, of_both, DEVICES)
 
 
 @pytest.mark.full

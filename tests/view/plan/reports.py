@@ -1,6 +1,6 @@
 """A report of a plan with every part, for tests of its views."""
 
-from luthier.plan import Report
+from luthier.planner import Report
 
 
 def report(**fields):

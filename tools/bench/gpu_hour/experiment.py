@@ -18,18 +18,8 @@ import fiddle as fdl
 import numpy as np
 import optuna
 
-from luthier import (
-    checkpoint,
-    data,
-    durations,
-    metrics,
-    optim,
-    parallel,
-    program,
-    records,
-    sweep,
-    tasks,
-)
+from luthier import checkpoint, data, durations, metrics, optim, parallel, program, records, tasks
+from luthier import study as studies
 from luthier.graph import value
 from luthier.recipes.decoders import gpt2
 
@@ -160,7 +150,7 @@ def experiment(size: str = "gpt2") -> fdl.Config[program.Experiment]:
     )
 
 
-def study(size: str, num_trials: int, lanes: str, num_lanes: int) -> fdl.Config[sweep.Study]:
+def study(size: str, num_trials: int, lanes: str, num_lanes: int) -> fdl.Config[studies.Study]:
     """Try learning rates, `num_lanes` at a time on one device."""
     base = experiment(size)
     base.evaluations["held_out"].every = None
@@ -173,21 +163,21 @@ def study(size: str, num_trials: int, lanes: str, num_lanes: int) -> fdl.Config[
     held_out.data = fdl.Config(data.Synthetic, own.vocab_size, own.length, 4 * own.rows, 1)
     selector = fdl.Config(metrics.Selector, "held_out", "nats_per_token", "lower")
     return fdl.Config(
-        sweep.Study,
+        studies.Study,
         name=f"packed_{num_trials}",
         base=base,
-        space=fdl.Config(sweep.Space, {"optimizer.learning_rate": sweep.Log(1e-4, 1e-2)}),
-        objectives=[fdl.Config(sweep.Measured, selector)],
+        space=fdl.Config(studies.Space, {"optimizer.learning_rate": studies.Log(1e-4, 1e-2)}),
+        objectives=[fdl.Config(studies.Measured, selector)],
         sampler=fdl.Config(optuna.samplers.RandomSampler),
-        budget=fdl.Config(sweep.Budget, trials=num_trials),
-        engine=fdl.Config(sweep.Local),
+        budget=fdl.Config(studies.Budget, trials=num_trials),
+        engine=fdl.Config(studies.Local),
         packing=fdl.Config(
-            sweep.SharedPrograms,
+            studies.SharedPrograms,
             lanes=lanes,
             num_lanes=num_lanes,
             paths=["optimizer.learning_rate"],
         ),
-        gate=fdl.Config(sweep.ShapeGate),
+        gate=fdl.Config(studies.ShapeGate),
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from luthier.checkpoint import arrays as memory
+from luthier.checkpoint import arrays as arrays_lib
 from luthier.checkpoint.foreign.family import Cycles, Index, Shape, Slot, guess, slots
 from luthier.checkpoint.foreign.safetensors_folder import read_config
 from luthier.checkpoint.restore.rules import Resize, Rule, Take
@@ -282,7 +282,7 @@ class _Checkpoint(Opened):
         waiting = collections.Counter(used for names in others.values() for used in names)
         # Those of one array together: it is read whole, and let go when the last is made.
         for name in sorted(others, key=others.__getitem__):
-            with memory.returned():
+            with arrays_lib.returned():
                 arrays[name] = assemble(targets[name], found.pieces[name])
                 waiting.subtract(others[name])
                 for used in others[name]:

@@ -81,14 +81,13 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems = Problems(unknown)
     _check(arguments, problems)
     if arguments.textconv:
-        from luthier.cli.showing import differences as textconv
+        from luthier.cli.showing import differences
 
         problems.raise_any()
-        textconv.print_text(arguments.operands[0])
+        differences.print_text(arguments.operands[0])
         return EXIT_DONE
     from luthier.cli.operands import words
     from luthier.cli.showing import differences
-    from luthier.cli.showing import differences as matrices
 
     operands = words.read_all(arguments.operands, problems)
     tell_damage(o.metrics_path for o in operands if o.metrics_path is not None)
@@ -96,7 +95,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         differs = differences.show(operands[0], operands[1], arguments)
     else:
         _check_matrix(arguments)
-        differs = matrices.show_matrix(operands, arguments)
+        differs = differences.show_matrix(operands, arguments)
     return EXIT_DIFFERENT if differs and arguments.exit_code else EXIT_DONE
 
 

@@ -17,9 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from luthier.cli import hosts as joining
-from luthier.cli import hosts as options
-from luthier.cli import launcher, project
+from luthier.cli import hosts, launcher, project
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
 from luthier.cli.commands.train import add_devices
@@ -42,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     launch.add_engine(parser)
-    options.add_arguments(parser)
+    hosts.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
@@ -55,12 +53,12 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems = Problems(unknown)
     if arguments.on:
         return _launch(arguments, problems)
-    child = options.of_child()
-    processes = [] if child is not None else options.read(arguments, problems)
+    child = hosts.of_child()
+    processes = [] if child is not None else hosts.read(arguments, problems)
     problems.raise_any()
     if child is not None:
         arguments.devices = child.devices
-        with joining.joined(child):
+        with hosts.joined(child):
             return _examine(arguments)
     if processes:
         return launcher.supervise(processes, ["doctor", *arguments.argv])
@@ -102,7 +100,7 @@ def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
     with problems.collected():
         chosen = settings.choose(arguments.on, project.find().root)
         engine = chosen.make()
-    if options.read(arguments, problems):
+    if hosts.read(arguments, problems):
         problems.add("--on starts the processes itself", remedy="leave out the options of hosts")
     problems.raise_any()
     assert chosen is not None

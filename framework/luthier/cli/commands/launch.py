@@ -196,7 +196,7 @@ def _submit(
 ) -> int:
     from luthier import graph as graphs
     from luthier.launch import jobs as launches
-    from luthier.train import opening
+    from luthier.trainer import opening
 
     graph, packages = experiment
     request = opening.Request(arguments.run, arguments.new, arguments.extend, packages)

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     target = None
     with problems.collected():
         if arguments.slice:
-            from luthier.plan import targets
+            from luthier.planner import targets
 
             target = targets.read(arguments.slice)
     graph, packages = experiments.load(
@@ -73,7 +73,7 @@ def _report(
     graph: Any, target: Any, arguments: argparse.Namespace, packages: Any, progress: _Progress
 ) -> Any:
     from luthier.parallel import hosts
-    from luthier.plan import plan_apart, plan_here, targets
+    from luthier.planner import plan_apart, plan_here, targets
 
     missing = targets.missing_compiler(target)
     if arguments.level == "shapes" or missing:

@@ -17,7 +17,6 @@ from typing import Any
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.cli.showing import differences, forms, parameters
-from luthier.cli.showing import forms as why
 from luthier.errors import EXIT_DONE, Problem
 
 _ANSWERS = ("params", "sharding", "changes", "why")
@@ -89,7 +88,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if planned:
         return _show_plan(graph, arguments)
     if answer == "why":
-        why.print_why(graph, arguments.why, arguments.json)
+        forms.print_why(graph, arguments.why, arguments.json)
     elif answer == "changes":
         before, _ = experiments.load(
             arguments.reference, [], problems, command="show", checked=False
@@ -166,9 +165,9 @@ def _show_plan(graph: Any, arguments: argparse.Namespace) -> int:
     if arguments.params:
         parameters.print_parameters(graph, hosts.devices(), arguments.json)
         return EXIT_DONE
-    from luthier import plan as plans
+    from luthier import planner
 
-    plan = plans.make(graph, hosts.devices())
+    plan = planner.make(graph, hosts.devices())
     if arguments.json:
         print(json.dumps(plan.to_dict(), indent=1))
         return EXIT_DONE

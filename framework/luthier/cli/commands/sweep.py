@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from luthier.cli import arguments as words
+from luthier.cli import arguments as arguments_lib
 from luthier.cli import experiments, project
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
@@ -56,9 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sweep", metavar="NAMES", help="generators sweep_NAME, and their product")
     parser.add_argument("--objective", action="append", metavar="EVALUATION/METRIC")
     parser.add_argument("--sampler", metavar="NAME", help="tpe, random, quasi-random, grid, ...")
-    parser.add_argument("--trials", type=words.positive, metavar="N", help="the baseline included")
+    parser.add_argument(
+        "--trials", type=arguments_lib.positive, metavar="N", help="the baseline included"
+    )
     parser.add_argument("--name", metavar="NAME", help="of the study's folder in studies/")
-    parser.add_argument("--slices", type=words.positive, metavar="N", help="trials at a time")
+    parser.add_argument(
+        "--slices", type=arguments_lib.positive, metavar="N", help="trials at a time"
+    )
     parser.add_argument("--devices", metavar="KIND[:N]", help="cpu:8, gpu:4; cut into the slices")
     launch.add_engine(parser)
     parser.add_argument("--resume", metavar="DIR", help="go on with a study")
@@ -107,10 +111,10 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) -> int:
     from luthier import graph as graphs
     from luthier.records import trust
-    from luthier.sweep import study as studies
-    from luthier.sweep.driver import start
-    from luthier.sweep.driver.directory import find_study
-    from luthier.sweep.views.text import LiveView
+    from luthier.study import study as studies
+    from luthier.study.driver import start
+    from luthier.study.driver.directory import find_study
+    from luthier.study.views.text import LiveView
 
     shelves = (*experiments.SHELVES, *found.fiddlers)
     directory = find_study(arguments.resume) if arguments.resume else None
@@ -138,7 +142,7 @@ def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) ->
 
 
 def _end(outcome: Any) -> int:
-    from luthier.sweep.views.text import best_lines, headline, read_standing
+    from luthier.study.views.text import best_lines, headline, read_standing
 
     standing = read_standing(outcome.directory)
     print("\n".join([headline(standing), *best_lines(standing), *outcome.notices]))
@@ -183,7 +187,7 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
         _with_function(arguments.reference), overrides, problems, command="sweep", checked=False
     )
     from luthier import graph as graphs
-    from luthier.sweep import study as studies
+    from luthier.study import study as studies
 
     if studies.is_study(graph):
         if arguments.space or arguments.when or arguments.sweep:
@@ -217,9 +221,9 @@ def _with_function(reference: str | None) -> str | None:
 def _wrap(arguments: argparse.Namespace, base: Any, packages: Sequence[str]) -> Any:
     """Return a study of an experiment."""
     from luthier import graph as graphs
-    from luthier.sweep import Space, samplers
-    from luthier.sweep.space import generate
-    from luthier.sweep.space_grammar import parse_space
+    from luthier.study import Space, samplers
+    from luthier.study.space import generate
+    from luthier.study.space_grammar import parse_space
 
     space = parse_space(arguments.space, arguments.when)
     if arguments.sweep:
@@ -234,8 +238,8 @@ def _wrap(arguments: argparse.Namespace, base: Any, packages: Sequence[str]) -> 
 def _with_options(arguments: argparse.Namespace, study: Any) -> Any:
     """Return the study with the sampler, the objectives and the engine of the command line."""
     from luthier import graph as graphs
-    from luthier.sweep import samplers
-    from luthier.sweep.checks import evaluations_of
+    from luthier.study import samplers
+    from luthier.study.checks import evaluations_of
 
     changes: list[tuple[str, Any]] = []
     if arguments.sampler:
@@ -267,8 +271,8 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         remedy = f"write luthier sweep {arguments.reference} DIR"
         problems.add(f"{arguments.reference} takes one study", remedy=remedy)
     problems.raise_any()
-    from luthier.sweep.driver.directory import StudyDirectory, find_study
-    from luthier.sweep.views.text import lines_of, read_standing, trial_lines
+    from luthier.study.driver.directory import StudyDirectory, find_study
+    from luthier.study.views.text import lines_of, read_standing, trial_lines
 
     name, _, number = arguments.words[0].rpartition("/")
     is_trial = arguments.reference == "show" and bool(name) and number.isdigit()
@@ -304,7 +308,7 @@ def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
     if len(arguments.words) != 1:
         problems.add("repair takes one study", remedy="write luthier sweep repair DIR")
     problems.raise_any()
-    from luthier.sweep.driver.repair import repair
+    from luthier.study.driver.repair import repair
 
     repaired = repair(arguments.words[0])
     if not repaired.problems:
@@ -322,8 +326,8 @@ def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
 
 def _publish(directory: Any, standing: Any, arguments: argparse.Namespace) -> int:
     """Write the report of a study, and sum it up in W&B."""
-    from luthier.sweep.views import report
-    from luthier.sweep.views.wandb_summary import mirror_study
+    from luthier.study.views import report
+    from luthier.study.views.wandb_summary import mirror_study
 
     path = report.write(directory.path, Path(arguments.html) if arguments.html else None)
     print(f"{path} has the report")

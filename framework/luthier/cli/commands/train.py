@@ -16,10 +16,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from luthier.cli import experiments, launcher, reruns
-from luthier.cli import experiments as references
-from luthier.cli import hosts as joining
-from luthier.cli import hosts as options
+from luthier.cli import experiments, hosts, launcher, reruns
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
 from luthier.errors import EXIT_DONE, EXIT_REQUEUE, Problem
@@ -60,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-y", "--yes", action="store_true", help="the same as --extend")
     launch.add_engine(parser)
-    options.add_arguments(parser)
+    hosts.add_arguments(parser)
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:
@@ -80,16 +77,16 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems = Problems(unknown)
     if arguments.run and arguments.new:
         problems.add("--run continues a run and --new begins one", remedy="leave out one of them")
-    child = options.of_child()
+    child = hosts.of_child()
     if arguments.on:
         return launch.launch_training(arguments, arguments.on, problems)
-    if child is None and (processes := options.read(arguments, problems)):
+    if child is None and (processes := hosts.read(arguments, problems)):
         problems.raise_any()
         return launcher.supervise(processes, ["train", *arguments.argv])
     with _requeued():
         if child is not None:
             arguments.devices = child.devices
-            with joining.joined(child):
+            with hosts.joined(child):
                 return _train(arguments, problems)
         return _train(arguments, problems)
 
@@ -124,7 +121,7 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
         hosts.configure(arguments.devices)
     if arguments.profile:
         with problems.collected():
-            from luthier.train.profile import ProfiledSteps
+            from luthier.trainer.profile import ProfiledSteps
 
             ProfiledSteps.parse(arguments.profile)
     from luthier.parallel import distributed
@@ -140,9 +137,9 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
         return _dry_run(graph, hosts.devices())
     if arguments.check_determinism:
         return _check_determinism(graph, hosts.devices())
-    from luthier import train
+    from luthier import trainer
 
-    result = train.run(
+    result = trainer.run(
         graph,
         run=run,
         new=new,
@@ -181,12 +178,12 @@ def _run_of_reference(
       packages: The user's packages that a recorded graph may name.
     """
     named = arguments.reference or ""
-    recorded = None if experiments.is_override(named) else references.find_run(named)
+    recorded = None if experiments.is_override(named) else experiments.find_run(named)
     if recorded is None:
         if arguments.run:
             reruns.tell_difference(arguments.run, graph)
         return arguments.run, arguments.new
-    reruns.tell_changes(recorded, references.load_reference(named, packages), graph)
+    reruns.tell_changes(recorded, experiments.load_reference(named, packages), graph)
     if arguments.run or arguments.new:
         return arguments.run, arguments.new
     return reruns.choose_run(recorded, graph)
@@ -210,13 +207,13 @@ def _resume_command(words: list[str]) -> str:
 
 
 def _dry_run(graph: Any, devices: list[Any]) -> int:
-    from luthier import plan as plans
+    from luthier import planner
     from luthier.parallel import format_bytes
     from luthier.program import WarmStart
-    from luthier.train.opening import check_place
+    from luthier.trainer.opening import check_place
 
-    plan = plans.make(graph, devices)
-    plans.require_fit(plan)
+    plan = planner.make(graph, devices)
+    planner.require_fit(plan)
     check_place(graph, plan)
     with WarmStart(plan.program) as warm:
         restored = warm.open()
@@ -231,7 +228,7 @@ def _dry_run(graph: Any, devices: list[Any]) -> int:
         f"{plan.tokens_per_step:,} tokens and {plan.model_flops.full:.3g} model FLOPs a step",
         "bytes on each device: "
         + ", ".join(f"{kind} {format_bytes(size)}" for kind, size in plan.bytes_per_device.items()),
-        str(plans.predict(plan)),
+        str(planner.predict(plan)),
         *map(str, plan.pipelines),
         *([] if restored is None else restored.render().splitlines()),
         "nothing was trained, and nothing was written (--dry-run)",
@@ -241,10 +238,10 @@ def _dry_run(graph: Any, devices: list[Any]) -> int:
 
 
 def _check_determinism(graph: Any, devices: list[Any]) -> int:
-    from luthier import plan as plans
-    from luthier.train.checks import check_repeatable
+    from luthier import planner
+    from luthier.trainer.checks import check_repeatable
 
-    print(check_repeatable(plans.make(graph, devices)))
+    print(check_repeatable(planner.make(graph, devices)))
     return EXIT_DONE
 
 

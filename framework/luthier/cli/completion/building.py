@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from luthier.cli.completion import candidates, index
-from luthier.cli.completion import index as cache
 from luthier.cli.completion.index import LIST, NODE, Entry
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -41,7 +40,7 @@ def build(reference: str) -> None:
     except Exception:
         entries = []  # `luthier show` tells why
     index.save(reference, dict.fromkeys([*candidates.sources(reference), *_own_files()]), entries)
-    cache.release(index.name_of(reference))
+    index.release(index.name_of(reference))
 
 
 def _own_files() -> Iterator[str]:

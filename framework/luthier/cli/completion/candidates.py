@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 
 import luthier
 from luthier.cli.completion import index
-from luthier.cli.completion import index as cache
 from luthier.cli.completion.index import LIST, NODE, Candidate, Entry, Index
 
 _MACRO = re.compile(r"^([A-Za-z_][\w/]*)[ \t]*=", re.MULTILINE)
@@ -262,7 +261,7 @@ def start(reference: str) -> bool:
     Args:
       reference: The experiment, as it was typed.
     """
-    if not sources(reference) or not cache.claim(index.name_of(reference)):
+    if not sources(reference) or not index.claim(index.name_of(reference)):
         return False
     quiet = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in range(3)]
     os.posix_spawn(

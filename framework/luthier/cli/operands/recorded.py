@@ -253,7 +253,7 @@ def describe(folder: Path) -> dict[str, Any]:
     words: Sequence[str] = ()
     state = ""
     objectives: list[Objective] = []
-    from luthier.sweep.driver.directory import ASSIGNMENT_FORMAT
+    from luthier.study.driver.directory import ASSIGNMENT_FORMAT
 
     with contextlib.suppress(RunError, AttributeError):
         assignment = read_json(folder / "assignment.json", default={}, newest=ASSIGNMENT_FORMAT)
@@ -272,7 +272,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 def _outcome(folder: Path) -> tuple[str, list[Objective]]:
     """Return how a trial ended, and the values of its objectives, as the study's files tell."""
-    from luthier.sweep.driver.mirror import read_facts
+    from luthier.study.driver.mirror import read_facts
 
     study = folder.parents[1]
     facts = read_facts(study)
@@ -290,7 +290,7 @@ def _outcome(folder: Path) -> tuple[str, list[Objective]]:
 @functools.lru_cache(maxsize=8)
 def _ended(journal: Path, size: int) -> dict[int, dict[str, Any]]:
     """Return the last line of every trial that ended; `size` tells one state from another."""
-    from luthier.sweep.driver.journal import read_journal
+    from luthier.study.driver.journal import read_journal
 
     return {line["trial"]: line for line in read_journal(journal) if line["kind"] == "ended"}
 
@@ -303,6 +303,6 @@ def _find_study(name: str) -> Path:
     for path in (Path(name), Path(STUDIES, name)):
         if (path / "study.json").is_file():
             return path
-    from luthier.sweep.driver.directory import find_study  # which knows the nearest names
+    from luthier.study.driver.directory import find_study  # which knows the nearest names
 
     return find_study(name).path

@@ -62,10 +62,10 @@ def comparison_of(
       ignore: As for `luthier.view.diff.terminal.chosen`.
     """
     from luthier.graph import compare
-    from luthier.view.diff import terminal as filters
+    from luthier.view.diff import terminal
 
     found = compare.compare(before.document, after.document).as_json()
-    return filters.chosen(found, only, ignore)
+    return terminal.chosen(found, only, ignore)
 
 
 def print_difference(
@@ -79,11 +79,10 @@ def print_difference(
       why: Whether to tell what set both sides of each change.
     """
     from luthier.view.diff import terminal
-    from luthier.view.diff import terminal as consequences
 
     content = [terminal.difference(comparison, why)]
     if effects is not None:
-        content.append(consequences.consequences(effects, unicode=knows_unicode()))
+        content.append(terminal.consequences(effects, unicode=knows_unicode()))
     for part in content:
         print_drawn(part)
 
@@ -177,9 +176,9 @@ def show_matrix(operands: Sequence[Operand], arguments: argparse.Namespace) -> b
     """
     found = matrix_of(operands, arguments.only, arguments.ignore)
     if arguments.html or arguments.open:
-        from luthier.view.diff import matrix as matrix_page
+        from luthier.view.diff import matrix
 
-        write_page(matrix_page.render(found), arguments.html, arguments.open)
+        write_page(matrix.render(found), arguments.html, arguments.open)
     if arguments.json or not (arguments.html or arguments.open):
         print_matrix(found, arguments.json)
     return bool(found["rows"])

@@ -13,7 +13,7 @@ from typing import Any
 
 ROOMS = (
     *("program", "models", "layers", "tasks", "losses", "metrics", "optim", "data"),
-    *("checkpoint", "records", "parallel", "durations", "sweep"),
+    *("checkpoint", "records", "parallel", "durations", "study"),
 )
 # Public classes that are states, results or machinery: no graph names them.
 NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
@@ -39,7 +39,7 @@ NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
     ),
     "parallel": ("ArrayInfo", "Placement", "Share"),
     "durations": ("Progress",),
-    "sweep": ("Packed",),
+    "study": ("Packed",),
 }
 # Functions that graphs name, beside the recipes of optimizers.
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {

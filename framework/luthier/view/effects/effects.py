@@ -14,8 +14,8 @@ from luthier import program as programs
 from luthier.errors import BadInput, LuthierError, Problem
 from luthier.graph import UNSET, Change
 from luthier.program.hoist import problem_with
-from luthier.train.resume import compare, misfits
-from luthier.view.effects import facts as curves
+from luthier.trainer.resume import compare, misfits
+from luthier.view.effects import facts as facts_lib
 from luthier.view.effects.facts import Facts, known_facts
 
 # Fields of the experiment that a compiled step is made of; of the others it knows shapes at most.
@@ -363,11 +363,11 @@ def charts(
       facts: What follows from them.
       report: Is given one line about what is damaged in a record of metrics; None warns.
     """
-    rates = curves.overlaid([side.learning_rates for side in facts])
+    rates = facts_lib.overlaid([side.learning_rates for side in facts])
     found = [_chart(name, name, series) for name, series in rates.items()]
     paths = [s.metrics_path for s in subjects if s.metrics_path is not None]
     if len(paths) == len(subjects):
-        recorded = curves.overlaid([curves.metrics(path, report) for path in paths])
+        recorded = facts_lib.overlaid([facts_lib.metrics(path, report) for path in paths])
         found += [_chart(name, name, series) for name, series in recorded.items()]
     return found
 

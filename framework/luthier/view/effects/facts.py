@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from luthier import graph as graphs
-from luthier import plan as plans
+from luthier import planner
 from luthier.errors import BadInput, Problem
 from luthier.parallel.bytes import array_bytes
-from luthier.plan.checks import trained
+from luthier.planner.checks import trained
 from luthier.program import Experiment
 from luthier.records.events import PERFORMANCE, Evaluation, Step
 from luthier.records.metrics_file import read_events
@@ -220,7 +220,7 @@ def facts_of(graph: Any, devices: Sequence[jax.Device]) -> Facts:
     if not is_experiment(graph):
         raise BadInput(Problem("effects are those of an experiment, and this graph is of another"))
     graphs.validate(graph)
-    plan = plans.make(graph, devices)
+    plan = planner.make(graph, devices)
     program = plan.program
     experiment = program.experiment
     state_bytes: dict[str, int] = {}

@@ -155,7 +155,7 @@ def test_a_launched_run_tells_how_it_stands_in_the_queue(importable_project, mon
 def _record(overrides, id):
     from luthier import graph as graphs
     from luthier import records
-    from luthier.train.opening import configuration
+    from luthier.trainer.opening import configuration
 
     graph = graphs.apply(graphs.resolve("trials.tiny"), overrides)
     return records.RunDirectory.create("kept", "tiny", id, configuration=configuration(graph))

@@ -47,10 +47,10 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     """
     problems = Problems(unknown)
     where = checkpoint(arguments, problems, "evaluate")
-    from luthier import train
+    from luthier import trainer
     from luthier.program import Weights
 
-    trained, metrics = train.evaluate_run(
+    trained, metrics = trainer.evaluate_run(
         arguments.run,
         evaluations=arguments.evaluation or (),
         weights=Weights.EMA if arguments.ema else None,
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 
 def checkpoint(arguments: argparse.Namespace, problems: Problems, command: str) -> dict[str, Any]:
-    """Return which checkpoint is meant, and where it goes, for `luthier.train.load_run`.
+    """Return which checkpoint is meant, and where it goes, for `luthier.trainer.load_run`.
 
     Args:
       arguments: What `add_checkpoint` describes.

@@ -52,11 +52,11 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
             if arguments.family != foreign.PLAIN:
                 foreign.families.named(arguments.family)
     where = checkpoint(arguments, problems, "export")
-    from luthier import train
+    from luthier import trainer
     from luthier.program import Weights
 
     averaged = arguments.ema or arguments.weights == "ema"
-    trained, exported = train.export_run(
+    trained, exported = trainer.export_run(
         arguments.run,
         arguments.output,
         weights=Weights.EMA if averaged else Weights.PARAMETERS,

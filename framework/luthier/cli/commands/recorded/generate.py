@@ -54,12 +54,12 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       unknown: Problems of the command line found so far.
     """
     where = checkpoint(arguments, Problems(unknown), "generate")
-    from luthier import train
+    from luthier import trainer
     from luthier.program import Weights
     from luthier.terminal import printable
 
     prompts = [p for p in arguments.prompt or [""] for _ in range(arguments.num_samples)]
-    texts = train.sample_run(
+    texts = trainer.sample_run(
         arguments.run,
         prompts,
         weights=Weights.EMA if arguments.ema else Weights.PARAMETERS,

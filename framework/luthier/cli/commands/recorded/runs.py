@@ -116,7 +116,6 @@ def _diff(arguments: argparse.Namespace) -> int:
     """Print what differs between runs, as `luthier diff` does."""
     from luthier.cli.operands import recorded
     from luthier.cli.showing import differences
-    from luthier.cli.showing import differences as matrices
 
     problems, operands = Problems(), []
     packages: tuple[str, ...] = ()
@@ -128,7 +127,7 @@ def _diff(arguments: argparse.Namespace) -> int:
     problems.raise_any()
     tell_damage(o.metrics_path for o in operands if o.metrics_path is not None)
     if len(operands) > 2:
-        matrices.print_matrix(matrices.matrix_of(operands), arguments.json)
+        differences.print_matrix(differences.matrix_of(operands), arguments.json)
         return EXIT_DONE
     comparison = differences.comparison_of(operands[0], operands[1])
     if arguments.json:

@@ -1,0 +1,52 @@
+"""Plans: what an experiment would cost, known before it runs.
+
+`luthier.plan` (in `planning`) plans for devices that are here, by `make`, or for a slice that need
+not be here, by `plan_apart`.
+"""
+
+from __future__ import annotations
+
+from luthier.planner import targets
+from luthier.planner.compiled.process import plan_apart
+from luthier.planner.device_facts import DeviceFacts, device_facts
+from luthier.planner.flops import ModelFlops, model_flops
+from luthier.planner.plan import Plan, make
+from luthier.planner.planning import plan_here
+from luthier.planner.prediction import (
+    Measured,
+    Prediction,
+    comparison,
+    predict,
+    require_fit,
+    sharing,
+)
+from luthier.planner.report import Report
+from luthier.planner.targets import Chip, CpuSlice, GpuChip, GpuSlice, TpuChip, TpuSlice
+from luthier.tasks.flops import Flops, count
+
+__all__ = [
+    "Chip",
+    "CpuSlice",
+    "DeviceFacts",
+    "Flops",
+    "GpuChip",
+    "GpuSlice",
+    "Measured",
+    "ModelFlops",
+    "Plan",
+    "Prediction",
+    "Report",
+    "TpuChip",
+    "TpuSlice",
+    "comparison",
+    "count",
+    "device_facts",
+    "make",
+    "model_flops",
+    "plan_apart",
+    "plan_here",
+    "predict",
+    "require_fit",
+    "sharing",
+    "targets",
+]

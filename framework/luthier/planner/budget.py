@@ -1,0 +1,106 @@
+"""What a step may cost on a slice: what a plan told once, against what it tells now."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from luthier.parallel import format_bytes
+from luthier.planner.report import Report
+
+SLACK = 0.02
+"""Bytes of a kind may grow by so much of what they were; nothing else may grow at all."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a step of an experiment costs on a slice.
+
+    Args:
+      experiment: The experiment's name.
+      slice: The slice.
+      bytes_per_device: Bytes on one device by kind.
+      collectives: By kind and mesh axes (`all-gather along fsdp`), `count` and `num_bytes` of a
+        step.
+      flops: FLOPs of a step by convention.
+    """
+
+    experiment: str
+    slice: str
+    bytes_per_device: Mapping[str, int]
+    collectives: Mapping[str, Mapping[str, int]]
+    flops: Mapping[str, int]
+
+    @classmethod
+    def of(cls, report: Report) -> Budget:
+        """Return what a plan tells.
+
+        Args:
+          report: Of level `compile`; one of level `shapes` knows no collectives.
+        """
+        found: dict[str, dict[str, int]] = {}
+        for row in report.collectives:
+            along = (
+                "across slices" if row["is_across_slices"] else "along " + ", ".join(row["axes"])
+            )
+            total = found.setdefault(f"{row['kind']} {along}", {"count": 0, "num_bytes": 0})
+            for field in total:
+                total[field] += row[field]
+        return cls(
+            experiment=report.subject.experiment,
+            slice=report.subject.slice,
+            bytes_per_device=dict(report.memory.bytes_per_device),
+            collectives=found,
+            flops=dict(report.flops),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the budget as plain values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Budget:
+        """Return the budget that `to_dict` wrote.
+
+        Args:
+          values: Plain values.
+        """
+        return cls(**values)
+
+    def exceeded(self, now: Budget, slack: float = SLACK) -> list[str]:
+        """Return what costs more than it may, a line each: what, how much, and how much it was.
+
+        Args:
+          now: What a plan tells now.
+          slack: Share by which bytes of a kind may grow.
+        """
+        return [*self._bytes(now, slack), *self._collectives(now), *self._flops(now)]
+
+    def _bytes(self, now: Budget, slack: float) -> Iterator[str]:
+        for kind, num in now.bytes_per_device.items():
+            before = self.bytes_per_device.get(kind, 0)
+            if num > before * (1 + slack):
+                more = f"{format_bytes(num)} on each device, {format_bytes(before)} before"
+                yield f"bytes of {kind}: {more}{_share(num, before)}"
+
+    def _collectives(self, now: Budget) -> Iterator[str]:
+        nothing = {"count": 0, "num_bytes": 0}
+        for name, row in now.collectives.items():
+            before = self.collectives.get(name, nothing)
+            if row["count"] > before["count"] or row["num_bytes"] > before["num_bytes"]:
+                yield f"{name}: {_moved(row)} a step, {_moved(before)} before"
+
+    def _flops(self, now: Budget) -> Iterator[str]:
+        for name, num in now.flops.items():
+            before = self.flops.get(name, 0)
+            if num > before:
+                yield f"FLOPs ({name}): {num:.4g} a step, {before:.4g} before{_share(num, before)}"
+
+
+def _moved(row: Mapping[str, int]) -> str:
+    return f"{row['count']} of {format_bytes(row['num_bytes'])}"
+
+
+def _share(now: int, before: int) -> str:
+    return f" ({now / before - 1:+.1%})" if before else ""

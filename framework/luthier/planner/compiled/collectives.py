@@ -1,0 +1,287 @@
+"""Collectives of a compiled program: along which axes of the mesh, how often, how many bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from luthier.planner.compiled.hlo import Instruction, Module
+
+KINDS = (
+    "all-gather",
+    "reduce-scatter",
+    "all-reduce",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+PART = "part of "
+"""Before the axes of groups that are no whole axes, such as those within or between slices."""
+
+_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\) )?\s*\{([^}]*)\}")
+_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
+# Between TPU slices, the hosts exchange what devices send to them.
+_BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_START = "async-collective-start"
+_CHANNEL = re.compile(r"channel_id=(\d+)")
+_PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """Collectives of one kind along the same axes of the mesh.
+
+    Args:
+      kind: Such as `all-gather`.
+      axes: The mesh axes that it runs along; `part of` them where a group is smaller, as the
+        devices of one slice are on an axis that crosses slices.
+      count: How many run in a step.
+      num_bytes: Bytes that they bring to each device, or that each device gives to their sum.
+      wire_bytes: Bytes that each device sends, by a ring.
+      is_across_slices: Whether they leave a slice.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    count: int
+    num_bytes: int
+    wire_bytes: int
+    is_across_slices: bool = False
+
+
+def collectives(
+    module: Module, sizes: Mapping[str, int], slice_of: Sequence[int]
+) -> list[Collective]:
+    """Return the collectives of a step, those of most bytes first.
+
+    Args:
+      module: The compiled program.
+      sizes: Mesh axis to number of devices, in the order of the mesh.
+      slice_of: The slice of every device, in the order of the mesh.
+    """
+    found: dict[Any, list[int]] = {}
+    for instruction, times, computation in _once(module):
+        kind = _kind(instruction, computation)
+        assert kind is not None
+        if instruction.opcode == "send":
+            groups = _across(slice_of)
+        else:
+            groups = _groups(instruction, len(slice_of))
+        if all(len(group) < 2 for group in groups):
+            continue
+        table = module.tables[computation]
+        operand = sum(table[name].num_bytes for name in instruction.operands)
+        whole, wire = _bytes(kind, operand, max(map(len, groups)))
+        across = any(len({slice_of[i] for i in group}) > 1 for group in groups)
+        key = (kind, _axes(groups, kind, sizes), across)
+        sums = found.setdefault(key, [0, 0, 0])
+        for index, amount in enumerate((1, whole, wire)):
+            sums[index] += times * amount
+    made = [
+        Collective(kind, axes, number, whole, wire, across)
+        for (kind, axes, across), (number, whole, wire) in found.items()
+    ]
+    return sorted(made, key=lambda c: (-c.wire_bytes, c.kind, c.axes))
+
+
+def _once(module: Module) -> Iterator[tuple[Instruction, int, str]]:
+    """Yield collectives as `Module.walk` does, each as often as it runs.
+
+    The TPU compiler prints an asynchronous collective in the fusion that starts it, in all fusions
+    that compute meanwhile, which may be those of a loop, and in the one that waits for it: all on
+    one channel. It runs where it is started.
+    """
+    found = [row for row in module.walk() if _kind(row[0], row[2]) is not None]
+    channels = [_channel(module, instruction, where) for instruction, _, where in found]
+    starts = [module.fused_by(where).startswith(_START) for _, _, where in found]
+    started = {channel for channel, is_start in zip(channels, starts, strict=True) if is_start}
+    seen: set[str] = set()
+    for row, channel, is_start in zip(found, channels, starts, strict=True):
+        if channel is None or (is_start if channel in started else channel not in seen):
+            yield row
+        seen |= set() if channel is None else {channel}
+
+
+def _channel(module: Module, instruction: Instruction, computation: str) -> str | None:
+    """Return the channel of a collective within a fusion; None elsewhere, where it is by itself."""
+    found = _CHANNEL.search(instruction.rest) if module.fused_by(computation) else None
+    return None if found is None else found.group(1)
+
+
+def _kind(instruction: Instruction, computation: str) -> str | None:
+    if instruction.opcode == "send":
+        found = _BETWEEN_SLICES.search(instruction.rest)
+        return found.group(1).lower().replace("_", "-") if found else None
+    name = instruction.opcode.removesuffix("-start")
+    if name not in KINDS:
+        return None
+    # The TPU compiler keeps a reduce-scatter as a fusion of this name.
+    fused = name == "all-reduce" and computation.startswith("all-reduce-scatter")
+    return "reduce-scatter" if fused else name
+
+
+def _bytes(kind: str, operand: int, size: int) -> tuple[int, int]:
+    """Return the bytes of a collective, and those that a device sends for it."""
+    if kind == "all-gather":
+        return operand * size, operand * (size - 1)
+    if kind == "all-reduce":
+        return operand, 2 * operand * (size - 1) // size
+    if kind in ("collective-permute", "collective-broadcast"):
+        return operand, operand
+    return operand, operand * (size - 1) // size
+
+
+def _groups(instruction: Instruction, num_devices: int) -> list[tuple[int, ...]]:
+    """Return the groups of devices that exchange, by their number in the mesh."""
+    rest = instruction.rest
+    if found := _PAIRS.search(rest):
+        pairs = re.findall(r"\{(\d+),(\d+)\}", found.group(1))
+        return [(int(a), int(b)) for a, b in pairs if a != b]
+    if found := _MESH.search(rest):
+        axes = dict(re.findall(r"'([^']+)'=(\d+)", found.group(1)))
+        taken = re.findall(r"'([^']+)'", found.group(3))
+        shape = [int(size) for size in axes.values()]
+        order = [i for i, name in enumerate(axes) if name not in taken]
+        order += [i for i, name in enumerate(axes) if name in taken]
+        size = int(np.prod([int(axes[name]) for name in taken if name in axes]))
+        ids = _ids(found.group(2), num_devices).reshape(shape).transpose(order)
+        return [tuple(map(int, row)) for row in ids.reshape(-1, max(size, 1))]
+    if found := _IOTA.search(rest):
+        shape, reshaped, order = (_numbers(text) for text in found.groups())
+        ids = np.arange(num_devices).reshape(reshaped)
+        ids = ids.transpose(order) if order else ids
+        return [tuple(map(int, row)) for row in ids.reshape(shape)]
+    found = _LISTED.search(rest)
+    listed = re.findall(r"\{([\d,]*)\}", found.group(1)) if found else []
+    return [tuple(_numbers(text)) for text in listed] or [tuple(range(num_devices))]
+
+
+def _across(slice_of: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the devices that stand at the same place of every slice."""
+    members: dict[int, list[int]] = {}
+    for device, number in enumerate(slice_of):
+        members.setdefault(number, []).append(device)
+    return list(zip(*members.values(), strict=True))
+
+
+def _ids(order: str | None, num_devices: int) -> Any:
+    """Return the devices in the order of a printed mesh: by number, or as its `device_ids` say."""
+    ids = np.arange(num_devices)
+    if not order:
+        return ids
+    told = re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", order)
+    if told is None:
+        return np.array(_numbers(order))
+    ids = ids.reshape(_numbers(told.group(1)))
+    return ids.transpose(_numbers(told.group(2))).ravel() if told.group(2) else ids.ravel()
+
+
+def _numbers(text: str | None) -> list[int]:
+    return [int(number) for number in (text or "").split(",") if number]
+
+
+def _axes(groups: Sequence[Sequence[int]], kind: str, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the mesh axes along which groups run."""
+    shape = tuple(sizes.values())
+    varying: set[int] = set()
+    for group in groups:
+        places = np.array(np.unravel_index(list(group), shape))
+        varying |= {int(i) for i in np.flatnonzero((places != places[:, :1]).any(axis=1))}
+    names = tuple(name for i, name in enumerate(sizes) if i in varying)
+    whole = int(np.prod([sizes[name] for name in names]))
+    if kind == "collective-permute" or all(len(group) == whole for group in groups):
+        return names
+    return (PART + " and ".join(names),)
+
+
+def total(found: Sequence[Collective], is_across_slices: bool) -> int:
+    """Return the bytes that each device sends in all, within slices or across them."""
+    kept = (c.wire_bytes for c in found if c.is_across_slices is is_across_slices)
+    return sum(kept)
+
+
+_FREE = (
+    "parameter", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
+    "constant", "after-all", "optimization-barrier", "partition-id", "replica-id",
+)  # fmt: skip
+_PARTS = ("dynamic-slice", "gather", "slice")
+_DEVICE = 0
+
+
+def memory_traffic(module: Module) -> int:
+    """Return the bytes that one device reads and writes in a step.
+
+    What is fused is read and written once; of slices, the slice alone is counted.
+
+    Args:
+      module: The compiled program.
+    """
+    return _of(module, module.entry)
+
+
+def _of(module: Module, computation: str) -> int:
+    table, total = module.tables[computation], 0
+    for instruction in module.computations[computation]:
+        if instruction.opcode == "while":
+            total += module.trips(instruction) * _of(module, instruction.called["body"][0])
+        elif instruction.opcode in ("call", "conditional"):
+            roles = ("to_apply", "branch_computations")
+            names = [n for role in roles for n in instruction.called.get(role, ())]
+            total += max((_of(module, name) for name in names), default=0)
+        elif instruction.opcode not in _FREE and not instruction.opcode.endswith("-done"):
+            total += _moved(module, instruction, table)
+    return total
+
+
+def _moved(module: Module, instruction: Instruction, table: Mapping[str, Instruction]) -> int:
+    reads = [table[name] for name in instruction.operands]
+    if instruction.opcode == "fusion":
+        return _by_fusion(module.computations[instruction.called["calls"][0]], instruction, reads)
+    if instruction.opcode in _PARTS:
+        return 2 * _in_memory(instruction)
+    if instruction.opcode in ("dynamic-update-slice", "scatter"):
+        return 2 * _in_memory(reads[-1 if instruction.opcode == "scatter" else 1])
+    written = 0 if instruction.opcode.endswith("-start") else _in_memory(instruction)
+    return written + sum(map(_in_memory, reads))
+
+
+def _by_fusion(
+    body: Sequence[Instruction], fusion: Instruction, reads: Sequence[Instruction]
+) -> int:
+    users: dict[str, list[Instruction]] = {}
+    for inner in body:
+        for name in inner.operands:
+            users.setdefault(name, []).append(inner)
+    table = {inner.name: inner for inner in body}
+    root = _renamed(next(inner for inner in body if inner.is_root), table)
+    total, updated = _in_memory(fusion), ""
+    if root.opcode == "dynamic-update-slice":  # what is not updated stays where it is
+        updated = _renamed(table[root.operands[0]], table).name
+        total = table[root.operands[1]].num_bytes
+    for inner in body:
+        if inner.opcode != "parameter" or inner.name == updated:
+            continue
+        number = int(inner.rest.split()[0].rstrip(")"))
+        whole = _in_memory(reads[number]) if number < len(reads) else 0
+        used = users.get(inner.name, [])
+        if used and all(user.opcode in _PARTS for user in used):
+            whole = min(whole, sum(user.num_bytes for user in used))
+        total += whole
+    return total
+
+
+def _renamed(instruction: Instruction, table: Mapping[str, Instruction]) -> Instruction:
+    """Return what an instruction gives by another shape."""
+    while instruction.opcode == "bitcast":
+        instruction = table[instruction.operands[0]]
+    return instruction
+
+
+def _in_memory(instruction: Instruction) -> int:
+    return sum(a.num_bytes for a in instruction.arrays if a.space == _DEVICE)

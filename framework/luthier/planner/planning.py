@@ -1,0 +1,432 @@
+"""Plans for slices: shapes in this process, the compiled step in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+import jax
+
+from luthier import graph as graphs
+from luthier import program as programs
+from luthier.data.sources.remote import offline
+from luthier.errors import Problem, ValidationError
+from luthier.layers.declared import abstract_forms
+from luthier.layers.parameters import outlined
+from luthier.planner import report as reports
+from luthier.planner.checks import check, unsaved_residuals
+from luthier.planner.compiled import process
+from luthier.planner.compiled.collectives import Collective, collectives, memory_traffic
+from luthier.planner.compiled.hlo import parse
+from luthier.planner.compiled.memory import Memory, memory_of, refusal
+from luthier.planner.compiled.process import Estimates, Tell, silent, timed
+from luthier.planner.device_facts import cpu_chip
+from luthier.planner.flops import trace_forward
+from luthier.planner.pipelines import indivisible
+from luthier.planner.plan import Plan, make, tokens_per_step
+from luthier.planner.report import Report, flops_by_dtype, roofline
+from luthier.planner.search import model
+from luthier.planner.search import search as searching
+from luthier.planner.search.activity import Activity
+from luthier.planner.targets import (
+    Chip,
+    CpuSlice,
+    Slice,
+    TpuSlice,
+    devices,
+    missing_compiler,
+    stand_ins,
+)
+from luthier.tasks.flops import count
+
+SHAPES, COMPILE = "shapes", "compile"
+NUM_PROPOSED, NUM_TRIED = 3, 6
+READING = "5"
+"""Changes where compiled programs are read otherwise, so that what is kept is read anew."""
+
+
+@overload
+def plan(
+    graph: Any, devices: Sequence[jax.Device] | None = None, *, hoist: Sequence[str] = ()
+) -> Plan: ...
+
+
+@overload
+def plan(
+    graph: Any,
+    *,
+    slice: str,
+    level: str = "compile",
+    packages: Sequence[str] = (),
+    search: bool = False,
+    tell: Tell = silent,
+) -> Report: ...
+
+
+def plan(
+    graph: Any,
+    devices: Sequence[jax.Device] | None = None,
+    *,
+    hoist: Sequence[str] = (),
+    slice: str | None = None,
+    level: str = "compile",
+    packages: Sequence[str] = (),
+    search: bool = False,
+    tell: Tell = silent,
+) -> Plan | Report:
+    """Plan an experiment: what it costs on devices that are here, or on a slice that need not be.
+
+    Args:
+      graph: An experiment graph.
+      devices: Devices to plan for; None means all devices of the default backend.
+      hoist: Paths of numeric leaves that the compiled step takes as arguments (devices only).
+      slice: A slice to plan for instead, as `v5e-16`, `h100:8` or `cpu:8`.
+      level: `shapes` or `compile` (slices only).
+      packages: The user's modules that a graph may name (slices only).
+      search: Whether better layouts are searched for, although this one fits (slices only).
+      tell: Takes messages about the progress (slices only).
+
+    Returns:
+      A `Plan`, which `luthier.program` can run; for a slice a `Report`.
+
+    Raises:
+      BadInput: The experiment cannot run there; all problems at once.
+      TypeError: Both devices and a slice were given.
+    """
+    if slice is None:
+        return make(graph, devices, hoist)
+    if devices is not None or hoist:
+        raise TypeError("plan() takes devices and hoist, or a slice, not both")
+    return process.plan_apart(
+        graph, slice, level=level, packages=packages, search=search, tell=tell
+    )
+
+
+def plan_here(
+    graph: Any,
+    slice: Slice,
+    *,
+    level: str,
+    packages: Sequence[str] = (),
+    search: bool = False,
+    tell: Tell = silent,
+) -> Report:
+    """Plan an experiment for a slice, in this process.
+
+    It needs as many virtual CPU devices as the slice has; to compile, a process of its own, whose
+    environment is `luthier.planner.targets.environment`.
+
+    Args:
+      graph: An experiment graph.
+      slice: What is planned for.
+      level: `shapes` or `compile`.
+      packages: The user's modules that a graph may name.
+      search: Whether other layouts are searched for where this one fits, too.
+      tell: Takes messages about the progress.
+
+    Raises:
+      BadInput: The experiment cannot run on the slice; all problems at once.
+    """
+    job = _Job(slice, level, packages, tell)
+    with abstract_forms():  # kernels cannot be traced where their device is absent
+        return job.report(graph, search)
+
+
+class _Job:
+    """One plan: what is asked, and what is known so far.
+
+    Args:
+      slice: What is planned for.
+      level: `shapes` or `compile`.
+      packages: The user's modules that a graph may name.
+      tell: Takes messages about the progress.
+    """
+
+    def __init__(self, slice: Slice, level: str, packages: Sequence[str], tell: Tell):
+        self._slice, self._packages, self._tell = slice, packages, tell
+        self._about, self._notes = "", list[str]()
+        self._timings: dict[str, float] = {}
+        missing = missing_compiler(slice) if level == COMPILE else ""
+        if missing:
+            self._notes.append(f"planned by shapes alone: {missing}")
+        self._level = SHAPES if missing else level
+        self._is_quick = level == SHAPES
+
+    def report(self, graph: Any, search: bool) -> Report:
+        """Return the report of an experiment."""
+        is_compiled = self._level == COMPILE
+        with self._timed("shapes"):
+            graphs.validate(graph, self._packages)
+            _require_slices(graph, self._slice)
+            self._devices = devices(self._slice) if is_compiled else stand_ins(self._slice)
+            self._chip = self._slice.chip or cpu_chip(self._slice.num_devices)
+            program = checked_program(graph, self._devices, self._notes)
+            fields = reports.outline(graph, program, self._slice, self._chip)
+            if is_compiled and _has_kernels(graph):
+                told = (
+                    "kernels are compiled by their abstract forms, which move more bytes than the "
+                )
+                self._notes.append(f"{told}kernels: the time of memory is too long")
+        with self._timed("trace the loss"):
+            forward = trace_forward(program)
+            problems = unsaved_residuals(graph, forward)
+            if problems:
+                raise ValidationError(problems)
+            self._tokens = tokens_per_step(program)
+            self._flops = reports.flops_of(forward, fields["parameters"], self._tokens)
+            self._types = flops_by_dtype(forward)
+        with self._timed("estimate"):
+            traced = model.trace(program, self._chip.platform)
+            fields |= _estimate(program, traced.activity, fields, self._chip)
+        fields |= self._stepped(program, fields, traced)
+        fields |= {"tokens_per_step": self._tokens, "notes": self._notes}
+        report = Report.of_fields({"level": SHAPES, **fields, "timings": self._timings})
+        if search or (report.fits is False and not self._is_quick):
+            return self._with_proposals(graph, program, report, traced, search)
+        if report.fits is False:
+            self._notes.append("--search tells which layouts would fit")
+        return dataclasses.replace(report, notes=self._notes)
+
+    def _stepped(
+        self, program: programs.Program, fields: Mapping[str, Any], traced: model.Traced | None
+    ) -> dict[str, Any]:
+        """Return what is known of a step, compiled if it is to be, as fields of a report."""
+        parts: dict[str, Any] = {"flops": dict(self._flops)}
+        terms: dict[str, Any] = {}
+        by_type = {dtype: 3 * n for dtype, n in self._types.items()}
+        beyond = searching.HOPELESS * (fields["limit_bytes"] or float("inf"))
+        is_hopeless = fields.get("estimated_bytes", 0) > beyond
+        if is_hopeless and self._level == COMPILE:
+            self._notes.append("not compiled: by the analytic model it is far from fitting")
+        if self._level == COMPILE and not is_hopeless:
+            with self._timed("trace the step"):
+                jaxpr = program.traced_step.jaxpr
+                parts["flops"]["hardware"] = count(jaxpr).total
+                by_type = flops_by_dtype(jaxpr)
+            compiled, terms = _compiled(program, self._slice, fields, self._timings, self._telling)
+            parts |= compiled
+        else:
+            parts["needed_bytes"] = fields["estimated_bytes"]
+            if self._level == SHAPES:
+                told = "activations and other temporaries are estimated: --level compile asks the "
+                self._notes.append(f"{told}compiler")
+        precision = program.experiment.precision.matmul.value
+        most = max(self._types, key=lambda dtype: self._types[dtype])
+        number = self._slice.num_devices
+        bubbles = [p["bubble_fraction"] for p in fields["pipelines"].values()]
+        bubble = max(bubbles, default=0.0)
+        is_uncompiled = bool(parts.get("refusal")) or is_hopeless
+        if is_uncompiled and self._level == COMPILE and traced is not None:
+            known = (traced.activity, model.layout_of(program), self._chip, traced.flops, precision)
+            found = dataclasses.replace(model.step_time(*known), bubble_fraction=bubble)
+            self._notes.append("the times of a step are those of the analytic model")
+        else:
+            found = roofline(
+                self._chip, number, by_type, precision=precision, bubble_fraction=bubble, **terms
+            )
+        peak = self._chip.peak(most, precision) * number
+        steps = program.experiment.training.steps
+        parts["flops_by_dtype"] = dict(by_type)
+        parts["step"] = reports.step_of(found, parts["flops"], self._tokens, steps, peak)
+        return parts
+
+    def _with_proposals(
+        self,
+        graph: Any,
+        program: programs.Program,
+        report: Report,
+        traced: model.Traced | None,
+        search: bool,
+    ) -> Report:
+        """Return the report with layouts that fit; where they are searched for, compiled."""
+        limit, is_proved = report.memory.limit_bytes, search and self._level == COMPILE
+        with self._timed("search"):
+            number, count = self._slice.num_devices, NUM_TRIED if is_proved else NUM_PROPOSED
+            traced = traced or model.trace(program, self._chip.platform)
+            make = self._program
+            known = (graph, program, self._chip, number, make, traced, limit, count, is_proved)
+            rows, told = searching.find(*known)
+            rows = rows if is_proved else sorted(rows, key=_seconds)
+            self._notes += told
+        if is_proved:
+            rows = self._proved_rows(graph, rows, report)
+        return dataclasses.replace(report, proposals=rows, notes=self._notes)
+
+    def _proved_rows(
+        self, graph: Any, rows: Sequence[dict[str, Any]], report: Report
+    ) -> list[dict[str, Any]]:
+        """Return proposals that the compiler finds to fit, up to one that beats what there is.
+
+        Of a layout that is refused, or far from fitting, there is no compiled time: then the times
+        that are compared are those of the analytic model, of both.
+        """
+        kept: list[dict[str, Any]] = []
+        best: list[dict[str, Any]] = []
+        own = report.memory.needed_bytes or 0, report.step["step_seconds"]
+        limit = report.memory.limit_bytes
+        is_modelled = bool(report.memory.refusal) or report.subject.level != COMPILE
+        for number, row in enumerate(rows, 1):
+            self._about = f"layout {number} of at most {len(rows)}: "
+            proved = self._proved(graph, row)
+            if proved is None or (limit is not None and proved["needed_bytes"] > limit):
+                continue
+            seconds = (row if is_modelled else proved)["step_seconds"]
+            if proved["needed_bytes"] <= own[0] and seconds <= own[1]:
+                best = [proved]
+                break
+            kept.append(proved)
+        self._about = ""
+        if rows and not best:
+            self._notes.append(
+                f"of {len(rows)} other layouts that were compiled, none needs no more bytes and "
+                "no more time than this one"
+            )
+        chosen = [*best, *sorted(kept, key=_seconds)][:NUM_PROPOSED]
+        return sorted(chosen, key=_seconds)
+
+    def _proved(self, graph: Any, row: dict[str, Any]) -> dict[str, Any] | None:
+        """Return a proposal as the compiler sees it; None where it refuses."""
+        changed = graphs.apply(graph, row["overrides"])
+        program = self._program(changed)
+        fields = reports.outline(changed, program, self._slice, self._chip)
+        parts = self._stepped(program, fields, None)
+        if parts.get("refusal"):
+            return None
+        needed = parts.get("needed_bytes", row["needed_bytes"])
+        seconds = parts["step"]["step_seconds"]
+        return row | {"needed_bytes": needed, "step_seconds": seconds, "is_compiled": True}
+
+    def _program(self, graph: Any) -> programs.Program:
+        return checked_program(graph, self._devices, [*self._notes])
+
+    def _timed(self, phase: str) -> Any:
+        return timed(self._timings, phase, self._telling)
+
+    def _telling(self, message: Mapping[str, Any]) -> None:
+        self._tell({**message, "phase": f"{self._about}{message['phase']}"})
+
+
+def _has_kernels(graph: Any) -> bool:
+    places = graphs.walk(graph, defaults=False, once=True)
+    return any(hasattr(getattr(p.value, "__fn_or_cls__", None), "lacking") for p in places)
+
+
+def _require_slices(graph: Any, slice: Slice) -> None:
+    """Refuse a mesh that does not say which of its axes run across the slices of TPUs.
+
+    Raises:
+      ValidationError: No axis does.
+    """
+    if not isinstance(slice, TpuSlice) or slice.num_slices == 1:
+        return
+    count = graphs.build(graphs.get(graph, "parallelism.mesh")).across_slices.count
+    if count != slice.num_slices:
+        path = "parallelism.mesh.across_slices"
+        what = f"{slice} has {slice.num_slices} slices, and the mesh runs across {count}"
+        remedy = f"set {path}.data={slice.num_slices}, or another axis of it"
+        raise ValidationError(Problem(what, path, graphs.origin_of(graph, path), remedy))
+
+
+def _estimate(
+    program: programs.Program, activity: Activity, fields: Mapping[str, Any], chip: Chip
+) -> dict[str, Any]:
+    """Return the analytic model's bytes on one device, and what layers keep by name."""
+    layout = model.layout_of(program)
+    held = sum(n for kind, n in fields["bytes_per_device"].items() if kind != "gradients")
+    within = model.temporary_bytes(activity, layout, chip.platform)
+    return {
+        "residuals": model.residual_bytes(activity, layout),
+        "estimated_bytes": held + within,
+    }
+
+
+def _seconds(row: Mapping[str, Any]) -> float:
+    return float(row["step_seconds"])
+
+
+def checked_program(
+    graph: Any, found: Sequence[Any], unread: list[str] | None = None
+) -> programs.Program:
+    """Return the program of an experiment on devices, checked as a whole; it makes no parameters.
+
+    Args:
+      graph: A validated experiment graph.
+      found: The devices.
+      unread: Takes what could not be looked at because the data is not here, which a plan does
+        not need; None means that it is needed.
+
+    Raises:
+      BadInput: Something cannot be divided, or does not go together; all problems at once.
+    """
+    problems = indivisible(graph, len(found))
+    if problems:
+        raise ValidationError(problems)
+    with outlined():  # of parameters that are never made, shapes are enough
+        program = programs.make(graph, found)
+    with contextlib.nullcontext() if unread is None else offline():
+        problems = check(graph, program, unread)
+    if problems:
+        raise ValidationError(problems)
+    return program
+
+
+def _compiled(
+    program: programs.Program,
+    slice: Slice,
+    fields: Mapping[str, Any],
+    timings: dict[str, float],
+    tell: Tell,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what compiling tells as fields of a report, and terms of the roofline."""
+    with timed(timings, "lower", tell):
+        lowered = program.traced_step.lower()
+        text = lowered.as_text()
+    target = f"{slice!r} {program.mesh.devices.shape}"
+    versions = _versions() | {"options": json.dumps(program.compiler_options, sort_keys=True)}
+    key = process.key_of(text, target, versions)
+    kept = process.read(key)
+    if kept is None:
+        estimates = Estimates(slice)
+        with timed(timings, "compile", tell, estimates.seconds(text)):
+            kept = _compile(program, lowered, slice, fields)
+        estimates.keep(text, timings["compile"])
+        process.write(key, kept)
+    return kept["parts"], kept["terms"]
+
+
+def _compile(
+    program: programs.Program, lowered: Any, slice: Slice, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    try:
+        compiled = lowered.compile(program.compiler_options)
+    except jax.errors.JaxRuntimeError as error:
+        told = refusal(error)
+        if told is None:
+            raise
+        parts: dict[str, Any] = {"level": COMPILE, "refusal": told.line}
+        parts |= {"needed_bytes": told.needed} if told.needed else {}
+        parts |= {"limit_bytes": told.limit} if told.limit else {}
+        return {"parts": parts, "terms": {}}
+    module = parse(compiled.as_text())
+    memory: Memory | None = memory_of(compiled)
+    of = reports.slices_of(slice, list(program.mesh.devices.flat))
+    found: list[Collective] = collectives(module, dict(program.sizes), of)
+    parts = reports.compiled_parts(module, memory, found, fields["bytes_per_device"])
+    terms: dict[str, Any] = {"traffic": memory_traffic(module)}
+    if not isinstance(slice, CpuSlice):
+        terms |= reports.wire_bytes(found)
+    return {"parts": parts, "terms": terms}
+
+
+def _versions() -> dict[str, str]:
+    found = {"reading": READING}
+    for package in ("luthier", "jax", "jaxlib", "libtpu", "jax-cuda13-plugin"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

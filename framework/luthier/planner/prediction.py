@@ -1,0 +1,213 @@
+"""What is predicted of a run on the devices that are here, and what it then measured."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from luthier.errors import Problem, ValidationError
+from luthier.parallel import format_bytes
+from luthier.planner.compiled.memory import memory_of
+from luthier.planner.device_facts import cpu_chip
+from luthier.planner.plan import Plan
+from luthier.planner.report import Roofline, flops_by_dtype, roofline
+from luthier.planner.targets import CHIPS, Chip, TpuChip
+from luthier.records.events import MEMORY_BYTES, STEP_SECONDS, Step
+
+NUM_FIRST = 2
+"""Steps that are not measured: the first ones wait for what starts beside them."""
+
+NUM_LAST = 10_000
+"""Steps whose median is told: the last ones, so that a long run keeps no longer list."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What shapes tell of a run on devices that are here.
+
+    Args:
+      held_bytes: Bytes that one device holds all the time: the state, and a batch.
+      gradient_bytes: Bytes of the gradients on one device.
+      limit_bytes: Memory of one device; None where nobody knows.
+      step_seconds: Least time of a step; None where nothing is known of the device.
+      binding: What keeps a step from being faster.
+    """
+
+    held_bytes: int
+    gradient_bytes: int
+    limit_bytes: int | None
+    step_seconds: float | None = None
+    binding: str = ""
+
+    def __str__(self) -> str:
+        held = f"{format_bytes(self.held_bytes)} held on each device"
+        of = "" if self.limit_bytes is None else f" of {format_bytes(self.limit_bytes)}"
+        told = f"{held}{of}, and {format_bytes(self.gradient_bytes)} of gradients"
+        if self.step_seconds is None:
+            return told
+        return f"{told}; a step takes at least {_time(self.step_seconds)} ({self.binding})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the prediction as plain values, as `plan.json` has it."""
+        return dataclasses.asdict(self)
+
+
+def predict(plan: Plan) -> Prediction:
+    """Return what shapes tell of a plan on its devices; nothing is compiled.
+
+    Args:
+      plan: On devices that are here.
+    """
+    return plan.program.once("prediction", lambda: _predict(plan))
+
+
+def require_fit(plan: Plan) -> None:
+    """Refuse a plan whose state and batch alone are more than a device has.
+
+    Args:
+      plan: On devices that are here.
+
+    Raises:
+      ValidationError: It cannot fit.
+    """
+    found = predict(plan)
+    if found.limit_bytes is None or found.held_bytes <= found.limit_bytes:
+        return
+    kinds = {kind: size for kind, size in plan.bytes_per_device.items() if kind != "gradients"}
+    largest = max(kinds, key=lambda kind: kinds[kind])
+    what = f"state and batch need {format_bytes(found.held_bytes)} on each device, "
+    what += f"which has {format_bytes(found.limit_bytes)}"
+    what += f"; most of it is {largest}, {format_bytes(kinds[largest])}"
+    devices = list(plan.program.mesh.devices.flat)
+    remedy = f"luthier plan REF --slice {_slice(devices)} looks for changes that fit"
+    raise ValidationError(Problem(what, "parallelism.mesh", remedy=remedy))
+
+
+class Measured:
+    """Collects what a run measures, to be held against what was predicted."""
+
+    def __init__(self) -> None:
+        self._seconds: collections.deque[float] = collections.deque(maxlen=NUM_LAST)
+        self._num_steps = 0
+        self._peak = 0
+
+    def watching(self, emit: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Return a taker of events that hands them on, and keeps what steps took.
+
+        Args:
+          emit: Takes the events of a run.
+        """
+
+        def take(event: Any) -> None:
+            if isinstance(event, Step):
+                self._num_steps += 1
+                if self._num_steps > NUM_FIRST:
+                    self._seconds.append(event.values[STEP_SECONDS])
+                self._peak = max(self._peak, int(event.values[MEMORY_BYTES]))
+            emit(event)
+
+        return take
+
+    def to_dict(self, compiled: Any) -> dict[str, Any]:
+        """Return what was measured as plain values; nothing where too few steps were taken.
+
+        Args:
+          compiled: The compiled step; None where there is none of this run's own.
+        """
+        if not self._seconds:
+            return {}
+        memory = None if compiled is None else memory_of(compiled)
+        return {
+            "num_steps": len(self._seconds),
+            "step_seconds": statistics.median(self._seconds),
+            "memory_bytes": self._peak,
+            "compiled_bytes_per_device": None if memory is None else memory.needed,
+        }
+
+
+def comparison(prediction: Prediction, measured: Mapping[str, Any], num_sharing: int | None) -> str:
+    """Return what was predicted beside what was measured, in one line.
+
+    Args:
+      prediction: What shapes told.
+      measured: What `Measured.to_dict` returned.
+      num_sharing: Devices that share the memory of the process that was measured; None where
+        a device's own memory was.
+    """
+    took = f"a step took {_time(measured['step_seconds'])} (median of {measured['num_steps']:,})"
+    if prediction.step_seconds is not None:
+        took += f", predicted at least {_time(prediction.step_seconds)} ({prediction.binding})"
+    compiled = measured["compiled_bytes_per_device"]
+    bytes_told = prediction.held_bytes + prediction.gradient_bytes if compiled is None else compiled
+    by = "shapes, without activations," if compiled is None else "the compiler"
+    peak, told = format_bytes(measured["memory_bytes"]), format_bytes(bytes_told)
+    if num_sharing is None:
+        return f"{took}; memory of the device was {peak} at its peak, predicted by {by} {told}"
+    told = format_bytes(bytes_told * num_sharing)
+    held = f"the process, Python and libraries included, held {peak} at its peak"
+    return f"{took}; {held}, predicted by {by} {told} for arrays"
+
+
+def sharing(devices: list[Any]) -> int | None:
+    """Return how many devices share the memory of this process; None where each has its own.
+
+    Args:
+      devices: Those of the run.
+    """
+    local = [d for d in devices if d.process_index == jax.process_index()]
+    return len(local) if devices[0].platform == "cpu" else None
+
+
+def _predict(plan: Plan) -> Prediction:
+    program = plan.program
+    devices = list(program.mesh.devices.flat)
+    chip, found = _chip(devices), None
+    if chip is not None:
+        found = _least_time(plan, chip, len(devices))
+    return Prediction(
+        held_bytes=sum(n for kind, n in plan.bytes_per_device.items() if kind != "gradients"),
+        gradient_bytes=plan.bytes_per_device.get("gradients", 0),
+        limit_bytes=_limit(devices, chip),
+        step_seconds=None if found is None else found.step_seconds,
+        binding="" if found is None else found.binding,
+    )
+
+
+def _least_time(plan: Plan, chip: Chip, num_devices: int) -> Roofline:
+    program = plan.program
+    flops = flops_by_dtype(program.traced_step.jaxpr)
+    bubble = max((p.bubble_fraction for p in plan.pipelines), default=0.0)
+    precision = program.experiment.precision.matmul.value
+    return roofline(chip, num_devices, flops, precision=precision, bubble_fraction=bubble)
+
+
+def _chip(devices: list[Any]) -> Chip | None:
+    if devices[0].platform == "cpu":
+        return cpu_chip(len(devices))
+    kinds = {chip.device_kind: chip for chip in CHIPS.values()}
+    return kinds.get(devices[0].device_kind)
+
+
+def _limit(devices: list[Any], chip: Chip | None) -> int | None:
+    """Return what a device says of its memory itself, else what its data sheet does."""
+    if (num_sharing := sharing(devices)) is not None:
+        return cpu_chip(num_sharing).limit_bytes
+    told = (devices[0].memory_stats() or {}).get("bytes_limit")
+    return told or (None if chip is None else chip.limit_bytes)
+
+
+def _slice(devices: list[Any]) -> str:
+    """Return what `luthier plan` calls devices that are here."""
+    chip, number = _chip(devices), len(devices)
+    if isinstance(chip, TpuChip):
+        return f"{chip.name}-{number // chip.devices_per_chip * chip.cores_in_name}"
+    return f"{devices[0].platform if chip is None else chip.name}:{number}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

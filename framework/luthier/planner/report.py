@@ -1,0 +1,472 @@
+"""The report of a plan for a slice: its parts, and how they are found."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from luthier.parallel import array_bytes, format_spec
+from luthier.planner.checks import trained
+from luthier.planner.compiled.collectives import Collective, total
+from luthier.planner.compiled.hlo import Module
+from luthier.planner.compiled.memory import Memory, at_peak
+from luthier.planner.flops import model_flops
+from luthier.planner.pipelines import pipelines
+from luthier.planner.targets import Chip, CpuSlice, Slice
+from luthier.program.offload import host_bytes
+from luthier.program.step import active_shares_of
+from luthier.tasks.flops import declared, inside, of_equation, times
+
+COMPUTE, MEMORY, LINKS, NETWORK = "compute", "memory", "links", "network"
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+    """The least time that a step can take, and what keeps it from being less.
+
+    Args:
+      seconds_by_term: Seconds of each term: `compute`, `memory`, `links` and `network`; only
+        those that are known.
+      bubble_fraction: Share of the step in which a pipeline's stages wait.
+    """
+
+    seconds_by_term: Mapping[str, float]
+    bubble_fraction: float = 0.0
+
+    @property
+    def binding(self) -> str:
+        """The term that takes longest."""
+        return max(self.seconds_by_term, key=lambda term: self.seconds_by_term[term])
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step in which all terms run at the same time."""
+        return max(self.seconds_by_term.values())
+
+    @property
+    def serial_seconds(self) -> float:
+        """Seconds of a step in which nothing overlaps."""
+        return sum(self.seconds_by_term.values())
+
+
+def roofline(
+    chip: Chip,
+    num_devices: int,
+    flops: Mapping[str, int],
+    *,
+    precision: str = "default",
+    traffic: int | None = None,
+    link_bytes: int | None = None,
+    network_bytes: int | None = None,
+    bubble_fraction: float = 0.0,
+) -> Roofline:
+    """Return the least time of a step.
+
+    Args:
+      chip: What is known of one device.
+      num_devices: Devices in all.
+      flops: FLOPs of the step as it is run, over all devices, by type of the operands; what a
+        pipeline's stages compute in bubbles is among them.
+      precision: Of float32 products.
+      traffic: Bytes between one device and its memory; None where unknown.
+      link_bytes: Bytes that one device sends within its slice.
+      network_bytes: Bytes that one device sends to other slices.
+      bubble_fraction: Share of a pipeline's ticks in which a stage has nothing to do.
+    """
+    terms = {COMPUTE: sum(n / chip.peak(t, precision) for t, n in flops.items()) / num_devices}
+    bandwidths = {
+        MEMORY: (traffic, chip.memory_bandwidth),
+        LINKS: (link_bytes, chip.link_bandwidth),
+        NETWORK: (network_bytes, chip.network_bandwidth),
+    }
+    for term, (amount, bandwidth) in bandwidths.items():
+        if amount is not None and bandwidth:
+            terms[term] = amount / bandwidth
+    return Roofline(terms, bubble_fraction)
+
+
+FLOAT8 = "float8"
+_PRODUCTS = ("dot_general", "ragged_dot_general", "ragged_dot", "conv_general_dilated")
+
+
+def flops_by_dtype(jaxpr: Any) -> dict[str, int]:
+    """Return the FLOPs of a jaxpr's products by the wider type of the two operands.
+
+    Products of two float8 numbers, of one format or of two, are those of `float8`.
+
+    Loops count by their length, as in `luthier.planner.count`, to which these sum up; kernels by
+    what they declare, and the type of their first operands.
+
+    Args:
+      jaxpr: A `Jaxpr` or `ClosedJaxpr`.
+    """
+    found: dict[str, int] = {}
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        for dtype, flops in _of(equation).items():
+            found[dtype] = found.get(dtype, 0) + flops
+    return found
+
+
+def _of(equation: Any) -> dict[str, int]:
+    name = equation.primitive.name
+    if name in _PRODUCTS or declared(equation) is not None:
+        return {_wider(equation.invars[:2]): of_equation(equation).total}
+    if name == "cond":
+        sides = [flops_by_dtype(branch) for branch in equation.params["branches"]]
+        return max(sides, key=lambda side: sum(side.values()))
+    found: dict[str, int] = {}
+    for inner in inside(equation):
+        for dtype, flops in flops_by_dtype(inner).items():
+            found[dtype] = found.get(dtype, 0) + flops * times(equation)
+    return found
+
+
+def _wider(operands: Any) -> str:
+    kinds = [jnp.dtype(operand.aval.dtype) for operand in operands]
+    # JAX has no type to which both formats of float8 are promoted: devices multiply them as they
+    # are. Next to a wider factor, they are widened.
+    if all(kind.name.startswith(FLOAT8) for kind in kinds):
+        return FLOAT8
+    widest = max(kind.itemsize for kind in kinds)
+    first, *others = (kind for kind in kinds if kind.itemsize == widest)
+    return str(jnp.promote_types(first, others[0] if others else first))
+
+
+Row = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What was planned.
+
+    Args:
+      experiment: Its name.
+      slice: What was planned for.
+      level: `shapes`, or `compile` where the step was compiled.
+      devices: `count`, `kind` and `slices`.
+      mesh: Size of every mesh axis that is not 1.
+      parameters: `total`, `active` for each token and `trained`.
+      rows: `per_step`, `per_device` at a time, and `accumulation`.
+      tokens_per_step: Positions in a global batch that can be predicted.
+      steps: Steps of the whole run.
+      checkpoint_bytes: Bytes of a checkpoint.
+    """
+
+    experiment: str
+    slice: str
+    level: str
+    devices: Row
+    mesh: Mapping[str, int]
+    parameters: Mapping[str, int]
+    rows: Mapping[str, int]
+    tokens_per_step: int
+    steps: int
+    checkpoint_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryUse:
+    """What one device has to hold.
+
+    Args:
+      bytes_per_device: Bytes by kind.
+      gradient_bytes: Bytes of the gradients; a compiler counts them among the temporaries.
+      residuals: What layers keep for the backward pass, by name: `name` and `bytes_per_device`;
+        among the temporaries, too.
+      live: The largest arrays at the peak: `array`, `bytes_per_device`, `scope`, `opcode`.
+      needed_bytes: The compiler's sum; where nothing was compiled, that of the analytic model;
+        None where the compiler does not tell.
+      estimated_bytes: The sum by the analytic model; None in plans of earlier versions.
+      limit_bytes: Bytes that a program can have; None where there is no limit.
+      refusal: What the compiler said where the step does not fit.
+    """
+
+    bytes_per_device: Mapping[str, int]
+    gradient_bytes: int = 0
+    residuals: Sequence[Row] = ()
+    live: Sequence[Row] = ()
+    needed_bytes: int | None = None
+    estimated_bytes: int | None = None
+    limit_bytes: int | None = None
+    refusal: str = ""
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether what is needed is the analytic model's sum, and not the compiler's."""
+        return self.needed_bytes is not None and self.needed_bytes == self.estimated_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the step fits; None where nobody can tell."""
+        if self.refusal:
+            return False
+        if self.limit_bytes is None or self.needed_bytes is None:
+            return None
+        return self.needed_bytes <= self.limit_bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """What an experiment would cost on a slice; holds plain values only.
+
+    Args:
+      subject: What was planned.
+      memory: What one device has to hold.
+      flops: FLOPs of a step over all devices: `full`, `causal`, `six_n`, and `hardware` where the
+        step was traced.
+      flops_by_dtype: FLOPs of a step's products over all devices, by the type of the factors.
+      collectives: Each with `kind`, `axes`, `count`, `num_bytes`, `wire_bytes` and
+        `is_across_slices`.
+      pipelines: Stacks that are shared out over stages, by their path: `stages`, `microbatches`,
+        `schedule`, `ticks` and `bubble_fraction`.
+      step: The step's time by a roofline: `seconds_by_term`, `binding`, `step_seconds`,
+        `serial_seconds`, `mfu`, `tokens_per_day` and `run_seconds`.
+      sharding: Every parameter: `name`, `shape`, `dtype`, `spec`, `reason`, `bytes_per_device`.
+      proposals: Layouts that fit, the fastest first: `overrides`, `needed_bytes`,
+        `step_seconds`, and `is_compiled`.
+      notes: What else a reader must know, a line each.
+      timings: Seconds of each phase of the planning.
+    """
+
+    subject: Subject
+    memory: MemoryUse
+    flops: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    flops_by_dtype: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    collectives: Sequence[Row] = ()
+    pipelines: Mapping[str, Row] = dataclasses.field(default_factory=dict)
+    step: Row = dataclasses.field(default_factory=dict)
+    sharding: Sequence[Row] = ()
+    proposals: Sequence[Row] = ()
+    notes: Sequence[str] = ()
+    timings: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the step fits the devices; None where nobody can tell."""
+        return self.memory.fits
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values, `fits` among them."""
+        return {**dataclasses.asdict(self), "fits": self.fits}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Report:
+        """Return the report that `to_dict` wrote.
+
+        Args:
+          values: Plain values.
+        """
+        kept = {name: value for name, value in values.items() if name != "fits"}
+        kept |= {"subject": Subject(**kept["subject"]), "memory": MemoryUse(**kept["memory"])}
+        return cls(**kept)
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> Report:
+        """Return a report of fields of its own, of its subject and of its memory, all in one.
+
+        Args:
+          fields: Values by the names of the fields.
+        """
+
+        def those_of(kind: type) -> dict[str, Any]:
+            names = {field.name for field in dataclasses.fields(kind)}
+            return {name: value for name, value in fields.items() if name in names}
+
+        memory = MemoryUse(**those_of(MemoryUse))
+        return cls(subject=Subject(**those_of(Subject)), memory=memory, **those_of(cls))
+
+
+NUM_LIVE = 12
+EXPERTS = "experts"
+SECONDS_PER_DAY = 86_400
+
+
+def outline(graph: Any, program: Any, slice: Slice, chip: Chip | None) -> dict[str, Any]:
+    """Return what shapes alone tell of an experiment on a slice, as fields of a `Report`.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program on the devices of the slice, or on stand-ins.
+      slice: What is planned for.
+      chip: What is known of one device; None where nothing is.
+    """
+    experiment = program.experiment
+    training, sizes = experiment.training, dict(program.sizes)
+    placements = program.placements
+    per_device: dict[str, int] = {}
+    for name, placement in placements.items():
+        kind = name.partition("/")[0]
+        per_device[kind] = per_device.get(kind, 0) + placement.bytes_per_device
+    waiting = host_bytes(placements, training.optimizer_memory)
+    per_device["optimizer"] = per_device.get("optimizer", 0) - waiting
+    per_device["gradients"] = sum(p.bytes_per_device for p in trained(program))
+    per_device["batch"] = sum(
+        array_bytes(entry.sharding.shard_shape(entry.shape), entry.dtype)
+        for entry in program.batch.values()
+    )
+    held = parameters_of(program)
+    state_bytes = sum(array_bytes(p.shape, p.dtype) for p in placements.values())
+    return {
+        "experiment": experiment.name,
+        "slice": str(slice),
+        "devices": {
+            "count": slice.num_devices,
+            "kind": chip.device_kind if chip else "CPU",
+            "slices": slice.num_slices,
+        },
+        "mesh": {axis: size for axis, size in sizes.items() if size != 1},
+        "parameters": held,
+        "rows": {
+            "per_step": training.global_batch_size,
+            "per_device": _rows_per_device(program),
+            "accumulation": training.accumulation,
+        },
+        "steps": training.steps,
+        "bytes_per_device": {kind: size for kind, size in per_device.items() if size},
+        "gradient_bytes": per_device["gradients"],
+        "limit_bytes": chip.limit_bytes if chip else None,
+        "checkpoint_bytes": state_bytes,
+        "pipelines": {p.path: p.to_dict() for p in pipelines(graph, sizes["stage"])},
+        "sharding": _sharding(placements),
+    }
+
+
+def parameters_of(program: Any) -> dict[str, int]:
+    """Return how many parameters there are: `total`, `active` for a token, and `trained`."""
+    has_experts = any(EXPERTS in (p.axes or ()) for p in program.placements.values())
+    shares = active_shares_of(program.experiment) if has_experts else {}
+    sizes = {
+        name.partition("/")[2]: math.prod(p.shape)
+        for name, p in program.placements.items()
+        if name.startswith("parameters/")
+    }
+    active = sum(round(size * shares.get(name, 1)) for name, size in sizes.items())
+    trained_sizes = (math.prod(p.shape) for p in trained(program))
+    return {"total": sum(sizes.values()), "active": active, "trained": sum(trained_sizes)}
+
+
+def flops_of(forward: Any, parameters: Mapping[str, int], tokens: int) -> dict[str, int]:
+    """Return the FLOPs that a step owes to the model, in three conventions.
+
+    Args:
+      forward: The jaxpr of the loss over the global batch.
+      parameters: What `parameters_of` returns.
+      tokens: Tokens in the global batch.
+    """
+    return dataclasses.asdict(model_flops(forward, parameters["active"], tokens))
+
+
+def step_of(
+    found: Roofline, flops: Mapping[str, int], tokens: int, steps: int, peak: float
+) -> dict[str, Any]:
+    """Return what a roofline means for a run.
+
+    Args:
+      found: The roofline.
+      flops: FLOPs that a step owes to the model, by convention.
+      tokens: Tokens in the global batch.
+      steps: Steps of the run.
+      peak: Peak of all devices for what the model multiplies mostly, in FLOPs per second.
+    """
+    seconds = found.step_seconds
+    return {
+        "seconds_by_term": dict(found.seconds_by_term),
+        "binding": found.binding,
+        "step_seconds": seconds,
+        "serial_seconds": found.serial_seconds,
+        "bubble_fraction": found.bubble_fraction,
+        "mfu": {name: n / seconds / peak for name, n in flops.items() if name != "hardware"},
+        "tokens_per_day": tokens / seconds * SECONDS_PER_DAY,
+        "run_seconds": seconds * steps,
+    }
+
+
+def compiled_parts(
+    module: Module, memory: Memory | None, found: Sequence[Collective], held: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return what a compiled step tells, as fields of a `Report`.
+
+    Args:
+      module: The compiled program.
+      memory: Its memory; None where the compiler does not tell.
+      found: Its collectives.
+      held: Bytes on one device by kind, from shapes.
+    """
+    live = at_peak(module)[:NUM_LIVE]
+    parts: dict[str, Any] = {
+        "level": "compile",
+        "collectives": [dataclasses.asdict(c) for c in found],
+        "live": [
+            {
+                "array": str(tensor.array),
+                "bytes_per_device": tensor.num_bytes,
+                "scope": readable(tensor.scope),
+                "opcode": tensor.opcode,
+            }
+            for tensor in live
+        ],
+    }
+    if memory is not None:
+        kinds = {k: n for k, n in held.items() if k != "gradients"}
+        kinds["outputs"] = memory.outputs
+        kinds["temporaries"] = memory.temporaries
+        parts["bytes_per_device"] = {k: n for k, n in kinds.items() if n}
+        parts["needed_bytes"] = memory.needed
+    return parts
+
+
+def wire_bytes(found: Sequence[Collective]) -> dict[str, int]:
+    """Return the bytes that a device sends within its slice and to others."""
+    return {"link_bytes": total(found, False), "network_bytes": total(found, True)}
+
+
+def slices_of(slice: Slice, devices: Sequence[Any]) -> list[int]:
+    """Return the slice of every device.
+
+    Args:
+      slice: What is planned for.
+      devices: In the order of the mesh.
+    """
+    if isinstance(slice, CpuSlice) or slice.num_slices == 1:
+        return [0] * len(devices)
+    return [int(getattr(d, "slice_index", 0)) for d in devices]
+
+
+def readable(scope: str) -> str:
+    """Return where an array is made as people read it, without what every scope has.
+
+    Args:
+      scope: The names around an operation, as the compiler keeps them.
+    """
+    dropped = {"while", "body", "closed_call", "checkpoint", "cond", "jit(step)", "jvp()"}
+    names = [name for name in scope.split("/") if name and name not in dropped]
+    told = " / ".join(names).replace("transpose(jvp())", "backward")
+    return told.replace("rematted_computation", "computed again")
+
+
+def _rows_per_device(program: Any) -> int:
+    """Return the rows that one device holds at a time."""
+    training = program.experiment.training
+    entry = next(iter(program.batch.values()))
+    rows = entry.sharding.shard_shape(entry.shape)[0]
+    return rows // training.accumulation
+
+
+def _sharding(placements: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name.partition("/")[2],
+            "shape": list(p.shape),
+            "dtype": jax.numpy.dtype(p.dtype).name,
+            "spec": format_spec(p.spec) or "-",
+            "reason": p.reason,
+            "bytes_per_device": p.bytes_per_device,
+        }
+        for name, p in placements.items()
+        if name.startswith("parameters/")
+    ]

@@ -1,0 +1,280 @@
+"""The gradient of an experiment's loss, traced once for all meshes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from luthier import graph as graphs
+from luthier import program as programs
+from luthier.parallel.rules import axis_product
+from luthier.planner.report import Roofline, flops_by_dtype, roofline
+from luthier.planner.search.activity import COMPILERS, Activity, Buffer, Compiler, follow
+from luthier.planner.search.labels import BATCH, LAYERS, STAGE, Manual
+from luthier.planner.targets import Chip
+
+_ACCUMULATION = "training.accumulation"
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """What the gradient of one experiment keeps and computes.
+
+    Args:
+      activity: Buffers and exchanges, by logical axes.
+      flops: FLOPs over all devices by type, recomputation included.
+      names: Of the residuals that layers name.
+    """
+
+    activity: Activity
+    flops: Mapping[str, int]
+    names: tuple[str, ...] = ()
+
+
+def trace(program: programs.Program, platform: str = "cpu") -> Traced:
+    """Return what the gradient of an experiment keeps and computes.
+
+    It is traced on the mesh of the program, whose constraints tell logical axes, and without
+    accumulation; other layouts come later.
+
+    Args:
+      program: The experiment's program on any devices.
+      platform: What it is compiled for: `tpu`, `gpu` or `cpu`.
+    """
+    graph = graphs.apply(program.graph, [f"{_ACCUMULATION}=1"])
+    single = program.of(graph)
+    rules = program.experiment.parallelism.rules
+
+    def gradient(leaves: Any, batch: Any) -> Any:
+        with single.tracing(()) as experiment:
+            return programs.gradient_of(experiment, single.named(leaves), batch)[1]
+
+    batch = {n: jax.ShapeDtypeStruct(e.shape, e.dtype) for n, e in program.batch.items()}
+    leaves = tuple(jax.ShapeDtypeStruct(p.shape, p.dtype) for p in program.placements.values())
+    jaxpr = jax.make_jaxpr(gradient)(leaves, batch)
+    task_axes = program.experiment.task.batch_axes
+    labels = [p.axes or (None,) * len(p.shape) for p in program.placements.values()]
+    is_parameter = [name.startswith("parameters/") for name in program.placements]
+    for name in sorted(batch):
+        axes = tuple(task_axes[name])
+        labels.append((*axes, *(None,) * (len(batch[name].shape) - len(axes))))
+        is_parameter.append(False)
+    manual = Manual(rules.activations, program.sizes)
+    activity = follow(jaxpr, labels, is_parameter, manual, COMPILERS[platform])
+    return Traced(activity, flops_by_dtype(jaxpr), tuple(sorted(set(_names(jaxpr)))))
+
+
+def _names(jaxpr: Any) -> Iterator[str]:
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if equation.primitive.name == "name":
+            yield equation.params["name"]
+        for inside in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(inside):
+                yield from _names(inside)
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(getattr(value, "jaxpr", value), "eqns")
+
+
+_UPDATE = 7  # arrays of a parameter's size that Adam reads and writes in a step
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How an experiment is shared out.
+
+    Args:
+      sizes: Mesh axis to number of devices.
+      parameters: Logical axis to mesh axes, for parameters.
+      activations: The same for activations.
+      accumulation: Microbatches of a step.
+      across: Mesh axes that leave a slice.
+    """
+
+    sizes: Mapping[str, int]
+    parameters: Mapping[str, Sequence[str]]
+    activations: Mapping[str, Sequence[str]]
+    accumulation: int = 1
+    across: frozenset[str] = frozenset()
+
+    def axes_of(self, labels: Sequence[str | None], is_activation: bool) -> tuple[str, ...]:
+        """Return the mesh axes that share out an array, each once.
+
+        Args:
+          labels: Its logical axes.
+          is_activation: By which rules.
+        """
+        table = self.activations if is_activation else self.parameters
+        used: dict[str, None] = {}
+        for label in labels:
+            rule = (STAGE,) if label == LAYERS else table.get(label or "", ())
+            used |= dict.fromkeys(axis for axis in rule if self.sizes.get(axis, 1) > 1)
+        return tuple(used)
+
+    def bytes_of(self, buffer: Buffer, is_gathered: bool = False) -> float:
+        """Return the bytes of a buffer on one device.
+
+        Args:
+          buffer: The buffer.
+          is_gathered: Whether it is a parameter in use, laid out as activations are.
+        """
+        is_activation = BATCH in buffer.labels
+        axes = self.axes_of(buffer.labels, is_activation or is_gathered)
+        size = buffer.size / axis_product(axes, self.sizes)
+        return size / self.accumulation if is_activation else size
+
+
+def layout_of(program: Any) -> Layout:
+    """Return how a program is shared out.
+
+    Args:
+      program: A `luthier.program.Program`.
+    """
+    parallelism = program.experiment.parallelism
+    across = parallelism.mesh.across_slices.sizes()
+    return Layout(
+        program.sizes,
+        parallelism.rules.parameters,
+        parallelism.rules.activations,
+        program.experiment.training.accumulation,
+        frozenset(axis for axis, number in across.items() if number > 1),
+    )
+
+
+def temporary_bytes(activity: Activity, layout: Layout, platform: str) -> int:
+    """Return the bytes on one device of what lives within a step.
+
+    Args:
+      activity: What the gradient's program keeps when.
+      layout: How it is shared out.
+      platform: `tpu`, `gpu` or `cpu`.
+    """
+    compiler = COMPILERS[platform]
+    gradients = sum(layout.bytes_of(b) for b in _results(activity))
+    most = peak(activity, layout, compiler)
+    if layout.accumulation > 1:
+        most += gradients
+    if compiler.keeps_copies:
+        most += sum(layout.bytes_of(b) for b in activity.copies.values())
+    return int(max(most, gradients))
+
+
+def peak(activity: Activity, layout: Layout, compiler: Compiler | None = None) -> float:
+    """Return the most bytes that are alive at a time on one device.
+
+    Args:
+      activity: Of a program.
+      layout: How it is shared out.
+      compiler: Of which kind of devices; None means one that frees at once and does one thing
+        after the other.
+    """
+    compiler = compiler or Compiler()
+    sizes = [layout.bytes_of(buffer) for buffer in activity.buffers]
+    passing = [sum(layout.bytes_of(b, is_gathered=True) for b in s.passing) for s in activity.steps]
+    alive = most = 0.0
+    waiting: list[float] = []
+    for i, step in enumerate(activity.steps):
+        made, ended = (sum(sizes[k] for k in found) for found in (step.makes, step.ends))
+        alive += made
+        whole = passing[i] + (sum(passing[i + 1 : i + 2]) if compiler.ahead else 0.0)
+        within = max((peak(inner, layout, compiler) for inner in step.inner), default=0.0)
+        dying = {sizes[k] for k in step.ends} if step.is_by_element else ()
+        most = max(most, alive + whole + within - (made if made in dying else 0.0))
+        waiting.append(ended)
+        if len(waiting) > compiler.slack:
+            alive -= waiting.pop(0)
+    return most
+
+
+def _results(activity: Activity) -> list[Buffer]:
+    ended = {index for step in activity.steps for index in step.ends}
+    return [b for index, b in enumerate(activity.buffers) if index not in ended]
+
+
+def residual_bytes(activity: Activity, layout: Layout) -> list[dict[str, Any]]:
+    """Return what layers keep for the backward pass by name, the largest first.
+
+    Args:
+      activity: What the gradient's program keeps when.
+      layout: How it is shared out.
+    """
+    sums: dict[str, float] = {}
+    for buffer in activity.residuals:
+        sums[buffer.name] = sums.get(buffer.name, 0.0) + layout.bytes_of(buffer)
+    rows = sorted(sums.items(), key=lambda item: -item[1])
+    return [{"name": name, "bytes_per_device": int(size)} for name, size in rows if size >= 1]
+
+
+def step_time(
+    activity: Activity, layout: Layout, chip: Chip, flops: Mapping[str, int], precision: str
+) -> Roofline:
+    """Return the least time of a step by the analytic model.
+
+    Args:
+      activity: What the gradient's program keeps when, and what devices exchange.
+      layout: How it is shared out.
+      chip: What is known of one device.
+      flops: FLOPs of the gradient's program over all devices, by type.
+      precision: Of float32 products.
+    """
+    gradients = sum(layout.bytes_of(b) for b in _results(activity))
+    # A microbatch reads and writes the sum of gradients; the optimizer, them and its own state.
+    sums = 3 * layout.accumulation * gradients if layout.accumulation > 1 else 0.0
+    moved = layout.accumulation * _traffic(activity, layout, 1) + sums + _UPDATE * gradients
+    inside = outside = 0.0
+    for exchange in activity.exchanges:
+        link, network = _sent(exchange, layout)
+        inside, outside = inside + link, outside + network
+    return roofline(
+        chip,
+        math.prod(layout.sizes.values()),
+        flops,
+        precision=precision,
+        traffic=int(moved),
+        link_bytes=int(inside),
+        network_bytes=int(outside),
+    )
+
+
+def _sent(exchange: Any, layout: Layout) -> tuple[float, float]:
+    """Return the bytes that a device sends for an exchange, within its slice and beyond."""
+    value, times = exchange.value, exchange.times
+    if not exchange.over:  # a parameter is gathered along what activations do not share out
+        held = set(layout.axes_of(value.labels, False))
+        axes = held - set(layout.axes_of(value.labels, True))
+        size, rounds = layout.bytes_of(value, is_gathered=True), 1
+        times *= layout.accumulation
+    else:
+        axes = set(layout.axes_of(exchange.over, True))
+        is_gradient = BATCH in exchange.over
+        # The sum of a gradient ends where the parameter lives; that of an activation everywhere.
+        kept = set(layout.axes_of(value.labels, False)) if is_gradient else set()
+        shards = axis_product(tuple(kept - axes), layout.sizes)
+        size = value.size / shards if is_gradient else layout.bytes_of(value)
+        rounds = 1 if axes <= kept else 2
+        times *= layout.accumulation
+    number = axis_product(tuple(axes), layout.sizes)
+    if number == 1:
+        return 0.0, 0.0
+    sent = rounds * times * size * (number - 1) / number
+    if not axes & layout.across:
+        return sent, 0.0
+    within = axis_product(tuple(axes - layout.across), layout.sizes)
+    return sent, sent / within  # first within a slice, then across with what is left
+
+
+def _traffic(activity: Activity, layout: Layout, times: int) -> float:
+    sizes = [layout.bytes_of(buffer) for buffer in activity.buffers]
+    total = 0.0
+    for step in activity.steps:
+        sides = [_traffic(inner, layout, times * step.times) for inner in step.inner]
+        total += max(sides, default=0.0)
+        total += times * sum(sizes[index] for index in (*step.makes, *step.reads))
+        # Gathered or summed by one, and read by another.
+        total += 2 * times * sum(layout.bytes_of(b, is_gathered=True) for b in step.passing)
+    return total

@@ -1,0 +1,602 @@
+"""Layouts of an experiment on a slice: meshes, remat policies and microbatches, as overrides."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from luthier import graph as graphs
+from luthier import layers, losses
+from luthier.errors import BadInput, ShardingError
+from luthier.parallel import ArrayInfo, array_bytes, axis_product, format_bytes, place
+from luthier.parallel.slices import AXES
+from luthier.planner.search.model import (
+    Layout,
+    Traced,
+    layout_of,
+    step_time,
+    temporary_bytes,
+    trace,
+)
+from luthier.planner.targets import Chip
+
+SEARCHED = ("data", "fsdp", "tensor")
+"""Mesh axes that are searched over; experts are, too, where there are any."""
+
+_POLICIES = (layers.NoRemat, layers.SaveProjections, layers.FullRemat)
+_KEPT = (
+    ("query", "key", "value", "attention_context", "mlp_gate", "mlp_up"),
+    ("query", "key", "value", "attention_context"),
+    ("attention_context",),
+)
+"""Residuals that are kept together, fewer and fewer: what attention gives saves most traffic."""
+_CHUNKING, _PARTS = "task.chunking", (2, 4)
+_MESH, _ACCUMULATION = "parallelism.mesh", "training.accumulation"
+_STACKS = (layers.Scanned, layers.Unrolled, layers.Pipelined)
+_MOST_WRITTEN_OUT = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Remat:
+    """A remat policy for every stack of layers.
+
+    Args:
+      name: What it is called; empty for what the experiment has.
+      overrides: What sets it.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """What the state and the sums of gradients are stored in.
+
+    Args:
+      name: What it is called; empty for what the experiment has.
+      overrides: What sets it.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+
+
+_STATE, _SUMS = (
+    "fiddler:luthier.recipes.store_optimizer(bfloat16)",
+    "fiddler:luthier.recipes.sum_gradients(bfloat16)",
+)
+STORAGES = (
+    Storage("the optimizer's state is stored in bfloat16", (_STATE,)),
+    Storage(
+        "parameters (with masters), the optimizer's state and sums of gradients are in bfloat16",
+        ("fiddler:luthier.recipes.bf16_masters", _STATE, _SUMS),
+    ),
+    Storage(
+        "parameters (without masters), the optimizer's state and sums of gradients are in bfloat16",
+        ("fiddler:luthier.recipes.store_parameters(bfloat16)", _STATE, _SUMS),
+    ),
+)
+"""What takes less memory and changes what is computed: only where no layout alone fits."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A layout.
+
+    Args:
+      sizes: Mesh axis to number of devices in all.
+      remat: The policy.
+      accumulation: Microbatches of a step.
+      overrides: What makes the experiment have this layout; none where it has it.
+    """
+
+    sizes: Mapping[str, int]
+    remat: Remat
+    accumulation: int
+    overrides: tuple[str, ...]
+
+
+def remats(graph: Any, names: Sequence[str] = ()) -> list[Remat]:
+    """Return the remat policies to choose from, that of the experiment first.
+
+    Args:
+      graph: The experiment graph.
+      names: Of the residuals that its layers name.
+    """
+    paths = [place.path for place in graphs.walk(graph, once=True) if _is_stack(place.value)]
+    own = {_policy(graph, path) for path in paths}
+    found = [Remat("", ())]
+    for policy in _POLICIES:
+        if not paths or own == {policy}:
+            continue
+        overrides = tuple(_override(graph, path, f"{policy.__name__}()") for path in paths)
+        found.append(Remat(policy.__name__, overrides))
+    for kept in _KEPT:
+        there = [name for name in kept if name in names]
+        if paths and there:
+            written = f"SaveNamed(names={there})"
+            overrides = tuple(_override(graph, path, written) for path in paths)
+            found.append(Remat(f"SaveNamed({', '.join(there)})", overrides))
+    return found
+
+
+def written_out(graph: Any, program: Any) -> Remat | None:
+    """Return the policy that there is, with the layers of every loop written out.
+
+    What layers keep and what parameters get is then not copied into stacks and out of them.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program; tells how many layers there are.
+
+    Returns:
+      The policy; None where no layers are in loops, or so many that compiling takes long.
+    """
+    paths = [p.path for p in graphs.walk(graph, once=True) if _kind(p.value) is layers.Scanned]
+    every = program.placements.values()
+    depths = [p.shape[0] for p in every if (p.axes or ("",))[0] == "layers"]
+    if not paths or max(depths, default=0) > _MOST_WRITTEN_OUT:
+        return None
+    overrides = []
+    for path in paths:
+        policy = _policy(graph, path)
+        if policy not in (*_POLICIES, layers.SaveNamed):
+            return None
+        names = ""
+        if policy is layers.SaveNamed:
+            names = f"names={list(graphs.get(graph, f'{path}.remat.names'))}"
+        remat = f"luthier.layers.{policy.__name__}({names})"
+        overrides.append(f"{path}=luthier.layers.Unrolled(remat={remat})")
+    return Remat("written out", tuple(overrides))
+
+
+def in_chunks(graph: Any, program: Any, policies: Sequence[Remat]) -> list[Remat]:
+    """Return policies that also compute the logits of half or a quarter of a row at a time.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program; tells how long rows are.
+      policies: The policies.
+    """
+    task = program.experiment.task
+    if not isinstance(getattr(task, "chunking", None), losses.Whole):
+        return []
+    length = max(e.shape[1] for e in program.batch.values() if len(e.shape) > 1)
+    found = []
+    for parts in (number for number in _PARTS if length % number == 0):
+        override = f"{_CHUNKING}=luthier.losses.Chunked(length={length // parts})"
+        for policy in policies:
+            name = f"{policy.name} Chunked({length // parts})".strip()
+            found.append(Remat(name, (*policy.overrides, override)))
+    return found
+
+
+def _kind(value: Any) -> Any:
+    return getattr(value, "__fn_or_cls__", type(value))
+
+
+def _is_stack(value: Any) -> bool:
+    return _kind(value) in _STACKS
+
+
+def _policy(graph: Any, path: str) -> Any:
+    return _kind(graphs.get(graph, f"{path}.remat"))
+
+
+def _override(graph: Any, path: str, policy: str) -> str:
+    written = f"luthier.layers.{policy}"
+    stack = graphs.get(graph, path)
+    if hasattr(stack, "__fn_or_cls__"):
+        return f"{path}.remat={written}"
+    return f"{path}=luthier.layers.{type(stack).__name__}(remat={written})"
+
+
+def candidates(
+    graph: Any, program: Any, num_devices: int, policies: Sequence[Remat]
+) -> Iterator[Candidate]:
+    """Yield the layouts that can be divided.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program; what it is laid out on does not matter.
+      num_devices: Devices of the slice, or of all slices.
+      policies: Remat policies.
+    """
+    experiment = program.experiment
+    batch = experiment.training.global_batch_size
+    table = experiment.parallelism.rules.activations
+    own = (dict(program.sizes), experiment.training.accumulation)
+    for sizes in _meshes(graph, program, num_devices):
+        shards = axis_product(table.get("batch", ()), sizes)
+        if batch % shards or not _divides(program, sizes):
+            continue
+        for accumulation in _divisors(batch // shards):
+            if (sizes, accumulation) == own:
+                changes: tuple[str, ...] = ()
+            else:
+                changes = _changes(graph, program, sizes, accumulation)
+            for policy in policies:
+                yield Candidate(sizes, policy, accumulation, (*changes, *policy.overrides))
+
+
+def _meshes(graph: Any, program: Any, num_devices: int) -> Iterator[dict[str, int]]:
+    across = program.experiment.parallelism.mesh.across_slices.sizes()
+    has_experts = any("experts" in (p.axes or ()) for p in program.placements.values())
+    axes = [*SEARCHED, *(["expert"] if has_experts else [])]
+    fixed = {a: size for a, size in program.sizes.items() if a not in axes}
+    within = {a: size // across[a] for a, size in fixed.items()}
+    left, rest = divmod(num_devices // math.prod(across.values()), math.prod(within.values()))
+    if rest:
+        return
+    for split in itertools.product(_divisors(left), repeat=len(axes) - 1):
+        last, rest = divmod(left, math.prod(split))
+        if rest:
+            continue
+        inner = within | dict(zip(axes, (*split, last), strict=True))
+        yield {axis: inner[axis] * across[axis] for axis in AXES}
+
+
+def _divides(program: Any, sizes: Mapping[str, int]) -> bool:
+    """Return whether all parameters can be divided over a mesh."""
+    rules = program.experiment.parallelism.rules.parameters
+    infos = {
+        name: ArrayInfo(p.shape, p.dtype, p.axes)
+        for name, p in program.placements.items()
+        if name.startswith("parameters/")
+    }
+    try:
+        place(infos, rules, sizes)
+    except ShardingError:
+        return False
+    return True
+
+
+def _changes(
+    graph: Any, program: Any, sizes: Mapping[str, int], accumulation: int
+) -> tuple[str, ...]:
+    """Return the overrides that make the mesh and the accumulation so, and no others."""
+    across = program.experiment.parallelism.mesh.across_slices.sizes()
+    found = []
+    for axis in AXES:
+        size, path = sizes[axis] // across[axis], f"{_MESH}.{axis}"
+        if graphs.evaluate(graphs.get(graph, path)) == -1:
+            own = program.sizes[axis] // across[axis]
+            found += [f"{path}={size}"] if size != own or _moves(program, sizes) else []
+        elif graphs.evaluate(graphs.get(graph, path)) != size:
+            found.append(f"{path}={size}")
+    if accumulation != program.experiment.training.accumulation:
+        found.append(f"{_ACCUMULATION}={accumulation}")
+    return tuple(found)
+
+
+def _moves(program: Any, sizes: Mapping[str, int]) -> bool:
+    """Return whether any axis is of another size than now."""
+    return dict(program.sizes) != dict(sizes)
+
+
+def apply_candidate(graph: Any, candidate: Candidate) -> Any:
+    """Return the experiment with a layout.
+
+    Args:
+      graph: The experiment graph.
+      candidate: The layout.
+
+    Raises:
+      BadInput: A setting cannot be overridden.
+    """
+    return graphs.apply(graph, list(candidate.overrides))
+
+
+def can_change(graph: Any, policy: Remat) -> bool:
+    """Return whether the policy's overrides can be applied.
+
+    Args:
+      graph: The experiment graph.
+      policy: A remat policy.
+    """
+    try:
+        graphs.apply(graph, list(policy.overrides))
+    except BadInput:
+        return False
+    return True
+
+
+def _divisors(number: int) -> list[int]:
+    """Return the divisors that are powers of two, or the number itself."""
+    found = {number}
+    found |= {2**k for k in range(number.bit_length()) if number % 2**k == 0}
+    return sorted(found)
+
+
+MARGINS: Mapping[str, float] = {"tpu": 0.9, "gpu": 0.9, "cpu": 0.9}
+"""Share of a device's memory that an estimate may take, by kind of device: the model is about
+within a tenth of the compiler's count."""
+
+HOPELESS = 1.25
+"""Times a device's memory from which on an estimate is believed without a compiler."""
+
+_AS_IS = Remat("", ())
+_NUM_WRITTEN_OUT = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A layout with what the analytic model says of it.
+
+    Args:
+      candidate: The layout.
+      needed_bytes: Bytes on one device.
+      step_seconds: Least time of a step.
+      serial_seconds: The same where nothing overlaps.
+    """
+
+    candidate: Candidate
+    needed_bytes: int
+    step_seconds: float
+    serial_seconds: float
+
+    @property
+    def cost(self) -> tuple[float, int]:
+        """What layouts are ranked by: time, a part of which does not overlap; then bytes."""
+        seconds = self.step_seconds + 0.1 * (self.serial_seconds - self.step_seconds)
+        return float(f"{seconds:.3g}"), self.needed_bytes
+
+
+def estimates(
+    graph: Any,
+    program: Any,
+    chip: Chip,
+    num_devices: int,
+    make: Callable[[Any], Any],
+    own: Traced | None = None,
+    policies: Sequence[Remat] | None = None,
+) -> list[Estimate]:
+    """Return all layouts that can be divided, the fastest first.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program on any devices.
+      chip: What is known of one device.
+      num_devices: Devices in all.
+      make: Makes the program of a changed graph.
+      own: The gradient of the experiment as it is, if it is traced already.
+      policies: Remat policies to choose from; None means all that there are.
+    """
+    own, found = own or trace(program, chip.platform), []
+    precision = program.experiment.precision.matmul.value
+    now = layout_of(program)
+    if policies is None:
+        every = remats(graph, own.names)
+        named = [p for p in every if p == _AS_IS or p.name.startswith("SaveNamed")]
+        every += in_chunks(graph, program, named)
+    else:
+        every = list(policies)
+    policies = [policy for policy in every if can_change(graph, policy)]
+    traces = {policy: _trace(graph, policy, make, own, chip.platform) for policy in policies}
+    for candidate in candidates(graph, program, num_devices, policies):
+        traced = traces[candidate.remat]
+        layout = dataclasses.replace(
+            now, sizes=candidate.sizes, accumulation=candidate.accumulation
+        )
+        needed = state_bytes(program, layout) + batch_bytes(program, layout)
+        needed += temporary_bytes(traced.activity, layout, chip.platform)
+        time = step_time(traced.activity, layout, chip, traced.flops, precision)
+        found.append(Estimate(candidate, needed, time.step_seconds, time.serial_seconds))
+    return sorted(found, key=lambda estimate: estimate.cost)
+
+
+def stored_otherwise(
+    graph: Any, chip: Chip, num_devices: int, make: Callable[[Any], Any]
+) -> Iterator[tuple[Storage, list[Estimate]]]:
+    """Yield layouts of an experiment whose state takes less memory, and changes with it.
+
+    What layers keep for the backward pass stays as it is.
+
+    Args:
+      graph: The experiment graph.
+      chip: What is known of one device.
+      num_devices: Devices in all.
+      make: Makes the program of a changed graph.
+    """
+    for storage in STORAGES:
+        try:
+            changed = graphs.apply(graph, list(storage.overrides))
+            program = make(changed)
+        except BadInput:
+            continue  # what it computes in cannot be set, or there is no state
+        rows = []
+        for estimate in estimates(changed, program, chip, num_devices, make, policies=[_AS_IS]):
+            candidate = estimate.candidate
+            overrides = (*storage.overrides, *candidate.overrides)
+            candidate = dataclasses.replace(candidate, overrides=overrides)
+            rows.append(dataclasses.replace(estimate, candidate=candidate))
+        yield storage, rows
+
+
+def find(
+    graph: Any,
+    program: Any,
+    chip: Chip,
+    num_devices: int,
+    make: Callable[[Any], Any],
+    own: Traced,
+    limit: int | None,
+    count: int,
+    is_ranked_by_own: bool,
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return layouts that fit, as rows of a report, and what else is to be told.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program on any devices.
+      chip: What is known of one device.
+      num_devices: Devices in all.
+      make: Makes the program of a changed graph.
+      own: The gradient of the experiment as it is.
+      limit: Bytes of one device; None where there is no limit.
+      count: How many at most.
+      is_ranked_by_own: Whether layouts are to be better than the one there is, in bytes and time.
+    """
+    found = estimates(graph, program, chip, num_devices, make, own)
+    than = next((e for e in found if not e.candidate.overrides), None)
+    room = None if limit is None else MARGINS[chip.platform] * limit
+    rows = proposals(found, room, count, than if is_ranked_by_own else None)
+    if is_ranked_by_own and than is not None:
+        rows += _written_out(found, than, written_out(graph, program), room)
+    if rows or limit is None:
+        return rows, []
+    held = state_bytes(program, layout_of(program))
+    least = min(e.needed_bytes for e in found)
+    told = f"no layout fits {num_devices} devices: the state takes {format_bytes(held)} of "
+    told += f"{format_bytes(limit)} on each, and the least of all layouts {format_bytes(least)}"
+    enough = enough_devices(graph, program, chip, num_devices, own)
+    notes = [told + (f"; {enough} devices would do" if enough else "")]
+    for storage, others in stored_otherwise(graph, chip, num_devices, make):
+        more = proposals(others, room, count - len(rows))
+        if more:
+            notes.append(f"changes what is computed: {storage.name}")
+        rows += more
+    return rows, notes
+
+
+def enough_devices(
+    graph: Any, program: Any, chip: Chip, num_devices: int, own: Traced
+) -> int | None:
+    """Return how many devices would do for an experiment as it is stored; None where none do.
+
+    Args:
+      graph: The experiment graph.
+      program: Its program on any devices.
+      chip: What is known of one device.
+      num_devices: How many are too few; twice, four times, ... as many are looked at.
+      own: The gradient of the experiment.
+    """
+    now = layout_of(program)
+    for number in (num_devices << k for k in range(1, 8)):
+        for candidate in candidates(graph, program, number, [_AS_IS]):
+            sizes, accumulation = candidate.sizes, candidate.accumulation
+            layout = dataclasses.replace(now, sizes=sizes, accumulation=accumulation)
+            needed = state_bytes(program, layout) + batch_bytes(program, layout)
+            needed += temporary_bytes(own.activity, layout, chip.platform)
+            if needed <= MARGINS[chip.platform] * chip.limit_bytes:
+                return number
+    return None
+
+
+def _trace(
+    graph: Any, policy: Remat, make: Callable[[Any], Any], own: Traced, platform: str
+) -> Traced:
+    if not policy.overrides:
+        return own
+    changed = apply_candidate(graph, Candidate({}, policy, 1, policy.overrides))
+    return trace(make(changed), platform)
+
+
+def state_bytes(program: Any, layout: Layout) -> int:
+    """Return the bytes of the state on one device.
+
+    Args:
+      program: The experiment's program on any devices.
+      layout: How it is shared out.
+    """
+    total = 0
+    for placement in program.placements.values():
+        axes = layout.axes_of(placement.axes or (), False)
+        shards = axis_product(axes, layout.sizes)
+        total += array_bytes(placement.shape, placement.dtype) // shards
+    return total
+
+
+def batch_bytes(program: Any, layout: Layout) -> int:
+    """Return the bytes of a batch on one device.
+
+    Args:
+      program: The experiment's program on any devices.
+      layout: How it is shared out.
+    """
+    total, axes = 0, program.experiment.task.batch_axes
+    for name, entry in program.batch.items():
+        shards = axis_product(layout.axes_of(axes[name], True), layout.sizes)
+        total += array_bytes(entry.shape, entry.dtype) // shards
+    return total
+
+
+def proposals(
+    found: Sequence[Estimate], room: float | None, count: int = 3, than: Estimate | None = None
+) -> list[dict[str, Any]]:
+    """Return the best layouts that fit and change something, as rows of a report.
+
+    Without `than` they are the fastest. With it, they are by turns the fastest and the smallest of
+    those that no other layout beats in both bytes and time, first of those that beat `than`.
+
+    Args:
+      found: Layouts, the fastest first.
+      room: Bytes of one device that estimates may take; None where there is no limit.
+      count: How many at most.
+      than: The layout that others are to be better than.
+    """
+    fitting = [e for e in found if room is None or e.needed_bytes <= room]
+    fitting = [e for e in fitting if e.candidate.overrides]
+    if than is not None:
+        fitting = _by_turns(fitting, than)
+    return [row_of(estimate) for estimate in fitting[:count]]
+
+
+def _written_out(
+    found: Sequence[Estimate], than: Estimate, policy: Remat | None, room: float | None
+) -> list[dict[str, Any]]:
+    """Return a layout and its microbatches with layers that are written out.
+
+    The model cannot tell what that saves, so they are estimated as what they are made of, and come
+    last.
+    """
+    if policy is None:
+        return []
+    same = [e for e in found if e.candidate.sizes == than.candidate.sizes]
+    same = [
+        e for e in same if e.candidate.remat == _AS_IS and (room is None or e.needed_bytes <= room)
+    ]
+    rows = []
+    for estimate in sorted(same, key=lambda e: e.candidate.accumulation)[:_NUM_WRITTEN_OUT]:
+        overrides = (*estimate.candidate.overrides, *policy.overrides)
+        candidate = dataclasses.replace(estimate.candidate, overrides=overrides)
+        rows.append(row_of(dataclasses.replace(estimate, candidate=candidate)))
+    return rows
+
+
+def _by_turns(found: Sequence[Estimate], than: Estimate) -> list[Estimate]:
+    """Return layouts that none of as many microbatches beats, the fastest and smallest by turns."""
+    front, least = list[Estimate](), dict[int, int]()
+    for estimate in sorted(found, key=lambda e: (e.step_seconds, e.needed_bytes)):
+        number = estimate.candidate.accumulation
+        if estimate.needed_bytes < least.get(number, estimate.needed_bytes + 1):
+            front.append(estimate)
+            least[number] = estimate.needed_bytes
+    # The model is within a tenth: what is slower by less may be faster.
+    near = [e for e in front if e.step_seconds <= 1.05 * than.step_seconds]
+    better = [e for e in near if e.needed_bytes <= than.needed_bytes]
+    best = [e for e in better if e.step_seconds <= than.step_seconds]
+    ordered: list[Estimate] = []
+    for group in (best, better, near, front):
+        left = [e for e in group if e not in ordered]
+        while left:
+            ordered.append(left.pop(0 if len(left) % 2 else -1))
+    return ordered
+
+
+def row_of(estimate: Estimate) -> dict[str, Any]:
+    """Return a layout as a row of a report.
+
+    Args:
+      estimate: The layout.
+    """
+    return {
+        "overrides": list(estimate.candidate.overrides),
+        "needed_bytes": estimate.needed_bytes,
+        "step_seconds": estimate.step_seconds,
+        "is_compiled": False,
+    }

@@ -1,0 +1,185 @@
+"""Can a study run? Everything that is wrong with it, at once, before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from luthier import graph as graphs
+from luthier.durations import Steps
+from luthier.errors import BadInput, Problem
+from luthier.graph.paths import is_node
+from luthier.records import name_problem
+from luthier.study import study as studies
+from luthier.study.objectives import Measured
+from luthier.study.space import Grid
+from luthier.study.space_checks import Editing, check_space
+
+_OPTUNA = ("optuna.samplers", "optuna.pruners")
+
+
+def check_study(graph: Any, editing: Editing) -> studies.Study:
+    """Return the study that a graph describes, checked.
+
+    Args:
+      graph: An `fdl.Config` of `Study`.
+      editing: How words of its space are read.
+
+    Raises:
+      BadInput: Something is wrong; every problem is in it.
+    """
+    problems: list[Problem] = []
+    try:
+        studies.check(graph, editing.packages)
+    except BadInput as error:
+        problems += error.problems
+    try:
+        study = studies.build(graph, editing.packages)
+    except BadInput as error:
+        raise BadInput([*problems, *error.problems]) from None
+    space = check_space(study.base, study.space, editing)
+    problems += [p for p in space if not _told_before(p, problems)]
+    if (problem := name_problem(study.name, "a study")) is not None:
+        problems.append(problem)
+    problems += _objective_problems(study)
+    problems += _sampler_problems(study)
+    if problems:
+        raise BadInput(problems)
+    return study
+
+
+def _told_before(problem: Problem, problems: Sequence[Problem]) -> bool:
+    """Return whether the base itself has this problem, which every trial then has too."""
+    return any(p.what == problem.what and p.path == f"base.{problem.path}" for p in problems)
+
+
+def evaluations_of(base: Any) -> Mapping[str, Sequence[Any]] | None:
+    """Return the metrics of every evaluation set of an experiment; None where it does not say.
+
+    Args:
+      base: The experiment's graph; only its task is built.
+    """
+    try:
+        names = graphs.get(base, "evaluations")
+        task = graphs.get(base, "task")
+        metrics = graphs.build(task).metrics if is_node(task) else task.metrics
+    except (BadInput, AttributeError):
+        return None
+    return dict.fromkeys(names, tuple(metrics))
+
+
+def _objective_problems(study: studies.Study) -> list[Problem]:
+    problems: list[Problem] = []
+    if not study.objectives:
+        remedy = "name a metric: --objective EVALUATION/METRIC"
+        problems.append(Problem("there is no objective", "objectives", remedy=remedy))
+    evaluations = evaluations_of(study.base)
+    for index, objective in enumerate(study.objectives):
+        for problem in objective.check(evaluations):
+            path = f"objectives[{index}].{problem.path}".rstrip(".")
+            problems.append(dataclasses.replace(problem, path=path))
+    if study.pruner is not None:
+        if len(study.objectives) > 1:
+            remedy = "set pruner=None"
+            what = "a pruner compares trials by one objective, and there are several"
+            problems.append(Problem(what, "pruner", remedy=remedy))
+        elif study.objectives and not isinstance(study.objectives[0], Measured):
+            name = study.objectives[0].name
+            what = f"a pruner needs an objective that evaluations tell, and {name} is none"
+            problems.append(Problem(what, "pruner", remedy="set pruner=None"))
+        elif study.objectives and isinstance(study.objectives[0], Measured):
+            problems += _rung_problems(study, study.objectives[0].selector.evaluation)
+    return problems
+
+
+def _rung_problems(study: studies.Study, name: str) -> list[Problem]:
+    """Return why a pruner would never be asked, or never end a trial.
+
+    Only evaluations before the last step count: the end of a trial is no place to end it early.
+    """
+    try:
+        every = graphs.get(study.base, f"evaluations.{name}.every")
+    except BadInput:
+        return []  # not an evaluation of ours: it reports when it likes
+    if every is None:
+        what = f"a pruner has nothing to judge: {name} is evaluated only at the end"
+        remedy = f"set base.evaluations.{name}.every=Steps(N)"
+        return [Problem(what, "pruner", remedy=remedy)]
+    varied = {named.key for named in study.space.every()}
+    if any(key.startswith(("training", f"evaluations.{name}")) for key in varied):
+        return []  # each trial has rungs of its own
+    try:
+        every = graphs.build(every) if is_node(every) else every
+        steps = graphs.evaluate(graphs.get(study.base, "training.steps"))
+    except BadInput:
+        return []
+    if not isinstance(every, Steps) or not isinstance(steps, int):
+        return []
+    last = (steps - 1) // every.count * every.count
+    if last <= 0:
+        what = f"{name} is evaluated only at the end: every {every.count} of {steps} steps"
+        remedy = f"set base.evaluations.{name}.every=Steps(N) with N below {steps}"
+        return [Problem(what, "pruner", remedy=remedy)]
+    return [
+        Problem(
+            f"{limit} is beyond the last evaluation before the end, at step {last} of {steps}",
+            f"pruner.{argument}",
+            remedy=f"set it to {last} or less, or evaluate more often",
+        )
+        for argument, limit in _warmups(study.pruner)
+        if limit > last
+    ]
+
+
+def _warmups(pruner: Any) -> list[tuple[str, int]]:
+    """Return the steps before which a pruner never ends a trial, by the argument that says so."""
+    given = pruner.__arguments__ if is_node(pruner) else {}
+    found = []
+    for argument in ("n_warmup_steps", "min_resource"):
+        value = graphs.evaluate(given[argument]) if argument in given else None
+        if isinstance(value, int):
+            found.append((argument, value))
+    if (inner := given.get("wrapped_pruner")) is None:
+        return found
+    return found + [(f"wrapped_pruner.{name}", value) for name, value in _warmups(inner)]
+
+
+def _sampler_problems(study: studies.Study) -> list[Problem]:
+    problems: list[Problem] = []
+    target = study.sampler.__fn_or_cls__ if is_node(study.sampler) else type(study.sampler)
+    if target is not Grid and not _is_of_optuna(target, "BaseSampler"):
+        what = f"{getattr(target, '__name__', target)} is no sampler"
+        remedy = "use a sampler of optuna.samplers, described by fdl.Config, or luthier.study.Grid"
+        problems.append(Problem(what, "sampler", remedy=remedy))
+    elif target.__name__ == "GridSampler":
+        what = "Optuna's grid stops its study from within"
+        problems.append(Problem(what, "sampler", remedy="use luthier.study.Grid"))
+    elif target.__name__ == "CmaEsSampler" and not _has("cmaes"):
+        problems.append(Problem("needs cmaes", "sampler", remedy="pip install cmaes"))
+    if study.seeds > 1 or isinstance(study.dedupe, studies.AnotherSeed):
+        try:
+            graphs.get(study.base, "seed")
+        except BadInput:
+            remedy = "set seeds=1 and dedupe to CopyResult"
+            what = "the experiment has no seed, so its settings cannot be repeated"
+            problems.append(Problem(what, "seeds", remedy=remedy))
+    budget = study.budget
+    limits = (budget.num_trials, budget.wall_seconds, budget.device_hours)
+    if target is not Grid and all(limit is None for limit in limits):
+        remedy = "set budget.trials, budget.wall_seconds or budget.device_hours"
+        problems.append(Problem("has no limit", "budget", remedy=remedy))
+    return problems
+
+
+def _is_of_optuna(target: Any, name: str) -> bool:
+    return any(
+        kind.__name__ == name and kind.__module__.startswith("optuna.")
+        for kind in getattr(target, "__mro__", ())
+    )
+
+
+def _has(package: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(package) is not None

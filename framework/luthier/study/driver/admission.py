@@ -1,0 +1,166 @@
+"""Which trials get to a slice: those whose graph is whole, new, and fits there."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from luthier import graph as graphs
+from luthier.errors import BadInput
+from luthier.study.protocol import SliceInfo
+from luthier.study.space import settings
+from luthier.study.space_checks import Editing, violated
+from luthier.study.study import CopyResult, Packed, Study
+
+
+@dataclasses.dataclass(frozen=True)
+class Admitted:
+    """What becomes of a trial that was asked.
+
+    Args:
+      trial: Its number.
+      graph: Its graph; None where it could not be made.
+      reason: Why it cannot run anywhere; empty where it can.
+      copy_of: The trial whose result it gets.
+      mark: The fingerprint of its graph, shortened; empty where none is kept.
+      packed: How it runs, for each kind of slice that it may run on.
+    """
+
+    trial: int
+    graph: Any
+    reason: str = ""
+    copy_of: int | None = None
+    mark: str = ""
+    packed: Mapping[Any, Packed] = dataclasses.field(default_factory=dict)
+
+
+def kind_of(slice: SliceInfo) -> tuple[int, str, int | None]:
+    """Return what a gate may look at: slices of one kind are alike to it."""
+    return slice.num_devices, slice.device_kind, slice.memory_bytes
+
+
+class Admission:
+    """Makes the graphs of trials, and decides on them.
+
+    Args:
+      study: The study.
+      editing: How words of its space are read.
+      marks: The first trial of each fingerprint; it is kept up to date.
+    """
+
+    def __init__(self, study: Study, editing: Editing, marks: dict[str, int]):
+        self._study, self._editing, self._first = study, editing, marks
+        self._slices: dict[Any, SliceInfo] = {}
+        if (learn := getattr(study.packing, "learn", None)) is not None:
+            learn(self._set_by_the_space())
+
+    def _set_by_the_space(self) -> Iterator[str]:
+        """Yield the leaves of the experiment that some choice of the space changes."""
+        base, apply = self._study.base, self._editing.apply
+        for key, dimension in self._study.space.dimensions.items():
+            for stored in dimension.probes():
+                words = settings(key, dimension, dimension.value(stored))
+                with contextlib.suppress(BadInput):  # told where the space is checked
+                    yield from (change.path for change in graphs.diff(base, apply(base, words)))
+
+    def open(self, slices: Sequence[SliceInfo]) -> None:
+        """Take in the slices that there are."""
+        self._slices = {kind_of(slice): slice for slice in slices}
+
+    def make_graph(self, assignment: Mapping[str, Any], trial: int, repeat: int) -> Any:
+        """Return the graph of a trial.
+
+        Args:
+          assignment: What was chosen; nothing for the baseline.
+          trial: Its number.
+          repeat: Which one of its setting's trials it is; each has a seed of its own.
+
+        Raises:
+          BadInput: The words do not go together.
+        """
+        study = self._study
+        graph = self._editing.trial_graph(study.base, study.space, assignment, trial)
+        if repeat:
+            graph = _with_seed(graph, trial, repeat)
+        return _in_group(graph, study.name, trial)
+
+    def admit(self, trial: int, assignment: Mapping[str, Any], repeat: int) -> Admitted:
+        """Return what becomes of a trial.
+
+        Args:
+          trial: Its number.
+          assignment: What was chosen.
+          repeat: Which one of its setting's trials it is.
+        """
+        try:
+            graph = self.make_graph(assignment, trial, repeat)
+        except BadInput as error:
+            return Admitted(trial, None, str(error.problems[0]))
+        for predicate in self._study.space.constraints:
+            if violated(graph, predicate):
+                said = getattr(predicate, "__name__", predicate)
+                return Admitted(trial, graph, f"breaks the constraint {said}")
+        try:
+            graphs.validate(graph, self._editing.packages)
+        except BadInput as error:
+            return Admitted(trial, graph, str(error.problems[0]))
+        if self._study.dedupe is None:
+            return dataclasses.replace(self.place(trial, graph), mark=mark_of(graph))
+        graph, first = self._dedupe(trial, graph, repeat)
+        if first != trial:
+            return Admitted(trial, graph, copy_of=first)
+        return dataclasses.replace(self.place(trial, graph), mark=mark_of(graph))
+
+    def place(self, trial: int, graph: Any) -> Admitted:
+        """Return on which kinds of slices a graph runs, and how.
+
+        Args:
+          trial: Its number.
+          graph: Its graph.
+        """
+        packed: dict[Any, Packed] = {}
+        reason = ""
+        for kind, slice in self._slices.items():
+            refusal = self._study.gate(graph, slice) if self._study.gate is not None else ""
+            if refusal:
+                reason = reason or refusal
+            elif self._study.packing is None:
+                packed[kind] = Packed()
+            else:
+                packed[kind] = self._study.packing(self._study.base, graph, slice)
+        return Admitted(trial, graph, "" if packed else reason, packed=packed)
+
+    def _dedupe(self, trial: int, graph: Any, repeat: int) -> tuple[Any, int]:
+        """Return the graph that runs, and the trial whose result it gets: its own, or another's."""
+        first = self._first.setdefault(mark_of(graph), trial)
+        if first == trial or isinstance(self._study.dedupe, CopyResult):
+            return graph, first
+        changed = graph
+        while self._first.setdefault(mark_of(changed), trial) != trial:
+            repeat += self._study.seeds
+            changed = _with_seed(graph, trial, repeat)
+        return changed, trial
+
+
+def mark_of(graph: Any) -> str:
+    """Return what two trials of the same graph have in common."""
+    return graphs.fingerprint(graph, "program")[:16]
+
+
+def _with_seed(graph: Any, trial: int, repeat: int) -> Any:
+    seed = graphs.evaluate(graphs.get(graph, "seed"))
+    return graphs.apply(graph, [f"seed={(seed + repeat) % 2**32}"], f"trial {trial}:")
+
+
+def _in_group(graph: Any, name: str, trial: int) -> Any:
+    """Return the graph with its W&B run in the study's group, where it has one of no group."""
+    try:
+        group = graphs.get(graph, "records.wandb.group")
+    except BadInput:
+        return graph
+    words = [f"records.wandb.name='{name}/{trial}'"]
+    if group is None:
+        words.append(f"records.wandb.group='{name}'")
+    return graphs.apply(graph, words, f"trial {trial}:")

@@ -1,0 +1,299 @@
+"""The journal of a study: a line of JSON for all that happened, on the disk before it counts.
+
+Lines have numbers and checksums, and a disk that refuses leaves the file as it was
+(`luthier.storage.json_lines`). What a killed driver left behind its last line break is cut off when
+the next one opens the file. Everything else that a study keeps can be made again from here; and
+where lines are damaged or missing, `luthier sweep repair` makes them again from the folders of the
+trials.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from luthier.errors import Problem, RunError
+from luthier.records.redaction import redact
+from luthier.storage import LineReader, LineWriter, sync_directory
+from luthier.study.driver.trial_table import ENDED, Ledger
+
+NAME = "journal.jsonl"
+
+PATIENCE_SECONDS = 10.0
+"""For so long a disk that refuses is asked again: workers go on, and most full disks are short."""
+
+_RETRY_SECONDS = 0.5
+
+
+class Journal:
+    """Appends to a study's journal; its only writer holds the study's lock.
+
+    Args:
+      path: The file; it is made where there is none, and mended where its last line is torn.
+      fence: Raises `LockLost` where another process drives the study now.
+
+    Raises:
+      RunError: It cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fence: Callable[[], None] = lambda: None):
+        self.path = pathlib.Path(path)
+        self._file = LineWriter(self.path, fence)
+        self.mended = self._file.mended
+        sync_directory(self.path.parent)
+
+    def add(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Put down that something happened; it is on the disk after the next `commit`.
+
+        Args:
+          kind: What happened.
+          **fields: What there is to say about it.
+
+        Returns:
+          The line.
+        """
+        line = {"kind": kind, "at": round(time.time(), 3), **fields}
+        self._file.add(redact(encode_line(line)))
+        return line
+
+    def commit(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        """Return when all that was added is on the disk.
+
+        Args:
+          patience_seconds: How long to ask a disk that refuses again.
+
+        Raises:
+          RunError: The disk refuses; the file is as it was, and the next call tries again.
+          LockLost: Another process drives the study now.
+        """
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            try:
+                return self._file.commit()
+            except RunError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+
+    def close(self) -> None:
+        """Commit, and close the file."""
+        try:
+            self.commit(patience_seconds=0.0)
+        finally:
+            self._file.close()
+
+
+def encode_line(line: Mapping[str, Any]) -> str:
+    """Return a line of the journal; numbers that are none are written as words."""
+    return json.dumps(_strict(line), separators=(",", ":"), allow_nan=False)
+
+
+def _strict(value: Any) -> Any:
+    kind = type(value)
+    if kind in (str, int, bool, type(None)):
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, Mapping):
+        return {key: _strict(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(child) for child in value]
+    return value
+
+
+def decode_numbers(value: Any) -> Any:
+    """Return a line as it was before `encode_line`: with the numbers that JSON has not."""
+    if isinstance(value, dict):
+        if value.keys() == {"float"}:
+            return float(value["float"])
+        return {key: decode_numbers(child) for key, child in value.items()}
+    return [decode_numbers(child) for child in value] if isinstance(value, list) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What a journal holds.
+
+    Args:
+      lines: Its lines; those that cannot be followed are left out, and for settings whose own line
+        is lost there is one that knows no more than their numbers.
+      problems: What is wrong with it, a line each.
+      whole: All of its lines that are whole, whether they can be followed or not.
+    """
+
+    lines: list[dict[str, Any]]
+    problems: list[str]
+    whole: list[dict[str, Any]]
+
+
+def load_journal(path: str | os.PathLike[str]) -> Contents:
+    """Read a journal, whatever became of it.
+
+    Args:
+      path: The file; none has no lines.
+
+    Raises:
+      RunError: It cannot be read.
+      VersionError: It was written by a later luthier.
+    """
+    reader = LineReader(path, accepts=_is_line)
+    places = [(line.place, decode_numbers(line.record)) for line in reader.lines()]
+    problems = [reader.report] if reader.report else []
+    consistency, lines = _Consistency(), []
+    for place, line in places:
+        problem = consistency.problem(line)
+        if problem and len(problems) < 8:
+            problems.append(f"{os.fspath(path)}: line {place}: {problem}")
+        lines += consistency.take(line)
+    return Contents(lines, problems, [line for _, line in places])
+
+
+def read_journal(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a journal that can be followed; one that is being written is left out.
+
+    Args:
+      path: The file; none has no lines.
+
+    Raises:
+      RunError: It cannot be read.
+      VersionError: It was written by a later luthier.
+    """
+    yield from load_journal(path).lines
+
+
+def require_whole(path: str | os.PathLike[str]) -> None:
+    """Refuse to go on from a journal that lacks lines: a study would be another one.
+
+    Args:
+      path: The file.
+
+    Raises:
+      RunError: It is damaged; the message names the remedy.
+      VersionError: It was written by a later luthier.
+    """
+    contents, folder = load_journal(path), pathlib.Path(path).parent
+    problems = contents.problems
+    if not contents.lines and any(folder.glob("trials/*/result.json")):
+        problems = [f"{os.fspath(path)} is empty or missing, but trials have ended"]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        remedy = (
+            f"`luthier sweep repair {folder}` makes it again from the trials' folders, "
+            "and keeps the damaged one"
+        )
+        raise RunError(Problem(problems[0] + more, remedy=remedy))
+
+
+_NUMBER = (int, float)
+_NEEDED: dict[str, dict[str, Any]] = {
+    "asked": {"setting": int, "trials": list, "assignment": dict, "words": list},
+    "told": {"setting": int},
+    "admitted": {"trial": int},
+    "leased": {"trial": int, "slice": int, "fence": int},
+    "reported": {"trial": int, "step": int},
+    "lost": {"trial": int, "counts": int},
+    "ended": {"trial": int, "outcome": str, "reason": str, "device_seconds": _NUMBER},
+    "retried": {"trial": int},
+    "closed": {"over": bool},
+    "noted": {"notice": str},
+    "opened": {"slices": list},
+}
+_OPTIONAL: dict[str, Any] = {
+    "device_seconds": _NUMBER,
+    "fault": str,
+    "stopped": str,
+    "stopped_by": str,
+    "notes": dict,
+}
+
+
+def _is_line(line: Mapping[str, Any]) -> bool:
+    """Return whether a line has all that its kind needs; kinds of later versions are let pass."""
+    if not isinstance(line.get("kind"), str) or not isinstance(line.get("at"), _NUMBER):
+        return False
+    needed = _NEEDED.get(line["kind"], {})
+    if not all(isinstance(line[n], kind) for n, kind in _OPTIONAL.items() if n in line):
+        return False
+    if not all(isinstance(line.get(name), kind) for name, kind in needed.items()):
+        return False
+    if line["kind"] == "opened":
+        return all(isinstance(each, dict) and _is_slice(each) for each in line["slices"])
+    return line["kind"] != "ended" or isinstance(line.get("values"), list | None)
+
+
+def _is_slice(slice: Mapping[str, Any]) -> bool:
+    return isinstance(slice.get("index"), int) and isinstance(slice.get("num_devices"), int)
+
+
+class _Consistency:
+    """Looks whether a line can follow those before it."""
+
+    def __init__(self) -> None:
+        self._ledger = Ledger()
+
+    def problem(self, line: Mapping[str, Any]) -> str:
+        """Return what is wrong with a line after those that were taken; empty for nothing."""
+        kind, ledger = line["kind"], self._ledger
+        if kind == "asked":
+            if line["setting"] < len(ledger.settings):
+                return f"setting {line['setting']} was asked before"
+            lost = line["setting"] - len(ledger.settings)
+            return f"{_settings(lost)} before setting {line['setting']}" if lost else ""
+        if kind == "told":
+            if line["setting"] >= len(ledger.settings):
+                return f"setting {line['setting']} was never asked"
+            setting = ledger.settings[line["setting"]]
+            if setting.is_told:
+                return f"setting {line['setting']} was told before"
+            if ledger.outcome_of(setting) is None:
+                return f"setting {line['setting']} was told before its trials had ended"
+        trial = line.get("trial", 0)
+        if trial >= len(ledger.trials) and "trial" in line:
+            return f"trial {trial} was never asked"
+        if kind == "ended" and ledger.trials[trial].state in ENDED:
+            return f"trial {trial} had ended before"
+        return ""
+
+    def take(self, line: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return what can be followed of a line: itself, nothing, or others before it, too."""
+        found = []
+        if line["kind"] == "asked" and line["setting"] > len(self._ledger.settings):
+            found = self._placeholders(line["setting"], line["trials"][0], line["at"])
+        elif line.get("trial", 0) >= len(self._ledger.trials) and "trial" in line:
+            seeds = len(self._ledger.settings[-1].trials) if self._ledger.settings else 1
+            number = len(self._ledger.trials)
+            lost = -(-(line["trial"] + 1 - number) // seeds)
+            first = number + lost * seeds
+            found = self._placeholders(len(self._ledger.settings) + lost, first, line["at"])
+        elif self.problem(line):
+            return []
+        for each in (*found, line):
+            self._ledger.follow(each)
+        return [*found, line]
+
+    def _placeholders(self, setting: int, trial: int, at: float) -> list[dict[str, Any]]:
+        """Return lines for all settings and trials up to a setting that begins with a trial."""
+        known, number = len(self._ledger.settings), len(self._ledger.trials)
+        count = max(setting - known, 0)
+        seeds = max((trial - number) // count, 0) if count else 0
+        return [
+            {
+                "kind": "asked",
+                "at": at,
+                "setting": known + index,
+                "trials": list(range(number + index * seeds, number + (index + 1) * seeds)),
+                "assignment": {},
+                "words": ["(its line is lost)"],
+            }
+            for index in range(count)
+        ]
+
+
+def _settings(count: int) -> str:
+    return "the line of 1 setting is lost" if count == 1 else f"{count} lines of settings are lost"

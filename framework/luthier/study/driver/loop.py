@@ -1,0 +1,731 @@
+"""The loop of a study: ask, edit the graph, admit, lease a slice, follow the reports, tell."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from luthier.errors import RecordError, RunError, VersionError
+from luthier.faults import Fault
+from luthier.study import protocol
+from luthier.study.driver import directory as directories
+from luthier.study.driver.admission import Admission, Admitted, kind_of
+from luthier.study.driver.directory import StudyDirectory
+from luthier.study.driver.journal import Journal
+from luthier.study.driver.sampling import Asked, Pruning, Suggester, grid_resolution
+from luthier.study.driver.trial_table import ENDED, Ledger, Trial
+from luthier.study.protocol import (
+    Back,
+    Ended,
+    Engine,
+    Event,
+    Faulted,
+    Lost,
+    Reported,
+    SliceInfo,
+    TrialWork,
+    Work,
+)
+from luthier.study.space import num_points, told
+from luthier.study.study import Packed, Study
+
+WATCH_SECONDS = 10.0
+_AHEAD = 4  # settings asked ahead for each slice, where the sampler does not look back
+MAX_FAULTS = 2  # of the machine, in a row, before a slice is excluded
+MAX_TRIAL_FAULTS = 3  # of the machine, that one trial meets before it is held back
+REST_SECONDS = 2.0  # of a slice after a fault of its machine: a lost mount may come back
+
+KILLED = "killed"
+"""The fault of a trial that failed because its worker died again and again while it ran."""
+
+_COUNTED = (Fault.CODE.value, Fault.DATA.value, Fault.VERSION.value, KILLED)
+"""Faults that `budget.failures` counts: a trial that diverged or took too long is a result."""
+
+
+class View(Protocol):
+    """Shows people how a study stands."""
+
+    def update(self, ledger: Ledger, slices: Sequence[SliceInfo]) -> None:
+        """Show how it stands now; called often."""
+
+
+@dataclasses.dataclass
+class _Slice:
+    """A slice, and what runs on it.
+
+    Args:
+      info: Which one.
+      running: The trials on it.
+      packed: How the work on it runs, or the last work ran.
+      is_away: Whether it has no worker as yet.
+      excluded: Why it takes no more trials; empty where it does.
+      is_gone: Whether that is because no worker was to come any more.
+      num_faults: Faults of its machine in a row.
+      fault_fence: The newest lease of the study when the last of them was counted: the lanes of
+        one program meet a fault together, which is one fault.
+      rests_until: When it may take the next trial, by the monotonic clock.
+      leased: When each trial on it was leased, by the monotonic clock.
+    """
+
+    info: SliceInfo
+    running: set[int] = dataclasses.field(default_factory=set)
+    packed: Packed = Packed()
+    is_away: bool = False
+    excluded: str = ""
+    is_gone: bool = False
+    num_faults: int = 0
+    fault_fence: int = 0
+    rests_until: float = 0.0
+    leased: dict[int, float] = dataclasses.field(default_factory=dict)
+    _shares: dict[int, float] = dataclasses.field(default_factory=dict)
+    _shared_at: float = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it may take a trial now."""
+        return not (self.is_away or self.excluded) and time.monotonic() >= self.rests_until
+
+    def lease(self, trial: int) -> None:
+        """Put a trial on it."""
+        self._share()
+        self.running.add(trial)
+        self.leased[trial] = time.monotonic()
+        self._shares[trial] = 0.0
+
+    def free(self, trial: int) -> float:
+        """Take a trial off it; return devices times seconds that the trial had.
+
+        The time of the slice is shared evenly by the trials on it at each moment, so that all
+        trials together get what the slice was leased, whatever its worker did in it.
+        """
+        if trial not in self.running:
+            return 0.0
+        self._share()
+        self.running.discard(trial)
+        del self.leased[trial]
+        return self._shares.pop(trial)
+
+    def spent(self) -> float:
+        """Return devices times seconds that the trials on it have had so far."""
+        self._share()
+        return sum(self._shares.values())
+
+    def _share(self) -> None:
+        # The monotonic clock: neither a clock that is set nor a suspended machine counts.
+        now = time.monotonic()
+        seconds = (now - self._shared_at) * self.info.num_devices
+        for trial in self._shares:
+            self._shares[trial] += seconds / len(self._shares)
+        self._shared_at = now
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What a driver works with.
+
+    Args:
+      study: The study.
+      directory: Its folder, locked.
+      journal: Its journal.
+      ledger: What the journal says.
+      admission: Decides on trials.
+      suggester: Suggests settings.
+      pruning: Ends trials early; None ends none.
+      view: Shows how it stands.
+    """
+
+    study: Study
+    directory: StudyDirectory
+    journal: Journal
+    ledger: Ledger
+    admission: Admission
+    suggester: Suggester
+    pruning: Pruning | None
+    view: View
+
+
+class _Trials:
+    """The trials of a study: asks for them, admits them, ends them and tells what came of them.
+
+    Args:
+      parts: What it works with.
+      engine: Runs the trials.
+      waiting: Settings whose trials have not all ended, with their assignments.
+      baseline: The baseline's assignment; None where the space does not hold it.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        engine: Engine,
+        waiting: Mapping[int, Asked],
+        baseline: Mapping[str, Any] | None,
+    ):
+        self._parts, self._engine, self._baseline = parts, engine, baseline
+        self._study, self._ledger = parts.study, parts.ledger
+        self._waiting = dict(waiting)
+        self._slices: list[_Slice] = []
+        self._queue: collections.deque[Admitted] = collections.deque()
+        self._copies: dict[int, list[int]] = {}
+        self._is_exhausted = False
+        self._failed: list[int] = []  # trials that failed one after another
+        self._faults: collections.Counter[int] = collections.Counter()  # of the machine, by trial
+        self._held: dict[int, str] = {}  # trials that met too many of them, with the last one
+        self._lost_on: dict[int, int] = {}  # trial -> the slice where it was lost last
+        self._left = self._time_left_behind()
+        self.stopped = ""
+        self.stopped_by: Literal["", "failures", "place"] = ""
+        self._started = self._watched = time.monotonic()
+        self.stop_asked = False
+        self.is_preempted = False
+
+    def _time_left_behind(self) -> dict[int, float]:
+        """Return the device time of trials that ran when the last driver died.
+
+        Its own clock died with it: the times of its journal's lines are all that is known.
+        """
+        ledger = self._ledger
+        running = [trial for trial in ledger.trials if trial.state == "running"]
+        lanes = collections.Counter(trial.slice for trial in running)
+        return {
+            trial.number: max(0.0, ledger.last_at - trial.started)
+            * ledger.num_devices.get(trial.slice, 1)
+            / lanes[trial.slice]
+            for trial in running
+        }
+
+    def _note(self, kind: str, **fields: Any) -> None:
+        """Write a line of the journal, and follow it."""
+        self._ledger.follow(self._parts.journal.add(kind, **fields))
+
+    def _queue_again(self) -> None:
+        """Go on where the journal ends: tell what was not told, queue what has not ended."""
+        for left in [t for t in self._ledger.trials if t.state == "running"]:
+            if not self._take_result(left):
+                self._put_back(left, "the driver died")
+        for number, asked in sorted(self._waiting.items()):
+            self._tell(number, {})
+            for repeat, trial in enumerate(self._ledger.settings[number].trials):
+                state = self._ledger.trials[trial]
+                if state.state in ENDED:
+                    continue
+                graph = self._parts.directory.read_trial(trial) if state.is_admitted else None
+                if state.copy_of is not None:
+                    self._copy(trial, state.copy_of)
+                elif graph is not None:
+                    self._queue_placed(self._parts.admission.place(trial, graph))
+                else:
+                    self._admit(trial, asked, repeat)
+        self._waiting.clear()
+
+    def _ask(self) -> bool:
+        """Ask for one more setting; return whether there is one."""
+        number, known = len(self._ledger.settings), len(self._ledger.trials)
+        budget = self._study.budget
+        trials = budget.num_trials
+        if trials is not None and known and known + self._study.seeds > trials:
+            return False
+        if self._is_spent() or self._is_exhausted or self.is_late:
+            return False
+        if self.stop_asked or self.stopped:
+            return False
+        if number == 0:
+            asked: Asked | None = Asked(self._baseline or {})
+        else:
+            asked = self._parts.suggester.ask(number)
+        if asked is None:
+            self._is_exhausted = True
+            return False
+        if number == 0 and self._baseline is not None:
+            self._parts.suggester.restore(0, asked)
+        # The baseline is the base itself, whatever it would be in the space.
+        assignment = asked.assignment if number else {}
+        words = [told(o) for o in self._study.space.overrides(assignment)]
+        self._note(
+            "asked",
+            setting=number,
+            trials=list(range(known, known + self._study.seeds)),
+            assignment=dict(asked.assignment),
+            words=words,
+            **({"notes": dict(asked.notes)} if asked.notes else {}),
+        )
+        for repeat, trial in enumerate(self._ledger.settings[number].trials):
+            self._admit(trial, asked, repeat)
+        return True
+
+    def _admit(self, trial: int, asked: Asked, repeat: int) -> None:
+        setting = self._ledger.settings[self._ledger.trials[trial].setting]
+        assignment = asked.assignment if setting.number else {}
+        try:
+            admitted = self._parts.admission.admit(trial, assignment, repeat)
+            if admitted.graph is not None:
+                # All that its lines of the journal are made again from, where they are lost.
+                self._parts.directory.write_trial(
+                    trial,
+                    admitted.graph,
+                    setting.words,
+                    assignment=dict(asked.assignment),
+                    notes=dict(asked.notes),
+                    copy_of=admitted.copy_of,
+                )
+        except RecordError as error:  # its graph holds what no record can
+            admitted = Admitted(trial, None, f"cannot be recorded: {error.problems[0]}")
+        if admitted.copy_of is not None:
+            self._note("admitted", trial=trial, copy_of=admitted.copy_of)
+            self._copy(trial, admitted.copy_of)
+            return
+        if admitted.mark:
+            self._note("admitted", trial=trial, mark=admitted.mark)
+        self._queue_placed(admitted)
+
+    def _queue_placed(self, admitted: Admitted) -> None:
+        if admitted.reason:
+            self._end(admitted.trial, "infeasible", admitted.reason)
+        else:
+            self._queue.append(admitted)
+
+    def _copy(self, trial: int, first: int) -> None:
+        self._copies.setdefault(first, []).append(trial)
+        self._copy_if_ended(first)
+
+    def _is_spent(self) -> bool:
+        hours = self._study.budget.device_hours
+        if hours is None:
+            return False
+        running = sum(slice.spent() for slice in self._slices)
+        return self._ledger.device_seconds + running >= hours * 3600
+
+    def _finish(self, event: Ended) -> None:
+        """Take in that a trial ended, from its worker or from its `result.json`."""
+        outcome, reason = event.outcome, event.reason
+        fault = str(event.result.get("fault", ""))
+        facts = dict(event.result.get("facts", {}))
+        # A result with a device time of its own was not run here: a plan knows what a run takes.
+        seconds = self._free(event.trial)
+        facts["device_seconds"] = seconds = float(facts.get("device_seconds") or seconds)
+        result = {**event.result, "facts": facts}
+        found = [objective.value(result) for objective in self._study.objectives]
+        values = [value for value in found if value is not None]
+        if outcome == "complete" and len(values) < len(found):
+            named = zip(self._study.objectives, found, strict=True)
+            missing = [objective.name for objective, value in named if value is None]
+            outcome, reason = "failed", f"its result does not tell {', '.join(missing)}"
+            fault = Fault.CODE.value
+        is_judged = len(values) == len(found) and outcome in ("complete", "pruned")
+        self._end(event.trial, outcome, reason, values if is_judged else None, seconds, fault)
+
+    def _end(
+        self,
+        trial: int,
+        outcome: str,
+        reason: str,
+        values: Sequence[float] | None = None,
+        device_seconds: float | None = None,
+        fault: str = "",
+    ) -> None:
+        """A trial is over: write it down, and tell the sampler where its setting is over too."""
+        if device_seconds is None:
+            device_seconds = self._free(trial)
+        state = self._ledger.trials[trial]
+        series = state.series or {}
+        self._note(
+            "ended",
+            trial=trial,
+            outcome=outcome,
+            reason=reason,
+            values=None if values is None else list(values),
+            device_seconds=round(device_seconds, 6),
+            **({"fault": fault} if fault else {}),
+            **({"series": sorted(series.items())} if outcome == "pruned" else {}),
+        )
+        if self._parts.pruning is not None and state.copy_of is None:
+            self._parts.pruning.end(trial, outcome, values[0] if values else None, series)
+        self._tell(state.setting, series)
+        self._count_failure(state)
+        self._copy_if_ended(trial)
+
+    def _count_failure(self, trial: Trial) -> None:
+        """Stop the study where trials fail one after another, or where the baseline cannot run."""
+        if trial.copy_of is not None:
+            return
+        has_failed = trial.state == "failed" and trial.fault in _COUNTED
+        if has_failed:
+            self._failed.append(trial.number)
+        elif trial.state in ("complete", "pruned"):
+            self._failed.clear()
+        limit = self._study.budget.failures
+        if limit is None:
+            return
+        came = self._ledger.outcome_of(self._ledger.settings[trial.setting])
+        is_bad = came is not None and came[0] in ("failed", "infeasible")
+        if trial.setting == 0 and is_bad and (has_failed or trial.state == "infeasible"):
+            what = "failed" if has_failed else "is infeasible"
+            self._stop("failures", f"the baseline {what}: {trial.reason}")
+        elif has_failed and len(self._failed) >= limit:
+            last = ", ".join(map(str, self._failed[-limit:]))
+            what = f"{limit} trials in a row failed ({last}; budget.failures={limit})"
+            self._stop("failures", f"{what}; the last one: {trial.reason}")
+
+    def _stop(self, by: Literal["failures", "place"], why: str) -> None:
+        if not self.stopped:
+            self.stopped, self.stopped_by = why, by
+
+    def _tell(self, number: int, series: Mapping[int, float]) -> None:
+        setting = self._ledger.settings[number]
+        came = self._ledger.outcome_of(setting)
+        if came is None or setting.is_told:
+            return
+        self._note("told", setting=number)
+        self._parts.suggester.tell(number, *came, series)
+
+    def _copy_if_ended(self, first: int) -> None:
+        """End the trials whose graph is that of a trial that ended, as that one did."""
+        state = self._ledger.trials[first]
+        if state.state not in ENDED:
+            return
+        for trial in self._copies.pop(first, ()):
+            reason = f"the same as trial {first}"
+            if state.reason:
+                reason += f": {state.reason}"
+            self._end(trial, state.state, reason, state.values, fault=state.fault)
+
+    def _free(self, trial: int) -> float:
+        """Take a trial off its slice; return devices times seconds that it had."""
+        seconds = sum(slice.free(trial) for slice in self._slices)
+        return seconds + self._left.pop(trial, 0.0)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether `budget.wall_seconds` are over."""
+        limit = self._study.budget.wall_seconds
+        return limit is not None and time.monotonic() - self._started >= limit
+
+    def _put_back(self, trial: Trial, reason: str) -> None:
+        seconds = round(self._free(trial.number), 6)
+        self._note("lost", trial=trial.number, reason=reason, counts=False, device_seconds=seconds)
+
+    def _take_result(self, trial: Trial) -> bool:
+        """End a trial by the result that its last worker wrote; return whether there is one."""
+        try:
+            ended = protocol.read_result(self._parts.directory.trial_path(trial.number))
+        except VersionError:
+            raise
+        except RunError as error:  # torn: of one trial, which runs again, and not of the study
+            self._note("noted", notice=f"trial {trial.number} runs again: {error}")
+            return False
+        if ended is None or ended.fence != trial.fence:
+            return False
+        self._finish(ended)
+        return True
+
+
+class Driver(_Trials):
+    """Drives a study to its end, or until it is told to stop.
+
+    Args:
+      parts: What it works with.
+      engine: Runs the trials.
+      waiting: Settings whose trials have not all ended, with their assignments.
+      baseline: The baseline's assignment; None where the space does not hold it.
+    """
+
+    def run(self) -> bool:
+        """Run the study; return whether it is over, and not only stopped."""
+        infos = self._engine.open(str(self._parts.directory.path))
+        is_over = False
+        try:
+            self._slices = [_Slice(info) for info in infos]
+            self._note("opened", slices=[dataclasses.asdict(info) for info in infos])
+            self._parts.admission.open(infos)
+            self._show()
+            self._queue_again()
+            for event in self._engine.events(0.0):
+                self._handle(event)  # some slices may be away as yet
+            is_over = self._work()
+        finally:
+            self._engine.close()
+            if (close := getattr(self._study.gate, "close", None)) is not None:
+                close()
+            self._release()
+            stopped = {"stopped": self.stopped, "stopped_by": self.stopped_by}
+            self._note("closed", over=is_over, **(stopped if self.stopped and not is_over else {}))
+            self._parts.journal.commit()
+            self._show()
+        return is_over
+
+    def _work(self) -> bool:
+        while not self.stop_asked and not self.stopped:
+            self._watch_source()
+            if self.is_late:
+                return False
+            self._fill()
+            self._parts.journal.commit()
+            if not any(slice.running for slice in self._slices) and not self._waits():
+                self._stop_where_held()
+                return not (self.stop_asked or self.is_late or self.stopped)
+            for event in self._engine.events(1.0):
+                self._handle(event)
+            self._end_slow_trials()
+            self._show()
+        if self.stopped_by == "failures" and not self.stop_asked and self._is_done():
+            self.stopped = self.stopped_by = ""  # there is nothing left to stop
+            return True
+        return False
+
+    def _is_done(self) -> bool:
+        """Return whether every trial that there can be has ended."""
+        trials, known = self._study.budget.num_trials, len(self._ledger.trials)
+        is_full = trials is not None and known + self._study.seeds > trials
+        return (is_full or self._is_exhausted) and self._ledger.count(*ENDED) == known
+
+    def _waits(self) -> bool:
+        """Return whether there are trials for slices that are away, or rest after a fault."""
+        may_come = any(not s.excluded and not s.is_free for s in self._slices)
+        return may_come and not self._is_spent() and (bool(self._queue) or self._ask())
+
+    def _stop_where_held(self) -> None:
+        """Stop a study whose last trials only met faults of the machine."""
+        if self._held and not self._is_spent():
+            trial, reason = next(iter(self._held.items()))
+            self._stop("place", f"trial {trial} met {MAX_TRIAL_FAULTS} such faults: {reason}")
+        elif self._queue and not self._is_spent() and not self.is_late:
+            trial = self._queue[0].trial
+            reason = next((s.excluded for s in self._slices if s.excluded), "")
+            self._stop("place", f"no device group is left for trial {trial}: {reason}")
+
+    def _show(self) -> None:
+        self._parts.view.update(self._ledger, [slice.info for slice in self._slices])
+
+    def _fill(self) -> None:
+        """Give every free slice, and every free lane, something to do."""
+        for slice in self._slices:
+            if not slice.is_free:
+                continue
+            if not slice.running:
+                self._start(slice)
+            while slice.running and len(slice.running) < slice.packed.num_lanes:
+                more = self._next(slice, slice.packed.key)
+                if more is None:
+                    break
+                work = self._lease(slice, more)
+                self._parts.journal.commit()
+                self._engine.refill(slice.info.index, work)
+
+    def _start(self, slice: _Slice) -> None:
+        first = self._next(slice, None)
+        if first is None:
+            return
+        slice.packed = packed = first.packed[kind_of(slice.info)]
+        work = [self._lease(slice, first)]
+        while len(work) < packed.num_lanes:
+            more = self._next(slice, packed.key)
+            if more is None:
+                break
+            work.append(self._lease(slice, more))
+        self._parts.journal.commit()
+        self._engine.start(
+            slice.info.index,
+            Work(
+                work,
+                packed.hoist,
+                packed.lanes,
+                asks=self._parts.pruning is not None,
+                spare_lanes=packed.num_lanes - len(work),
+            ),
+        )
+
+    def _next(self, slice: _Slice, key: str | None) -> Admitted | None:
+        """Take a trial from the queue that may run on a slice; ask for more where there is none.
+
+        Args:
+          slice: Where it will run.
+          key: The program that it must share; None takes any, the one that ran there before first.
+        """
+        if self._is_spent():
+            return None
+        ahead = 1 if self._parts.suggester.looks_back else _AHEAD * len(self._slices)
+        while len(self._queue) < ahead and self._ask():
+            pass
+        kind = kind_of(slice.info)
+        while True:
+            fitting = [a for a in self._queue if kind in a.packed and not self._shuns(a, slice)]
+            same = [a for a in fitting if a.packed[kind].key == (key or slice.packed.key)]
+            if key is not None:
+                fitting = same
+            if fitting:
+                taken = (same or fitting)[0]
+                self._queue.remove(taken)
+                return taken
+            # What waits is for slices of another kind, or for another program.
+            is_full = len(self._queue) >= ahead + len(self._slices)
+            if key is not None or is_full or not self._ask():
+                return None
+
+    def _shuns(self, admitted: Admitted, slice: _Slice) -> bool:
+        """Return whether a trial was lost on this slice, and another one can take it."""
+        return self._lost_on.get(admitted.trial) == slice.info.index and any(
+            other is not slice
+            and not (other.excluded or other.is_away)
+            and kind_of(other.info) in admitted.packed
+            for other in self._slices
+        )
+
+    def _lease(self, slice: _Slice, admitted: Admitted) -> TrialWork:
+        fence, trial = self._ledger.fence + 1, admitted.trial
+        self._note("leased", trial=trial, slice=slice.info.index, fence=fence)
+        slice.lease(trial)
+        return TrialWork(trial, fence, str(self._parts.directory.trial_path(trial)))
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Back):
+            slice = self._slices[event.slice]
+            slice.is_away = False
+            if slice.is_gone:  # a worker came after all: somebody started its job again
+                slice.excluded, slice.is_gone = "", False
+                self._note("noted", notice=f"device group {slice.info.name} takes trials again")
+            return
+        if isinstance(event, Lost):
+            slice = self._slices[event.slice]
+            slice.is_away = event.is_away
+            for trial in sorted(slice.running):
+                self._lose(trial, event)
+            if event.is_gone:
+                slice.is_gone = slice.is_gone or not slice.excluded
+                self._exclude(slice, event.reason)
+            return
+        trial_state = self._ledger.trials[event.trial]
+        if trial_state.state != "running" or event.fence != trial_state.fence:
+            return  # from a worker that was given up
+        if isinstance(event, Reported):
+            self._report(trial_state, event)
+        elif isinstance(event, Faulted):
+            self._take_fault(trial_state, event)
+        else:
+            self._slices[event.slice].num_faults = 0
+            self._finish(event)
+
+    def _take_fault(self, trial: Trial, event: Faulted) -> None:
+        """A fault of the machine: queue the trial again, and exclude a slice that has had two."""
+        slice, number = self._slices[event.slice], trial.number
+        self._put_back(trial, event.reason)
+        self._lost_on[number] = event.slice
+        self._faults[number] += 1
+        if self._faults[number] >= MAX_TRIAL_FAULTS:
+            self._held[number] = event.reason
+        else:
+            self._queue_left(number)
+        if event.fence <= slice.fault_fence:
+            return
+        slice.fault_fence = self._ledger.fence
+        slice.num_faults += 1
+        slice.rests_until = time.monotonic() + REST_SECONDS
+        if slice.num_faults >= MAX_FAULTS:
+            self._exclude(slice, event.reason)
+
+    def _exclude(self, slice: _Slice, reason: str) -> None:
+        if not slice.excluded:
+            slice.excluded = reason
+            what = f"device group {slice.info.name} takes no more trials"
+            self._note("noted", notice=f"{what}: {reason}")
+        if all(other.excluded for other in self._slices):
+            self._stop("place", f"no device group is left: {reason}")
+
+    def _queue_left(self, trial: int) -> None:
+        """Put a trial that ran before in front of the queue."""
+        graph = self._parts.directory.read_trial(trial)
+        placed = self._parts.admission.place(trial, graph)
+        if placed.reason:
+            self._end(trial, "infeasible", placed.reason)
+        else:
+            self._queue.appendleft(placed)
+
+    def _report(self, trial: Trial, event: Reported) -> None:
+        objective = self._study.objectives[0]
+        raw, pruning, go_on = event.metrics.get(objective.name), self._parts.pruning, True
+        if raw is not None:
+            self._note("reported", trial=trial.number, step=event.step, value=float(raw))
+            value = reduced(objective, trial.series or {})
+            if value is not None and pruning is not None:
+                go_on = pruning.report(trial.number, event.step, value)
+        if pruning is not None:
+            self._engine.answer(event.slice, trial.number, event.fence, go_on)
+
+    def _lose(self, trial: int, lost: Lost) -> None:
+        """A worker died: take its result if it wrote one, else queue the trial again."""
+        state = self._ledger.trials[trial]
+        if self._take_result(state):
+            return
+        if lost.counts and state.losses >= self._study.budget.retries:
+            reason = f"its worker died {state.losses + 1} times; the last time: {lost.reason}"
+            self._end(trial, "failed", reason, fault=KILLED)
+            return
+        seconds = round(self._free(trial), 6)
+        self._note(
+            "lost", trial=trial, reason=lost.reason, counts=lost.counts, device_seconds=seconds
+        )
+        self._lost_on[trial] = lost.slice
+        self._queue_left(trial)
+
+    def _end_slow_trials(self) -> None:
+        limit = self._study.budget.trial_seconds
+        for slice in self._slices if limit is not None else ():
+            for trial in sorted(slice.running):
+                state = self._ledger.trials[trial]
+                if time.monotonic() - slice.leased[trial] >= (limit or math.inf):
+                    self._engine.stop(slice.info.index, trial, state.fence)
+                    reason = f"took longer than {limit:g} seconds (budget.trial_seconds)"
+                    self._end(trial, "failed", reason)
+
+    def _release(self) -> None:
+        """After the engine is closed: take the results that are there, put all else back."""
+        for slice in self._slices:
+            for trial in sorted(slice.running):
+                state = self._ledger.trials[trial]
+                if not self._take_result(state):
+                    self._put_back(state, "the study was stopped")
+
+    def _watch_source(self) -> None:
+        """Tell once about each package that was edited since the study began."""
+        if time.monotonic() - self._watched < WATCH_SECONDS:
+            return
+        self._watched = time.monotonic()
+        self.tell_edits()
+
+    def tell_edits(self) -> None:
+        """Note the packages that were edited since the study began, each once."""
+        for name in directories.edited(self._parts.directory.path):
+            notice = (
+                f"the source of {name} was edited since the study began: "
+                "its trials go on with the source that it began with"
+            )
+            if notice not in self._ledger.notices:
+                self._note("noted", notice=notice)
+
+    def tell_points(self) -> None:
+        """Note that the budget cuts the grid off, once."""
+        if (notice := grid_notice(self._study)) and notice not in self._ledger.notices:
+            self._note("noted", notice=notice)
+
+
+def grid_notice(study: Study) -> str:
+    """Return that the budget cuts a study's grid off; nothing where it does not."""
+    trials, resolution = study.budget.num_trials, grid_resolution(study.sampler)
+    if trials is None or resolution is None:
+        return ""
+    settings = 1 + num_points(study.space, resolution)  # the baseline is one more
+    left = settings - max(1, trials // study.seeds)
+    if left <= 0:
+        return ""
+    needed = f"the grid needs {settings * study.seeds} trials with the baseline"
+    return f"{needed}, and budget.trials={trials} leaves {left} of its settings out"
+
+
+def reduced(objective: Any, series: Mapping[int, float]) -> float | None:
+    """Return the value of an objective after the reports so far."""
+    return objective.at_report(
+        [(step, {objective.name: value}) for step, value in sorted(series.items())]
+    )

@@ -1,0 +1,249 @@
+"""Optuna's copy of a study, for its dashboard: a process of its own follows the journal.
+
+So Optuna's storage can neither slow the driver down nor stop it, and the driver need not hold ten
+thousand trials. What a copy lacks is added whenever the study is driven: it can be thrown away.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from luthier.errors import BadInput, Problem, RunError
+from luthier.records.redaction import redact
+from luthier.storage import Lock, read_json
+from luthier.study.driver.journal import read_journal
+
+VARIABLE = "LUTHIER_STORAGE"
+"""The variable of the environment with the URL of a storage that must not be recorded."""
+FACTS = "facts.json"
+FACTS_FORMAT = 1
+"""The format of facts.json; a file without one is of format 1."""
+_STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "infeasible": "PRUNED", "failed": "FAIL"}
+_POLL_SECONDS = 1.0
+_HIDDEN = re.compile(r"\*\*\*|\[[A-Z][A-Z_]+\]")  # what `redact` leaves
+
+
+def describe(study: Any) -> dict[str, Any]:
+    """Return what those must know of a study who do not build it, as plain JSON.
+
+    Args:
+      study: The study.
+    """
+    from optuna.distributions import distribution_to_json
+
+    from luthier.study.driver.sampling import distribution
+
+    return {
+        "format": FACTS_FORMAT,
+        "name": study.name,
+        "storage": None if study.storage is None else redact(study.storage),
+        "trials": study.budget.num_trials,
+        "directions": [objective.direction for objective in study.objectives],
+        "metrics": [objective.name for objective in study.objectives],
+        "distributions": {
+            named.name: distribution_to_json(distribution(named.dimension))
+            for named in study.space.every()
+        },
+    }
+
+
+def read_facts(directory: pathlib.Path) -> dict[str, Any]:
+    """Return what `describe` said of the study in a folder; nothing where that is missing.
+
+    Args:
+      directory: The study's folder.
+
+    Raises:
+      RunError: It is damaged, or cannot be read.
+      VersionError: It was written by a later luthier.
+    """
+    found: dict[str, Any] = read_json(directory / FACTS, {}, newest=FACTS_FORMAT)
+    return found
+
+
+def storage_of(study: Any) -> str | None:
+    """Return where Optuna's copy is kept; a password that was not recorded is asked for.
+
+    Args:
+      study: The study.
+
+    Raises:
+      BadInput: The password is nowhere.
+    """
+    if study.storage is None or not _HIDDEN.search(study.storage):
+        return study.storage
+    if found := os.environ.get(VARIABLE):
+        return found
+    what = f"was recorded without its password ({study.storage})"
+    remedy = f"give it again, as storage=URL or by the environment ({VARIABLE}=URL)"
+    raise BadInput(Problem(what, "storage", remedy=f"{remedy}, or no copy: storage=None"))
+
+
+def begin(directory: pathlib.Path, storage: str) -> subprocess.Popen[bytes]:
+    """Start the process that mirrors a study while it is driven.
+
+    Args:
+      directory: The study's folder.
+      storage: Where the copy is kept; told by the environment, because it may hold a password.
+    """
+    command = [sys.executable, "-m", "luthier.study.driver.mirror", str(directory)]
+    with open(directory / "optuna.log", "ab") as log:
+        told = {**os.environ, VARIABLE: storage}
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=told)
+
+
+def mirror(directory: pathlib.Path) -> int:
+    """Add the settings that ended to Optuna's copy; return how many were added.
+
+    Args:
+      directory: The study's folder.
+    """
+    import optuna
+
+    said = read_facts(directory)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        study_name=said["name"],
+        storage=_open_storage(directory, os.environ.get(VARIABLE) or said["storage"]),
+        directions=["minimize" if d == "lower" else "maximize" for d in said["directions"]],
+        load_if_exists=True,
+    )
+    known = {
+        (trial.user_attrs.get("setting"), trial.user_attrs.get("retries", 0))
+        for trial in study.get_trials(deepcopy=False)
+    }
+    if not known and len(said["metrics"]) == len(set(said["metrics"])):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.set_metric_names(said["metrics"])
+    added = 0
+    for setting in _ended_settings(directory):
+        if (setting["setting"], setting["retries"]) not in known:
+            study.add_trial(_as_trial(setting, said))
+            added += 1
+    return added
+
+
+def _open_storage(directory: pathlib.Path, place: str) -> Any:
+    import optuna
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+    if "://" in place:
+        return place
+    path = directory / place
+    _mend(path)
+    backend = JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path)))
+    return optuna.storages.JournalStorage(backend)
+
+
+def _mend(path: pathlib.Path) -> None:
+    """Cut off a torn last line, to which Optuna would glue its next one."""
+    if path.is_file() and not (data := path.read_bytes()).endswith(b"\n"):
+        os.truncate(path, data.rfind(b"\n") + 1)
+    with contextlib.suppress(FileNotFoundError):
+        path.with_name(f"{path.name}.lock").unlink()  # of a mirror that was killed: ours counts
+
+
+def _ended_settings(directory: pathlib.Path) -> list[dict[str, Any]]:
+    """Return the settings that were told, with what came of them."""
+    from luthier.study.driver.trial_table import Ledger
+
+    ledger, asked, found = Ledger(), {}, []
+    retries: collections.Counter[int] = collections.Counter()
+    for line in read_journal(directory / "journal.jsonl"):
+        ledger.follow(line)
+        if line["kind"] == "asked":
+            asked[line["setting"]] = line
+        elif line["kind"] == "told":
+            setting = ledger.settings[line["setting"]]
+            came = ledger.outcome_of(setting)
+            assert came is not None
+            trials = [ledger.trials[number] for number in setting.trials]
+            reasons = [trial.reason for trial in trials if trial.reason]
+            told = {"came": came, "reasons": reasons, "told": line["at"]}
+            again = retries[setting.number]
+            retries[setting.number] += 1
+            found.append({**asked[setting.number], **told, "retries": again})
+    return found
+
+
+def _as_trial(setting: Mapping[str, Any], said: Mapping[str, Any]) -> Any:
+    import datetime
+
+    import optuna
+    from optuna.distributions import json_to_distribution
+
+    state, values = setting["came"]
+    is_complete = state == "complete" and all(value == value for value in values)
+    kind = _STATES[state] if is_complete or state != "complete" else "FAIL"
+    assignment = setting["assignment"]
+    made = optuna.trial.create_trial(
+        state=optuna.trial.TrialState[kind],
+        params=assignment,
+        distributions={
+            name: json_to_distribution(said["distributions"][name]) for name in assignment
+        },
+        values=list(values) if is_complete else None,
+        user_attrs={
+            "setting": setting["setting"],
+            "trials": setting["trials"],
+            "words": setting["words"],
+            "outcome": state,
+            "reasons": setting["reasons"],
+            **({"retries": setting["retries"]} if setting["retries"] else {}),
+        },
+        constraints={"cannot run": float(state == "infeasible")},
+    )
+    made.datetime_start = datetime.datetime.fromtimestamp(setting["at"])
+    made.datetime_complete = datetime.datetime.fromtimestamp(setting["told"])
+    return made
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Mirror a study until nobody is at the other end of the input, and once more after that."""
+    import threading
+
+    directory = pathlib.Path(arguments[0])
+    is_over = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        is_over.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    try:
+        lock = Lock(directory / "optuna.lock", patience_seconds=30.0)
+    except RunError:
+        return
+    with lock:
+        size, pause = -1, _POLL_SECONDS
+        while True:
+            was_over = is_over.wait(pause)
+            now = os.stat(directory / "journal.jsonl").st_size
+            if now != size:
+                start = time.monotonic()
+                try:
+                    mirror(directory)
+                except Exception:
+                    print(redact(traceback.format_exc()), file=sys.stderr)
+                    raise SystemExit(1) from None
+                size = now
+                # Each look reads everything anew, so that it is worth less and less often.
+                pause = max(_POLL_SECONDS, 20 * (time.monotonic() - start))
+            if was_over:
+                return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,357 @@
+"""Making the journal of a study again, where lines of it are damaged or missing.
+
+What is whole is kept, in its order. What is lost is made again from the trials' folders:
+`assignment.json` has what was asked, `config.json` the graph and so its fingerprint, `result.json`
+the last lease, the reports and the end. What cannot be made again (the end of a trial that never
+ran) is left out: the next driver finds that trial waiting, and comes to the same end.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from luthier.errors import BadInput, Problem, RunError, VersionError
+from luthier.faults import Fault
+from luthier.records.redaction import redact
+from luthier.storage import Lock, copy_to_trash, read_json, replacing, run_error
+from luthier.storage.json_lines import FORMAT, seal
+from luthier.study import protocol
+from luthier.study import study as studies
+from luthier.study.driver.admission import mark_of
+from luthier.study.driver.directory import ASSIGNMENT_FORMAT, StudyDirectory, find_study
+from luthier.study.driver.journal import encode_line, load_journal
+from luthier.study.driver.trial_table import ENDED, Ledger
+from luthier.study.protocol import Ended
+from luthier.study.space_checks import Editing, locate
+
+
+@dataclasses.dataclass(frozen=True)
+class Repaired:
+    """What was done to a journal.
+
+    Args:
+      directory: The study's folder.
+      problems: What was wrong with it, a line each; empty where nothing was done.
+      num_kept: Lines that were whole.
+      num_made: Lines that were made again.
+      num_left_out: Whole lines that do not fit the others.
+      old: Where the damaged journal is now.
+    """
+
+    directory: pathlib.Path
+    problems: list[str]
+    num_kept: int = 0
+    num_made: int = 0
+    num_left_out: int = 0
+    old: pathlib.Path | None = None
+
+
+def repair(name: str) -> Repaired:
+    """Make the journal of a study again; a whole one is left as it is.
+
+    Args:
+      name: The study's folder, or its name.
+
+    Raises:
+      BadInput: There is no such study, a process drives it, or what a setting chose is nowhere.
+      VersionError: A later luthier wrote in the study; nothing was changed.
+    """
+    directory = find_study(name)
+    with Lock(directory.path / "lock", patience_seconds=2.0):
+        contents = load_journal(directory.journal_path)
+        has_results = any(directory.path.glob("trials/*/result.json"))
+        problems = contents.problems
+        if not contents.lines and has_results:
+            problems = [f"{directory.journal_path} is empty or missing, but trials have ended"]
+        if not problems:
+            return Repaired(directory.path, [])
+        made = _Repair(directory, contents.whole)
+        for line in contents.whole:
+            made.take(line)
+        made.finish()
+        old = None
+        if directory.journal_path.exists():
+            old = copy_to_trash(directory.journal_path, f"repaired: {'; '.join(problems)}")
+        try:
+            with replacing(directory.journal_path) as file:
+                for number, line in enumerate(made.lines):
+                    text = redact(encode_line(line)).encode()
+                    file.write(seal(text, number, FORMAT if number == 0 else None))
+        except OSError as error:
+            raise run_error("write", directory.journal_path, error) from error
+    kept = len(contents.whole) - made.num_left_out
+    num_made = len(made.lines) - kept
+    return Repaired(directory.path, problems, kept, num_made, made.num_left_out, old)
+
+
+class _Repair:
+    """Takes in the whole lines of a journal, and puts what is missing between them."""
+
+    def __init__(self, directory: StudyDirectory, whole: Sequence[Mapping[str, Any]]):
+        self._directory = directory
+        # How often each trial is tried again in lines that were not taken in as yet.
+        self._retries = collections.Counter(
+            line["trial"] for line in whole if line["kind"] == "retried"
+        )
+        self._ledger = Ledger()
+        self._at = 0.0
+        self._owed: int | None = None  # a setting that the sampler is to be told of next
+        shelves, packages = directory.read_modules()
+        self._study = studies.build(directory.read_study())
+        self._editing = Editing(shelves, packages)
+        self.lines: list[dict[str, Any]] = []
+        self.num_left_out = 0
+
+    def take(self, line: dict[str, Any]) -> None:
+        """Take in a line that is whole."""
+        self._at = line["at"]
+        kind, ledger = line["kind"], self._ledger
+        if kind in ("asked", "told"):
+            self._ask_up_to(line["setting"] + (kind == "told"))
+        if "trial" in line:
+            while line["trial"] >= len(ledger.trials):
+                self._ask()
+        if kind == "told":
+            setting = ledger.settings[line["setting"]]
+            for trial in setting.trials:
+                self._end(trial)
+            if setting.is_told or ledger.outcome_of(setting) is None:
+                self.num_left_out += 1
+                return
+        if kind == "retried":
+            if ledger.trials[line["trial"]].state == "running":
+                self._end(line["trial"])
+            self._retries[line["trial"]] -= 1
+        elif kind in ("leased", "ended"):
+            self._try_again(line["trial"], line.get("fence"), line.get("outcome"))
+        is_repeated = (kind == "asked" and line["setting"] < len(ledger.settings)) or (
+            kind == "ended" and ledger.trials[line["trial"]].state in ENDED
+        )
+        if is_repeated:
+            self.num_left_out += 1
+            return
+        if kind in ("leased", "reported"):
+            self._admit(line["trial"])
+        if kind == "ended":
+            self._lease(line["trial"])
+        if kind in ("ended", "reported"):
+            ended = results_of(self._directory, line["trial"])
+            self._report(line["trial"], ended, before=line.get("step"))
+        self._add(line)
+        if kind == "ended":
+            self._tell(line["trial"])
+
+    def finish(self) -> None:
+        """Add what is missing at the end."""
+        folders = [int(path.name) for path in self._directory.path.glob("trials/[0-9]*")]
+        for trial in sorted(folders):
+            known = len(self._ledger.trials)
+            if trial >= known and _assignment(self._directory, trial) is None:
+                continue  # it was made, and never asked: the next driver makes it again
+            while trial >= len(self._ledger.trials):
+                self._ask()
+        for state in list(self._ledger.trials):
+            self._try_again(state.number)
+            self._end(state.number)
+        if self._owed is not None:
+            self._made("told", setting=self._owed)
+
+    def _add(self, line: dict[str, Any]) -> None:
+        owed, self._owed = self._owed, None
+        if owed is not None and (line["kind"], line.get("setting")) != ("told", owed):
+            self._made("told", setting=owed)
+        self.lines.append(line)
+        self._ledger.follow(line)
+
+    def _made(self, kind: str, **fields: Any) -> None:
+        self._add({"kind": kind, "at": self._at, "repaired": True, **fields})
+
+    def _ask_up_to(self, setting: int) -> None:
+        while len(self._ledger.settings) < setting:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Make the line of the next setting again, and what follows from its trials' graphs."""
+        number, first = len(self._ledger.settings), len(self._ledger.trials)
+        trials = list(range(first, first + self._study.seeds))
+        found = next(filter(None, (_assignment(self._directory, t) for t in trials)), None)
+        if found is None:
+            found = self._located(trials, number)
+        self._made(
+            "asked",
+            setting=number,
+            trials=trials,
+            assignment=found["assignment"],
+            words=list(found["words"]),
+            **({"notes": found["notes"]} if found.get("notes") else {}),
+        )
+        for trial in trials:
+            self._admit(trial)
+
+    def _located(self, trials: list[int], setting: int) -> Mapping[str, Any]:
+        """Return what was asked, from a graph: folders of earlier versions do not tell it."""
+        for trial in trials:
+            try:
+                graph = self._directory.read_trial(trial)
+            except VersionError:
+                raise
+            except BadInput:
+                continue
+            if graph is None:
+                continue
+            assignment = locate(graph, self._study.space, self._editing)
+            words = _read_assignment(self._directory, trial)
+            if assignment is not None:
+                return {"assignment": assignment, "words": words.get("words", ())}
+        what = f"what setting {setting} of {self._directory.path} chose is nowhere"
+        remedy = f"restore {self._directory.trial_path(trials[0])} from a copy of the study"
+        raise RunError(Problem(what, remedy=remedy))
+
+    def _admit(self, trial: int) -> None:
+        """Add that a trial was admitted, where it has a graph and that line is lost."""
+        state = self._ledger.trials[trial]
+        if state.is_admitted:
+            return
+        found = _assignment(self._directory, trial) or {}
+        if found.get("copy_of") is not None:
+            self._made("admitted", trial=trial, copy_of=found["copy_of"])
+        elif results_of(self._directory, trial) is not None:
+            self._made("admitted", trial=trial, mark=mark_of(self._directory.read_trial(trial)))
+
+    def _end(self, trial: int) -> None:
+        """Add how a trial ended, as its worker wrote it down, where that line is lost."""
+        state = self._ledger.trials[trial]
+        if state.state in ENDED:
+            return
+        if state.copy_of is not None:
+            first = self._ledger.trials[state.copy_of]
+            if first.state in ENDED:
+                reason = f"the same as trial {first.number}"
+                reason += f": {first.reason}" if first.reason else ""
+                values = None if first.values is None else list(first.values)
+                self._end_line(trial, first.state, reason, values, 0.0, first.fault)
+            return
+        if self._retries[trial] > 0:
+            # Its result is that of a later lease now; only trials that failed are tried again.
+            self._end_line(trial, "failed", "how it failed is lost", None, 0.0)
+            return
+        ended = results_of(self._directory, trial)
+        # Of an earlier lease than the last one: that trial was put back, and runs again.
+        if ended is None or ended.fence < state.fence:
+            return
+        if ended.fence == state.fence and state.state != "running":
+            return
+        self._admit(trial)
+        if ended.fence > state.fence:
+            self._made("leased", trial=trial, slice=ended.slice, fence=ended.fence)
+        self._report(trial, ended)
+        outcome, reason, values, fault = self._study_values(ended)
+        seconds = float(ended.result.get("facts", {}).get("device_seconds") or 0.0)
+        self._end_line(trial, outcome, reason, values, seconds, fault)
+
+    def _try_again(self, trial: int, fence: int | None = None, outcome: str | None = None) -> None:
+        """Add that a trial was tried again, where it had ended and what follows shows that it was.
+
+        Args:
+          trial: The trial.
+          fence: A later lease, whose line follows.
+          outcome: How it ended, in a line that follows.
+        """
+        state = self._ledger.trials[trial]
+        if state.state not in ENDED or self._retries[trial] > 0:
+            return
+        ended = None if state.copy_of is not None else results_of(self._directory, trial)
+        if fence is not None or (state.copy_of is not None and outcome not in (None, state.state)):
+            self._made("retried", trial=trial)
+        elif ended is not None and ended.fence > state.fence:
+            self._made("retried", trial=trial)
+            self._lease(trial)
+
+    def _lease(self, trial: int) -> None:
+        """Add the last lease of a trial that waits and ends next, where that line is lost."""
+        state = self._ledger.trials[trial]
+        if state.state != "waiting" or state.copy_of is not None or self._retries[trial] > 0:
+            return
+        ended = results_of(self._directory, trial)
+        if ended is not None and ended.fence > state.fence:
+            self._made("leased", trial=trial, slice=ended.slice, fence=ended.fence)
+
+    def _study_values(self, ended: Ended) -> tuple[str, str, list[float] | None, str]:
+        found = [objective.value(ended.result) for objective in self._study.objectives]
+        values = [value for value in found if value is not None]
+        if ended.outcome == "complete" and len(values) < len(found):
+            return "failed", "its result does not tell every objective", None, Fault.CODE.value
+        is_judged = len(values) == len(found) and ended.outcome in ("complete", "pruned")
+        fault = str(ended.result.get("fault", ""))
+        return ended.outcome, ended.reason, values if is_judged else None, fault
+
+    def _end_line(
+        self,
+        trial: int,
+        outcome: str,
+        reason: str,
+        values: list[float] | None,
+        seconds: float,
+        fault: str = "",
+    ) -> None:
+        series = sorted((self._ledger.trials[trial].series or {}).items())
+        self._made(
+            "ended",
+            trial=trial,
+            outcome=outcome,
+            reason=reason,
+            values=values,
+            device_seconds=seconds,
+            **({"fault": fault} if fault else {}),
+            **({"series": [list(pair) for pair in series]} if outcome == "pruned" else {}),
+        )
+        self._tell(trial)
+
+    def _report(self, trial: int, ended: Ended | None, before: int | None = None) -> None:
+        """Add the reports of a trial that are lost, before a later one or its end."""
+        if ended is None or self._study.pruner is None:  # which alone goes by reports
+            return
+        known = self._ledger.trials[trial].series or {}
+        name = self._study.objectives[0].name
+        for step, metrics in ended.result.get("series", ()):
+            if before is not None and step >= before:
+                return
+            if step not in known and metrics.get(name) is not None:
+                self._made("reported", trial=trial, step=step, value=float(metrics[name]))
+
+    def _tell(self, trial: int) -> None:
+        """See that the next line is that the sampler was told: a driver does so at once."""
+        setting = self._ledger.settings[self._ledger.trials[trial].setting]
+        if not setting.is_told and self._ledger.outcome_of(setting) is not None:
+            self._owed = setting.number
+
+
+def results_of(directory: StudyDirectory, trial: int) -> Ended | None:
+    """Return how a trial ended as its worker wrote it; None where that is missing or damaged.
+
+    Raises:
+      VersionError: A later luthier wrote it.
+    """
+    try:
+        return protocol.read_result(directory.trial_path(trial))
+    except RunError:
+        return None
+
+
+def _assignment(directory: StudyDirectory, trial: int) -> Mapping[str, Any] | None:
+    """Return what a trial's folder tells of its setting; None where it tells it not."""
+    found = _read_assignment(directory, trial)
+    return found if "assignment" in found else None
+
+
+def _read_assignment(directory: StudyDirectory, trial: int) -> dict[str, Any]:
+    try:
+        path = directory.trial_path(trial) / "assignment.json"
+        found = read_json(path, default={}, newest=ASSIGNMENT_FORMAT)
+    except RunError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,505 @@
+"""Samplers and pruners of Optuna: an in-memory study that they look back on, and grids."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import optuna
+from optuna.study import StudyDirection
+from optuna.trial import TrialState
+
+from luthier import graph as graphs
+from luthier.study.space import (
+    Choice,
+    Grid,
+    Int,
+    Log,
+    Ordinal,
+    Pow2,
+    Space,
+    Stored,
+    Uniform,
+    grid_points,
+)
+
+_BEST = 100
+_CANNOT_RUN = "cannot run"
+_TRANSIENT = "tpe:relative_params"
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A suggestion.
+
+    Args:
+      assignment: The stored choice of every dimension that takes part.
+      notes: What the sampler wrote down for itself, to be given back by `restore`.
+    """
+
+    assignment: Mapping[str, int | float]
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Past:
+    """Settings that were asked and told, as Optuna keeps them.
+
+    Args:
+      directions: Of the objectives: `lower` or `higher`.
+      most: Most settings that are looked back on; None for no limit.
+    """
+
+    def __init__(self, directions: Sequence[str], most: int | None):
+        self._directions = [as_direction(direction) for direction in directions]
+        self._most = most
+        self._running: dict[int, int] = {}  # setting -> number in Optuna's study
+        self._begin()
+
+    def _begin(self) -> None:
+        self._storage = optuna.storages.InMemoryStorage()
+        self._study = optuna.create_study(storage=self._storage, directions=self._directions)
+        self._size = 0
+
+    @property
+    def _id(self) -> int:
+        return self._storage.get_study_id_from_name(self._study.study_name)
+
+    def ask(self, setting: int, sampler: Any, choose: Callable[[Any], dict[str, Any]]) -> Asked:
+        """Return what a sampler suggests.
+
+        Args:
+          setting: The number of the setting.
+          sampler: The sampler.
+          choose: Takes a trial of Optuna through the space.
+        """
+        self._make_room()
+        before = dict(self._storage.get_study_system_attrs(self._id))
+        self._study.sampler = sampler
+        trial = self._study.ask()
+        assignment = choose(trial)
+        id = self._storage.get_trial_id_from_study_id_trial_number(self._id, trial.number)
+        notes = {
+            "trial": _lasting(self._storage.get_trial_system_attrs(id)),
+            "study": {
+                key: value
+                for key, value in self._storage.get_study_system_attrs(self._id).items()
+                if before.get(key) != value
+            },
+        }
+        self._keep(setting, trial.number)
+        return Asked(assignment, {key: found for key, found in notes.items() if found})
+
+    def restore(self, setting: int, asked: Asked, distributions: Mapping[str, Any]) -> None:
+        """Take in a suggestion that was made before.
+
+        Args:
+          setting: The number of the setting.
+          asked: What was suggested.
+          distributions: Of its dimensions.
+        """
+        self._make_room()
+        for key, value in asked.notes.get("study", {}).items():
+            self._storage.set_study_system_attr(self._id, key, value)
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                state=TrialState.RUNNING,
+                params=dict(asked.assignment),
+                distributions=dict(distributions),
+                system_attrs=dict(asked.notes.get("trial", {})),
+            )
+        )
+        self._keep(setting, self._size)
+
+    def _keep(self, setting: int, number: int) -> None:
+        self._running[setting] = number
+        self._size += 1
+
+    def tell(
+        self,
+        setting: int,
+        state: str,
+        values: Sequence[float] | None,
+        series: Mapping[int, float],
+    ) -> None:
+        """Take in what came of a setting; one that was never asked is passed over.
+
+        Args:
+          setting: The number of the setting.
+          state: Its outcome.
+          values: Of the objectives.
+          series: Value by step, of a setting that was pruned.
+        """
+        number = self._running.pop(setting, None)
+        if number is None:
+            return
+        self._study.sampler = optuna.samplers.RandomSampler()
+        id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+        if state in ("complete", "infeasible"):
+            # As `Trial.set_constraint` does; there is no handle of a trial that was read back.
+            key = f"constraints:{_CANNOT_RUN}"
+            self._storage.set_trial_system_attr(id, key, float(state == "infeasible"))
+        if state == "complete" and values and not any(map(math.isnan, values)):
+            self._study.tell(number, list(values))
+            return
+        if state == "pruned" and len(self._directions) == 1:
+            for step, value in series.items():
+                self._storage.set_trial_intermediate_value(id, step, value)
+        is_known = state in ("pruned", "infeasible")
+        self._study.tell(number, state=TrialState.PRUNED if is_known else TrialState.FAIL)
+
+    def _make_room(self) -> None:
+        if self._most is None or self._size < 2 * self._most:
+            return
+        trials = self._study.get_trials(deepcopy=False)
+        attributes = self._storage.get_study_system_attrs(self._id)
+        running = {number: setting for setting, number in self._running.items()}
+        kept = self._choose_kept([t for t in trials if t.number not in running])
+        self._begin()
+        self._running.clear()
+        for key, value in attributes.items():
+            self._storage.set_study_system_attr(self._id, key, value)
+        for trial in trials:
+            if trial.number in running:
+                self._running[running[trial.number]] = self._size
+            elif trial.number not in kept:
+                continue
+            self._study.add_trial(trial)
+            self._size += 1
+
+    def _choose_kept(self, ended: Sequence[Any]) -> set[int]:
+        """Return the numbers of the settings that are kept: the newest, and the best of all."""
+        assert self._most is not None
+        newest = {trial.number for trial in ended[-(self._most - _BEST) :]}
+        sign = 1 if self._directions[0] is StudyDirection.MINIMIZE else -1
+        complete = [t for t in ended if t.state == TrialState.COMPLETE]
+        best = sorted(complete, key=lambda t: (sign * t.values[0], t.number))
+        rest = [trial.number for trial in best if trial.number not in newest]
+        return newest | set(rest[:_BEST])
+
+
+def _lasting(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a sampler wrote down, without what counts only until the trial is asked."""
+    return {k: v for k, v in attributes.items() if not k.startswith(_TRANSIENT)}
+
+
+def as_direction(direction: str) -> StudyDirection:
+    """Return what Optuna calls `lower` and `higher`."""
+    return StudyDirection.MINIMIZE if direction == "lower" else StudyDirection.MAXIMIZE
+
+
+optuna.logging.set_verbosity(logging.WARNING)
+
+
+class Suggester(Protocol):
+    """Suggests settings, in the order of their numbers."""
+
+    looks_back: bool
+    """Whether a suggestion depends on what was told."""
+
+    def ask(self, setting: int) -> Asked | None:
+        """Return the suggestion for a setting; None where there are no more."""
+
+    def restore(self, setting: int, asked: Asked) -> None:
+        """Take in a suggestion that was made before."""
+
+    def retry(self, setting: int, asked: Asked) -> None:
+        """Take in that a setting runs again, whose failure was told."""
+
+    def tell(
+        self,
+        setting: int,
+        state: str,
+        values: Sequence[float] | None,
+        series: Mapping[int, float],
+    ) -> None:
+        """Take in what came of a setting."""
+
+
+class GridSuggester:
+    """Hands out the points of a grid.
+
+    Args:
+      space: What may be chosen.
+      resolution: Points of every continuous range.
+    """
+
+    looks_back = False
+
+    def __init__(self, space: Space, resolution: int):
+        self._points = grid_points(space, resolution)
+
+    def ask(self, setting: int) -> Asked | None:
+        """Return the next point; `setting` only counts."""
+        del setting
+        point = next(self._points, None)
+        return None if point is None else Asked(point)
+
+    def restore(self, setting: int, asked: Asked) -> None:
+        """Skip a point; the baseline is setting 0, and none."""
+        del asked
+        if setting:
+            next(self._points, None)
+
+    def retry(self, setting: int, asked: Asked) -> None:
+        """Do nothing: its point was handed out."""
+
+    def tell(self, *told: Any) -> None:
+        """Do nothing: a grid does not look back."""
+
+
+class _WholeSpace(optuna.samplers.BaseSampler):
+    """Lets a quasi-random sampler see all dimensions from its first point on.
+
+    By itself it takes them from the first trial that ended, so that which point a setting gets
+    would depend on how fast trials are.
+
+    Args:
+      sampler: The sampler.
+      space: The distribution of every dimension there can be.
+    """
+
+    def __init__(self, sampler: Any, space: dict[str, Any]):
+        self._sampler, self._space = sampler, space
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        """Return all dimensions, whatever `study` and `trial`."""
+        return self._space
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        """Return the next point."""
+        return self._sampler.sample_relative(study, trial, search_space)
+
+    def sample_independent(self, *place: Any) -> Any:
+        """Return a value for one dimension, which was not among those of the point."""
+        return self._sampler.sample_independent(*place)
+
+
+class OptunaSuggester:
+    """Asks a sampler of Optuna.
+
+    Args:
+      space: What may be chosen.
+      sampler: The node of the sampler.
+      seed: The study's seed.
+      directions: Of the objectives.
+      remembered: Most settings that the sampler looks back on; it takes time in proportion.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        sampler: Any,
+        seed: int,
+        directions: Sequence[str],
+        remembered: int = 1000,
+    ):
+        self._space, self._node, self._seed = space, sampler, seed
+        self._kind = sampler.__fn_or_cls__
+        self.looks_back = not self._is_a("RandomSampler", "QMCSampler", "BruteForceSampler")
+        keeps_all = self._is_a("BaseGASampler", "NSGAIISampler", "NSGAIIISampler", "CmaEsSampler")
+        self._past = Past(directions, None if keeps_all else remembered)
+        self._all = {named.name: distribution(named.dimension) for named in space.every()}
+
+    def _is_a(self, *names: str) -> bool:
+        kinds = [getattr(optuna.samplers, name, None) for name in names]
+        found = tuple(kind for kind in kinds if isinstance(kind, type))
+        return isinstance(self._kind, type) and issubclass(self._kind, found)
+
+    def _sampler(self, setting: int) -> Any:
+        """Return the sampler that is asked for a setting."""
+        values: dict[str, Any] = {}
+        known = graphs.signatures.arguments(self._kind).names
+        if "seed" in known:
+            # A quasi-random sequence is one for the whole study.
+            of_study = self._is_a("QMCSampler")
+            values["seed"] = self._seed if of_study else seed_of(self._seed, setting)
+        if self._is_a("TPESampler") and self._space.is_conditional:
+            values |= {"multivariate": True, "group": True}
+        with _quiet():
+            made = graphs.build(self._node, values)
+        return _WholeSpace(made, self._all) if self._is_a("QMCSampler") else made
+
+    def ask(self, setting: int) -> Asked | None:
+        """Return what the sampler suggests for a setting."""
+        with _quiet():
+            return self._past.ask(setting, self._sampler(setting), self._choose)
+
+    def _choose(self, trial: Any) -> dict[str, Stored]:
+        return self._space.choose(lambda name, dimension: _suggest(trial, name, dimension))
+
+    def restore(self, setting: int, asked: Asked) -> None:
+        """Take in a suggestion that was made before."""
+        distributions = {name: self._all[name] for name in asked.assignment}
+        with _quiet():
+            self._past.restore(setting, asked, distributions)
+
+    def retry(self, setting: int, asked: Asked) -> None:
+        """Take in that a setting runs again; samplers pass over the failure that was told."""
+        self.restore(setting, asked)
+
+    def tell(
+        self,
+        setting: int,
+        state: str,
+        values: Sequence[float] | None,
+        series: Mapping[int, float],
+    ) -> None:
+        """Take in what came of a setting."""
+        with _quiet():
+            self._past.tell(setting, state, values, series)
+
+
+def make_suggester(study: Any) -> Suggester:
+    """Return what suggests the settings of a study."""
+    node, resolution = study.sampler, grid_resolution(study.sampler)
+    if resolution is not None:
+        return GridSuggester(study.space, resolution)
+    directions = [objective.direction for objective in study.objectives]
+    return OptunaSuggester(study.space, node, study.seed, directions)
+
+
+def grid_resolution(node: Any) -> int | None:
+    """Return the resolution of the grid that a node of a sampler describes; None of any other."""
+    if isinstance(node, Grid) or getattr(node, "__fn_or_cls__", None) is Grid:
+        return graphs.build(node).resolution
+    return None
+
+
+def seed_of(seed: int, setting: int) -> int:
+    """Return the seed of the sampler for one setting."""
+    digest = hashlib.sha256(f"{seed}/{setting}".encode()).digest()
+    return int.from_bytes(digest[:4], "little")
+
+
+def distribution(dimension: Any) -> Any:
+    """Return a dimension as Optuna knows it."""
+    if isinstance(dimension, Log | Uniform):
+        is_log = isinstance(dimension, Log)
+        low, high = float(dimension.low), float(dimension.high)
+        return optuna.distributions.FloatDistribution(low, high, log=is_log)
+    if isinstance(dimension, Int):
+        step = dimension.step
+        return optuna.distributions.IntDistribution(dimension.low, dimension.high, step=step)
+    if isinstance(dimension, Pow2):
+        exponents = dimension.exponents
+        return optuna.distributions.IntDistribution(exponents[0], exponents[-1])
+    if isinstance(dimension, Ordinal):
+        return optuna.distributions.IntDistribution(0, len(dimension.values) - 1)
+    count = len(dimension.options if isinstance(dimension, Choice) else dimension.rows)
+    return optuna.distributions.CategoricalDistribution(tuple(range(count)))
+
+
+def _suggest(trial: Any, name: str, dimension: Any) -> Stored:
+    found = distribution(dimension)
+    if isinstance(found, optuna.distributions.FloatDistribution):
+        return trial.suggest_float(name, found.low, found.high, log=found.log)
+    if isinstance(found, optuna.distributions.IntDistribution):
+        return trial.suggest_int(name, found.low, found.high, step=found.step)
+    return trial.suggest_categorical(name, found.choices)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Run a block without Optuna's remarks on what is experimental."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield
+
+
+class Pruning:
+    """Which trials go on after an evaluation.
+
+    Args:
+      pruner: A pruner of Optuna.
+      direction: Of the only objective.
+      name: Of the study; Hyperband takes its brackets from it.
+      remembered: Trials that it looks back on; the oldest are forgotten when it has twice as many.
+    """
+
+    def __init__(self, pruner: Any, direction: str, name: str, remembered: int = 1000):
+        self._pruner, self._name, self._remembered = pruner, name, remembered
+        self._direction = as_direction(direction)
+        self._numbers: dict[int, int] = {}  # trial -> number in Optuna's study
+        self._begin()
+
+    def _begin(self) -> None:
+        self._storage = optuna.storages.InMemoryStorage()
+        self._study = optuna.create_study(
+            storage=self._storage, direction=self._direction, study_name=self._name
+        )
+        self._size = 0
+
+    def report(self, trial: int, step: int, value: float) -> bool:
+        """Take in a report; return whether the trial goes on.
+
+        Args:
+          trial: Its number.
+          step: Optimizer steps done.
+          value: Of the objective, so far.
+        """
+        id = self._find(trial)
+        self._storage.set_trial_intermediate_value(id, step, value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return not self._pruner.prune(self._study, self._storage.get_trial(id))
+
+    def end(
+        self, trial: int, outcome: str, value: float | None, series: Mapping[int, float]
+    ) -> None:
+        """Take in how a trial ended.
+
+        Args:
+          trial: Its number.
+          outcome: How it ended.
+          value: Of the objective.
+          series: Value by step, of a trial that is read back and was not reported here.
+        """
+        if outcome not in ("complete", "pruned"):
+            if trial in self._numbers:
+                id = self._find(trial)
+                self._storage.set_trial_state_values(id, TrialState.FAIL)
+                del self._numbers[trial]
+            return
+        id = self._find(trial)
+        known = self._storage.get_trial(id).intermediate_values
+        for step, reported in series.items():
+            if step not in known:
+                self._storage.set_trial_intermediate_value(id, step, reported)
+        if outcome == "complete" and value is not None and value == value:
+            self._storage.set_trial_state_values(id, TrialState.COMPLETE, [value])
+        else:
+            self._storage.set_trial_state_values(id, TrialState.PRUNED)
+        del self._numbers[trial]
+
+    def _find(self, trial: int) -> int:
+        if trial not in self._numbers:
+            self._make_room()
+            made = optuna.trial.create_trial(state=TrialState.RUNNING, user_attrs={"trial": trial})
+            self._study.add_trial(made)
+            self._numbers[trial] = self._size
+            self._size += 1
+        study = self._storage.get_study_id_from_name(self._name)
+        return self._storage.get_trial_id_from_study_id_trial_number(study, self._numbers[trial])
+
+    def _make_room(self) -> None:
+        if self._size < 2 * self._remembered:
+            return
+        trials = self._study.get_trials(deepcopy=False)
+        running = {number: trial for trial, number in self._numbers.items()}
+        ended = [t.number for t in trials if t.number not in running]
+        kept = set(ended[-self._remembered :])
+        self._begin()
+        self._numbers = {}
+        for trial in trials:
+            if trial.number in running:
+                self._numbers[running[trial.number]] = self._size
+            elif trial.number not in kept:
+                continue
+            self._study.add_trial(trial)
+            self._size += 1

@@ -1,0 +1,432 @@
+"""Beginning a study, or going on with one: checks, lock, journal, and then the loop."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import pathlib
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from luthier import environment
+from luthier import graph as graphs
+from luthier.errors import BadInput, LuthierError, Problem, RunError
+from luthier.records import trust
+from luthier.records.redaction import write_json
+from luthier.storage import Lock, holder, run_error
+from luthier.study import protocol
+from luthier.study import study as studies
+from luthier.study.checks import check_study
+from luthier.study.driver import directory as directories
+from luthier.study.driver import mirror
+from luthier.study.driver.admission import Admission
+from luthier.study.driver.directory import StudyDirectory, find_study, without_secrets
+from luthier.study.driver.journal import Journal, read_journal, require_whole
+from luthier.study.driver.loop import Driver, Parts, View, grid_notice, reduced
+from luthier.study.driver.sampling import Asked, Pruning, Suggester, make_suggester
+from luthier.study.driver.trial_table import Ledger
+from luthier.study.protocol import Engine, SliceInfo
+from luthier.study.space_checks import Editing, locate
+
+_MIRROR_SECONDS = 120.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a call came to.
+
+    Args:
+      directory: The study's folder.
+      is_over: Whether nothing is left to do; else it can be resumed.
+      ledger: Where every trial stands.
+      is_late: Whether `budget.wall_seconds` ended this call.
+      notices: Where its report and its summary in W&B are.
+      is_preempted: Whether SIGTERM or SIGHUP ended this call.
+      stopped: Why it gave up; empty where it did not.
+      stopped_by: `failures` of trials or of the baseline, or faults of the `place`.
+    """
+
+    directory: pathlib.Path
+    is_over: bool
+    ledger: Ledger
+    is_late: bool = False
+    notices: Sequence[str] = ()
+    is_preempted: bool = False
+    stopped: str = ""
+    stopped_by: Literal["", "failures", "place"] = ""
+
+
+class _Silent:
+    def update(self, ledger: Ledger, slices: Sequence[SliceInfo]) -> None:
+        """Show nothing."""
+
+
+def run(
+    graph: Any,
+    *,
+    packages: Sequence[str] = (),
+    shelves: Sequence[str] = (),
+    view: View | None = None,
+    engine: Engine | None = None,
+) -> Outcome:
+    """Run a study from its first trial.
+
+    Args:
+      graph: An `fdl.Config` of `Study`.
+      packages: The user's modules that graphs and values may name.
+      shelves: Modules whose fiddlers may be named without their module.
+      view: Shows how it stands; None shows nothing.
+      engine: What runs trials, where it is not the study's own.
+
+    Returns:
+      Where the study stands.
+
+    Raises:
+      BadInput: It cannot run, or there is a study of that name; nothing was written.
+    """
+    trust.give(packages)
+    editing = Editing(tuple(shelves), tuple(packages))
+    study = check_study(graph, editing)
+    directory = StudyDirectory(pathlib.Path(study.directory, study.name))
+    _set_aside(directory)
+    if directory.exists:
+        remedy = f"go on with it: --resume {directory.path}; or give this one another name=..."
+        raise BadInput(Problem(f"there is a study in {directory.path}", remedy=remedy))
+    return _drive(_Given(graph, study, editing, directory, is_new=True), view, engine)
+
+
+def _set_aside(directory: StudyDirectory) -> None:
+    """Rename a study that failures stopped before any trial was complete: its name is free again.
+
+    One that faults of the machine stopped keeps its trials and their checkpoints: it is resumed.
+    """
+    if not directory.exists or holder(directory.path / "lock") is not None:
+        return
+    ledger = Ledger()
+    for line in read_journal(directory.journal_path):
+        ledger.follow(line)
+    if ledger.stopped_by != "failures" or ledger.count("complete", "pruned"):
+        return
+    names = (directory.path.with_name(f"{directory.path.name}.{k}") for k in itertools.count(1))
+    target = next(path for path in names if not path.exists())
+    try:
+        directory.path.rename(target)
+    except OSError as error:
+        raise run_error("rename", directory.path, error) from error
+
+
+def resume(
+    name: str,
+    graph: Any = None,
+    *,
+    retry: str | None = None,
+    packages: Sequence[str] = (),
+    shelves: Sequence[str] = (),
+    view: View | None = None,
+    engine: Engine | None = None,
+) -> Outcome:
+    """Go on with a study; one that is over is left as it is.
+
+    Args:
+      name: The study's folder, or its name.
+      graph: The study as it is described now; None for what was recorded. Only what does not make
+        it another study may have changed: budget, engine, packing, gate, storage.
+      retry: Run failed trials again, under their numbers: `failed` for all of them, or
+        `failed:REGEX` for those whose reason matches. All trials from then on run the source as
+        it is now.
+      packages: The user's modules that graphs and values may name, beside those recorded.
+      shelves: Modules whose fiddlers may be named without their module, beside those recorded.
+      view: Shows how it stands; None shows nothing.
+      engine: What runs trials, where it is not the study's own.
+
+    Returns:
+      Where the study stands.
+
+    Raises:
+      BadInput: There is none, it cannot go on, another process drives it, `retry` matches no
+        trial, or it was begun elsewhere and is not trusted (`--trust`, LUTHIER_TRUST).
+    """
+    pattern = None if retry is None else _read_retry(retry)
+    directory = find_study(name)
+    trust.require(directory.path, "resuming it starts its engine and its fiddlers")
+    trust.give(packages)
+    old_shelves, old_packages = directory.read_modules()
+    editing = Editing(_union(old_shelves, shelves), _union(old_packages, packages))
+    recorded = directory.read_study()
+    if graph is not None:
+        _refuse_changes(recorded, graph, directory.path)
+    graph = recorded if graph is None else graph
+    study = check_study(graph, editing)
+    given = _Given(graph, study, editing, directory, is_new=False, retry=pattern)
+    return _drive(given, view, engine)
+
+
+def _read_retry(word: str) -> re.Pattern[str]:
+    state, _, pattern = word.partition(":")
+    remedy = "write failed, or failed:REGEX"
+    if state != "failed":
+        raise BadInput(Problem(f"{word!r} names no trials to run again", "--retry", remedy=remedy))
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        what = f"{pattern!r} is not a regular expression: {error}"
+        raise BadInput(Problem(what, "--retry", remedy=remedy)) from None
+
+
+def _retry(given: _Given, journal: Journal) -> None:
+    """Put failed trials, and those that had their results, back to where they were asked."""
+    assert given.retry is not None
+    ledger = Ledger()
+    for line in read_journal(given.directory.journal_path):
+        ledger.follow(line)
+    wanted = {
+        trial.number
+        for trial in ledger.trials
+        if trial.state == "failed" and given.retry.search(trial.reason)
+    }
+    firsts = {ledger.trials[n].copy_of for n in wanted} - {None} | wanted
+    again = [t.number for t in ledger.trials if t.number in firsts or t.copy_of in firsts]
+    if not again:
+        reasons = sorted({t.reason for t in ledger.trials if t.state == "failed"})
+        told = f"there are {'; '.join(reasons[:3])}" if reasons else "no trial failed"
+        what = f"no failed trial of {given.directory.path} matches {given.retry.pattern!r}"
+        raise BadInput(Problem(what, "--retry", remedy=told))
+    edited = directories.edited(given.directory.path)
+    if edited:
+        directories.take(given.directory.path, given.editing.packages, anew=True)
+        names = ", ".join(edited)
+        notice = f"trials from {min(again)} on that run now run the edited source of {names}"
+        journal.add("noted", notice=notice)
+    for number in again:
+        journal.add("retried", trial=number)
+    journal.commit()
+
+
+def _union(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *second)))
+
+
+def _refuse_changes(recorded: Any, graph: Any, path: pathlib.Path) -> None:
+    """Raise where a study was changed into another one."""
+    changes = [
+        change
+        for change in graphs.diff(recorded, graph)
+        if change.is_effective and change.path.split(".")[0].split("[")[0] not in studies.FREE
+    ]
+    if changes:
+        remedy = "resume without the change, or give the changed study another name=..."
+        problems = [
+            Problem(f"is not what {path} was begun with: {change}", change.path, remedy=remedy)
+            for change in changes
+        ]
+        raise BadInput(problems)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    graph: Any
+    study: studies.Study
+    editing: Editing
+    directory: StudyDirectory
+    is_new: bool
+    retry: re.Pattern[str] | None = None
+
+
+def _drive(given: _Given, view: View | None, engine: Engine | None) -> Outcome:
+    study, directory = given.study, given.directory
+    engine = engine or study.engine
+    if engine is None:
+        remedy = "set engine=luthier.study.Local()"
+        raise BadInput(Problem("is not set, so nothing runs the trials", "engine", remedy=remedy))
+    recorded, storage = without_secrets(given.graph), mirror.storage_of(study)
+    directory.create()
+    with Lock(directory.path / "lock", patience_seconds=2.0) as lock:
+        if given.is_new and directory.exists:
+            raise BadInput(Problem(f"another process has just begun {directory.path}"))
+        require_whole(directory.journal_path)
+        _require_known_results(directory)
+        directories.take(directory.path, given.editing.packages)
+        if given.is_new or not graphs.equal(directory.read_study(), recorded):
+            editing = given.editing
+            directory.write_study(recorded, editing.shelves, editing.packages)
+        if given.is_new:
+            trust.record_place(directory.path)
+        journal = Journal(directory.journal_path, lock.check)
+        with contextlib.closing(journal):
+            if given.retry is not None:
+                _retry(given, journal)
+            ledger, suggester, waiting, pruning = _read_back(study, directory)
+            if given.retry is None and _has_nothing_left(study, ledger):
+                return Outcome(directory.path, True, ledger)
+            admission = Admission(study, given.editing, ledger.marks)
+            parts = Parts(
+                study, directory, journal, ledger, admission, suggester, pruning, view or _Silent()
+            )
+            baseline = locate(study.base, study.space, given.editing)
+            driver = Driver(parts, engine, waiting, baseline)
+            if journal.mended:
+                journal.add("noted", notice=f"{journal.mended} torn bytes were cut off the journal")
+            driver.tell_edits()
+            driver.tell_points()
+            with _stopping(driver), _mirrored(study, storage, directory, ledger):
+                is_over = driver.run()
+            is_late = driver.is_late and not driver.stop_asked and not is_over
+        notices = [*filter(None, [grid_notice(study)]), *_publish(directory, recorded)]
+    return Outcome(
+        directory.path,
+        is_over,
+        ledger,
+        is_late,
+        notices,
+        is_preempted=driver.is_preempted and not is_over,
+        stopped=driver.stopped,
+        stopped_by=driver.stopped_by,
+    )
+
+
+def _require_known_results(directory: StudyDirectory) -> None:
+    """Refuse results of a later luthier that are taken in next, before anything is written."""
+    ledger = Ledger()
+    for line in read_journal(directory.journal_path):
+        ledger.follow(line)
+    for trial in ledger.trials:
+        if trial.state == "running":
+            with contextlib.suppress(RunError):  # a damaged one is of one trial, which runs again
+                protocol.read_result(directory.trial_path(trial.number))
+
+
+def _has_nothing_left(study: studies.Study, ledger: Ledger) -> bool:
+    """Return whether a study was driven to its end, and its budget has not grown since."""
+    trials, hours = study.budget.num_trials, study.budget.device_hours
+    is_full = trials is None or len(ledger.trials) + study.seeds > trials
+    is_spent = hours is not None and ledger.device_seconds >= hours * 3600
+    if trials is None and hours is not None:
+        return ledger.is_over and is_spent
+    return ledger.is_over and (is_full or is_spent)
+
+
+def _read_back(
+    study: studies.Study, directory: StudyDirectory
+) -> tuple[Ledger, Suggester, dict[int, Asked], Pruning | None]:
+    """Return where trials stand, what the sampler knows, and what is not over."""
+    ledger, suggester = Ledger(), make_suggester(study)
+    pruning = make_pruning(study)
+    waiting: dict[int, Asked] = {}
+    every: dict[int, Asked] = {}
+    series: dict[int, Any] = {}
+    for line in read_journal(directory.journal_path):
+        ledger.follow(line)
+        kind = line["kind"]
+        if kind == "asked":
+            asked = Asked(line["assignment"], line.get("notes", {}))
+            waiting[line["setting"]] = every[line["setting"]] = asked
+            if line["setting"] or asked.assignment:
+                suggester.restore(line["setting"], asked)
+        elif kind == "ended":
+            series[line["trial"]] = dict(line.get("series", ()))
+            _end_pruning(pruning, ledger, line, series[line["trial"]])
+        elif kind == "told":
+            setting = ledger.settings[line["setting"]]
+            came = ledger.outcome_of(setting)
+            assert came is not None
+            told = [series.pop(trial, {}) for trial in setting.trials]
+            suggester.tell(setting.number, *came, told[-1])
+            del waiting[setting.number]
+        elif kind == "retried":
+            number = ledger.trials[line["trial"]].setting
+            if number not in waiting:
+                waiting[number] = every[number]
+                if number or every[number].assignment:
+                    suggester.retry(number, every[number])
+        elif kind == "reported" and pruning is not None:
+            trial = ledger.trials[line["trial"]]
+            value = reduced(study.objectives[0], trial.series or {})
+            if value is not None:
+                pruning.report(trial.number, line["step"], value)
+    return ledger, suggester, waiting, pruning
+
+
+def _end_pruning(pruning: Pruning | None, ledger: Ledger, line: Any, series: Any) -> None:
+    trial = ledger.trials[line["trial"]]
+    if pruning is not None and trial.copy_of is None:
+        value = trial.values[0] if trial.values else None
+        pruning.end(trial.number, line["outcome"], value, series)
+
+
+def make_pruning(study: studies.Study) -> Pruning | None:
+    """Return what ends trials of a study early; None where nothing does."""
+    if study.pruner is None:
+        return None
+    pruner = graphs.build(study.pruner)
+    return Pruning(pruner, study.objectives[0].direction, study.name)
+
+
+@contextlib.contextmanager
+def _mirrored(
+    study: studies.Study, storage: str | None, directory: StudyDirectory, ledger: Ledger
+) -> Iterator[None]:
+    """Keep Optuna's copy up to date in a process of its own; wait for its last look at the end."""
+    write_json(directory.path / mirror.FACTS, mirror.describe(study))
+    if storage is None:
+        yield
+        return
+    process = mirror.begin(directory.path, storage)
+    try:
+        yield
+    finally:
+        try:
+            process.communicate(timeout=_MIRROR_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        if process.returncode:
+            log = directory.path / "optuna.log"
+            ledger.notices.append(f"Optuna's copy could not be written: {log} says why")
+
+
+def _publish(directory: StudyDirectory, graph: Any) -> list[str]:
+    """Write the report, and the W&B run that sums the study up; say where they are."""
+    from luthier.study.views import report
+    from luthier.study.views import wandb_summary as views
+    from luthier.study.views.text import read_standing
+
+    path = report.write(directory.path)
+    told = [f"report: {path}"]
+    pages = {"report": str(path)}
+    try:
+        mirrored = views.mirror_study(directory.path, graph, read_standing(directory.path), pages)
+    except LuthierError as error:
+        return [*told, f"{error}; again by `luthier sweep show {directory.path} --sync wandb`"]
+    if mirrored is not None:
+        upload = mirrored.url or f"offline; to upload it: wandb sync {mirrored.path}"
+        told.append(f"W&B: the study's summary is {upload}")
+    return told
+
+
+@contextlib.contextmanager
+def _stopping(driver: Driver) -> Iterator[None]:
+    """Let the first interrupt stop the driver in order, and the second one at once."""
+
+    def stop(number: int, frame: Any) -> None:
+        if number == signal.SIGHUP:
+            environment.forget_terminal()
+        if number != signal.SIGINT:
+            driver.is_preempted = True
+        elif driver.stop_asked:
+            raise KeyboardInterrupt
+        driver.stop_asked = True
+
+    before = {}
+    with contextlib.suppress(ValueError):  # not in the main thread
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_IGN and number == signal.SIGHUP:
+                continue  # `nohup` has it so
+            before[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

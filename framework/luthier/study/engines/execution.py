@@ -1,0 +1,484 @@
+"""How a worker executes trials: a queue of requests, plans made once per program, results."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import pathlib
+import queue
+import statistics
+import threading
+import traceback
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import IO, Any
+
+import jax
+
+from luthier import faults, planner
+from luthier import graph as graphs
+from luthier.errors import LockLost, LuthierError, ShardingError, ValidationError
+from luthier.faults import Fault
+from luthier.planner import Plan
+from luthier.program import Program
+from luthier.records import events
+from luthier.records.metrics_file import read_events
+from luthier.records.redaction import redact
+from luthier.storage import read_json
+from luthier.study.engines.messages import Answer, Close, Refill, Stop, messages
+from luthier.study.gate import memory_problem, step_bytes
+from luthier.study.hoisting import Discoveries, program_key
+from luthier.study.protocol import (
+    TRACEBACK,
+    Ended,
+    Faulted,
+    Outcome,
+    Reported,
+    TrialWork,
+    Work,
+    write_result,
+)
+from luthier.trainer.evaluate import Evaluator
+from luthier.trainer.feed import Fed
+from luthier.trainer.interrupt import INTERRUPTED, PRUNED, Watcher
+from luthier.trainer.loop import OwnSlot, Slot
+from luthier.trainer.opening import Request
+from luthier.trainer.results import FINISHED, Result
+from luthier.trainer.run import drive, session
+
+RUN = "run"
+_LONGEST_REASON = 500
+
+
+class TrialWatcher(Watcher):
+    """Reports the evaluations of a trial, and ends it when it is told to.
+
+    Args:
+      slice: Where the trial runs.
+      work: The trial.
+      asks: Whether a report waits for its answer.
+      send: Sends an event to the driver.
+    """
+
+    def __init__(self, slice: int, work: TrialWork, asks: bool, send: Callable[[Any], None]):
+        self.requested: str | None = None
+        self._slice = slice
+        self._work = work
+        self._asks = asks
+        self._send = send
+        self._answers: queue.Queue[bool | None] = queue.Queue()
+
+    def evaluated(self, step: int, metrics: Mapping[str, float], last: bool) -> str | None:
+        """Report an evaluation; wait for the answer where the trial could go on."""
+        work = self._work
+        self._send(Reported(self._slice, work.trial, work.fence, step, dict(metrics)))
+        if not self._asks or last or self.requested is not None:
+            return None
+        return PRUNED if self._answers.get() is False else None
+
+    def answer(self, go_on: bool) -> None:
+        """Take in the answer to the last report; from another thread."""
+        self._answers.put(go_on)
+
+    def stop(self) -> None:
+        """Have the trial saved and left at its next step; from another thread."""
+        self.requested = INTERRUPTED
+        self._answers.put(None)
+
+
+def ended(
+    slice: int,
+    work: TrialWork,
+    plan: Plan,
+    mode: Mapping[str, Any],
+    result: Result,
+    peak_bytes: int | None,
+) -> Ended | None:
+    """Write down how a trial ended; return it, or None where it was left to go on later.
+
+    Args:
+      slice: Where the trial ran.
+      work: The trial.
+      plan: Its plan.
+      mode: How it was run: lanes, hoisted paths, slice shape.
+      result: What training came to.
+      peak_bytes: Bytes on one device that its compiled step needs.
+    """
+    outcomes: dict[str, Outcome] = {FINISHED: "complete", PRUNED: "pruned"}
+    if result.status not in outcomes:
+        return None
+    reason = "" if result.status == FINISHED else f"pruned after step {result.step}"
+    facts = {"parameters": plan.parameters, "peak_bytes": peak_bytes}
+    found = summary(result.directory / "metrics.jsonl", mode)
+    found["facts"] |= facts
+    return _written(
+        work, Ended(slice, work.trial, work.fence, outcomes[result.status], reason, found)
+    )
+
+
+def failed(
+    slice: int, work: TrialWork, mode: Mapping[str, Any], error: BaseException
+) -> Ended | Faulted:
+    """Write down that a trial cannot run, or went wrong, with its traceback; return it.
+
+    A fault of the machine is not the trial's: it gets no result, and is run again.
+
+    Args:
+      slice: Where it ran.
+      work: The trial.
+      mode: How it was run.
+      error: What was raised.
+    """
+    if any(isinstance(link, LockLost) for link in faults.chain(error)):
+        # The folder is another process's now: nothing is written there.
+        return Faulted(slice, work.trial, work.fence, _one_line(error))
+    reason = why_infeasible(error)
+    fault = faults.classify(error)
+    if reason is None and fault is Fault.PLACE:
+        return Faulted(slice, work.trial, work.fence, _one_line(error))
+    outcome: Outcome = "failed" if reason is None else "infeasible"
+    line = reason or _one_line(error)
+    try:
+        found = summary(pathlib.Path(work.directory, RUN, "metrics.jsonl"), mode)
+        if reason is None:
+            found["fault"] = fault.value
+            text = "".join(traceback.format_exception(error))
+            path = pathlib.Path(work.directory, TRACEBACK)
+            path.write_text(redact(text), encoding="utf-8")
+        return _written(work, Ended(slice, work.trial, work.fence, outcome, line, found))
+    except (OSError, LuthierError) as refused:  # the disk does not even take that it failed
+        return Faulted(slice, work.trial, work.fence, _one_line(refused))
+
+
+def why_infeasible(error: BaseException) -> str | None:
+    """Return why a trial can never run on its slice; None where the error says nothing of it."""
+    if isinstance(error, ShardingError | ValidationError):
+        return _one_line(error)
+    if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
+        return f"out of memory: {_one_line(error)}"[:_LONGEST_REASON]
+    return None
+
+
+def summary(metrics_path: pathlib.Path, mode: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the driver is told of a run, from its record, however often it was resumed.
+
+    Args:
+      metrics_path: The run's metrics.jsonl.
+      mode: How it was run.
+    """
+    series: dict[int, dict[str, float]] = {}
+    seconds, steps = [], 0
+    for _, step, event in read_events(metrics_path):
+        if isinstance(event, events.Evaluation):
+            values = {f"{event.name}/{name}": x for name, x in event.values.items()}
+            series.setdefault(step, {}).update(values)
+        elif isinstance(event, events.Step):
+            seconds.append(event.values["step_seconds"])
+            steps = step
+    metrics: dict[str, float] = {}
+    for values in series.values():
+        metrics |= values
+    return {
+        "metrics": metrics,
+        "series": [[step, values] for step, values in series.items()],
+        "steps": steps,
+        "facts": {"step_seconds": statistics.median(seconds) if seconds else None},
+        "mode": dict(mode),
+    }
+
+
+def _written(work: TrialWork, ended: Ended) -> Ended:
+    write_result(work.directory, ended)
+    return ended
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if not isinstance(error, LuthierError):
+        text = f"{type(error).__name__}: {text}"
+    return text[:_LONGEST_REASON]
+
+
+EXIT_ORPHANED = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A trial to be run.
+
+    Args:
+      work: What it belongs to.
+      trial: Which one.
+      watcher: Knows whether it is to be stopped, even before it begins.
+    """
+
+    work: Work
+    trial: TrialWork
+    watcher: TrialWatcher
+
+
+class Inbox:
+    """The trials that wait in a worker.
+
+    A driver that dies without a word takes its workers with it, at once: another driver may want
+    the directories of their trials.
+
+    Args:
+      stream: Where the driver's messages come from.
+      make_watcher: From a trial, and whether it asks, to its watcher.
+    """
+
+    def __init__(self, stream: IO[bytes], make_watcher: Callable[[TrialWork, bool], TrialWatcher]):
+        self._stream = stream
+        self._make_watcher = make_watcher
+        self._tasks: list[Task] = []
+        self._watchers: dict[tuple[int, int], TrialWatcher] = {}
+        self._last: Work | None = None
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._read, name="luthier-inbox", daemon=True)
+        self._thread.start()
+
+    def take(self, fits: Callable[[Task], bool] = lambda task: True) -> Task | None:
+        """Return the first waiting trial that fits, without waiting for one; None without one."""
+        with self._changed:
+            self._tasks = [task for task in self._tasks if task.watcher.requested is None]
+            for task in self._tasks:
+                if fits(task):
+                    self._tasks.remove(task)
+                    return task
+            return None
+
+    def wait(self) -> bool:
+        """Wait for a trial; return whether there is one, which is not so when the worker ends."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._tasks or self._closing)
+            return not self._closing
+
+    def close(self) -> None:
+        """Have what runs saved, and no trial begun any more; from another thread."""
+        with self._changed:
+            self._heed(Close())
+            self._changed.notify_all()
+
+    @property
+    def num_waiting(self) -> int:
+        """How many trials wait."""
+        return len(self._tasks)
+
+    def _read(self) -> None:
+        with self._stream:
+            for message in messages(self._stream):
+                with self._changed:
+                    self._heed(message)
+                    self._changed.notify_all()
+        if not self._closing:
+            os._exit(EXIT_ORPHANED)
+
+    def _heed(self, message: object) -> None:
+        if isinstance(message, Work):
+            self._last = message
+            for trial in message.trials:
+                self._add(message, trial)
+        elif isinstance(message, Refill) and self._last is not None:
+            self._add(self._last, message.trial)
+        elif isinstance(message, Answer | Stop):
+            watcher = self._watchers.get((message.trial, message.fence))
+            if watcher is not None and isinstance(message, Answer):
+                watcher.answer(message.go_on)
+            elif watcher is not None:
+                watcher.stop()
+        elif isinstance(message, Close):
+            self._closing = True
+            for watcher in self._watchers.values():
+                watcher.stop()
+
+    def _add(self, work: Work, trial: TrialWork) -> None:
+        watcher = self._make_watcher(trial, work.asks)
+        self._watchers[trial.trial, trial.fence] = watcher
+        self._tasks.append(Task(work, trial, watcher))
+
+
+NUM_PLANS = 8
+"""Programs that a worker keeps compiled."""
+
+
+RAISED = (Exception, SystemExit)
+"""What ends a trial and not its worker. User code that calls `sys.exit` would otherwise choose the
+worker's exit code, and with 75 be run again for ever, as if its devices had been taken away."""
+
+
+class Plans:
+    """The plans of a worker: trials that differ in hoisted leaves only share a compiled program.
+
+    Args:
+      devices: What they are for.
+    """
+
+    def __init__(self, devices: Sequence[jax.Device]):
+        self.devices = list(devices)
+        self._discoveries = Discoveries()
+        self._plans: collections.OrderedDict[str, planner.Plan] = collections.OrderedDict()
+
+    def key(
+        self, graph: Any, candidates: Sequence[str], num_devices: int = 0
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return what is equal for all graphs of one program, and the leaves that are hoisted.
+
+        Of a program that is new, this makes the plan, with all leaves hoisted that may be: where
+        it can be traced, as it mostly can, nothing is traced twice.
+
+        Args:
+          graph: A valid experiment graph.
+          candidates: Leaves that may be hoisted; those that cannot be stay constants.
+          num_devices: For the first of the devices only; 0 means all.
+        """
+
+        def attempt(hoist: tuple[str, ...]) -> bool:
+            try:
+                plan = planner.make(graph, self.devices[: num_devices or None], hoist)
+                trace_evaluations(plan.program)
+            except Exception:  # which leaf is at fault, or that it is none of them, is found next
+                return False
+            self._keep(self._name(program_key(graph, hoist), num_devices), plan)
+            return True
+
+        hoist: tuple[str, ...] = ()
+        if candidates:
+            hoist = self._discoveries.discover(graph, candidates, attempt).paths
+        return program_key(graph, hoist), hoist
+
+    def plan(self, graph: Any, candidates: Sequence[str], num_devices: int = 0) -> planner.Plan:
+        """Return the plan of a graph, with the compiled functions of its program if there are any.
+
+        Args:
+          graph: A valid experiment graph.
+          candidates: Leaves that may be hoisted; those that cannot be stay constants.
+          num_devices: For the first of the devices only; 0 means all.
+
+        Raises:
+          BadInput: The graph cannot be run on the devices.
+        """
+        key, hoist = self.key(graph, candidates, num_devices)
+        name = self._name(key, num_devices)
+        if name in self._plans:
+            self._plans.move_to_end(name)
+            return self._plans[name].of(graph)
+        plan = planner.make(graph, self.devices[: num_devices or None], hoist)
+        self._keep(name, plan)
+        return plan
+
+    def _name(self, key: str, num_devices: int) -> str:
+        return f"{key} on {num_devices or len(self.devices)}"
+
+    def _keep(self, name: str, plan: planner.Plan) -> None:
+        self._plans[name] = plan
+        while len(self._plans) > NUM_PLANS:
+            self._plans.popitem(last=False)
+
+
+class Execution:
+    """Runs trials on the devices of one slice.
+
+    Args:
+      slice: The slice's number.
+      plans: The plans for its devices.
+      packages: The user's modules that a graph may name.
+      memory_bytes: Memory of one device; None where it has no limit of its own.
+      send: Sends an event to the driver.
+    """
+
+    def __init__(
+        self,
+        slice: int,
+        plans: Plans,
+        packages: Sequence[str],
+        memory_bytes: int | None,
+        send: Callable[[Any], None],
+    ):
+        self.slice = slice
+        self.plans = plans
+        self.memory_bytes = memory_bytes
+        self._packages = tuple(packages)
+        self._send = send
+        self.is_broken = False  # whether a fault of the devices may have left them unusable
+
+    def read(self, work: TrialWork) -> Any:
+        """Return the graph of a trial, which is valid.
+
+        Raises:
+          BadInput: It is not.
+        """
+        path = pathlib.Path(work.directory, "config.json")
+        graph = graphs.from_json(path.read_text("utf-8"), packages=self._packages)
+        history = read_json(path.with_name("config.history.json"))
+        if history:
+            graphs.restore_history(graph, history)
+        graphs.validate(graph, self._packages)
+        return graph
+
+    def watcher(self, work: TrialWork, asks: bool) -> TrialWatcher:
+        """Return the watcher of a trial."""
+        return TrialWatcher(self.slice, work, asks, self._send)
+
+    def mode(
+        self, hoist: Sequence[str], lanes: str = "single", num_lanes: int = 1, lane: int = 0
+    ) -> dict[str, Any]:
+        """Return how a trial is run, as its result records it."""
+        devices = self.plans.devices
+        return {
+            "lanes": lanes,
+            "num_lanes": num_lanes,
+            "lane": lane,
+            "hoisted": list(hoist),
+            "slice": {"devices": len(devices), "kind": devices[0].device_kind},
+        }
+
+    def begin(
+        self, plan: planner.Plan, slot: Slot, work: TrialWork, watcher: TrialWatcher
+    ) -> Generator[Fed, Any, Result]:
+        """Return the training of a trial, whose steps the caller takes."""
+        request = Request(packages=self._packages, directory=pathlib.Path(work.directory, RUN))
+        return session(plan.program.graph, plan, slot, request, watcher)
+
+    def tell(self, event: Ended | Faulted | None) -> None:
+        """Send how a trial ended, if it did."""
+        if event is not None:
+            self._send(event)
+
+    def tell_failed(self, trial: TrialWork, mode: Mapping[str, Any], error: BaseException) -> None:
+        """Send that a trial cannot run, went wrong, or met a fault of the machine."""
+        event = failed(self.slice, trial, mode, error)
+        # After an error of a device, such as ECC, a process cannot use it any more: this one ends,
+        # and the engine starts another. A full disk does not matter to what is in memory.
+        if isinstance(event, Faulted) and faults.error_number(error) is None:
+            self.is_broken = True
+        self.tell(event)
+
+    def run(self, work: Work, trial: TrialWork, watcher: TrialWatcher) -> None:
+        """Run one trial by itself, from where it was left to its end.
+
+        What is wrong with the trial is told to the driver; nothing is raised for it.
+        """
+        mode = self.mode(())
+        try:
+            plan = self.plans.plan(self.read(trial), work.hoist)
+            mode = self.mode(plan.program.hoist)
+            problem = memory_problem(plan, self.memory_bytes)
+            if problem is not None:
+                raise problem
+            slot = OwnSlot(plan.program)
+            result = drive(self.begin(plan, slot, trial, watcher), slot.step)
+            self.tell(ended(self.slice, trial, plan, mode, result, step_bytes(plan)))
+        except RAISED as error:
+            self.tell_failed(trial, mode, error)
+
+
+def trace_evaluations(program: Program) -> None:
+    """Trace every evaluation of a program, as its first use does.
+
+    Args:
+      program: What they are evaluations of.
+    """
+    for name, evaluation in program.experiment.evaluations.items():
+        Evaluator(program, evaluation, f"evaluations.{name}").trace()

@@ -1,0 +1,114 @@
+"""Messages of the protocol as JSON lines between an engine and its workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator
+from typing import IO, Any
+
+from luthier.study.protocol import Ended, Faulted, Lost, Reported, SliceInfo, TrialWork, Work
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The answer to a report: whether the trial goes on."""
+
+    trial: int
+    fence: int
+    go_on: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """A trial ends at its next step, and is saved."""
+
+    trial: int
+    fence: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Refill:
+    """One more trial for the work that is going on."""
+
+    trial: TrialWork
+
+
+@dataclasses.dataclass(frozen=True)
+class Close:
+    """Save what runs, and end."""
+
+
+KINDS: dict[str, type] = {
+    "ready": SliceInfo,
+    "work": Work,
+    "refill": Refill,
+    "answer": Answer,
+    "stop": Stop,
+    "close": Close,
+    "reported": Reported,
+    "ended": Ended,
+    "faulted": Faulted,
+    "lost": Lost,
+}
+_KIND_OF = {kind: name for name, kind in KINDS.items()}
+
+
+def encode(message: Any) -> bytes:
+    """Return a message as one line; numbers that are not finite keep their Python names."""
+    fields = dataclasses.asdict(message)
+    return json.dumps({"kind": _KIND_OF[type(message)], **fields}).encode() + b"\n"
+
+
+def decode(line: bytes) -> Any:
+    """Return the message of a line.
+
+    Raises:
+      ValueError: It is not one.
+    """
+    try:
+        fields = json.loads(line)
+        kind = KINDS[fields.pop("kind")]
+        if kind is Work:
+            fields["trials"] = tuple(TrialWork(**trial) for trial in fields["trials"])
+            fields["hoist"] = tuple(fields["hoist"])
+        elif kind is Refill:
+            fields["trial"] = TrialWork(**fields["trial"])
+        return kind(**fields)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{line!r} is no message") from error
+
+
+class Writer:
+    """Sends messages, from any thread.
+
+    Args:
+      stream: Where the lines go.
+    """
+
+    def __init__(self, stream: IO[bytes]):
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def send(self, message: Any) -> None:
+        """Send a message.
+
+        Raises:
+          OSError: Nobody reads any more.
+        """
+        with self._lock:
+            self._stream.write(encode(message))
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Say that nothing more comes."""
+        with self._lock:
+            self._stream.close()
+
+
+def messages(stream: IO[bytes]) -> Iterator[Any]:
+    """Yield what the other side sends until it ends; a line torn by its death is left out."""
+    for line in stream:
+        if line.endswith(b"\n"):
+            yield decode(line)

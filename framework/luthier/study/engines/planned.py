@@ -1,0 +1,145 @@
+"""The engine that plans trials instead of training them: for slices that need not be here."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import pathlib
+import queue
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from luthier import graph as graphs
+from luthier.errors import BadInput, LuthierError, Problem
+from luthier.planner import Report, plan_apart
+from luthier.planner.targets import missing_compiler, read
+from luthier.study.gate import why_too_large
+from luthier.study.protocol import Ended, Event, Outcome, SliceInfo, TrialWork, Work, write_result
+
+SHAPES, COMPILE = LEVELS = ("shapes", "compile")
+
+
+@dataclasses.dataclass
+class Planned:
+    """Plans each trial for a slice, as `luthier plan` does; nothing is trained.
+
+    `StepTime` is then the modelled time of a step, `PeakBytes` what a device needs, `DeviceHours`
+    what the whole run would take, and `Parameters` what it always is. A trial that does not fit is
+    infeasible, with the sizes as the reason.
+
+    Args:
+      slice: What is planned for: `v5e-16`, `2xv4-8`, `h100:8`, `cpu:8`.
+      level: `compile`, or `shapes`, which takes seconds and tells less.
+      workers: How many trials are planned at a time.
+      packages: The user's modules that graphs may name.
+    """
+
+    RANGES: ClassVar[dict[str, str]] = {"workers": "1 <= x"}
+
+    slice: str
+    level: str = COMPILE
+    workers: int = 1
+    packages: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self._events: queue.Queue[Event] = queue.Queue()
+        self._stopped: set[int] = set()
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+
+    def open(self, directory: str) -> Sequence[SliceInfo]:
+        """Return as many slices as trials are planned at a time; `directory` is not needed.
+
+        Raises:
+          BadInput: There is no such slice, or its compiler is not installed.
+        """
+        del directory
+        if self.level not in LEVELS:
+            what, remedy = f"there is no level {self.level!r}", f"write {' or '.join(LEVELS)}"
+            raise BadInput(Problem(what, "engine.level", remedy=remedy))
+        target = read(self.slice)
+        told = missing_compiler(target) if self.level == COMPILE else ""
+        if told:
+            raise BadInput(Problem(told, "engine.slice", remedy="or set engine.level=shapes"))
+        self._pool = concurrent.futures.ThreadPoolExecutor(self.workers)
+        chip = target.chip
+        kind, limit = ("cpu", None) if chip is None else (chip.device_kind, chip.limit_bytes)
+        return [
+            SliceInfo(i, f"{target} (planned)", target.num_devices, kind, limit)
+            for i in range(self.workers)
+        ]
+
+    def start(self, slice: int, work: Work) -> None:
+        """Plan the trials of some work, one after another."""
+        for trial in work.trials:
+            self.refill(slice, trial)
+
+    def refill(self, slice: int, trial: TrialWork) -> None:
+        """Plan one more trial."""
+        assert self._pool is not None
+        self._pool.submit(self._plan, slice, trial)
+
+    def answer(self, slice: int, trial: int, fence: int, go_on: bool) -> None:
+        """Do nothing: a plan reports nothing before its end."""
+
+    def stop(self, slice: int, trial: int, fence: int) -> None:
+        """Forget a trial; its plan, if it goes on, is told nobody."""
+        self._stopped.add(fence)
+
+    def events(self, timeout: float) -> Sequence[Event]:
+        """Return the trials that are planned; wait up to `timeout` seconds for the first."""
+        found: list[Event] = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._events.get(timeout=timeout))
+            while True:
+                found.append(self._events.get_nowait())
+        return found
+
+    def close(self) -> None:
+        """Drop what waits, and wait for what is being planned."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def _plan(self, slice: int, trial: TrialWork) -> None:
+        try:
+            text = pathlib.Path(trial.directory, "config.json").read_text(encoding="utf-8")
+            graph = graphs.from_json(text, packages=self.packages)
+            report = plan_apart(graph, self.slice, level=self.level, packages=self.packages)
+            outcome, reason = _outcome(report)
+            result = _result(report)
+        except (LuthierError, OSError) as error:
+            outcome = "infeasible" if isinstance(error, BadInput) else "failed"
+            reason, result = " ".join(str(error).split()), {}
+        if trial.fence in self._stopped:
+            return
+        ended = Ended(slice, trial.trial, trial.fence, outcome, reason, result)
+        write_result(trial.directory, ended)
+        self._events.put(ended)
+
+
+def _outcome(report: Report) -> tuple[Outcome, str]:
+    reason = why_too_large(report)
+    return ("infeasible", reason) if reason else ("complete", "")
+
+
+def _result(report: Report) -> dict[str, Any]:
+    devices = report.subject.devices
+    return {
+        "metrics": {},
+        "series": [],
+        "steps": 0,
+        "facts": {
+            "step_seconds": report.step["step_seconds"],
+            "device_seconds": report.step["run_seconds"] * devices["count"],
+            "peak_bytes": report.memory.needed_bytes,
+            "parameters": report.subject.parameters["total"],
+        },
+        "mode": {
+            "slice": {"devices": devices["count"], "kind": devices["kind"]},
+            "lanes": "single",
+            "num_lanes": 1,
+            "lane": 0,
+            "hoisted": [],
+        },
+    }

@@ -1,0 +1,246 @@
+"""The gate: what cannot run on a slice is told before a slice is occupied.
+
+Shapes and divisibility, then bytes of the state, are worked out in a process of its own, on
+virtual CPU devices of the slice's number. The compiled program's memory is looked at by the slice's
+own worker, which only compiles before it knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from luthier import environment
+from luthier import graph as graphs
+from luthier.errors import BadInput, LuthierError, Problem, RunError, ValidationError
+from luthier.study.protocol import SliceInfo
+
+MEBIBYTE = 2**20
+
+
+class ShapeGate:
+    """Refuses trials whose arrays cannot be divided over a slice, or whose state does not fit it.
+
+    Args:
+      packages: The user's modules that a graph may name.
+    """
+
+    def __init__(self, packages: Sequence[str] = ()):
+        self._packages = tuple(packages)
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+
+    def __call__(self, graph: Any, slice: SliceInfo) -> str:
+        """Return why the trial with `graph` cannot run on a slice; nothing where it can.
+
+        Raises:
+          RunError: The process that works it out died.
+        """
+        process = self._process(slice.num_devices)
+        asked = {"graph": graphs.to_json(graph), "memory_bytes": slice.memory_bytes}
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(asked) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:
+            line = ""
+        if not line:
+            del self._processes[slice.num_devices]
+            with contextlib.suppress(OSError), process:
+                process.kill()
+            raise RunError(Problem(f"the gate's process ended ({process.returncode})", "gate"))
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End the processes."""
+        while self._processes:
+            with self._processes.popitem()[1] as process:
+                assert process.stdin is not None
+                process.stdin.close()
+
+    def _process(self, num_devices: int) -> subprocess.Popen[str]:
+        if num_devices not in self._processes:
+            flag = f"--xla_force_host_platform_device_count={num_devices}"
+            paths = [os.getcwd(), os.environ.get("PYTHONPATH")]
+            environment = {
+                **os.environ,
+                "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": flag,
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            }
+            self._processes[num_devices] = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "luthier.study.gate",
+                    str(os.getpid()),
+                    *self._packages,
+                ],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        return self._processes[num_devices]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanGate:
+    """Refuses trials that do not fit a slice that need not be here, as `luthier plan` sees it.
+
+    Args:
+      slice: What is planned for, whatever a trial runs on: `v5e-16`, `h100:8`.
+      level: `shapes` takes seconds for each trial and estimates activations; `compile` asks the
+        compiler.
+      packages: The user's modules that a graph may name.
+    """
+
+    slice: str
+    level: str = "shapes"
+    packages: Sequence[str] = ()
+
+    def __call__(self, graph: Any, slice: SliceInfo) -> str:
+        """Return why the trial with `graph` cannot run there; `slice` does not matter."""
+        del slice
+        from luthier.planner import plan_apart
+
+        try:
+            report = plan_apart(graph, self.slice, level=self.level, packages=self.packages)
+        except BadInput as error:
+            return " ".join(str(error).split())
+        reason = why_too_large(report)
+        return reason and f"{self.slice}: {reason}"
+
+
+def why_too_large(report: Any) -> str:
+    """Return why a plan does not fit its slice; nothing where it fits, or nobody can tell.
+
+    Args:
+      report: A `luthier.planner.Report`.
+    """
+    if report.fits is not False:
+        return ""
+    needed, limit = report.memory.needed_bytes, report.memory.limit_bytes
+    if needed is None or limit is None:
+        return f"the compiler says: {report.memory.refusal}"
+    about = "an estimated " if report.memory.is_estimated else ""
+    return f"needs {about}{_mebibytes(needed)} on each device, which has {_mebibytes(limit)}"
+
+
+def shape_problem(
+    graph: Any, devices: Sequence[Any], memory_bytes: int | None, packages: Sequence[str] = ()
+) -> str:
+    """Return why a graph cannot run on devices, as far as shapes tell; nothing where it can.
+
+    No array is made, and nothing is compiled.
+
+    Args:
+      graph: An experiment graph.
+      devices: As many as the slice has, of any kind.
+      memory_bytes: Memory of one device; None where it has no limit of its own.
+      packages: The user's modules that a graph may name.
+    """
+    from luthier import program as programs
+    from luthier.planner.checks import check
+
+    try:
+        graphs.validate(graph, packages)
+        program = programs.make(graph, devices)
+        problems = check(graph, program)
+        if problems:
+            raise ValidationError(problems)
+        held = sum(p.bytes_per_device for p in program.placements.values())
+        problem = too_large("the state", held, memory_bytes)
+        if problem is not None:
+            raise problem
+    except BadInput as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def too_large(what: str, needed: int, memory_bytes: int | None) -> ValidationError | None:
+    """Return the refusal of what does not fit the memory of a device; None where it fits."""
+    if memory_bytes is None or needed <= memory_bytes:
+        return None
+    told = f"{what} needs {_mebibytes(needed)} on each device, which has {_mebibytes(memory_bytes)}"
+    return ValidationError(Problem(told))
+
+
+def memory_problem(plan: Any, memory_bytes: int | None) -> ValidationError | None:
+    """Return why a plan's compiled step does not fit its devices; None where it fits.
+
+    It compiles, where the state alone fits; nothing is run.
+
+    Args:
+      plan: The plan.
+      memory_bytes: Memory of one device; None where it has no limit of its own.
+    """
+    if memory_bytes is None:
+        return None
+    held = sum(p.bytes_per_device for p in plan.program.placements.values())
+    problem = too_large("the state", held, memory_bytes)
+    return problem or too_large("the compiled step", step_bytes(plan) or 0, memory_bytes)
+
+
+def step_bytes(plan: Any) -> int | None:
+    """Return the bytes on one device that a plan's compiled step needs, if the compiler tells."""
+    program = plan.program
+    return program.once("step bytes", lambda: needed_bytes(program.compile_step()))
+
+
+def needed_bytes(compiled: Any) -> int | None:
+    """Return the bytes on one device that a compiled program needs; None where it cannot tell."""
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        return None
+    inputs, outputs = analysis.argument_size_in_bytes, analysis.output_size_in_bytes
+    return inputs + outputs - analysis.alias_size_in_bytes + analysis.temp_size_in_bytes
+
+
+def _mebibytes(number: int) -> str:
+    return f"{number / MEBIBYTE:,.1f} MiB"
+
+
+def serve(questions: IO[str], answers: IO[str], packages: Sequence[str]) -> None:
+    """Answer questions, a line each, until there are no more.
+
+    Args:
+      questions: Objects with `graph` and `memory_bytes`.
+      answers: Where the reasons go; an empty one where the trial can run.
+      packages: The user's modules that a graph may name.
+    """
+    import jax
+
+    for line in questions:
+        asked: Mapping[str, Any] = json.loads(line)
+        try:
+            graph = graphs.from_json(asked["graph"], packages=packages)
+            reason = shape_problem(graph, jax.devices(), asked["memory_bytes"], packages)
+        except LuthierError as error:
+            reason = " ".join(str(error).split())
+        answers.write(json.dumps(reason) + "\n")
+        answers.flush()
+
+
+def main() -> None:
+    """Serve on the standard streams; what else is printed goes to standard error.
+
+    It is called with the id of the process that asks, and the packages.
+    """
+    environment.end_with(int(sys.argv[1]))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    serve(sys.stdin, answers, sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,631 @@
+"""Packed trials: several trials in one program, the training step vmapped over a leading axis."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from luthier.errors import Problem, ValidationError
+from luthier.planner import Plan
+from luthier.program import Program
+from luthier.program.program import Leaves, Values, vector_of
+from luthier.study.engines.execution import RAISED, Execution, Task, ended
+from luthier.study.gate import needed_bytes, too_large
+from luthier.study.protocol import Lanes
+from luthier.trainer.feed import Fed
+from luthier.trainer.loop import OwnSlot
+from luthier.trainer.results import Result
+
+Batch = Mapping[str, jax.Array]
+LANE = "lane"
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedProgram:
+    """The compiled functions of K lanes; holds no arrays.
+
+    Args:
+      program: The program of one trial; of one device where lanes are shared out over devices.
+      lanes: How lanes are computed.
+      num_lanes: How many there are, K.
+      step: From values [K], leaves [K, ...], K batches and active [K] to leaves and vectors [K, N].
+      take: From leaves and a lane to the leaves of one trial.
+      put: From leaves, the leaves of one trial and a lane to leaves.
+      empty: Returns leaves of zeros.
+      whole: The sharding of what every device holds whole.
+      step_bytes: Bytes on one device that the compiled step needs, if the compiler tells.
+    """
+
+    program: Program
+    lanes: Lanes
+    num_lanes: int
+    step: Callable[..., tuple[Leaves, jax.Array]]
+    take: Callable[[Leaves, Any], Leaves]
+    put: Callable[[Leaves, Leaves, Any], Leaves]
+    empty: Callable[[], Leaves]
+    whole: NamedSharding
+    step_bytes: int | None
+
+
+def compile_lanes(
+    program: Program, lanes: Lanes, num_lanes: int, devices: Sequence[jax.Device]
+) -> PackedProgram:
+    """Compile the functions of K lanes; a second call returns the first one's.
+
+    Args:
+      program: The program of one trial.
+      lanes: `vmap` computes all lanes at once, `map` one after another, `shard` shares them out
+        over the devices, one after another on each.
+      num_lanes: K; with `shard`, a multiple of the devices.
+      devices: What the lanes are shared out over.
+
+    Raises:
+      ValidationError: The lanes cannot be shared out.
+    """
+    key = ("lanes", lanes, num_lanes)
+    return program.once(key, lambda: _compile(program, lanes, num_lanes, devices))
+
+
+def _compile(
+    program: Program, lanes: Lanes, num_lanes: int, devices: Sequence[jax.Device]
+) -> PackedProgram:
+    mesh = program.mesh
+    specs = [PartitionSpec(None, *p.spec) for p in program.placements.values()]
+    if lanes == "shard":
+        if num_lanes % len(devices):
+            what = f"{num_lanes} lanes cannot be shared out over {len(devices)} devices"
+            raise ValidationError(Problem(what, "packing.num_lanes"))
+        mesh = jax.make_mesh((len(devices),), (LANE,), (AxisType.Auto,), devices=devices)
+        specs = [PartitionSpec(LANE)] * len(specs)
+    whole = NamedSharding(mesh, PartitionSpec())
+    stacked = tuple(NamedSharding(mesh, spec) for spec in specs)
+    abstract = tuple(
+        jax.ShapeDtypeStruct((num_lanes, *leaf.shape), leaf.dtype, sharding=sharding)
+        for leaf, sharding in zip(program.abstract_leaves, stacked, strict=True)
+    )
+    single = (
+        tuple(whole for _ in specs)
+        if lanes == "shard"
+        else tuple(leaf.sharding for leaf in program.abstract_leaves)
+    )
+
+    def take(leaves: Leaves, lane: jax.Array) -> Leaves:
+        return tuple(lax.dynamic_index_in_dim(x, lane, keepdims=False) for x in leaves)
+
+    def put(leaves: Leaves, own: Leaves, lane: jax.Array) -> Leaves:
+        pairs = zip(leaves, own, strict=True)
+        return tuple(lax.dynamic_update_index_in_dim(x, y, lane, 0) for x, y in pairs)
+
+    def empty() -> Leaves:
+        return tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in abstract)
+
+    over = _over_lanes(program, lanes, mesh)
+    values = tuple(_stack([value] * num_lanes, whole) for value in program.values())
+    entries = {
+        name: jax.ShapeDtypeStruct(
+            entry.shape, entry.dtype, sharding=whole if lanes == "shard" else entry.sharding
+        )
+        for name, entry in program.batch.items()
+    }
+    active = jax.ShapeDtypeStruct((num_lanes,), jnp.bool_, sharding=whole)
+    step = jax.jit(over, donate_argnums=1, out_shardings=(stacked, whole))
+    lowered = step.lower(values, abstract, (entries,) * num_lanes, active)
+    compiled = lowered.compile(program.compiler_options)
+    return PackedProgram(
+        program=program,
+        lanes=lanes,
+        num_lanes=num_lanes,
+        step=compiled,
+        take=jax.jit(take, out_shardings=single),
+        put=jax.jit(put, donate_argnums=0, out_shardings=stacked),
+        empty=jax.jit(empty, out_shardings=stacked),
+        whole=whole,
+        step_bytes=needed_bytes(compiled),
+    )
+
+
+def _over_lanes(program: Program, lanes: Lanes, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+    """Return the step over the lane axis."""
+    num_scalars = len(program.scalar_names)
+
+    def one(values: Values, leaves: Leaves, batch: Batch) -> tuple[Leaves, jax.Array]:
+        leaves, scalars = program.step(values, leaves, batch)
+        return leaves, vector_of(scalars)
+
+    def rest(values: Values, leaves: Leaves, batch: Batch) -> tuple[Leaves, jax.Array]:
+        return leaves, jnp.zeros(num_scalars, jnp.result_type(float))
+
+    def each(values: Values, leaves: Leaves, batch: Batch, active: jax.Array) -> Any:
+        # A lane without a trial costs nothing here; under vmap it is computed with the others.
+        return lax.map(
+            lambda x: lax.cond(x[0], one, rest, *x[1]), (active, (values, leaves, batch))
+        )
+
+    def stacked(batches: Sequence[Batch]) -> Batch:
+        return jax.tree.map(lambda *entries: jnp.stack(entries), *batches)
+
+    if lanes == "vmap":
+        return lambda values, leaves, batches, active: jax.vmap(one)(
+            values, leaves, stacked(batches)
+        )
+    if lanes == "map":
+        return lambda values, leaves, batches, active: each(
+            values, leaves, stacked(batches), active
+        )
+    spec = PartitionSpec(LANE)
+    shared = jax.shard_map(each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    return lambda values, leaves, batches, active: shared(values, leaves, stacked(batches), active)
+
+
+class Pack:
+    """The states of K trials, side by side.
+
+    Args:
+      packed: Their compiled functions.
+    """
+
+    def __init__(self, packed: PackedProgram):
+        self.packed = packed
+        self._leaves = packed.empty()
+        self._lane_values: list[Values] = [packed.program.values()] * packed.num_lanes
+        self._values: Values | None = None
+
+    def slot(self, lane: int) -> LaneSlot:
+        """Return the slot of a lane."""
+        return LaneSlot(self, lane)
+
+    def step(self, batches: Mapping[int, Batch]) -> jax.Array:
+        """Take a step in lanes; the others stay as they are, or hold nothing of worth.
+
+        Args:
+          batches: The batch of each lane that has a trial.
+
+        Returns:
+          The scalars of every lane, [K, N]; read them when they are needed.
+        """
+        packed = self.packed
+        if self._values is None:
+            columns = zip(*self._lane_values, strict=True)
+            self._values = tuple(_stack(column, packed.whole) for column in columns)
+        some = next(iter(batches.values()))
+        rows = tuple(self._placed(batches.get(i, some)) for i in range(packed.num_lanes))
+        active = jax.device_put(
+            np.array([i in batches for i in range(packed.num_lanes)]), packed.whole
+        )
+        self._leaves, vectors = packed.step(self._values, self._leaves, rows, active)
+        return vectors
+
+    def load(self, lane: int, values: Values, leaves: Leaves) -> None:
+        """Put the state of a trial into a lane."""
+        if self.packed.lanes == "shard":
+            leaves = jax.device_put(leaves, self.packed.whole)
+        self._leaves = self.packed.put(self._leaves, leaves, np.int32(lane))
+        self._lane_values[lane] = values
+        self._values = None
+
+    def leaves(self, lane: int) -> Leaves:
+        """Return the state of the trial in a lane, where it would be if it were alone."""
+        leaves = self.packed.take(self._leaves, np.int32(lane))
+        if self.packed.lanes != "shard":
+            return leaves
+        shardings = [leaf.sharding for leaf in self.packed.program.abstract_leaves]
+        return tuple(map(jax.device_put, leaves, shardings))
+
+    def _placed(self, batch: Batch) -> Batch:
+        if self.packed.lanes != "shard":
+            return batch
+        return {name: jax.device_put(entry, self.packed.whole) for name, entry in batch.items()}
+
+
+class LaneSlot:
+    """The slot (`luthier.trainer.loop.Slot`) of a trial that runs in a lane.
+
+    Args:
+      pack: Where the lane is.
+      lane: Its number.
+    """
+
+    def __init__(self, pack: Pack, lane: int):
+        self._pack = pack
+        self.lane = lane
+
+    def begin(self) -> None:
+        """Do nothing: the pack is compiled before its first trial begins."""
+
+    def load(self, values: Values, leaves: Leaves) -> None:
+        """Put a state here, with the hoisted scalars that its steps take."""
+        self._pack.load(self.lane, values, leaves)
+
+    def prepare(self) -> None:
+        """Do nothing: the pack is compiled before its first trial begins."""
+
+    @property
+    def leaves(self) -> Leaves:
+        """The state as it is now, in arrays of its own."""
+        return self._pack.leaves(self.lane)
+
+
+class LaneVector:
+    """The scalars of one lane, fetched with those of all lanes when they are asked for.
+
+    Args:
+      vectors: The scalars of all lanes, [K, N].
+      lane: Which one.
+    """
+
+    def __init__(self, vectors: Any, lane: int):
+        self._vectors = vectors
+        self._lane = lane
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self._vectors, dtype)[self._lane]
+
+
+def _stack(scalars: Sequence[jax.Array], sharding: NamedSharding) -> jax.Array:
+    """Return scalars as one array; weakly typed, as they are."""
+    return jax.device_put(jnp.stack([jnp.asarray(np.asarray(x).item()) for x in scalars]), sharding)
+
+
+SHARE = 0.04
+"""Of the time that the trials would take one after another, so much may be spent on finding out."""
+
+WORTH = 0.95
+"""Lanes are taken where a step takes less than this part of the time that it takes alone."""
+
+COMPILE_FACTOR = 2.0
+"""Compiling lanes is taken to be so much slower than compiling a step."""
+
+NUM_TIMED = 5
+
+NUM_DEVICES: Mapping[Lanes, int] = {"shard": 1}
+"""Devices of one trial's program, by the kind of lanes; all of the slice where it is not named."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """How trials share a slice.
+
+    Args:
+      lanes: The kind of lanes; `single` runs one trial after another.
+      num_lanes: How many there are.
+      num_devices: Devices of one trial's program; 0 means all of the slice.
+    """
+
+    lanes: Lanes
+    num_lanes: int = 1
+    num_devices: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What one way to run trials costs.
+
+    Args:
+      seconds: Of a step of one trial.
+      compile_seconds: That it took to compile.
+    """
+
+    seconds: float
+    compile_seconds: float
+
+
+def choose(
+    plan_for: Callable[[int], Plan],
+    devices: Sequence[jax.Device],
+    num_trials: int,
+    memory_bytes: int | None,
+) -> Choice:
+    """Choose the lanes of a program by measuring 1, 2, 4, ... of each kind.
+
+    A kind is followed while it gets faster and fits the memory, and only as long as finding out
+    costs a small part of the trials themselves.
+
+    Args:
+      plan_for: Returns the plan of a trial for so many devices; 0 means the whole slice.
+      devices: The slice.
+      num_trials: Trials that there are for it; the most lanes.
+      memory_bytes: Memory of one device; None where it has no limit of its own.
+    """
+    plan = plan_for(0)
+    alone = measure_alone(plan)
+    steps = plan.program.experiment.training.steps
+
+    def measure(lanes: Lanes, num_lanes: int) -> Measured | None:
+        shared = plan_for(NUM_DEVICES.get(lanes, 0))
+        return measure_lanes(shared, lanes, num_lanes, devices, memory_bytes)
+
+    counts: dict[Lanes, Sequence[int]] = dict.fromkeys(("vmap", "map"), powers(num_trials))
+    if len(devices) > 1:  # each lane on one device, instead of all lanes on all of them
+        each = powers(num_trials // len(devices))
+        counts["shard"] = [len(devices) * number for number in (1, *each)]
+    return best(alone, counts, num_trials, steps, measure)
+
+
+def best(
+    alone: Measured,
+    counts: Mapping[Lanes, Sequence[int]],
+    num_trials: int,
+    steps: int,
+    measure: Callable[[Lanes, int], Measured | None],
+) -> Choice:
+    """Return the fastest choice among those that could be looked at within the allowance.
+
+    Args:
+      alone: What a trial by itself costs.
+      counts: The kinds of lanes in the order in which they are tried, and numbers of lanes of each,
+        rising.
+      num_trials: Trials that there are.
+      steps: Steps of a trial.
+      measure: Measures one kind with a number of lanes; None where it does not fit the memory.
+    """
+    allowance = SHARE * num_trials * steps * alone.seconds
+    found, fastest = Choice("single"), WORTH * alone.seconds
+    expected = COMPILE_FACTOR * alone.compile_seconds
+    for lanes, numbers in counts.items():
+        before = alone.seconds
+        for num_lanes in numbers:
+            if (
+                num_lanes > num_trials
+                or expected + (NUM_TIMED + 1) * num_lanes * alone.seconds > allowance
+            ):
+                break
+            start = time.perf_counter()
+            measured = measure(lanes, num_lanes)
+            allowance -= time.perf_counter() - start
+            if measured is None or measured.seconds >= before:
+                break
+            expected = max(expected, measured.compile_seconds)
+            before = measured.seconds
+            if measured.seconds < fastest:
+                found = Choice(lanes, num_lanes, NUM_DEVICES.get(lanes, 0))
+                fastest = measured.seconds
+    return found
+
+
+def measure_alone(plan: Plan) -> Measured:
+    """Measure steps of one trial that has the slice to itself."""
+    program = plan.program
+    start = time.perf_counter()
+    slot = OwnSlot(program)
+    slot.prepare()
+    compiled = time.perf_counter() - start
+    values = program.values()
+    slot.load(values, program.init(values))
+    batch = _blank(program)
+    return Measured(_median_seconds(lambda: slot.step(batch)), compiled)
+
+
+def measure_lanes(
+    plan: Plan,
+    lanes: Lanes,
+    num_lanes: int,
+    devices: Sequence[jax.Device],
+    memory_bytes: int | None,
+) -> Measured | None:
+    """Measure steps of trials in lanes; None where they do not fit the memory.
+
+    Args:
+      plan: The plan of a trial.
+      lanes: The kind of lanes.
+      num_lanes: How many.
+      devices: The slice.
+      memory_bytes: Memory of one device; None where it has no limit of its own.
+    """
+    program, start = plan.program, time.perf_counter()
+    packed = compile_lanes(program, lanes, num_lanes, devices)
+    compiled = time.perf_counter() - start
+    if memory_bytes is not None and (packed.step_bytes or 0) > memory_bytes:
+        return None
+    pack, values = Pack(packed), program.values()
+    for lane in range(num_lanes):
+        pack.load(lane, values, program.init(values))
+    batches = dict.fromkeys(range(num_lanes), _blank(program))
+    return Measured(_median_seconds(lambda: pack.step(batches)) / num_lanes, compiled)
+
+
+def _blank(program: Any) -> dict[str, jax.Array]:
+    return {
+        name: jax.device_put(jnp.zeros(entry.shape, entry.dtype), entry.sharding)
+        for name, entry in program.batch.items()
+    }
+
+
+def _median_seconds(step: Callable[[], jax.Array]) -> float:
+    times = []
+    for _ in range(NUM_TIMED + 1):
+        start = time.perf_counter()
+        jax.block_until_ready(step())
+        times.append(time.perf_counter() - start)
+    return float(np.median(times[1:]))
+
+
+def powers(most: int) -> list[int]:
+    """Return 2, 4, 8 and so on, up to `most`."""
+    return [2**exponent for exponent in range(1, max(most, 1).bit_length())]
+
+
+class Source(Protocol):
+    """Where further trials come from."""
+
+    def take(self, fits: Callable[[Task], bool]) -> Task | None:
+        """Return a trial that fits; None where there is none now."""
+
+
+@dataclasses.dataclass
+class _Running:
+    """A trial in a lane.
+
+    Args:
+      task: The trial.
+      plan: Its plan.
+      mode: How it is run.
+      training: Its session, which waits for the vector of a step.
+      fed: The batch of that step.
+    """
+
+    task: Task
+    plan: Plan
+    mode: dict[str, Any]
+    training: Generator[Fed, Any, Result]
+    fed: Fed
+
+
+class LaneRunner:
+    """Runs trials side by side on the devices of one slice.
+
+    Args:
+      execution: Reads, plans and ends trials.
+      inbox: Where further trials come from.
+    """
+
+    def __init__(self, execution: Execution, inbox: Source):
+        self._execution = execution
+        self._inbox = inbox
+        self._choices: dict[str, Choice] = {}
+
+    def run(self, task: Task, choice: Choice | None = None, lane: int = 0) -> None:
+        """Run a trial, with all that wait or come and are served by the same program.
+
+        What is wrong with a trial is told to the driver; nothing is raised for it.
+
+        Args:
+          task: The trial.
+          choice: How trials share the slice; None goes by the work.
+          lane: Where the trial goes.
+        """
+        execution, work = self._execution, task.work
+        try:
+            graph = execution.read(task.trial)
+            key, _ = execution.plans.key(graph, work.hoist)
+            choice = choice or self._choice(key, graph, task)
+            if choice.lanes == "single":
+                return execution.run(work, task.trial, task.watcher)
+            plan = execution.plans.plan(graph, work.hoist, choice.num_devices)
+            devices = execution.plans.devices
+            packed = compile_lanes(plan.program, choice.lanes, choice.num_lanes, devices)
+            limit = execution.memory_bytes
+            problem = too_large("the compiled step of all lanes", packed.step_bytes or 0, limit)
+            if problem is not None:
+                raise problem
+        except Exception as error:
+            mode = execution.mode((), work.lanes)
+            return execution.tell_failed(task.trial, mode, error)
+        _Lanes(execution, self._inbox, packed, key, choice).run(task, lane)
+
+    def _choice(self, key: str, graph: Any, task: Task) -> Choice:
+        """Return how the trials of a program share the slice; measured once for each program."""
+        work, plans = task.work, self._execution.plans
+        num_lanes = len(work.trials) + work.spare_lanes
+        if work.lanes != "auto":
+            return Choice(work.lanes, num_lanes, NUM_DEVICES.get(work.lanes, 0))
+        if key not in self._choices:
+            self._choices[key] = choose(
+                lambda num_devices: plans.plan(graph, work.hoist, num_devices),
+                plans.devices,
+                num_lanes,
+                self._execution.memory_bytes,
+            )
+        return self._choices[key]
+
+
+class _Lanes:
+    """The lanes of one program, and the trials in them."""
+
+    def __init__(
+        self,
+        execution: Execution,
+        inbox: Source,
+        packed: PackedProgram,
+        key: str,
+        choice: Choice,
+    ):
+        self._execution = execution
+        self._inbox = inbox
+        self._pack = Pack(packed)
+        self._key = key
+        self._choice = choice
+        self._running: dict[int, _Running] = {}
+        self._others: set[tuple[int, int]] = set()  # trials of other programs, which wait
+
+    def run(self, task: Task, lane: int) -> None:
+        """Run a trial and all that fit, until no lane has one."""
+        self._begin(lane, task)
+        self._fill()
+        while self._running:
+            batches = {lane: running.fed.arrays for lane, running in self._running.items()}
+            try:
+                vectors = self._pack.step(batches)
+            except Exception as error:  # all lanes go down with their program
+                for lane in list(self._running):
+                    self._advance(lane, error=error)
+                return
+            for lane in list(self._running):
+                self._advance(lane, vector=LaneVector(vectors, lane))
+            self._fill()
+
+    def _fill(self) -> None:
+        for lane in range(self._choice.num_lanes):
+            while lane not in self._running:
+                task = self._inbox.take(self._fits)
+                if task is None:
+                    return
+                self._begin(lane, task)
+
+    def _fits(self, task: Task) -> bool:
+        identity = (task.trial.trial, task.trial.fence)
+        if identity in self._others or task.work.lanes == "single":
+            return False
+        try:
+            graph = self._execution.read(task.trial)
+            fits = self._execution.plans.key(graph, task.work.hoist)[0] == self._key
+        except Exception:  # told when its turn comes
+            fits = False
+        if not fits:
+            self._others.add(identity)
+        return fits
+
+    def _begin(self, lane: int, task: Task) -> None:
+        execution, choice = self._execution, self._choice
+        mode = execution.mode((), choice.lanes, choice.num_lanes, lane)
+        try:
+            graph = execution.read(task.trial)
+            plan = execution.plans.plan(graph, task.work.hoist, choice.num_devices)
+            mode["hoisted"] = list(plan.program.hoist)
+            training = execution.begin(plan, self._pack.slot(lane), task.trial, task.watcher)
+            fed = next(training)
+        except StopIteration as end:  # it was over before, and only its result was missing
+            self._tell(task, plan, mode, end.value)
+        except RAISED as error:
+            execution.tell_failed(task.trial, mode, error)
+        else:
+            self._running[lane] = _Running(task, plan, mode, training, fed)
+
+    def _advance(self, lane: int, vector: Any = None, error: Exception | None = None) -> None:
+        """Go on with a trial after a step, or after what kept the step from being taken."""
+        running, execution = self._running[lane], self._execution
+        try:
+            if error is not None:
+                running.training.throw(error)
+            running.fed = running.training.send(vector)
+            return
+        except StopIteration as end:
+            self._tell(running.task, running.plan, running.mode, end.value)
+        except RAISED as raised:
+            execution.tell_failed(running.task.trial, running.mode, raised)
+        del self._running[lane]
+
+    def _tell(self, task: Task, plan: Plan, mode: dict[str, Any], result: Result) -> None:
+        execution, step_bytes = self._execution, self._pack.packed.step_bytes
+        try:
+            event = ended(execution.slice, task.trial, plan, mode, result, step_bytes)
+        except Exception as error:  # its result cannot be written
+            return execution.tell_failed(task.trial, mode, error)
+        execution.tell(event)

@@ -1,0 +1,54 @@
+"""Which trials share a program and a slice: the `packing` of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from luthier import graph as graphs
+from luthier.study.hoisting import Discoveries, program_key
+from luthier.study.protocol import Lanes, SliceInfo
+from luthier.study.study import Packed
+
+SEED = "seed"
+
+
+class SharedPrograms:
+    """Trials that differ in leaves that can be hoisted share a program, and perhaps a slice.
+
+    Args:
+      lanes: How such trials share a slice: one after another (`single`), in lanes, or as the worker
+        measures (`auto`).
+      num_lanes: How many may share a slice.
+      paths: Leaves that may be hoisted, beside `seed`; None takes those that the study's space
+        sets, and those in which some trial so far differs from the study's experiment.
+    """
+
+    def __init__(
+        self, lanes: Lanes = "auto", num_lanes: int = 8, paths: Sequence[str] | None = None
+    ):
+        self._lanes = lanes
+        self._num_lanes = num_lanes
+        self._paths = paths
+        self._seen: set[str] = {SEED, *(paths or ())}
+        self._discoveries = Discoveries()
+
+    def learn(self, paths: Iterable[str]) -> None:
+        """Take in which leaves the study's space sets, before the first trial is placed.
+
+        So the experiment itself shares the program of the trials that differ from it.
+
+        Args:
+          paths: Paths of the experiment.
+        """
+        if self._paths is None:
+            self._seen.update(paths)
+
+    def __call__(self, base: Any, graph: Any, slice: SliceInfo) -> Packed:
+        """Return how the trial with `graph` runs on a slice; `base` is the study's experiment."""
+        if self._paths is None:
+            self._seen |= {change.path for change in graphs.diff(base, graph)}
+        hoist = self._discoveries.discover(graph, sorted(self._seen)).paths
+        key = program_key(graph, hoist)
+        num_lanes = 1 if self._lanes == "single" else self._num_lanes
+        return Packed(key, hoist, self._lanes, num_lanes)

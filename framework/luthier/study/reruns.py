@@ -1,0 +1,91 @@
+"""Running a finished trial once more, just as it was run: bit for bit on a slice of the same shape.
+
+A plain `luthier train` of the trial's graph gives the same numbers to 1e-5: hoisted leaves and
+lanes compile to other programs.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from luthier.errors import Problem, RunError
+from luthier.study.engines.execution import Execution, Plans, Task
+from luthier.study.packed_trials import Choice, LaneRunner
+from luthier.study.protocol import Ended, TrialWork, Work, read_result
+
+
+class _Nobody:
+    """An inbox that nothing comes to."""
+
+    def take(self, fits: Callable[[Task], bool] = lambda task: True) -> Task | None:
+        """Return nothing."""
+        return None
+
+
+def rerun(
+    trial: str | os.PathLike[str],
+    into: str | os.PathLike[str],
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    packages: Sequence[str] = (),
+) -> Ended:
+    """Run a trial once more in its recorded mode: its hoisted leaves, its lane.
+
+    Args:
+      trial: The directory of the trial.
+      into: A directory for the new run, which does not exist.
+      devices: As many as its slice had; None means all of the default backend.
+      packages: The user's modules that its graph may name.
+
+    Returns:
+      How it ended this time.
+
+    Raises:
+      RunError: The trial has not ended, its slice had another shape, or `into` exists.
+    """
+    source, target = pathlib.Path(trial), pathlib.Path(into)
+    own = list(jax.devices() if devices is None else devices)
+    before = read_result(source)
+    if before is None:
+        raise RunError(Problem(f"{source} has no result to be repeated"))
+    mode = before.result["mode"]
+    shape = {"devices": len(own), "kind": own[0].device_kind}
+    if mode["slice"] != shape:
+        had = "{devices} x {kind}".format(**mode["slice"])
+        here = "{devices} x {kind}".format(**shape)
+        remedy = f"`luthier train {source}` repeats it on any devices, to 1e-5"
+        raise RunError(Problem(f"{source} ran on {had}; here are {here}", remedy=remedy))
+    try:
+        target.mkdir(parents=True)
+    except FileExistsError:
+        raise RunError(Problem(f"{target} exists", remedy="choose another folder")) from None
+    for name in ("config.json", "config.history.json"):
+        if (source / name).exists():
+            shutil.copy2(source / name, target / name)
+    return _run(before, mode, TrialWork(before.trial, before.fence, str(target)), own, packages)
+
+
+def _run(
+    before: Ended,
+    mode: dict[str, Any],
+    trial: TrialWork,
+    devices: Sequence[jax.Device],
+    packages: Sequence[str],
+) -> Ended:
+    events: list[Any] = []
+    execution = Execution(before.slice, Plans(devices), packages, None, events.append)
+    work = Work((trial,), tuple(mode["hoisted"]), mode["lanes"])
+    task = Task(work, trial, execution.watcher(trial, asks=False))
+    if mode["lanes"] == "single":
+        execution.run(work, trial, task.watcher)
+    else:
+        num_devices = 1 if mode["lanes"] == "shard" else 0
+        choice = Choice(mode["lanes"], mode["num_lanes"], num_devices)
+        LaneRunner(execution, _Nobody()).run(task, choice, mode["lane"])
+    return next(event for event in events if isinstance(event, Ended))

@@ -1,0 +1,117 @@
+"""What the command line makes a study of: samplers and objectives by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import fiddle as fdl
+import optuna
+
+from luthier.errors import BadInput, Problem
+from luthier.graph import nearest
+from luthier.metrics import Selector
+from luthier.study import objectives
+from luthier.study.checks import evaluations_of
+from luthier.study.engines.local import Local
+from luthier.study.gate import ShapeGate
+from luthier.study.packing import SharedPrograms
+from luthier.study.space import Grid, Space
+from luthier.study.study import Study
+
+SAMPLERS: Mapping[str, Any] = {
+    "tpe": optuna.samplers.TPESampler,
+    "random": optuna.samplers.RandomSampler,
+    "quasi-random": optuna.samplers.QMCSampler,
+    "grid": Grid,
+    "cma-es": optuna.samplers.CmaEsSampler,
+    "nsga-ii": optuna.samplers.NSGAIISampler,
+}
+_OVER: Mapping[str, Any] = {"last": objectives.Last, "best": objectives.Best}
+FACTS: Mapping[str, Any] = {
+    "step_time": objectives.StepTime,
+    "device_hours": objectives.DeviceHours,
+    "peak_bytes": objectives.PeakBytes,
+    "parameters": objectives.Parameters,
+}
+
+
+def sampler(name: str) -> fdl.Config:
+    """Return the node of a sampler.
+
+    Args:
+      name: A key of `SAMPLERS`.
+
+    Raises:
+      BadInput: There is none of this name.
+    """
+    if name not in SAMPLERS:
+        what, known = f"there is no sampler {name!r}", ", ".join(SAMPLERS)
+        remedy = f"there are {known}"
+        raise BadInput(Problem(what, "--sampler", "", remedy, nearest(name, SAMPLERS)))
+    return fdl.Config(SAMPLERS[name])
+
+
+def objective(word: str, evaluations: Mapping[str, Sequence[Any]] | None) -> fdl.Config:
+    """Return the node of an objective.
+
+    Args:
+      word: `held_out/loss`, `held_out/loss:best`, `held_out/loss:mean3`; or `step_time`,
+        `device_hours`, `peak_bytes`, `parameters`.
+      evaluations: The metrics of every evaluation set, which know what is better.
+
+    Raises:
+      BadInput: It cannot be read.
+    """
+    if word in FACTS:
+        return fdl.Config(FACTS[word])
+    name, _, reduction = word.partition(":")
+    evaluation, slash, metric = name.partition("/")
+    count = reduction.removeprefix("mean")
+    if not slash or not (reduction in ("", *_OVER) or (count.isdigit() and int(count))):
+        remedy = f"write EVALUATION/METRIC, :best or :mean3 behind it, or {', '.join(FACTS)}"
+        raise BadInput(Problem(f"{word!r} is no objective", "--objective", remedy=remedy))
+    known = {found.name: found.better for found in (evaluations or {}).get(evaluation, ())}
+    selector = fdl.Config(Selector, evaluation, metric, known.get(metric, "lower"))
+    if count != reduction:
+        over = fdl.Config(objectives.MeanOfLast, int(count))
+    else:
+        over = fdl.Config(_OVER[reduction or "last"])
+    return fdl.Config(objectives.Measured, selector, over)
+
+
+def default_objective(evaluations: Mapping[str, Sequence[Any]] | None) -> list[fdl.Config]:
+    """Return the first metric of the only evaluation set; nothing where there is not one.
+
+    Args:
+      evaluations: The metrics of every evaluation set.
+    """
+    if evaluations is None or len(evaluations) != 1:
+        return []
+    ((name, metrics),) = evaluations.items()
+    return [objective(f"{name}/{metrics[0].name}", evaluations)] if metrics else []
+
+
+def study_of(
+    name: str, base: Any, space: Space, sampler: fdl.Config, packages: Sequence[str]
+) -> fdl.Config:
+    """Return a study of an experiment, on the devices of this machine.
+
+    Args:
+      name: Its name.
+      base: The experiment's graph.
+      space: What may be chosen.
+      sampler: The node of the sampler.
+      packages: The user's modules that graphs may name.
+    """
+    return fdl.Config(
+        Study,
+        name=name,
+        base=base,
+        space=fdl.Config(Space, dict(space.dimensions), tuple(space.constraints)),
+        objectives=default_objective(evaluations_of(base)),
+        sampler=sampler,
+        engine=fdl.Config(Local),
+        packing=fdl.Config(SharedPrograms, lanes="single"),
+        gate=fdl.Config(ShapeGate, packages=list(packages)),
+    )

@@ -1,0 +1,259 @@
+"""From an assignment to a graph and back, and the checks of a space against its experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from luthier import graph as graphs
+from luthier.errors import BadInput, Problem, ValidationError
+from luthier.graph.overrides import matching
+from luthier.graph.validation import conditions
+from luthier.study.space import (
+    Assignment,
+    Choice,
+    Named,
+    Option,
+    Space,
+    Stored,
+    Zipped,
+    settings,
+    sub_prefix,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Editing:
+    """How words of a space are read.
+
+    Args:
+      shelves: Modules whose fiddlers may be named without their module.
+      packages: The user's modules that values may name.
+    """
+
+    shelves: Sequence[str] = ()
+    packages: Sequence[str] = ()
+
+    def apply(self, graph: Any, overrides: Sequence[Any], origin: str = "space") -> Any:
+        """Return a copy of a graph with overrides applied.
+
+        Args:
+          graph: A node.
+          overrides: What `Space.overrides` returned.
+          origin: What they are called in the history.
+
+        Raises:
+          OverrideError: One cannot be applied.
+        """
+        return graphs.apply(graph, overrides, origin, self.shelves, packages=self.packages)
+
+    def trial_graph(self, base: Any, space: Space, assignment: Assignment, trial: int) -> Any:
+        """Return the graph of a trial; its history says `trial 7: path=value`.
+
+        Args:
+          base: The experiment graph.
+          space: What may be chosen.
+          assignment: What was chosen.
+          trial: The number of the trial.
+        """
+        return self.apply(base, space.overrides(assignment), f"trial {trial}:")
+
+
+def locate(base: Any, space: Space, editing: Editing) -> dict[str, Stored] | None:
+    """Return the assignment that makes the base of itself; None where the space has none.
+
+    Args:
+      base: The experiment graph.
+      space: What may be chosen.
+      editing: How its words are read.
+    """
+    return _locate(base, space, editing, "")
+
+
+def _locate(base: Any, space: Space, editing: Editing, prefix: str) -> dict[str, Stored] | None:
+    found: dict[str, Stored] = {}
+    for key, dimension in space.dimensions.items():
+        for stored in _candidates(base, key, dimension):
+            value = dimension.value(stored)
+            try:
+                changed = editing.apply(base, settings(key, dimension, value))
+            except BadInput:
+                continue
+            if any(change.is_effective for change in graphs.diff(base, changed)):
+                continue
+            below: dict[str, Stored] | None = {}
+            if isinstance(dimension, Choice) and value.space is not None:
+                below = _locate(base, value.space, editing, sub_prefix(prefix + key, value))
+            if below is not None:
+                found |= {prefix + key: stored, **below}
+                break
+        else:
+            return None
+    return found
+
+
+def _candidates(base: Any, key: str, dimension: Any) -> Sequence[Stored]:
+    """Return the stored choices that may stand for what is there now: at a path, or by a name."""
+    stored_of = getattr(dimension, "stored", None)
+    if stored_of is None:
+        return dimension.points(1)
+    try:
+        held = [graphs.evaluate(place.value) for place in matching(base, key)]
+    except (BadInput, ValueError):  # it is not there, or not set
+        return ()
+    stored = [stored_of(value) for value in held if value is not graphs.UNSET]
+    return list(dict.fromkeys(found for found in stored if found is not None))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Claim:
+    """What a dimension changes.
+
+    Args:
+      name: Its name.
+      touched: The paths that it changes.
+    """
+
+    name: str
+    touched: frozenset[str]
+
+
+def check_space(base: Any, space: Space, editing: Editing) -> list[Problem]:
+    """Return what is wrong with a space: unknown paths, values that do not fit, overlaps.
+
+    Args:
+      base: The experiment graph.
+      space: What may be chosen.
+      editing: How its words are read.
+    """
+    problems: list[Problem] = []
+    if not space.dimensions:
+        remedy = "write --space 'optimizer.learning_rate.peak=log(1e-4,1e-2)', or --sweep NAME"
+        problems.append(Problem("the space is empty", remedy=remedy))
+    checker = _Checker(editing, problems)
+    checker.claims(base, space, "", [])
+    problems += _constraint_problems(base, space)
+    return problems
+
+
+class _Checker:
+    """Walks a space, and keeps what it finds."""
+
+    def __init__(self, editing: Editing, problems: list[Problem]):
+        self._editing = editing
+        self._problems = problems
+
+    def claims(
+        self, graph: Any, space: Space, prefix: str, others: Sequence[_Claim]
+    ) -> list[_Claim]:
+        """Return what the dimensions of a space change; tell what overlaps.
+
+        Args:
+          graph: What they are applied to.
+          space: The space.
+          prefix: What stands before the names of its dimensions.
+          others: What other dimensions change that take part at the same time.
+        """
+        found: list[_Claim] = []
+        for key, dimension in space.dimensions.items():
+            named = Named(prefix + key, key, dimension, 0)
+            broken = list(dimension.problems())
+            self._problems += [Problem(what, origin=f"space: {named.name}") for what in broken]
+            if broken:
+                continue
+            touched, made = self._probe(graph, named)
+            claim = _Claim(named.name, frozenset(touched))
+            beside = [*others, *found]
+            self._tell_overlap(claim, beside)
+            below: list[_Claim] = []
+            for option, changed in made:
+                if option.space is not None:
+                    inside = sub_prefix(named.name, option)
+                    below += self.claims(changed, option.space, inside, beside)
+            found += [claim, *below]
+        return found
+
+    def _probe(self, graph: Any, named: Named) -> tuple[set[str], list[tuple[Option, Any]]]:
+        """Try a dimension; return the paths that it changes, and the graph of each option."""
+        touched: set[str] = set()
+        made: list[tuple[Option, Any]] = []
+        for stored in named.dimension.probes():
+            value = named.dimension.value(stored)
+            try:
+                changed = self._editing.apply(graph, settings(named.key, named.dimension, value))
+                self._require_record(changed)
+            except BadInput as error:
+                told = [
+                    dataclasses.replace(p, origin=_origin(named, value)) for p in error.problems
+                ]
+                self._problems += told
+                if not isinstance(named.dimension, Choice | Zipped):
+                    break
+                continue
+            touched |= {change.path for change in graphs.diff(graph, changed)}
+            if isinstance(named.dimension, Choice):
+                made.append((value, changed))
+        return touched, made
+
+    def _require_record(self, graph: Any) -> None:
+        """Raise where a trial with this graph could not be recorded, or not be read again.
+
+        A study must not find that out after its first trials.
+        """
+        try:
+            graphs.from_json(graphs.to_json(graph), self._editing.packages)
+        except ValidationError:
+            return  # other trials of this choice may be right: each is validated by itself
+
+    def _tell_overlap(self, claim: _Claim, others: Sequence[_Claim]) -> None:
+        for other in others:
+            shared = sorted(a for a in claim.touched if any(_meet(a, b) for b in other.touched))
+            if shared:
+                what = f"overlaps with {other.name}: both set {shared[0]}"
+                remedy = "leave out one of them, or put it into the space of an option"
+                self._problems.append(Problem(what, claim.name, "space", remedy))
+                return
+
+
+def _origin(named: Named, value: Any) -> str:
+    said = value.label if isinstance(value, Option) else repr(value)
+    return f"space: {named.name}, at {said}"
+
+
+def _meet(a: str, b: str) -> bool:
+    short, long = sorted((a, b), key=len)
+    return long == short or (long.startswith(short) and long[len(short)] in ".[")
+
+
+def _constraint_problems(base: Any, space: Space) -> Iterator[Problem]:
+    for predicate in space.constraints:
+        if not isinstance(predicate, str):
+            continue
+        try:
+            for name in conditions.names_in(predicate):
+                graphs.get(base, name)
+            violated(base, predicate)
+        except BadInput as error:
+            yield dataclasses.replace(error.problems[0], origin=f"constraint: {predicate}")
+        except conditions.Malformed as error:
+            remedy = "write it like `model.dim % 64 == 0`"
+            yield Problem(str(error), origin=f"constraint: {predicate}", remedy=remedy)
+
+
+def violated(graph: Any, predicate: Any) -> bool:
+    """Return whether a graph breaks a constraint; what the graph does not say counts as met.
+
+    Args:
+      graph: The graph of a trial.
+      predicate: A condition, or a function of the graph.
+    """
+    if not isinstance(predicate, str):
+        return not predicate(graph)
+    known: dict[str, Any] = {}
+    for name in conditions.names_in(predicate):
+        try:
+            known[name] = graphs.evaluate(graphs.get(graph, name))
+        except BadInput:
+            known[name] = conditions.UNKNOWN
+    return not conditions.holds(predicate, known)

@@ -1,0 +1,187 @@
+"""Spaces on the command line: `optimizer.learning_rate.peak=log(1e-4,1e-2)`.
+
+    PATH=log(LOW, HIGH)            PATH=uniform(LOW, HIGH)     PATH=int(LOW, HIGH, step=2)
+    PATH=pow2(LOW, HIGH)           PATH=ordinal(A, B, ...)     PATH=choice(A, B, ...)
+    when: PATH=OPTION: PATH=...    (what is chosen only where that option is)
+
+PATH may be a pattern of the override grammar. The items of `ordinal` and `choice` are read by that
+grammar at PATH; `@NAME(...)` and `fiddler:NAME(...)` are fiddlers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from luthier.errors import BadInput, Problem
+from luthier.graph import nearest
+from luthier.study.space import Choice, Int, Log, Option, Ordinal, Pow2, Space, Uniform
+
+_RANGES: dict[str, tuple[type, type]] = {
+    "log": (Log, float),
+    "uniform": (Uniform, float),
+    "int": (Int, int),
+    "pow2": (Pow2, int),
+}
+_LISTS = ("ordinal", "choice")
+_FORMS = "log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH,step=1), pow2(LOW,HIGH), ordinal(A,B), "
+REMEDY = f"write PATH={_FORMS}choice(A,B) or choice(@FIDDLER,@FIDDLER(1))"
+
+
+def parse_space(words: Sequence[str], when: Sequence[str] = ()) -> Space:
+    """Return the space that words of the command line describe.
+
+    Args:
+      words: What was given to `--space`.
+      when: What was given to `--when`.
+
+    Raises:
+      BadInput: Some cannot be read; all problems are in it.
+    """
+    problems: list[Problem] = []
+    dimensions: dict[str, Any] = {}
+    for word in words:
+        try:
+            key, dimension = parse_dimension(word)
+        except BadInput as error:
+            problems += _at(error, f"--space {word}")
+            continue
+        if key in dimensions:
+            problems.append(Problem("is given twice", key, f"--space {word}"))
+        dimensions[key] = dimension
+    for word in when:
+        try:
+            dimensions = _with_condition(dimensions, word)
+        except BadInput as error:
+            problems += _at(error, f"--when {word}")
+    if problems:
+        raise BadInput(problems)
+    return Space(dimensions)
+
+
+def _at(error: BadInput, origin: str) -> list[Problem]:
+    return [dataclasses.replace(problem, origin=origin) for problem in error.problems]
+
+
+def parse_dimension(word: str) -> tuple[str, Any]:
+    """Return where a word chooses, and what.
+
+    Args:
+      word: `model.dim=pow2(64,256)`.
+
+    Raises:
+      BadInput: It cannot be read.
+    """
+    cut = _find(word, "=")
+    key, text = word[:cut].strip(), word[cut + 1 :].strip()
+    match = re.fullmatch(r"(\w+)\s*\((.*)\)", text, re.DOTALL)
+    if cut < 1 or match is None:
+        raise BadInput(Problem(f"{word!r} is not a space", remedy=REMEDY))
+    name, items = match[1].lower(), split(match[2])
+    if name in _RANGES:
+        return key, _range(name, items)
+    if name not in _LISTS:
+        near = nearest(name, [*_RANGES, *_LISTS])
+        raise BadInput(
+            Problem(f"there is no {name}(...)", nearest=near, remedy="" if near else REMEDY)
+        )
+    values = [_item(key, item) for item in items]
+    return key, Ordinal(values) if name == "ordinal" else Choice(values)
+
+
+def _range(name: str, items: Sequence[str]) -> Any:
+    kind, read = _RANGES[name]
+    fields = [field.name for field in dataclasses.fields(kind)]
+    given: dict[str, Any] = {}
+    for index, item in enumerate(items):
+        named = re.fullmatch(r"(\w+)\s*=\s*(.+)", item)
+        field = named[1] if named else fields[index] if index < len(fields) else ""
+        if field not in fields or field in given:
+            what = f"{name} takes {', '.join(fields)}, not {item!r}"
+            raise BadInput(Problem(what, nearest=nearest(field, fields) if named else ()))
+        try:
+            given[field] = read(named[2] if named else item)
+        except ValueError:
+            wanted = "a whole number" if read is int else "a number"
+            raise BadInput(Problem(f"{field} of {name}: {item!r} is not {wanted}")) from None
+    if missing := [field for field in ("low", "high") if field not in given]:
+        raise BadInput(Problem(f"{name} needs {' and '.join(missing)}"))
+    return kind(**given)
+
+
+def _item(key: str, item: str) -> Any:
+    if item.startswith("@"):
+        return Option(words=(f"fiddler:{item[1:]}",), name=item)
+    if item.startswith("fiddler:"):
+        return Option(words=(item,), name=item)
+    for read in (int, float):
+        try:
+            return read(item)
+        except ValueError:
+            continue
+    return Option(words=(f"{key}={item}",), name=item)
+
+
+def _with_condition(dimensions: Mapping[str, Any], word: str) -> dict[str, Any]:
+    """Return the dimensions with one more in the sub-space of an option."""
+    cut = _find(word, ":", after=_find(word, "="))
+    head, inner = word[:cut].strip(), word[cut + 1 :].strip()
+    key, _, wanted = head.partition("=")
+    if cut < 0 or not wanted:
+        remedy = "write --when 'optimizer=adafactor: optimizer.decay=uniform(0.7,0.9)'"
+        raise BadInput(Problem(f"{word!r} is not a condition", remedy=remedy))
+    choice = dimensions.get(key)
+    if not isinstance(choice, Choice):
+        choices = [name for name, found in dimensions.items() if isinstance(found, Choice)]
+        remedy = f"there are choices at {', '.join(choices)}" if choices else "add a choice there"
+        raise BadInput(Problem(f"there is no choice at {key}", remedy=remedy))
+    options = list(choice.all_options)
+    fitting = [i for i, option in enumerate(options) if wanted in _names(option)]
+    if len(fitting) != 1:
+        labels = [option.label for option in options]
+        what = f"there is no option {wanted!r} at {key}"
+        remedy = f"the options are {', '.join(labels)}"
+        raise BadInput(Problem(what, nearest=nearest(wanted, labels), remedy=remedy))
+    option = options[fitting[0]]
+    inside = dict(option.space.dimensions) if option.space is not None else {}
+    path, dimension = parse_dimension(inner)
+    if path in inside:
+        raise BadInput(Problem("is given twice", path))
+    inside[path] = dimension
+    options[fitting[0]] = dataclasses.replace(option, space=Space(inside))
+    return {**dimensions, key: Choice(options)}
+
+
+def _names(option: Option) -> set[str]:
+    """Return what an option may be called: its label, and that without @ and brackets."""
+    label = option.label
+    return {label, label.lstrip("@"), label.lstrip("@").partition("(")[0]}
+
+
+def split(text: str) -> list[str]:
+    """Return the items of a list: split at commas that are in no brackets and no quotes."""
+    items, start = [], 0
+    while (cut := _find(text, ",", after=start - 1)) >= 0:
+        items.append(text[start:cut].strip())
+        start = cut + 1
+    last = text[start:].strip()
+    return [*items, last] if last else items
+
+
+def _find(text: str, wanted: str, after: int = -1) -> int:
+    """Return where a character stands outside of brackets and quotes; -1 where it does not."""
+    depth, quote = 0, ""
+    for index, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif letter == wanted and depth == 0 and index > after:
+            return index
+    return -1

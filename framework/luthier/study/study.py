@@ -1,0 +1,249 @@
+"""The study: a graph of what is tried, by which sampler, for how long, and what is better."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Protocol
+
+from luthier import graph as graphs
+from luthier.errors import BadInput, Problem
+from luthier.graph.paths import is_node
+from luthier.study.objectives import Objective
+from luthier.study.protocol import Engine, Lanes, SliceInfo
+from luthier.study.space import Grid, Space
+
+DEFAULT_TRIALS = 32
+"""What `trials="auto"` means for a sampler that has no end of its own."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget:
+    """When a study is enough; what is reached first ends it.
+
+    Args:
+      trials: Trials, the baseline among them; None for no limit but the sampler's own. `auto` is
+        every point of a grid, and 32 for other samplers. Infeasible trials and copies of earlier
+        ones have numbers of their own, and count.
+      wall_seconds: Time from the start of the driver; trials that run then are ended, and go on
+        when the study is resumed.
+      device_hours: Devices times hours that trials had them, from lease to end: compilation,
+        evaluations and what was lost count. Trials that share a device group share its time.
+      trial_seconds: Time for one trial since it was leased last; a trial that takes longer has
+        failed.
+      retries: How often a trial is begun again after its worker died. Faults of the machine, such
+        as a full disk, are not counted.
+      failures: The study stops when so many trials in a row fail by an error in their code or
+        data, or when the baseline fails so or is infeasible; None never stops it.
+    """
+
+    trials: int | Literal["auto"] | None = "auto"
+    wall_seconds: float | None = None
+    device_hours: float | None = None
+    trial_seconds: float | None = None
+    retries: int = 2
+    failures: int | None = 3
+
+    RANGES: ClassVar[dict[str, str]] = {
+        "trials": "1 <= x",
+        "wall_seconds": "0 < x",
+        "device_hours": "0 < x",
+        "trial_seconds": "0 < x",
+        "retries": "0 <= x",
+        "failures": "1 <= x",
+    }
+
+    @property
+    def num_trials(self) -> int | None:
+        """The number of trials; None for no limit. A study over a grid has set `auto` to None."""
+        return DEFAULT_TRIALS if self.trials == "auto" else self.trials
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """How a trial may be run.
+
+    Args:
+      key: The same for all trials that one compiled program serves.
+      hoist: Paths of the leaves that enter that program as arguments.
+      lanes: How several such trials share a slice.
+      num_lanes: How many may share one.
+    """
+
+    key: str = ""
+    hoist: Sequence[str] = ()
+    lanes: Lanes = "single"
+    num_lanes: int = 1
+
+
+class Packing(Protocol):
+    """Says which trials are served by one program, and how many share a slice."""
+
+    def __call__(self, base: Any, graph: Any, slice: SliceInfo) -> Packed:
+        """Return how the trial with `graph` runs on a slice; `base` is the study's."""
+
+
+class Gate(Protocol):
+    """Keeps what cannot run from the slices."""
+
+    def __call__(self, graph: Any, slice: SliceInfo) -> str:
+        """Return why the trial with `graph` cannot run on a slice; nothing where it can."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CopyResult:
+    """A trial whose graph was tried before gets the result of the first; it is not run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AnotherSeed:
+    """A trial whose graph was tried before runs with a seed that was not."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """What is tried.
+
+    Args:
+      name: Its folder, and the group of its runs.
+      base: The experiment that every trial edits; it is also trial 0.
+      space: What may be chosen.
+      objectives: What counts as better; with several, no single trial is the best.
+      sampler: A sampler of Optuna, or `Grid`.
+      pruner: A pruner of Optuna; None ends no trial early.
+      budget: When it is enough.
+      seeds: Trials of each setting, with the experiment's `seed` counted upwards; the setting is
+        judged by their mean.
+      dedupe: What becomes of a trial whose graph was tried before: `CopyResult`, `AnotherSeed`;
+        None runs it again.
+      engine: What runs trials.
+      packing: Which trials share a program and a slice; None runs each alone.
+      gate: What keeps trials that cannot run from the slices, beside the checks of any graph.
+      seed: What the sampler's choices depend on, with the number of the trial.
+      storage: Where Optuna's copy is kept: a file in the study's folder, or a URL that Optuna
+        knows (`sqlite:///all.db`); None keeps none.
+      directory: The folder of studies.
+    """
+
+    name: str
+    base: Any
+    space: Space
+    objectives: Sequence[Objective]
+    sampler: Any
+    pruner: Any = None
+    budget: Budget = dataclasses.field(default_factory=Budget)
+    seeds: int = 1
+    dedupe: CopyResult | AnotherSeed | None = CopyResult()
+    engine: Engine | None = None
+    packing: Packing | None = None
+    gate: Gate | None = None
+    seed: int = 0
+    storage: str | None = "optuna.journal"
+    directory: str = "studies"
+
+    DESCRIBED: ClassVar[tuple[str, ...]] = ("base", "space", "sampler", "pruner")
+    RANGES: ClassVar[dict[str, str]] = {"seeds": "1 <= x", "seed": "0 <= x < 4294967296"}
+
+    def __post_init__(self) -> None:
+        if not is_node(self.base):
+            remedy = "build a study with luthier.study.build, which leaves the experiment alone"
+            raise BadInput(Problem("the experiment of a study is a graph", "base", remedy=remedy))
+
+
+# What a study may change between two calls without becoming another study.
+FREE = ("budget", "engine", "packing", "gate", "storage", "directory")
+
+
+def build(graph: Any, packages: Sequence[str] = ()) -> Study:
+    """Return the study that a graph describes; what is in `DESCRIBED` stays a description.
+
+    Args:
+      graph: An `fdl.Config` of `Study`.
+      packages: The user's packages; gates and engines with `packages` know them, too.
+    """
+    described = {name: graphs.get(graph, name) for name in Study.DESCRIBED}
+    described["space"] = build_space(described["space"])
+    study = graphs.build(graph, described | _known_packages(graph, packages))
+    is_grid = Grid in (type(study.sampler), getattr(study.sampler, "__fn_or_cls__", None))
+    if not is_grid or study.budget.trials != "auto":
+        return study
+    return dataclasses.replace(study, budget=dataclasses.replace(study.budget, trials=None))
+
+
+def _known_packages(graph: Any, packages: Sequence[str]) -> dict[str, Any]:
+    """Return `packages` for every node of the gate and the engine that has that argument."""
+    found: dict[str, Any] = {}
+    for part in ("gate", "engine") if packages else ():
+        node = graph.__arguments__.get(part)
+        nodes = [("", node)] if is_node(node) else []
+        nodes += [(p.path, p.value) for p in graphs.walk(node, defaults=False) if nodes]
+        for path, inner in nodes:
+            if (
+                is_node(inner)
+                and "packages" in graphs.signatures.arguments(inner.__fn_or_cls__).names
+            ):
+                own = inner.__arguments__.get("packages", ())
+                at = ".".join(filter(None, (part, path, "packages")))
+                found[at] = tuple(dict.fromkeys((*own, *packages)))
+    return found
+
+
+def build_space(space: Any) -> Space:
+    """Return a space whose own nodes are built, and whose options are not.
+
+    Args:
+      space: A `Space`, or the node of one.
+    """
+    if not is_node(space):
+        return space
+    options = {
+        place.path: place.value
+        for place in graphs.walk(space, defaults=False)
+        if place.part in ("options", "values", "rows")
+        and is_node(place.owner)
+        and ".options[" not in place.path
+    }
+    return graphs.build(space, options)
+
+
+def is_study(graph: Any) -> bool:
+    """Return whether a graph describes a study, and not an experiment."""
+    return getattr(graph, "__fn_or_cls__", None) is Study
+
+
+def check(graph: Any, packages: Sequence[str] = ()) -> None:
+    """Check the graph of a study, its experiment too.
+
+    Args:
+      graph: An `fdl.Config` of `Study`.
+      packages: The user's packages that a recorded graph may name.
+
+    Raises:
+      ValidationError: Something is wrong; every problem is in it.
+    """
+    problems: list[Problem] = []
+    alone = graphs.copy_graph(graph)
+    for name in ("base", "space"):
+        if name in alone.__arguments__:
+            del alone.__arguments__[name]
+    given = [name for name in ("base", "space") if name in graph.__arguments__]
+    try:
+        graphs.validate(alone, packages)
+    except BadInput as error:
+        problems += [problem for problem in error.problems if problem.path not in given]
+    try:
+        if "base" in given:
+            graphs.validate(graph.__arguments__["base"], packages)
+    except BadInput as error:
+        problems += [_below("base", problem) for problem in error.problems]
+    sampler = graph.__arguments__.get("sampler")
+    if is_node(sampler) and sampler.__arguments__.get("seed") is not None:
+        remedy = "leave it out, and set seed of the study"
+        what = "is read by nobody: the study's seed and the trial's number decide"
+        problems.append(Problem(what, "sampler.seed", remedy=remedy))
+    if problems:
+        raise BadInput(problems)
+
+
+def _below(path: str, problem: Problem) -> Problem:
+    return dataclasses.replace(problem, path=f"{path}.{problem.path}" if problem.path else path)

@@ -1,0 +1,397 @@
+"""A study as one HTML file: its timeline, its trials, and which settings mattered."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import re
+import shlex
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from luthier.storage import write_atomically
+from luthier.study.driver.directory import STUDIES
+from luthier.study.driver.journal import NAME as JOURNAL
+from luthier.study.driver.journal import read_journal
+from luthier.study.driver.mirror import read_facts
+from luthier.study.driver.sampling import as_direction
+from luthier.study.driver.trial_table import Trial
+from luthier.study.views.text import Standing, headline, read_standing
+from luthier.view.page import document
+
+
+@dataclasses.dataclass(slots=True)
+class Span:
+    """A trial on a slice.
+
+    Args:
+      trial: Its number.
+      slice: The number of the slice.
+      start: When it began, in seconds of driving.
+      end: When it was over; for one that runs, when the journal ends.
+      outcome: How it ended: an outcome of a trial, `lost` with its worker, or `running`.
+    """
+
+    trial: int
+    slice: int
+    start: float
+    end: float
+    outcome: str = "running"
+
+
+@dataclasses.dataclass
+class Chronicle:
+    """What happened when; time without a driver does not count.
+
+    Args:
+      spans: Trials on slices, in the order in which they began.
+      slices: The names of the slices, by their number.
+      assignments: What the sampler chose, by the number of the setting.
+      seconds: How long the study was driven.
+    """
+
+    spans: list[Span] = dataclasses.field(default_factory=list)
+    slices: dict[int, str] = dataclasses.field(default_factory=dict)
+    assignments: dict[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def read_chronicle(directory: pathlib.Path) -> Chronicle:
+    """Return what happened in the study in a folder.
+
+    Args:
+      directory: The study's folder.
+
+    Raises:
+      RunError: Its journal is damaged.
+    """
+    return chronicle_of(read_journal(directory / JOURNAL))
+
+
+def chronicle_of(lines: Iterable[Mapping[str, Any]]) -> Chronicle:
+    """Return what the lines of a journal tell.
+
+    Args:
+      lines: The lines.
+    """
+    found = Chronicle()
+    begun: dict[int, Span] = {}
+    last = idle = None
+    for line in lines:
+        kind, at = line["kind"], line["at"]
+        if last is None or idle is None:
+            last = idle = at
+        if kind == "opened":
+            idle += at - last
+            found.slices |= {info["index"]: info["name"] for info in line["slices"]}
+        last = max(last, at)  # clocks may be set back
+        found.seconds = max(found.seconds, at - idle)
+        if kind == "asked":
+            found.assignments[line["setting"]] = line["assignment"]
+        elif kind == "leased":
+            span = Span(line["trial"], line["slice"], found.seconds, found.seconds)
+            begun[line["trial"]] = span
+            found.spans.append(span)
+        elif kind in ("ended", "lost") and line["trial"] in begun:
+            span = begun.pop(line["trial"])
+            span.end, span.outcome = found.seconds, line.get("outcome", kind)
+    for span in begun.values():
+        span.end = found.seconds
+    return found
+
+
+FEWEST, MOST = 10, 500
+"""Settings that are needed to say anything, and that are looked at."""
+
+
+def importance(
+    told: Sequence[tuple[Mapping[str, Any], Sequence[float]]],
+    distributions: Mapping[str, str],
+    directions: Sequence[str],
+) -> tuple[dict[str, float], int]:
+    """Return the share of each dimension in what made settings good, and of how many that is said.
+
+    Args:
+      told: What was chosen in each setting that is complete, and its objectives' values.
+      distributions: Of the dimensions, as Optuna writes them.
+      directions: Of the objectives: `lower` or `higher`.
+
+    Returns:
+      Shares by the name of the dimension, the largest first, which sum up to one; none where there
+      are fewer than `FEWEST` settings. And the number of settings that were looked at: of more than
+      `MOST`, that many at even distances.
+    """
+    import optuna
+    from optuna.distributions import json_to_distribution
+
+    usable = [
+        (assignment, values)
+        for assignment, values in told
+        if assignment and all(map(math.isfinite, values))
+    ]
+    if len(usable) < FEWEST:
+        return {}, len(usable)
+    if len(usable) > MOST:
+        usable = [usable[i * len(usable) // MOST] for i in range(MOST)]
+    known = {name: json_to_distribution(text) for name, text in distributions.items()}
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(directions=[as_direction(found) for found in directions])
+    for assignment, values in usable:
+        trial = optuna.trial.create_trial(
+            params=dict(assignment),
+            distributions={name: known[name] for name in assignment},
+            values=list(values),
+        )
+        study.add_trial(trial)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that little is known, which the page says itself
+        shares = optuna.importance.get_param_importances(study)
+    return {name: float(share) for name, share in shares.items()}, len(usable)
+
+
+NAME = "report.html"
+MOST_COLUMNS = 300
+"""Trials in the matrix: of more, the best and the newest."""
+
+_WORD = re.compile(
+    r"((?:(?:any|class|tag|gin|config_dict):)?[A-Za-z_][\w./\[\]'\"]*?)\s*:?=(.*)", re.DOTALL
+)
+_FILES = ("matrix.css", "report.css", "matrix.js", "report_charts.js", "report.js")
+
+
+def write(
+    directory: str | os.PathLike[str], path: str | os.PathLike[str] | None = None
+) -> pathlib.Path:
+    """Write the report of a study; return where it is.
+
+    Args:
+      directory: The study's folder.
+      path: Where to; `report.html` in the study's folder where it is None.
+
+    Raises:
+      RunError: The journal is damaged, or the report cannot be written.
+    """
+    folder = pathlib.Path(directory)
+    place = folder / NAME if path is None else pathlib.Path(path)
+    way = pathlib.Path(os.path.relpath(folder, place.parent)).as_posix()
+    write_atomically(place, render(folder, "" if way == "." else f"{quote(way)}/"))
+    return place
+
+
+def render(directory: pathlib.Path, way: str = "") -> str:
+    """Return the report of the study in a folder as the text of one HTML file.
+
+    Args:
+      directory: The study's folder.
+      way: What leads from the report to that folder, at the start of an address.
+
+    Raises:
+      RunError: The journal is damaged.
+    """
+    data = describe(directory, way)
+    told = "This page needs JavaScript. The command `luthier sweep show` prints the same."
+    return document(data["name"], data, _FILES, told)
+
+
+def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
+    """Return what the report of the study in a folder shows, as plain JSON.
+
+    Args:
+      directory: The study's folder.
+      way: What leads from the report to that folder, at the start of an address.
+
+    Raises:
+      RunError: The journal is damaged.
+    """
+    standing, chronicle = read_standing(directory), read_chronicle(directory)
+    best = [trial.number for trial in standing.best()]
+    trials = standing.ledger.trials
+    seconds = _seconds_of(chronicle)
+    return {
+        "version": 1,
+        "name": standing.name,
+        "headline": headline(standing).removeprefix(f"{standing.name}: "),
+        "driver": "" if standing.driver is None else str(standing.driver),
+        "notices": list(standing.ledger.notices),
+        "metrics": list(standing.metrics),
+        "directions": list(standing.directions),
+        "best": best,
+        "device_seconds": standing.ledger.device_seconds,
+        "seconds": chronicle.seconds,
+        "study": _reference(directory, standing.name),
+        "trials": [
+            {"link": _link(trial, way), **_trial(standing, trial, seconds)} for trial in trials
+        ],
+        "importance": _importance(directory, standing, chronicle),
+        "slices": [{"index": i, "name": chronicle.slices[i]} for i in sorted(chronicle.slices)],
+        "spans": [[s.trial, s.slice, s.start, s.end, s.outcome] for s in chronicle.spans],
+        "matrix": _matrix(standing, chronicle, directory, _chosen(standing, best), way),
+    }
+
+
+def _trial(standing: Standing, trial: Trial, seconds: dict[int, float]) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "state": trial.state,
+        "values": None if trial.values is None else list(trial.values),
+        "reason": trial.reason,
+        "words": standing.words(trial),
+        "copy_of": trial.copy_of,
+        "losses": trial.losses,
+        "seconds": seconds.get(trial.number),
+    }
+
+
+def _link(trial: Trial, way: str) -> str:
+    return f"{way}trials/{trial.number:04d}/"
+
+
+def _seconds_of(chronicle: Chronicle) -> dict[int, float]:
+    """Return how long each trial was on slices."""
+    found: dict[int, float] = {}
+    for span in chronicle.spans:
+        found[span.trial] = found.get(span.trial, 0.0) + span.end - span.start
+    return found
+
+
+def _reference(directory: pathlib.Path, name: str) -> str:
+    """Return what `luthier train` calls the study: its name, or its folder if it is elsewhere."""
+    is_here = directory.name == name and directory.parent.name == STUDIES
+    return "study:" + shlex.quote(name if is_here else str(directory))
+
+
+def _importance(
+    directory: pathlib.Path, standing: Standing, chronicle: Chronicle
+) -> dict[str, Any]:
+    ledger = standing.ledger
+    told = []
+    for setting in ledger.settings:
+        outcome = ledger.outcome_of(setting)
+        if outcome is not None and outcome[0] == "complete" and outcome[1]:
+            told.append((chronicle.assignments.get(setting.number, {}), outcome[1]))
+    shares, count = importance(told, _distributions(directory), standing.directions)
+    rows = [{"path": path, "share": share} for path, share in shares.items()]
+    return {"rows": rows, "settings": count, "fewest": FEWEST}
+
+
+def _distributions(directory: pathlib.Path) -> dict[str, str]:
+    """Return what may be chosen in each dimension, as Optuna writes it."""
+    found: dict[str, str] = read_facts(directory).get("distributions", {})
+    return found
+
+
+def _matrix(
+    standing: Standing,
+    chronicle: Chronicle,
+    directory: pathlib.Path,
+    trials: Sequence[Trial],
+    way: str,
+) -> dict[str, Any]:
+    """Return what varied: a row for each path, a column for each trial."""
+    said = {setting.number: said_by(setting.words) for setting in standing.ledger.settings}
+    paths = list(dict.fromkeys(path for found in said.values() for path in found))
+    if 0 in said:
+        said[0] = {**_base_texts(directory, paths), **_base_choices(directory, chronicle, said)}
+    rows = []
+    for path in paths:
+        texts = [said[trial.setting].get(path, "") for trial in trials]
+        rows.append({"path": path, "texts": texts, "values": [_number(text) for text in texts]})
+    objectives = [
+        {
+            "name": name,
+            "direction": direction,
+            "values": [t.values[i] if t.values and i < len(t.values) else None for t in trials],
+        }
+        for i, (name, direction) in enumerate(
+            zip(standing.metrics, standing.directions, strict=True)
+        )
+    ]
+    columns = [{"title": str(t.number), "state": t.state, "link": _link(t, way)} for t in trials]
+    title = f"What {standing.name} varied"
+    left_out = len(standing.ledger.trials) - len(trials)
+    found = {"version": 1, "title": title, "columns": columns, "left_out": left_out}
+    return {**found, "objectives": objectives, "rows": rows}
+
+
+def _chosen(standing: Standing, best: Sequence[int]) -> list[Trial]:
+    """Return the trials that the matrix shows: all, or the best and the newest."""
+    trials = standing.ledger.trials
+    if len(trials) <= MOST_COLUMNS:
+        return trials
+    signs = [1.0 if direction == "lower" else -1.0 for direction in standing.directions]
+    complete = [t for t in trials if t.state == "complete" and t.values]
+    complete.sort(key=lambda t: signs[0] * t.values[0])  # type: ignore[index]
+    half = MOST_COLUMNS // 2
+    kept = [*best[:half], *(trial.number for trial in complete)]
+    numbers = {0, *list(dict.fromkeys(kept))[: half - 1]}
+    for trial in reversed(trials):
+        if len(numbers) >= MOST_COLUMNS:
+            break
+        numbers.add(trial.number)
+    return [trial for trial in trials if trial.number in numbers]
+
+
+def said_by(words: Sequence[str]) -> dict[str, str]:
+    """Return what words set, by path; words that set no path stand under `fiddlers`.
+
+    Args:
+      words: Words of the override grammar.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        match = _WORD.fullmatch(word)
+        if match is None:
+            found["fiddlers"] = " ".join(filter(None, [found.get("fiddlers"), word]))
+        else:
+            found[match[1]] = match[2].strip()
+    return found
+
+
+def _base_choices(
+    directory: pathlib.Path, chronicle: Chronicle, said: Mapping[int, Mapping[str, str]]
+) -> dict[str, str]:
+    """Return what the experiment itself would be in the space, in the words of other settings."""
+    stored = chronicle.assignments.get(0, {})
+    found = {
+        path: repr(stored[path])
+        for path, text in _distributions(directory).items()
+        if path in stored and json.loads(text)["name"] == "FloatDistribution"
+    }
+    for number, words in said.items():
+        chosen = chronicle.assignments.get(number, {})
+        found |= {p: w for p, w in words.items() if p in stored and chosen.get(p) == stored[p]}
+    return found
+
+
+def _base_texts(directory: pathlib.Path, paths: Sequence[str]) -> dict[str, str]:
+    """Return what the experiment itself has at paths, where its record says it plainly."""
+    try:
+        record = json.loads((directory / "trials" / "0000" / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    found = {}
+    for path in paths:
+        at = record.get("graph")
+        for part in re.findall(r"[^.\[\]]+", path):
+            inside = at.get("arguments", at) if isinstance(at, dict) else at
+            if isinstance(inside, dict):
+                at = inside.get(part.strip("'\""))
+            elif isinstance(inside, list) and part.isdigit() and int(part) < len(inside):
+                at = inside[int(part)]
+            else:
+                at = None
+        if isinstance(at, bool | int | float | str):
+            found[path] = repr(at)
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,331 @@
+"""A study as text: its status, its trials, and a live table while it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
+
+from luthier.storage import Holder, holder
+from luthier.study.driver.journal import load_journal
+from luthier.study.driver.mirror import read_facts
+from luthier.study.driver.trial_table import ENDED, Ledger, Trial
+from luthier.study.protocol import TRACEBACK, SliceInfo
+from luthier.terminal import Printable, cell
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """How a study stands.
+
+    Args:
+      name: Its name.
+      metrics: The names of its objectives.
+      directions: `lower` or `higher` for each of them.
+      num_trials: Trials of its budget; None for no limit.
+      ledger: Its trials.
+      driver: The process that drives it now; None where there is none.
+      problems: What is wrong with its journal, a line each; what is whole was read.
+    """
+
+    name: str
+    metrics: Sequence[str]
+    directions: Sequence[str]
+    num_trials: int | None
+    ledger: Ledger
+    driver: Holder | None = None
+    problems: Sequence[str] = ()
+
+    def words(self, trial: Trial) -> str:
+        """Return what a trial sets, in words."""
+        if trial.setting == 0:
+            return "(the baseline)"
+        return " ".join(self.ledger.settings[trial.setting].words) or "(nothing)"
+
+    def best(self) -> list[Trial]:
+        """Return the best complete trial; with several objectives, those that none beats."""
+        complete = [t for t in self.ledger.trials if t.state == "complete" and t.copy_of is None]
+        told = [t for t in complete if t.values and not any(map(math.isnan, t.values))]
+        signs = [1.0 if direction == "lower" else -1.0 for direction in self.directions]
+        keys = {
+            t.number: tuple(s * v for s, v in zip(signs, t.values or (), strict=True)) for t in told
+        }
+        if len(signs) == 1:
+            return sorted(told, key=lambda t: (keys[t.number], t.number))[:1]
+        front: list[Trial] = []
+        for trial in sorted(told, key=lambda t: (keys[t.number], t.number)):
+            key = keys[trial.number]
+            if not any(_beats(keys[other.number], key) for other in front):
+                front.append(trial)
+        return front
+
+
+def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    return first != second and all(a <= b for a, b in zip(first, second, strict=True))
+
+
+def read_standing(directory: pathlib.Path) -> Standing:
+    """Return how the study in a folder stands.
+
+    Args:
+      directory: The study's folder.
+
+    Raises:
+      RunError: Its journal cannot be read.
+      VersionError: It was written by a later luthier.
+    """
+    facts = read_facts(directory)
+    ledger, contents = Ledger(), load_journal(directory / "journal.jsonl")
+    for line in contents.lines:
+        ledger.follow(line)
+    return Standing(
+        facts.get("name", directory.name),
+        facts.get("metrics", ()),
+        facts.get("directions", ()),
+        facts.get("trials"),
+        ledger,
+        holder(directory / "lock"),
+        contents.problems,
+    )
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def lines_of(standing: Standing, most: int | None = 20) -> Iterator[str]:
+    """Yield a study as lines of text: how it stands, its trials, the best of them.
+
+    Args:
+      standing: How it stands.
+      most: Most trials that are listed, the newest; None for all.
+    """
+    yield headline(standing)
+    if standing.driver is not None:
+        yield cell(f"driven by {standing.driver}")
+    yield from map(cell, standing.ledger.notices)
+    if standing.ledger.stopped:
+        yield cell(f"stopped: {standing.ledger.stopped}")
+    trials = standing.ledger.trials
+    listed = trials if most is None else trials[-most:]
+    if len(listed) < len(trials):
+        yield f"the newest {len(listed)} of {len(trials)} trials (--all lists them all):"
+    yield from _table(
+        ["trial", "state", *standing.metrics, "what it sets"],
+        [[str(t.number), t.state, *_values(standing, t), _told(standing, t)] for t in listed],
+    )
+    yield from best_lines(standing)
+
+
+def trial_lines(standing: Standing, trial: Trial, directory: pathlib.Path) -> Iterator[str]:
+    """Yield all that is known of one trial: outcome, overrides, times, and its traceback.
+
+    Args:
+      standing: The study.
+      trial: The trial.
+      directory: The study's folder.
+    """
+    folder = directory / "trials" / f"{trial.number:04d}"
+    yield ended_line(standing, trial)
+    if trial.device_seconds:
+        yield f"device time: {trial.device_seconds:.3g} s"
+    if trial.losses:
+        times = "once" if trial.losses == 1 else f"{trial.losses} times"
+        yield cell(f"its worker died {times} before; the last time: {trial.lost}")
+    yield f"folder: {folder}"
+    path = folder / TRACEBACK
+    if trial.state == "failed" and path.is_file():
+        yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def best_lines(standing: Standing) -> Iterator[str]:
+    """Yield the best trials; nothing where none is complete."""
+    best = standing.best()
+    if best:
+        yield "best:" if len(best) == 1 else f"{len(best)} trials that no other beats:"
+        for trial in best[:12]:
+            values = ", ".join(
+                f"{name} {value:.6g}"
+                for name, value in zip(standing.metrics, trial.values or (), strict=True)
+            )
+            yield cell(f"  trial {trial.number}: {values}; {standing.words(trial)}")
+
+
+def headline(standing: Standing) -> str:
+    """Return in one line how a study stands."""
+    ledger = standing.ledger
+    ended = ledger.count(*ENDED)
+    limit = "" if standing.num_trials is None else f" of {standing.num_trials}"
+    parts = [f"{ended}{limit} trials ended"]
+    for state in ("running", "waiting", "pruned", "infeasible", "failed"):
+        if count := ledger.count(state):
+            parts.append(f"{count} {state}")
+    if copies := sum(trial.copy_of is not None for trial in ledger.trials):
+        parts.append(f"{copies} {'copies' if copies > 1 else 'copy'} of earlier ones")
+    if ledger.device_seconds:
+        parts.append(f"{ledger.device_seconds / 3600:.3g} device hours")
+    return cell(f"{standing.name}: {', '.join(parts)}")
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """Return numbers as a line of small bars; those that are no numbers are left out.
+
+    Args:
+      values: The numbers.
+      width: Most bars; of more numbers, the newest count.
+    """
+    shown = [value for value in values if math.isfinite(value)][-width:]
+    if not shown:
+        return ""
+    low, high = min(shown), max(shown)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BLOCKS[round((value - low) * scale)] for value in shown)
+
+
+def ended_line(standing: Standing, trial: Trial) -> str:
+    """Return one line about a trial that ended."""
+    values = ", ".join(
+        f"{name} {value:.6g}"
+        for name, value in zip(standing.metrics, trial.values or (), strict=False)
+    )
+    said = [trial.state, *([values] if values else []), *([trial.reason] if trial.reason else [])]
+    return cell(f"trial {trial.number}: {'; '.join(said)}; {standing.words(trial)}")
+
+
+def _values(standing: Standing, trial: Trial) -> list[str]:
+    if trial.values is None:
+        return ["" for _ in standing.metrics]
+    return [f"{value:.6g}" for value in trial.values]
+
+
+def _told(standing: Standing, trial: Trial) -> str:
+    words = standing.words(trial)
+    return f"{words}  ({trial.reason})" if trial.reason else words
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    rows = [[cell(text) for text in row] for row in rows]
+    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    for row in [heads, *rows]:
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+        yield "  ".join(cells).rstrip()
+
+
+_SECONDS = 0.5
+
+
+class LiveView:
+    """Shows a study on a terminal, or as a line for each trial that ended where there is none.
+
+    Args:
+      name: The study's name.
+      metrics: The names of its objectives.
+      directions: `lower` or `higher` for each of them.
+      num_trials: Trials of its budget; None for no limit.
+      stream: Where to; the standard output where it is None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        metrics: Sequence[str],
+        directions: Sequence[str],
+        num_trials: int | None,
+        stream: TextIO | None = None,
+    ):
+        self._facts = (name, tuple(metrics), tuple(directions), num_trials)
+        self._stream = stream or sys.stdout
+        self._is_terminal = self._stream.isatty()
+        self._told: set[int] = set()
+        self._next = -1  # all trials before it are told; -1 before the first look
+        self._notices = 0
+        self._live: Any = None
+        self._last = self._started = 0.0
+        self._ended_before = 0
+
+    def __enter__(self) -> LiveView:
+        if self._is_terminal:
+            import rich.console
+            import rich.live
+
+            console = rich.console.Console(file=self._stream)
+            self._live = rich.live.Live(console=console, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, ledger: Ledger, slices: Sequence[SliceInfo]) -> None:
+        """Show how the study stands now.
+
+        Args:
+          ledger: Its trials.
+          slices: Where they run.
+        """
+        standing = Standing(*self._facts, ledger)
+        if self._next < 0:
+            self._started, self._next = time.monotonic(), 0
+            self._told = {trial.number for trial in ledger.trials if trial.state in ENDED}
+            self._ended_before = len(self._told)
+        for notice in ledger.notices[self._notices :]:
+            self._print(f"notice: {notice}")
+        self._notices = len(ledger.notices)
+        if not self._is_terminal:
+            self._tell_ended(standing)
+            return
+        everything = all(trial.state in ENDED for trial in ledger.trials)
+        if everything or time.monotonic() - self._last >= _SECONDS:
+            self._last = time.monotonic()
+            self._live.update(Printable(self._table(standing, slices)), refresh=True)
+
+    def _print(self, line: str) -> None:
+        line = cell(line)
+        if self._live is not None:
+            self._live.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=self._stream, flush=True)
+
+    def _tell_ended(self, standing: Standing) -> None:
+        while self._next in self._told:
+            self._told.discard(self._next)
+            self._next += 1
+        for trial in standing.ledger.trials[self._next :]:
+            if trial.state in ENDED and trial.number not in self._told:
+                self._told.add(trial.number)
+                print(ended_line(standing, trial), file=self._stream, flush=True)
+
+    def _table(self, standing: Standing, slices: Sequence[SliceInfo]) -> Any:
+        import rich.table
+
+        ledger = standing.ledger
+        table = rich.table.Table(title=headline(standing), title_justify="left")
+        for head in ("slice", "trial", "state", standing.metrics[0], "what it sets"):
+            table.add_column(head, overflow="fold")
+        running = [trial for trial in ledger.trials if trial.state == "running"]
+        for info in slices:
+            here = [trial for trial in running if trial.slice == info.index]
+            if not here:
+                table.add_row(info.name, "", "free", "", "")
+            for trial in here:
+                bars = sparkline(list((trial.series or {}).values()))
+                words = standing.words(trial)
+                table.add_row(info.name, str(trial.number), "running", bars, words)
+        for trial in standing.best()[:3]:
+            value = f"{(trial.values or (0.0,))[0]:.6g}"
+            table.add_row("best", str(trial.number), trial.state, value, standing.words(trial))
+        table.caption = self._time_left(standing)
+        return table
+
+    def _time_left(self, standing: Standing) -> str:
+        ended = standing.ledger.count(*ENDED)
+        done = ended - self._ended_before
+        if standing.num_trials is None or not done or ended >= standing.num_trials:
+            return ""
+        seconds = (time.monotonic() - self._started) / done * (standing.num_trials - ended)
+        is_long = seconds > 90
+        return f"about {seconds / 60:.0f} min left" if is_long else f"about {seconds:.0f} s left"

@@ -1,0 +1,125 @@
+"""A study in Weights & Biases: beside the run of each trial, one that sums them all up."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from luthier import graph as graphs
+from luthier.errors import BadInput
+from luthier.records import Mirrored, Summary, Wandb, mirror_summary
+from luthier.study.driver.trial_table import Trial
+from luthier.study.views.text import Standing
+
+
+def mirror_study(
+    directory: pathlib.Path, graph: Any, standing: Standing, pages: Mapping[str, str]
+) -> Mirrored | None:
+    """Make the W&B run that sums a study up, or make it anew.
+
+    It is in the group of the trials' runs, and goes where they go.
+
+    Args:
+      directory: The study's folder.
+      graph: The study's graph.
+      standing: How it stands.
+      pages: Title and path of HTML pages that go with it.
+
+    Returns:
+      Where it is; None where the experiment is not mirrored.
+
+    Raises:
+      RunError: It cannot be done; the message says why.
+    """
+    node = wandb_of(graphs.get(graph, "base"))
+    if node is None:
+        return None
+    return mirror_summary(node, directory, summary_of(graph, standing, node, pages))
+
+
+def wandb_of(base: Any) -> Wandb | None:
+    """Return how the runs of an experiment are mirrored; None where they are not."""
+    try:
+        node = graphs.get(base, "records.wandb")
+    except BadInput:
+        return None
+    found = graphs.build(node)
+    return found if isinstance(found, Wandb) else None
+
+
+def summary_of(graph: Any, standing: Standing, node: Wandb, pages: Mapping[str, str]) -> Summary:
+    """Return what W&B is told of a study.
+
+    Args:
+      graph: The study's graph.
+      standing: How it stands.
+      node: How the trials' runs are mirrored.
+      pages: Title and path of HTML pages that go with it.
+    """
+    ledger = standing.ledger
+    settings = [_settings(standing, trial) for trial in ledger.trials]
+    paths = list(dict.fromkeys(path for found in settings for path in found))
+    rows, history = [], []
+    best: dict[str, float] = {}
+    for trial, found in zip(ledger.trials, settings, strict=True):
+        values = _values(standing, trial)
+        row = [trial.number, trial.state, *[values.get(name) for name in standing.metrics]]
+        rows.append([*row, *[found.get(path) for path in paths], trial.reason])
+        if trial.state == "complete" and values:
+            best |= _better(standing, best, values)
+            told = {f"objectives/{name}": value for name, value in values.items()}
+            so_far = {f"best/{name}": value for name, value in best.items()}
+            history.append({"trial": trial.number, **told, **so_far})
+    found_best = standing.best()
+    facts: dict[str, Any] = {
+        "device_hours": ledger.device_seconds / 3600,
+        "trials": len(ledger.trials),
+        **{f"trials_{state}": n for state in _STATES if (n := ledger.count(state))},
+        **{f"best/{name}": value for name, value in best.items()},
+    }
+    if len(found_best) == 1:
+        facts["best_trial"] = found_best[0].number
+    directions = dict(zip(standing.metrics, standing.directions, strict=True))
+    return Summary(
+        name=standing.name,
+        group=node.group or standing.name,
+        config=graphs.to_dict(graph),
+        columns=["trial", "state", *standing.metrics, *paths, "reason"],
+        rows=rows,
+        history=history,
+        better={f"objectives/{name}": direction for name, direction in directions.items()},
+        facts=facts,
+        pages=pages,
+    )
+
+
+_STATES = ("complete", "pruned", "infeasible", "failed")
+
+
+def _settings(standing: Standing, trial: Trial) -> dict[str, str]:
+    """Return what a trial sets, by path; a word that sets nothing by path stands for itself."""
+    found = {}
+    for word in standing.ledger.settings[trial.setting].words:
+        path, equals, value = word.partition("=")
+        found[path if equals else word] = value if equals else "yes"
+    return found
+
+
+def _values(standing: Standing, trial: Trial) -> dict[str, float]:
+    if trial.values is None:
+        return {}
+    named = zip(standing.metrics, trial.values, strict=True)
+    return {name: value for name, value in named if math.isfinite(value)}
+
+
+def _better(
+    standing: Standing, best: Mapping[str, float], values: Mapping[str, float]
+) -> dict[str, float]:
+    found = {}
+    for name, direction in zip(standing.metrics, standing.directions, strict=True):
+        if name in values:
+            choose = min if direction == "lower" else max
+            found[name] = choose(values[name], best.get(name, values[name]))
+    return found

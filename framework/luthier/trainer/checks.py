@@ -1,0 +1,218 @@
+"""Checks of a program and of its data on the devices that are here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from luthier import graph as graphs
+from luthier.errors import BadInput, DataError, Problem, ValidationError
+from luthier.parallel import Share
+
+_SEGMENTS = "segments"
+
+
+@dataclasses.dataclass(frozen=True)
+class DocumentLimit:
+    """The most documents that rows may have: of the attention that has room for the fewest.
+
+    Args:
+      most: How many.
+      path: The setting that says so.
+      origin: Where that was set.
+    """
+
+    most: int
+    path: str
+    origin: str
+
+    @classmethod
+    def of(cls, graph: Any) -> DocumentLimit | None:
+        """Return the limit of an experiment; None where its attention takes any number.
+
+        Args:
+          graph: A valid experiment graph.
+        """
+        found = []
+        for place in graphs.walk(graph, defaults=False, once=True):
+            if "max_documents" in getattr(
+                getattr(place.value, "__fn_or_cls__", None), "RANGES", {}
+            ):
+                path = f"{place.path}.max_documents"
+                most = graphs.build(place.value).max_documents
+                found.append(cls(most, path, graphs.origin_of(graph, path)))
+        return min(found, key=lambda limit: limit.most, default=None)
+
+    def check(self, rows: Mapping[str, Any], data: str) -> None:
+        """Refuse a batch that attention would make NaN of.
+
+        Args:
+          rows: Host arrays by name; those of documents are int [B, L], 0 for padding.
+          data: Where the data is set, for the message.
+
+        Raises:
+          DataError: A row has more documents.
+        """
+        for name, segments in rows.items():
+            if name.endswith(_SEGMENTS):
+                number = most_documents(np.asarray(segments))
+                if number > self.most:
+                    raise DataError(self._problem(data, number))
+
+    def _problem(self, data: str, number: int) -> Problem:
+        what = f"{data} has rows of {number} documents, and attention has room for {self.most}"
+        remedy = f"set {self.path}={number}, use FusedAttention, or make rows shorter"
+        return Problem(what, self.path, self.origin, remedy)
+
+
+def most_documents(segments_BL: np.ndarray) -> int:
+    """Return the most documents of a row.
+
+    Args:
+      segments_BL: The document of every token, 0 for padding; int [B, L].
+    """
+    before_BL = np.pad(segments_BL[:, :-1], ((0, 0), (1, 0)))
+    starts_BL = (segments_BL > 0) & (segments_BL != before_BL)
+    return int(starts_BL.sum(1).max(initial=0))
+
+
+def require_documents(graph: Any, experiment: Any) -> None:
+    """Refuse data whose rows have more documents than attention has room for.
+
+    Data that does not know this beforehand is checked batch by batch, by `DocumentLimit.check`.
+
+    Args:
+      graph: The experiment graph.
+      experiment: What it builds; its data is read.
+
+    Raises:
+      ValidationError: All data with such rows.
+    """
+    limit = DocumentLimit.of(graph)
+    if limit is None:
+        return
+    problems = list(_problems(limit, experiment))
+    if problems:
+        raise ValidationError(problems)
+
+
+def _problems(limit: DocumentLimit, experiment: Any) -> Iterator[Problem]:
+    sets = {f"evaluations.{name}.data": e.data for name, e in experiment.evaluations.items()}
+    for path, data in {"data": experiment.data, **sets}.items():
+        number = getattr(getattr(data, "rows", None), "most_documents", None)
+        if number is not None and number > limit.most:
+            yield limit._problem(path, number)
+
+
+def vocabulary(experiment: Any) -> int | None:
+    """Return how many tokens the model of an experiment knows; None where it knows none.
+
+    Args:
+      experiment: A built experiment.
+    """
+    size = getattr(experiment.model, "keywords", {}).get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
+def check_token_ids(
+    rows: Mapping[str, np.ndarray], vocab_size: int | None, path: str = "data"
+) -> None:
+    """Refuse a batch with a token that is outside the vocabulary.
+
+    Looked at are the entries of integers that are called `inputs` and `targets`, or end so; targets
+    count where `weights` of their shape are not 0.
+
+    Args:
+      rows: The entries of a batch, [rows, ...] each.
+      vocab_size: Tokens that the model knows; None looks at nothing.
+      path: Where the data stands in the graph.
+
+    Raises:
+      BadInput: There is one; the first of each entry is named by its row and position.
+    """
+    if vocab_size is None:
+        return
+    problems = []
+    for name, array in rows.items():
+        array = np.asarray(array)
+        if not name.endswith(("inputs", "targets")) or array.dtype.kind not in "iu":
+            continue
+        if not array.size or (array.min() >= 0 and array.max() < vocab_size):
+            continue
+        wrong = (array < 0) | (array >= vocab_size)
+        if name.endswith("targets"):
+            weights = rows.get(name.replace("targets", "weights"))
+            if weights is None or np.shape(weights) != array.shape:
+                continue
+            wrong &= np.asarray(weights) != 0
+        if wrong.any():
+            row, *place = map(int, np.argwhere(wrong)[0])
+            at = f", position {', '.join(map(str, place))}," if place else ""
+            what = f"row {row} of a batch{at} holds the token {array[(row, *place)]} in {name}"
+            remedy = f"the model's vocabulary has the ids 0 to {vocab_size - 1}"
+            problems.append(Problem(what, path, remedy=f"{remedy}: set model.vocab_size"))
+    if problems:
+        raise BadInput(problems)
+
+
+_REMEDY = "set precision.repeatability=exact, or use attention without kernels of your own"
+
+
+def check_repeatable(plan: Any, num_steps: int = 2) -> str:
+    """Take the first steps twice, and compare every array of the state bit by bit.
+
+    The second time is as after a restart: initialized again, and compiled again.
+
+    Args:
+      plan: What to run (`luthier.planner.Plan`).
+      num_steps: Steps to take.
+
+    Returns:
+      One line that says that all is the same.
+
+    Raises:
+      ValidationError: Arrays differ; the message names them.
+    """
+    program = plan.program
+    batches = _batches(program, num_steps)
+    first = _bits(program, batches)
+    again = _bits(program, batches)
+    differing = [name for name in first if first[name] != again[name]]
+    if differing:
+        shown = ", ".join(differing[:5])
+        more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
+        what = f"{num_steps} steps taken twice differ in {shown}{more}"
+        raise ValidationError(Problem(what, remedy=_REMEDY))
+    return f"{num_steps} steps taken twice: all {len(first)} arrays are the same to the last bit"
+
+
+def _batches(program: Any, number: int) -> list[dict[str, Any]]:
+    """Return the first batches of the training data, on the devices."""
+    experiment = program.experiment
+    share = Share.of(program.batch, experiment.data.iterator)
+    iterator = experiment.data.iterator(
+        global_batch_size=experiment.training.global_batch_size,
+        seed=experiment.seed,
+        **share.arguments,
+    )
+    with contextlib.closing(iterator) if hasattr(iterator, "close") else contextlib.nullcontext():
+        rows = [next(iterator) for _ in range(number)]
+    return [share.global_batch(host, program.batch) for host in rows]
+
+
+def _bits(program: Any, batches: list[dict[str, Any]]) -> dict[str, list[bytes]]:
+    """Return the bytes of every array after the batches, by the shards of this process."""
+    values = program.values()
+    step, leaves = program.lower_and_compile(program.traced_step), program.init(values)
+    for batch in batches:
+        leaves, scalars = step(values, leaves, batch)
+    arrays = {**program.named(leaves), "the scalars of the step": scalars}
+    return {name: _shards(array) for name, array in arrays.items()}
+
+
+def _shards(array: Any) -> list[bytes]:
+    return [np.asarray(shard.data).tobytes() for shard in array.addressable_shards]

@@ -1,0 +1,121 @@
+"""Evaluation of a state on a named set."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from luthier.metrics import Metric, Totals
+from luthier.parallel import Share
+from luthier.program import EarlyStopping, Evaluation, Program
+from luthier.program.program import Leaves, Values
+from luthier.trainer.checks import DocumentLimit, check_token_ids, vocabulary
+
+
+class Evaluator:
+    """Evaluates states of one program on one set; compiles at first use.
+
+    Args:
+      program: What the state belongs to.
+      evaluation: The set, and which weights to look at.
+      path: Where it stands in the graph, for messages.
+      beat: Is called at every batch.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        evaluation: Evaluation,
+        path: str,
+        beat: Callable[[], None] = lambda: None,
+    ):
+        self._program = program
+        self._evaluation = evaluation
+        self._path = path
+        self._beat = beat
+        self._batch = program.abstract_batch(
+            evaluation.data, evaluation.global_batch_size, f"{path}.global_batch_size"
+        )
+        self._compiled: Callable[..., Any] | None = None
+
+    def trace(self) -> None:
+        """Trace the evaluation of a batch, as its first use does; nothing is compiled."""
+        self._program.traced_evaluation(self._batch, self._evaluation.weights.value)
+
+    def __call__(
+        self, values: Values, leaves: Leaves, num_batches: int | None = None
+    ) -> dict[Metric, float]:
+        """Return every metric of the task over the set.
+
+        Args:
+          values: The hoisted scalars.
+          leaves: The state; it is not donated.
+          num_batches: Batches to look at; None means all rows once.
+
+        Raises:
+          BadInput: A row has a token that is outside the model's vocabulary.
+        """
+        known = vocabulary(self._program.experiment)
+        if self._compiled is None:
+            weights = self._evaluation.weights.value
+            self._compiled = self._program.compile_evaluation(self._batch, weights)
+        totals, data = Totals(), self._evaluation.data
+        share = Share.of(self._batch, data.batches)
+        batches = data.batches(
+            global_batch_size=self._evaluation.global_batch_size, **share.arguments
+        )
+        limit = DocumentLimit.of(self._program.graph)
+        for rows in itertools.islice(batches, num_batches):
+            if limit is not None:
+                limit.check(rows, f"{self._path}.data")
+            check_token_ids(rows, known, f"{self._path}.data")
+            totals.add(self._compiled(values, leaves, share.global_batch(rows, self._batch)))
+            self._beat()
+        return totals.values()
+
+
+@dataclasses.dataclass
+class Patience:
+    """Counts evaluations without improvement; its fields are saved with the checkpoint.
+
+    Args:
+      best: Best value so far; NaN before the first.
+      best_step: Step of the best value.
+      waited: Evaluations since then.
+    """
+
+    best: float = math.nan
+    best_step: int = 0
+    waited: int = 0
+
+    def observe(self, rule: EarlyStopping, value: float, step: int) -> bool:
+        """Take in one evaluation.
+
+        Args:
+          rule: What counts as an improvement, and how long to wait for one.
+          value: The metric.
+          step: When it was measured.
+
+        Returns:
+          Whether the patience is over.
+        """
+        margin = rule.min_delta if rule.metric.direction == "lower" else -rule.min_delta
+        if math.isnan(self.best) or rule.metric.better(value + margin, self.best):
+            self.best, self.best_step, self.waited = value, step, 0
+        else:
+            self.waited += 1
+        return self.waited >= rule.patience
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values; NaN becomes None."""
+        best = None if math.isnan(self.best) else self.best
+        return {"best": best, "best_step": self.best_step, "waited": self.waited}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Patience:
+        """Return what `to_dict` was called on."""
+        best = math.nan if fields["best"] is None else fields["best"]
+        return cls(best, fields["best_step"], fields["waited"])

@@ -1,0 +1,141 @@
+"""What is recorded of a run that fails: before its directory is open, in it, and after training."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import traceback
+from pathlib import Path
+from typing import Any
+
+from luthier import faults
+from luthier import graph as graphs
+from luthier.errors import BadInput, LockLost, LuthierError
+from luthier.parallel import distributed
+from luthier.records import RunDirectory, crash, events
+from luthier.trainer.opening import Request, reserve
+
+OPENING_DATA = "opening the data"
+OPENING_RUN = "opening the run"
+CHECKING = "checking checkpoints"
+RESTORING = "restoring"
+COMPILING = "compiling"
+AFTER = "after training"
+
+
+def record(directory: RunDirectory, error: Exception, graph: Any, *, phase: str) -> None:
+    """Record that a run has failed, unless it is recorded; whatever refuses that is left aside.
+
+    Args:
+      directory: The run's directory, which this process holds the lock of.
+      error: What was raised.
+      graph: The experiment graph.
+      phase: What was being done.
+    """
+    if crash.path_of(error) is not None or isinstance(error, LockLost):
+        return  # it is written already; or the directory is another process's now
+    path = write(directory.path, error, graph, phase=phase)
+    with contextlib.suppress(LuthierError):
+        status = directory.read_status()
+        directory.write_status(
+            dataclasses.replace(
+                status,
+                status=events.FAILED,
+                message=crash.summary(error),
+                crash=path,
+            )
+        )
+
+
+def write(
+    directory: Path, error: Exception, graph: Any, *, phase: str, step: int | None = None
+) -> str:
+    """Write down an exception; return the file's path in the run's directory, empty for none.
+
+    Args:
+      directory: The run's directory.
+      error: What was raised.
+      graph: The experiment graph; the path in it of what raised is written down, too.
+      phase: What was being done.
+      step: Optimizer steps done; None before the first.
+    """
+    process = distributed.process_index() if distributed.is_several() else None
+    path = crash.write(
+        directory,
+        error,
+        step=step,
+        phase=phase,
+        process=process,
+        graph_path=path_in_graph(error, graph),
+    )
+    return "" if path is None else path.relative_to(directory).as_posix()
+
+
+def record_early(error: Exception, graph: Any, request: Request, *, phase: str) -> None:
+    """Record a failure from before the run's directory was open; a new run gets one by that.
+
+    Bad input leaves nothing behind. Neither does a failure in a trial of a sweep, which records it
+    itself, or while another process trains the run.
+
+    Args:
+      error: What was raised.
+      graph: The experiment graph, which is valid.
+      request: Where the run was to be recorded.
+      phase: What was being done.
+    """
+    if isinstance(error, BadInput) or request.directory is not None:
+        return
+    if request.new and distributed.process_index():
+        return  # every process would make a run of its own; process 0 makes the one of them all
+    with contextlib.suppress(LuthierError, OSError):
+        root = graphs.build(graphs.get(graph, "records")).directory
+        directory = reserve(graph, root, graphs.evaluate(graphs.get(graph, "name")), request)
+        with directory.lock():
+            if directory.read_status().status == events.FINISHED:  # of which nothing was lost
+                write(directory.path, error, graph, phase=phase)
+            else:
+                record(directory, error, graph, phase=phase)
+
+
+def is_refusal(error: Exception, phase: str) -> bool:
+    """Return whether a run was refused, so that its record stays what it was.
+
+    Args:
+      error: What was raised.
+      phase: What was being done.
+    """
+    if faults.classify(error) is faults.Fault.VERSION:
+        return True
+    return isinstance(error, BadInput) and phase in (OPENING_DATA, OPENING_RUN, CHECKING)
+
+
+def path_in_graph(error: BaseException, graph: Any) -> str:
+    """Return the path of the node whose code raised an exception; empty where it is not known.
+
+    The user's own classes and functions are found by themselves: the innermost frame whose `self`
+    is of a class, or whose code is that of a function, that a node of the graph names.
+
+    Args:
+      error: What was raised.
+      graph: The experiment graph.
+    """
+    with contextlib.suppress(Exception):  # this is an extra: nothing of it may hide the error
+        codes: dict[Any, list[str]] = {}
+        classes: dict[Any, list[str]] = {}
+        for place in graphs.walk(graph, once=True):
+            made = getattr(place.value, "__fn_or_cls__", None)
+            if isinstance(made, type):
+                classes.setdefault(made, []).append(place.path)
+            elif (code := getattr(made, "__code__", None)) is not None:
+                codes.setdefault(code, []).append(place.path)
+        frames = [
+            frame
+            for link in faults.chain(error)
+            for frame, _ in traceback.walk_tb(link.__traceback__)
+            if crash.is_users(frame.f_code.co_filename)
+        ]
+        for frame in reversed(frames):
+            found = codes.get(frame.f_code) or classes.get(type(frame.f_locals.get("self")))
+            if found:
+                return found[0] if len(found) == 1 else f"{found[0]} and {len(found) - 1} more"
+    return ""

@@ -1,0 +1,149 @@
+"""Batches on their way to the devices, one thread ahead of the step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from luthier.parallel import Share, distributed
+from luthier.trainer.checks import check_token_ids
+from luthier.trainer.processes import Agreed, Agreeing
+
+
+@dataclasses.dataclass(frozen=True)
+class Fed:
+    """A batch on the devices.
+
+    Args:
+      arrays: The global batch.
+      tokens: Targets that count, over all hosts.
+      wait_seconds: How long the step had to wait for it.
+      agreed: What all processes agreed on with this batch; None where there is one process.
+    """
+
+    arrays: Mapping[str, jax.Array]
+    tokens: int
+    wait_seconds: float
+    agreed: Agreed | None = None
+
+
+class Feed:
+    """Fetches batches in a thread and puts them on the devices before they are asked for.
+
+    `get_state` and `set_state` speak of the batches that were handed out, not of those that were
+    fetched ahead, so a checkpoint holds the position of the step.
+
+    Args:
+      iterator: Has `get_state` and `set_state`, and returns the rows of the share.
+      share: The rows that this process reads.
+      batch: Shape, dtype and sharding of every entry that is wanted.
+      count_tokens: From a host batch to the number of its targets that count.
+      depth: Batches that may lie ready.
+      agreeing: Agrees with the other processes on every batch; None where there are none.
+      check: Raises for a host batch that must not be trained on; None accepts all.
+      vocab_size: A batch with a token that is not below it is refused; None looks at no tokens.
+    """
+
+    def __init__(
+        self,
+        iterator: Any,
+        share: Share,
+        batch: Mapping[str, jax.ShapeDtypeStruct],
+        count_tokens: Callable[[Mapping[str, Any]], Any],
+        depth: int = 2,
+        agreeing: Agreeing | None = None,
+        check: Callable[[Mapping[str, Any]], None] | None = None,
+        vocab_size: int | None = None,
+    ):
+        self._check = check
+        self._share = share
+        self._iterator = iterator
+        self._batch = batch
+        self._count_tokens = count_tokens
+        self._depth = depth
+        self._vocab_size = vocab_size
+        self.agreeing = agreeing
+        self._state = self._iterator.get_state()
+        self._queue: queue.Queue[Any] = queue.Queue()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def next(self) -> Fed:
+        """Return the next batch, waiting for it if need be."""
+        if self._thread is None:
+            self._start()
+        start = time.perf_counter()
+        item = self._queue.get()
+        wait = time.perf_counter() - start
+        if isinstance(item, BaseException):
+            raise item
+        arrays, tokens, agreed, self._state = item
+        return Fed(arrays, tokens, wait, agreed)
+
+    def get_state(self) -> Any:
+        """Return the position after the last batch that was handed out."""
+        return self._state
+
+    def set_state(self, state: Any) -> None:
+        """Go to a position that `get_state` returned."""
+        self.close()
+        self._iterator.set_state(state)
+        self._state = state
+
+    def close(self) -> None:
+        """Stop fetching; a later `next` starts again at the position of the step."""
+        if self._thread is None:
+            return
+        self._stop.set()
+        while self._thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                self._queue.get(timeout=0.01)
+        self._thread.join()
+        self._thread = None
+        self._iterator.set_state(self._state)
+
+    def _start(self) -> None:
+        self._queue = queue.Queue(maxsize=self._depth)
+        self._stop = threading.Event()
+        arguments = (self._queue, self._stop)
+        self._thread = threading.Thread(
+            target=self._fetch, args=arguments, name="luthier-feed", daemon=True
+        )
+        self._thread.start()
+
+    def _fetch(self, ready: queue.Queue[Any], stop: threading.Event) -> None:
+        try:
+            while not stop.is_set():
+                start = time.perf_counter()
+                rows = next(self._iterator)
+                if self._check is not None:
+                    self._check(rows)
+                check_token_ids(rows, self._vocab_size)
+                tokens, agreed = int(self._count_tokens(self._share.count_in(rows))), None
+                if self.agreeing is not None:
+                    seconds = time.perf_counter() - start
+                    agreed = self.agreeing(tokens, stop.is_set, seconds)
+                    tokens = agreed.tokens
+                state = self._iterator.get_state()
+                arrays = self._share.global_batch(rows, self._batch)
+                self._put(ready, stop, (arrays, tokens, agreed, state))
+        except distributed.GaveUp:
+            return
+        except BaseException as error:
+            self._put(ready, stop, error)
+
+    @staticmethod
+    def _put(ready: queue.Queue[Any], stop: threading.Event, item: Any) -> None:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return

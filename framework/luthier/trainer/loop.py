@@ -1,0 +1,508 @@
+"""The training loop: the only place that knows time, cadence and hooks."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from luthier.checkpoint.policy import LOSS
+from luthier.durations import Progress
+from luthier.errors import TrainingStopped
+from luthier.metrics import Metric
+from luthier.program import Program
+from luthier.program.program import Leaves, Values
+from luthier.records import Goodput, events
+from luthier.storage import require_format
+from luthier.trainer.cadence import is_due, is_over
+from luthier.trainer.divergence import Rise
+from luthier.trainer.evaluate import Evaluator, Patience
+from luthier.trainer.feed import Fed, Feed
+from luthier.trainer.interrupt import Watcher
+from luthier.trainer.media import Shows
+from luthier.trainer.profile import Profiler
+
+NUM_PENDING = 2
+"""Steps whose scalars may still be on the device: the host never runs further ahead."""
+
+_FRESH_SECONDS = 0.1
+"""How long a reading of memory stands: to ask all devices takes as long as all else of a step."""
+
+POSITION_FORMAT = 1
+"""The format of a position in a checkpoint; one that tells none is of format 1."""
+
+
+@dataclasses.dataclass
+class Position:
+    """Where a run is: everything of the loop that decides its future, beside the state.
+
+    Args:
+      progress: Steps, tokens, epochs and seconds so far.
+      patience: The state of early stopping.
+      rise: The state of the look-out for divergence.
+      ended: Why the run is over before its last step, or None.
+      finished: Whether the last evaluations are done.
+    """
+
+    progress: Progress = dataclasses.field(default_factory=Progress)
+    patience: Patience = dataclasses.field(default_factory=Patience)
+    rise: Rise = dataclasses.field(default_factory=Rise)
+    ended: str | None = None
+    finished: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the position as JSON values."""
+        return {
+            "format": POSITION_FORMAT,
+            "progress": dataclasses.asdict(self.progress),
+            "patience": self.patience.to_dict(),
+            "rise": self.rise.to_dict(),
+            "ended": self.ended,
+            "finished": self.finished,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Position:
+        """Return what `to_dict` was called on.
+
+        Raises:
+          VersionError: A later luthier wrote it in a format of its own.
+        """
+        require_format("the position in a checkpoint", fields, POSITION_FORMAT)
+        known = {field.name for field in dataclasses.fields(Progress)}
+        return cls(
+            # What a later version adds is not known here, and harmless.
+            Progress(**{k: v for k, v in fields["progress"].items() if k in known}),
+            Patience.from_dict(fields["patience"]),
+            Rise.from_dict(fields.get("rise", {})),
+            fields["ended"],
+            fields["finished"],
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """What turns a step's time into rates.
+
+    Args:
+      model_flops_per_step: FLOPs that a step owes to the model.
+      peak_flops: Peak of all devices together, FLOPs per second; None where unknown.
+      rows_per_epoch: Rows of the training data.
+    """
+
+    model_flops_per_step: int
+    peak_flops: float | None
+    rows_per_epoch: int
+
+
+class Slot(Protocol):
+    """The place on devices where the state of a run is, and where its steps are taken."""
+
+    def begin(self) -> None:
+        """Begin to compile the step, while the state is made or restored."""
+
+    def load(self, values: Values, leaves: Leaves) -> None:
+        """Put a state here, with the hoisted scalars that its steps take."""
+
+    def prepare(self) -> None:
+        """Compile the step, so that the first one takes no longer than the others."""
+
+    @property
+    def leaves(self) -> Leaves:
+        """The state as it is now; the next step may donate it."""
+
+
+class OwnSlot:
+    """The slot of a run that has its devices to itself.
+
+    Args:
+      program: What the state belongs to.
+    """
+
+    def __init__(self, program: Program):
+        self._program = program
+        self._values: Values = ()
+        self._step: Callable[..., Any]
+        self.leaves: Leaves = ()
+
+    def begin(self) -> None:
+        """Begin to compile the step, in a thread."""
+        self._program.begin_step()
+
+    def load(self, values: Values, leaves: Leaves) -> None:
+        """Put a state here, with the hoisted scalars that its steps take."""
+        self._values, self.leaves = values, leaves
+
+    def prepare(self) -> None:
+        """Wait for the compiled step."""
+        self._step = self._program.compile_step()
+
+    def step(self, batch: Mapping[str, jax.Array]) -> jax.Array:
+        """Take a step; return the vector of its scalars."""
+        self.leaves, vector = self._step(self._values, self.leaves, batch)
+        return vector
+
+
+class Loop:
+    """Trains from a position to the end of the experiment, or to the first reason to stop.
+
+    Args:
+      plan: What runs (`luthier.planner.Plan`).
+      values: The hoisted scalars.
+      slot: Where the state is.
+      position: Where the run is.
+      feed: The training batches, at the position.
+      emit: Takes the events of the run.
+      save: Saves (step, leaves, position, metrics of this step by `evaluation/metric`), in the
+        fast tier where it is told `durable=False`.
+      rates: What turns a step's time into rates.
+      profiler: Traces the steps that were asked for.
+      goodput: Is told what time goes to beside steps.
+      beat: Is told that the run goes on, with the steps done.
+      saved_step: The step of the newest durable checkpoint.
+    """
+
+    def __init__(
+        self,
+        plan: Any,
+        values: Values,
+        slot: Slot,
+        position: Position,
+        feed: Feed,
+        *,
+        emit: Callable[[Any], None],
+        save: Callable[..., None],
+        rates: Rates,
+        profiler: Profiler,
+        goodput: Goodput,
+        beat: Callable[[int], None] = lambda steps: None,
+        saved_step: int = 0,
+    ):
+        self.plan = plan
+        self.values = values
+        self.slot = slot
+        self.position = position
+        self.metrics: dict[str, dict[Metric, float]] = {}
+        self._feed = feed
+        self._emit = emit
+        self._save = save
+        self._rates = rates
+        self._profiler = profiler
+        self._goodput = goodput
+        self._beat = beat
+        self._experiment = plan.program.experiment
+        self._global_batch_size = self._experiment.training.global_batch_size
+        self._pending: collections.deque[tuple[Progress, jax.Array, Fed]] = collections.deque()
+        self._evaluators = {
+            name: Evaluator(plan.program, evaluation, f"evaluations.{name}", self._alive)
+            for name, evaluation in self._experiment.evaluations.items()
+        }
+        self._memory = _Memory(jax.local_devices())
+        self._scalar_names: tuple[str, ...] = ()
+        self._shows = Shows(plan.program, emit)
+        self._saved_step = saved_step
+        self._evaluated_step: dict[str, int] = {}
+        self._verdict: str | None = None
+        self._judged = position.progress
+        self._seconds = position.progress.seconds
+        self._agreed_stop: str | None = None
+        self._loss: float | None = None
+        self._divergence: str | None = None
+        self._clock = time.perf_counter()
+
+    def steps(self, watcher: Watcher) -> Generator[Fed, jax.Array, str]:
+        """Train; whoever drives this generator takes the steps.
+
+        Args:
+          watcher: Asked at every step boundary and told every evaluation.
+
+        Yields:
+          A batch; what is sent back is the vector of the scalars of the step that took it, or
+          anything that NumPy can make an array of.
+
+        Returns:
+          `finished`, or the watcher's reason to leave.
+
+        Raises:
+          TrainingStopped: The run has diverged.
+        """
+        with self._goodput.span("compile"):
+            self.slot.prepare()
+            self._scalar_names = self.plan.program.scalar_names
+        self._clock = time.perf_counter()
+        self._alive()
+        watcher.ready()
+        while not self._is_complete():
+            reason = self._verdict or self._requested(watcher)
+            if reason is not None:
+                return self._leave(reason)
+            self._profiler.before(self.position.progress.steps)
+            fed = self._feed.next()
+            self._goodput.add("data_wait", fed.wait_seconds)
+            vector = yield fed
+            self._take_in(fed, vector, watcher)
+            if self._divergence is not None:
+                self._stop_diverged()
+        self._drain(0)
+        self._heed_last_step()
+        if self._divergence is not None:
+            self._stop_diverged()
+        if not self.position.finished:
+            self._finish(watcher)
+        return "finished"
+
+    def _requested(self, watcher: Watcher) -> str | None:
+        """Return why to leave at this step: the same in all processes, where there are several."""
+        return watcher.requested if self._feed.agreeing is None else self._agreed_stop
+
+    def _alive(self) -> None:
+        self._beat(self.position.progress.steps)
+
+    def _take_in(self, fed: Fed, vector: jax.Array, watcher: Watcher) -> None:
+        if self._profiler.after(self.position.progress.steps, vector):
+            self._emit(events.Notice("the trace of the profiled steps is written"))
+        if self._feed.agreeing is not None:
+            self._feed.agreeing.times.stepped(vector)
+        before, now = self._judged, self._next_progress(fed)
+        self.position.progress = self._judged = now
+        self._agreed_stop = None if fed.agreed is None else fed.agreed.stop
+        self._pending.append((now, vector, fed))
+        self._drain(NUM_PENDING)
+        if self._divergence is not None:
+            return
+        self._evaluate_due(before, now, watcher)
+        self._show_due(before, now, fed)
+        self._save_due(before, now)
+        self._alive()
+
+    def _next_progress(self, fed: Fed) -> Progress:
+        before = self.position.progress
+        steps = before.steps + 1
+        return Progress(
+            steps=steps,
+            tokens=before.tokens + fed.tokens,
+            epochs=steps * self._global_batch_size / self._rates.rows_per_epoch,
+            seconds=before.seconds if fed.agreed is None else fed.agreed.seconds,
+        )
+
+    def _is_complete(self) -> bool:
+        training = self._experiment.training
+        progress = self.position.progress
+        over = progress.steps >= training.steps or is_over(training.stop, progress)
+        return over or self.position.ended is not None
+
+    def _drain(self, num_pending: int) -> None:
+        """Record the oldest steps, until at most `num_pending` are on the device."""
+        while len(self._pending) > num_pending:
+            progress, vector, fed = self._pending.popleft()
+            scalars = np.asarray(vector).tolist()
+            now = time.perf_counter()
+            elapsed, self._clock = now - self._clock, now
+            seconds = self._count_seconds(elapsed)
+            values = dict(zip(self._scalar_names, scalars, strict=True))
+            values |= {"tokens": progress.tokens, "epochs": progress.epochs, "seconds": seconds}
+            self._add_timings(values, elapsed, fed)
+            self._emit(events.Step(progress.steps, values))
+            self._heed_guard(progress.steps, values)
+            self._heed_divergence(progress.steps, values)
+
+    def _count_seconds(self, elapsed: float) -> float:
+        """Return the seconds trained by the clock of this process, a step longer."""
+        self._seconds += elapsed
+        if self._feed.agreeing is not None:
+            # The progress, which decides, takes the primary's clock from the next batch.
+            self._feed.agreeing.seconds = self._seconds
+        else:
+            now = self.position.progress
+            self.position.progress = Progress(now.steps, now.tokens, now.epochs, self._seconds)
+        return self._seconds
+
+    def _add_timings(self, values: dict[str, float], elapsed: float, fed: Fed) -> None:
+        rates = self._rates
+        values["step_seconds"] = elapsed
+        values["steps_per_second"] = 1 / elapsed
+        values["tokens_per_second"] = fed.tokens / elapsed
+        values["data_wait_seconds"] = fed.wait_seconds
+        values["memory_bytes"] = self._memory.peak_bytes(self._clock)
+        if rates.peak_flops:
+            values["mfu"] = rates.model_flops_per_step / elapsed / rates.peak_flops
+
+    def _heed_guard(self, step: int, values: Mapping[str, float]) -> None:
+        guard = self._experiment.training.guard
+        if guard is None:
+            return
+        if values["skipped"]:
+            norm = values["gradient_norm"]
+            self._emit(events.Notice(f"step {step} is skipped: gradient norm {norm:.4g}"))
+        limit = guard.max_consecutive_skips
+        if values["consecutive_skipped"] >= limit:
+            self._divergence = self._divergence or (
+                f"step {step}: {limit} steps in a row had a non-finite or spiking gradient and "
+                "were skipped; parameters are those before the first of them. Lower "
+                "optimizer.learning_rate, or look at the data of these steps"
+            )
+
+    def _heed_divergence(self, step: int, values: Mapping[str, float]) -> None:
+        loss, guard = values["loss"], self._experiment.training.guard
+        is_finite = math.isfinite(loss) and math.isfinite(values.get("gradient_norm", 0.0))
+        # A guarded state may be whole after a step that was left out. Nobody knows, and so such a
+        # checkpoint does not drive out the last one that is known to be.
+        self._loss = loss if is_finite else math.nan
+        rule, rise = self._experiment.training.divergence, self.position.rise
+        if rule is not None and rise.observe(rule, step, loss, not is_finite and guard is None):
+            self._divergence = self._divergence or rise.told(rule, step)
+
+    def _heed_last_step(self) -> None:
+        """A run that ends with a loss that is not finite has diverged, however late that was."""
+        rule, rise = self._experiment.training.divergence, self.position.rise
+        if rule is not None and rise.nonfinite and not self.position.finished:
+            step = self.position.progress.steps
+            self._divergence = self._divergence or rise.told(rule, step)
+
+    def _stop_diverged(self) -> None:
+        """End the run, and save what the guard has kept whole.
+
+        Any other state is not worth saving: it would drive out checkpoints from before the rise.
+
+        Raises:
+          TrainingStopped: Always.
+        """
+        self._drain(0)
+        is_whole = self._experiment.training.guard is not None and self.position.rise.above == 0
+        if is_whole and self.position.progress.steps > self._saved_step:
+            self._write()
+        raise TrainingStopped(self._divergence)
+
+    def _evaluate_due(self, before: Progress, now: Progress, watcher: Watcher) -> None:
+        if self._is_complete():
+            return
+        due = {
+            name: evaluation.num_batches
+            for name, evaluation in self._experiment.evaluations.items()
+            if is_due(evaluation.every, before, now)
+        }
+        if due:
+            self._verdict = self._evaluate(due, watcher)
+            self._heed_patience(due)
+
+    def _evaluate(
+        self, due: Mapping[str, int | None], watcher: Watcher, last: bool = False
+    ) -> str | None:
+        self._drain(0)
+        step, leaves = self.position.progress.steps, self.slot.leaves
+        for name, num_batches in due.items():
+            with self._goodput.span("evaluate"):
+                metrics = self._evaluators[name](self.values, leaves, num_batches)
+            self.metrics[name], self._evaluated_step[name] = metrics, step
+            values = {metric.name: value for metric, value in metrics.items()}
+            better = {metric.name: metric.better for metric in metrics}
+            self._emit(events.Evaluation(step, name, values, better))
+        verdict = watcher.evaluated(step, self._measured_now(), last)
+        self._clock = time.perf_counter()
+        return verdict
+
+    def _measured_now(self) -> dict[str, float]:
+        """Return what was measured at this step, by `evaluation/metric`."""
+        return {
+            f"{name}/{metric.name}": value
+            for name, values in self.metrics.items()
+            for metric, value in values.items()
+            if self._evaluated_step[name] == self.position.progress.steps
+        }
+
+    def _saved_metrics(self) -> dict[str, float]:
+        """Return what decides how long a checkpoint of this step is kept."""
+        return self._measured_now() | ({} if self._loss is None else {LOSS: self._loss})
+
+    def _heed_patience(self, due: Mapping[str, int | None]) -> None:
+        rule = self._experiment.training.early_stopping
+        if rule is None or rule.metric.evaluation not in due:
+            return
+        value = rule.metric.select(self.metrics)
+        patience = self.position.patience
+        if value is not None and patience.observe(rule, value, self.position.progress.steps):
+            ended = f"{rule.metric.name} has not improved since step {patience.best_step}"
+            self.position.ended = ended
+            self._emit(events.Notice(f"stopped early: {ended}"))
+
+    def _show_due(self, before: Progress, now: Progress, fed: Fed) -> None:
+        kinds = self._shows.due(before, now)
+        if kinds:
+            self._drain(0)
+            with self._goodput.span("show"):
+                self._shows.show(kinds, now.steps, self.slot.leaves, fed.arrays)
+            self._clock = time.perf_counter()
+
+    def _save_due(self, before: Progress, now: Progress) -> None:
+        checkpoints = self._experiment.checkpoints
+        if checkpoints is None or self._is_complete():
+            return
+        if is_due(checkpoints.every, before, now):
+            self._write()
+        elif checkpoints.fast is not None and is_due(checkpoints.fast.every, before, now):
+            self._write_fast()
+
+    def _write(self) -> None:
+        self._drain(0)
+        step = self.position.progress.steps
+        self._save(step, self.slot.leaves, self.position, self._saved_metrics())
+        self._saved_step = step
+        self._clock = time.perf_counter()
+
+    def _write_fast(self) -> None:
+        """Save into the fast tier, which does not count when the run is left."""
+        self._drain(0)
+        step, metrics = self.position.progress.steps, self._saved_metrics()
+        self._save(step, self.slot.leaves, self.position, metrics, durable=False)
+        self._clock = time.perf_counter()
+
+    def _leave(self, reason: str) -> str:
+        if self.position.progress.steps > self._saved_step:
+            self._write()
+        return reason
+
+    def _finish(self, watcher: Watcher) -> None:
+        self._evaluate(dict.fromkeys(self._experiment.evaluations), watcher, last=True)
+        self.position.finished = True
+        if self.position.progress.steps > self._saved_step:
+            self._write()
+
+
+class _Memory:
+    """Reads the peak of the memory that is in use, now and then.
+
+    Args:
+      devices: The devices of this process.
+    """
+
+    def __init__(self, devices: Sequence[Any]):
+        self._devices = devices
+        self._until = -math.inf
+        self._peak_bytes = 0.0
+
+    def peak_bytes(self, now: float) -> float:
+        """Return the peak bytes of the fullest device, or of this process where none tells.
+
+        Args:
+          now: Seconds by any clock; what was read within the last tenth of a second still counts.
+        """
+        if now >= self._until:
+            self._until = now + _FRESH_SECONDS
+            self._peak_bytes = self._read()
+        return self._peak_bytes
+
+    def _read(self) -> float:
+        peaks = [(device.memory_stats() or {}) for device in self._devices]
+        known = [stats["peak_bytes_in_use"] for stats in peaks if "peak_bytes_in_use" in stats]
+        if known:
+            return max(known)
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,376 @@
+"""Which directory a run is recorded in: a new one, or that of the run to be continued."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from luthier import graph as graphs
+from luthier.checkpoint import Store
+from luthier.errors import CheckpointError, LuthierError, Problem, RecordError, RunError
+from luthier.parallel import distributed
+from luthier.planner import predict
+from luthier.records import (
+    Configuration,
+    Lock,
+    RunDirectory,
+    find,
+    list_runs,
+    object_storage,
+    read_source,
+)
+from luthier.records.trust import record_place
+from luthier.storage import require_format, run_error, write_atomically
+from luthier.trainer.loop import POSITION_FORMAT
+from luthier.trainer.results import FINISHED
+from luthier.trainer.resume import check_code, check_continuation, compare, settle_defaults
+
+ID_LENGTH = 8
+NUM_SIBLINGS = 20
+OPERATIVE_GIN = "operative_config.gin"
+"""The file of a run with its graph as gin, written where it was asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Where the user wants a run to go.
+
+    Args:
+      run: The run to continue, by directory, id or name; None goes by the graph.
+      new: Whether to start a run of its own although the graph has one already.
+      extend: Whether the user agreed to schedules that another number of steps reshapes.
+      packages: The user's modules that a recorded graph may name.
+      directory: Where the run is recorded, whatever `records.directory` says; made if need be.
+      gin: The graph as a gin file, which is kept with the run; empty for none.
+      from_scratch: Whether a run whose checkpoints are gone starts again from step 0.
+      accept_changes: Whether a run may be resumed with other code or data than it was saved with.
+      asked: When it was asked for, by `time.perf_counter`: its time counts from there.
+    """
+
+    run: str | None = None
+    new: bool = False
+    extend: bool = False
+    packages: Sequence[str] = ()
+    directory: Path | None = None
+    gin: str = ""
+    from_scratch: bool = False
+    accept_changes: bool = False
+    asked: float = dataclasses.field(default_factory=time.perf_counter, compare=False)
+
+
+def _nothing() -> None:
+    """Record nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A run's directory, locked by this process, or by the primary one of several.
+
+    Args:
+      directory: Where the run is recorded.
+      is_new: Whether it was made by this call.
+      is_over: Whether the run finished before, and this graph asks for no more.
+      notices: What the user should know.
+      record: Takes the graph, plan and source of this start into the record of an earlier one. To
+        be called once nothing can refuse the start any more: one that is refused changes nothing.
+    """
+
+    directory: RunDirectory
+    is_new: bool
+    is_over: bool = False
+    notices: Sequence[str] = ()
+    record: Callable[[], None] = _nothing
+
+
+@contextlib.contextmanager
+def open_run(
+    graph: Any, plan: Any, request: Request, before_new: Callable[[], Any] = lambda: None
+) -> Iterator[Opened]:
+    """Find or make the directory of a run, and hold its lock within the `with` block.
+
+    A graph names its run by its fingerprint, so that the same command continues the same run.
+    Of several processes the primary finds or makes it, and holds the lock; all must see its disk.
+
+    Args:
+      graph: What will be executed.
+      plan: Its plan.
+      request: Where the user wants it to go.
+      before_new: Called before a new directory is made; what it raises leaves nothing behind.
+
+    Raises:
+      RunError: Another process writes there, the run cannot be continued with this graph, or the
+        directory cannot be written.
+    """
+    record: list[Callable[[], None]] = [_nothing]  # of the process that opens it
+
+    with contextlib.ExitStack() as held:
+
+        def open_here() -> tuple[str, bool, bool, list[str]]:
+            opened = held.enter_context(_open(graph, plan, request, before_new))
+            record[:] = [opened.record]
+            path = str(opened.directory.path)
+            if request.gin:
+                write_atomically(opened.directory.path / OPERATIVE_GIN, request.gin)
+            return path, opened.is_new, opened.is_over, list(opened.notices)
+
+        path, is_new, is_over, notices = distributed.decided(open_here)
+        yield Opened(RunDirectory(path), is_new, is_over, notices, record[0])
+
+
+def reserve(graph: Any, root: str, name: str, request: Request) -> RunDirectory:
+    """Return the directory of the run that a graph names, made where there is none.
+
+    Args:
+      graph: What will be executed, elsewhere or later.
+      root: The folder of runs.
+      name: The experiment's name.
+      request: Where the user wants it to go.
+
+    Raises:
+      RunError: There is no such run, or the directory cannot be written.
+    """
+    existing = _existing(Path(root), name, graph, request)
+    if existing is not None:
+        return existing
+    id, source = _new_id(Path(root), name, graph), read_source(request.packages)
+    made = RunDirectory.create(root, name, id, configuration=configuration(graph), source=source)
+    record_place(made.path)
+    return made
+
+
+def check_place(graph: Any, plan: Any) -> None:
+    """Refuse what a run could not be recorded with, without writing anything.
+
+    Args:
+      graph: What would be executed.
+      plan: Its plan.
+
+    Raises:
+      RunError: The experiment's name cannot name a directory, or nothing can be written there.
+      RecordError: The graph holds a secret.
+    """
+    experiment = plan.program.experiment
+    path = RunDirectory.locate(experiment.records.directory, experiment.name, run_id(graph))
+    configuration(graph).files()
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    refusal = 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
+    refusal = refusal if there.is_dir() else errno.ENOTDIR
+    if refusal:
+        raise run_error("create", path, OSError(refusal, os.strerror(refusal)))
+
+
+@contextlib.contextmanager
+def _open(
+    graph: Any, plan: Any, request: Request, before_new: Callable[[], Any]
+) -> Iterator[Opened]:
+    root, name = Path(plan.program.experiment.records.directory), plan.program.experiment.name
+    existing, unsaved = _existing(root, name, graph, request), []
+    keeps_none = plan.program.experiment.checkpoints is None
+    if existing is not None and keeps_none and request.directory is None:
+        unsaved = _unsaved(existing, request)
+        existing = None if unsaved else existing
+    if existing is None:
+        before_new()
+        if request.directory is None:
+            id = _new_id(root, name, graph)
+            notices = unsaved or _siblings(root, name, graph, request.packages)
+        else:
+            place = request.directory.absolute()
+            root, name, id, notices = place.parents[1], place.parent.name, place.name, []
+        directory = RunDirectory.create(
+            root,
+            name,
+            id,
+            configuration=configuration(graph),
+            source=read_source(request.packages),
+            plan=_recorded(plan),
+        )
+        if request.directory is None:  # the trials of a study have their study's copy, and place
+            record_place(directory.path)
+            directory.write_code(request.packages)
+        with directory.lock() as lock:
+            yield Opened(directory, is_new=True, notices=[*notices, *_taken_over(lock)])
+        return
+    with existing.lock() as lock:
+        notices = _taken_over(lock)
+        if existing.read_plan() is None:  # it was reserved, and never begun
+            before_new()
+            existing.write_configuration(configuration(graph))
+            existing.write_plan(plan.to_dict())
+            if request.directory is None:
+                existing.write_code(request.packages)
+            yield Opened(existing, is_new=True, notices=notices)
+            return
+        is_over, record = _check(existing, graph, plan, request, notices)
+        yield Opened(existing, is_new=False, is_over=is_over, notices=notices, record=record)
+
+
+def _unsaved(directory: RunDirectory, request: Request) -> list[str]:
+    """Return why a run cannot be continued since it saved nothing; empty where it can.
+
+    Its record stays as it is: what was asked for becomes a run of its own.
+
+    Raises:
+      RunError: This very run was asked for by `request.run`.
+    """
+    status = directory.read_status()
+    is_over = status.status == FINISHED and not request.extend
+    if not directory.started or is_over or directory.writer() is not None:
+        return []
+    with Store(directory.checkpoints_path) as store:
+        if store.steps():
+            return []
+    run = f"{directory.name}/{directory.id}"
+    what = f"{run} keeps no checkpoints (checkpoints=None): it cannot be continued"
+    if request.run is not None:
+        raise RunError(Problem(what, "checkpoints", remedy="start a run of its own with --new"))
+    return [f"{what}; this is a run of its own"]
+
+
+def configuration(graph: Any) -> Configuration:
+    """Return a graph in the forms in which it is recorded."""
+    return Configuration(
+        graph=graphs.to_json(graph),
+        history=graphs.history_record(graph),
+        text=graphs.render(graph, defaults=True),
+        values=graphs.to_dict(graph),
+    )
+
+
+def run_id(graph: Any) -> str:
+    """Return the id of the run that a graph names, the same wherever its runs are recorded."""
+    return graphs.fingerprint(graph, kind="program")[:ID_LENGTH]
+
+
+def _existing(root: Path, name: str, graph: Any, request: Request) -> RunDirectory | None:
+    if request.directory is not None:
+        object_storage.bring_back(request.directory)
+        is_there = (request.directory / "config.json").is_file()
+        return RunDirectory(request.directory) if is_there else None
+    if request.run is not None:
+        return find(root, request.run)
+    if request.new:
+        return None
+    path = RunDirectory.locate(root, name, run_id(graph))
+    object_storage.bring_back(path)
+    return RunDirectory(path) if (path / "config.json").is_file() else None
+
+
+def _new_id(root: Path, name: str, graph: Any) -> str:
+    id = run_id(graph)
+    number, path = 1, RunDirectory.locate(root, name, id)
+    while path.exists():
+        number += 1
+        path = RunDirectory.locate(root, name, f"{id}-{number}")
+    return path.name
+
+
+def _check(
+    directory: RunDirectory, graph: Any, plan: Any, request: Request, notices: list[str]
+) -> tuple[bool, Callable[[], None]]:
+    """Return whether the run is over, and what records this start.
+
+    Complain, or add to `notices`, where the graphs differ.
+    """
+    directory.require_known_formats()
+    _require_known_position(directory)
+    recorded = _loaded(directory, request.packages)
+    defaults = settle_defaults(directory, recorded)
+    comparison = compare(recorded, graph)
+    arrays = (directory.read_plan() or {}).get("arrays", {})
+    try:
+        notices += check_continuation(
+            comparison,
+            arrays,
+            plan.program.placements,
+            run=f"{directory.name}/{directory.id}",
+            extend=request.extend,
+        )
+    except RunError as error:
+        raise RunError([*error.problems, *map(Problem, defaults)]) from error
+    notices += defaults
+    status = directory.read_status()
+    longer = status.step < plan.program.experiment.training.steps
+    is_over = status.status == FINISHED and not (longer and request.extend)
+    if is_over:
+        return True, _nothing
+    if plan.program.experiment.checkpoints is None:
+        _refuse_to_forget(directory)
+    source = read_source(request.packages)
+    notices += check_code(directory, graph, source, request.packages, request.accept_changes)
+
+    def record() -> None:
+        if not graphs.equal(recorded, graph):
+            directory.write_configuration(configuration(graph))
+        directory.write_plan(_recorded(plan))
+        directory.write_source(source)
+        if request.directory is None:
+            directory.write_code(request.packages)
+
+    return False, record
+
+
+def _require_known_position(directory: RunDirectory) -> None:
+    """Refuse a newest checkpoint of a later luthier before anything of the run is written."""
+    with Store(directory.checkpoints_path) as store:
+        step = store.latest()
+        # A damaged one is told where it is restored, which falls back to one before it.
+        with contextlib.suppress(CheckpointError):
+            position = {} if step is None else store.read_extra(step).get("position")
+            require_format("the position in a checkpoint", position, POSITION_FORMAT)
+
+
+def _refuse_to_forget(directory: RunDirectory) -> None:
+    """Refuse to begin again, at step 0, what has checkpoints to go on from."""
+    with Store(directory.checkpoints_path) as store:
+        step = store.latest()
+    if step is not None:
+        run = f"{directory.name}/{directory.id}"
+        what = f"{run} is saved at step {step}; without checkpoints it would start again at step 0"
+        remedy = "leave out checkpoints=None, or begin a run of its own with --new"
+        raise RunError(Problem(what, "checkpoints", remedy=remedy))
+
+
+def _recorded(plan: Any) -> dict[str, Any]:
+    """Return a plan as its run records it, with what it predicts."""
+    return {**plan.to_dict(), "predicted": predict(plan).to_dict()}
+
+
+def _loaded(directory: RunDirectory, packages: Sequence[str]) -> Any:
+    try:
+        return graphs.from_json(directory.read_config(), packages=packages)
+    except RecordError as error:
+        what = f"{directory.path} cannot be continued: its config.json cannot be loaded"
+        remedy = "restore that file, or begin a run of its own with --new"
+        raise RunError([Problem(what, remedy=remedy), *error.problems]) from error
+
+
+def _taken_over(lock: Lock) -> list[str]:
+    return [lock.notice] if lock.notice else []
+
+
+def _siblings(root: Path, name: str, graph: Any, packages: Sequence[str]) -> list[str]:
+    """Return a notice about the run that differs from `graph` in its number of steps only."""
+    steps = graphs.evaluate(graphs.get(graph, "training.steps"))
+    runs = [s for s in list_runs(root) if s.directory.name == name and s.status.saved_step]
+    for summary in reversed(runs[-NUM_SIBLINGS:]):
+        try:
+            other = graphs.from_json(summary.directory.read_config(), packages=packages)
+            had = graphs.evaluate(graphs.get(other, "training.steps"))
+            same = graphs.apply(other, [f"training.steps={json.dumps(steps)}"])
+        except LuthierError:
+            continue
+        if had != steps and run_id(same) == run_id(graph):
+            id = summary.directory.id
+            return [
+                f"run {id} differs in training.steps only ({had} there, {steps} here); "
+                f"to extend it, add: --run {id} --extend"
+            ]
+    return []

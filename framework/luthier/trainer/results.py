@@ -1,0 +1,86 @@
+"""What a call of training comes to."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from luthier.checkpoint import Provenance
+from luthier.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REQUEUE
+from luthier.metrics import Metric
+from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, PRUNED
+
+FINISHED = "finished"
+_LENGTH = re.compile(r" (--run[ =]\S+|--extend|--new|training\.steps=\S+)(?!\S)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Where a run stands after a call.
+
+    Args:
+      directory: The run's directory.
+      status: `finished`, `interrupted` or `preempted`; or a watcher's reason, such as `pruned`.
+      step: Optimizer steps done.
+      metrics: Last metrics of every evaluation set; empty when the run was over before the call.
+      sample: Text that the model generated at the end, or empty.
+      message: What to do next, for people.
+      was_over: Whether the run was finished before the call, which then did nothing.
+      restored: Where each parameter came from, where this call started a run by `restore`.
+      is_saved: Whether there is a checkpoint of this step; not where the run keeps none.
+    """
+
+    directory: Path
+    status: str
+    step: int
+    metrics: Mapping[str, Mapping[Metric, float]] = dataclasses.field(default_factory=dict)
+    sample: str = ""
+    message: str = ""
+    was_over: bool = False
+    restored: Sequence[Provenance] = ()
+    is_saved: bool = True
+
+    @property
+    def exit_code(self) -> int:
+        """What the process should end with."""
+        if self.status == PREEMPTED and not self.is_saved:
+            return EXIT_FAILED  # a queue that starts it again would do so for ever
+        ends = {INTERRUPTED: EXIT_INTERRUPTED, PREEMPTED: EXIT_REQUEUE}
+        return {FINISHED: EXIT_DONE, PRUNED: EXIT_DONE, **ends}[self.status]
+
+
+def next_steps(
+    directory: Any,
+    status: str,
+    command: str,
+    steps: int,
+    can_sample: bool = False,
+    is_saved: bool = True,
+) -> str:
+    """Return what the user may do next with a run.
+
+    Args:
+      directory: The run's `RunDirectory`.
+      status: How it ended.
+      command: The command that started it; empty in a notebook.
+      steps: Optimizer steps of the whole run.
+      can_sample: Whether the model writes text.
+      is_saved: Whether there is a checkpoint of its last step.
+    """
+    if not is_saved:
+        if status == FINISHED:
+            return "the run keeps no checkpoints (checkpoints=None): its parameters are gone"
+        return "nothing is saved, and it cannot be resumed: the run keeps no checkpoints"
+    again = command or "luthier.train(graph)"
+    if status != FINISHED:
+        return f"to resume: {again}"
+    if not command:
+        return f"the run is in {directory.path}"
+    longer = f"{_LENGTH.sub('', again)} training.steps={2 * steps}"
+    extend = f"to extend: {longer} --run {directory.id} --extend"
+    if not can_sample:
+        return extend
+    return f'{extend}\nto sample: luthier generate {directory.id} --prompt "To be"'

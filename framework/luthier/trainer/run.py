@@ -1,0 +1,706 @@
+"""One call: validate, plan, open the run's directory, materialize, train, record."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from luthier import graph as graphs
+from luthier import planner
+from luthier.checkpoint import (
+    Provenance,
+    Restoration,
+    Saves,
+    commit,
+    open_checkpoints,
+    require_space,
+)
+from luthier.data import Verification, left_out, made_plans
+from luthier.errors import BadInput, CheckpointError, DataError, LockLost, Problem
+from luthier.faults import Fault, classify
+from luthier.parallel import Share, distributed, format_bytes, hosts
+from luthier.program import WarmStart
+from luthier.program.materialize import materialize
+from luthier.program.program import Leaves
+from luthier.records import Recorder, RunDirectory, crash, events
+from luthier.trainer import failures
+from luthier.trainer.checks import DocumentLimit, require_documents, vocabulary
+from luthier.trainer.feed import Fed, Feed
+from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, Preempted, StopSignals, Watcher
+from luthier.trainer.loop import Loop, OwnSlot, Position, Rates, Slot
+from luthier.trainer.media import check_shows
+from luthier.trainer.opening import Opened, Request, open_run, run_id
+from luthier.trainer.processes import HOSTS_FILE, Agreeing, Times, check_devices, check_same
+from luthier.trainer.profile import ProfiledSteps, Profiler
+from luthier.trainer.results import FINISHED, Result, next_steps
+from luthier.trainer.trained import final_sample
+from luthier.trainer.watchdog import Watch
+
+
+def run(
+    graph: Any,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    run: str | None = None,
+    new: bool = False,
+    extend: bool = False,
+    profile: str | None = None,
+    operative_gin: bool = False,
+    from_scratch: bool = False,
+    accept_changes: bool = False,
+    packages: Sequence[str] = (),
+    command: str = "",
+) -> Result:
+    """Train an experiment to its end, from its first step or from where it was left.
+
+    Args:
+      graph: The experiment graph.
+      devices: What to train on; None means all devices of the default backend, of all processes.
+      run: The run to continue; None goes by the graph: the same graph continues the same run.
+      new: Start a run of its own, although the graph has one already.
+      extend: Go on with schedules that a changed number of steps reshapes.
+      profile: Steps to trace, as `steps=10:15`.
+      operative_gin: Keep the graph, which is all that is used, as gin with the run.
+      from_scratch: Start again from step 0, although the record says that something was saved.
+      accept_changes: Resume, although code or data is not what it was when the run was saved.
+      packages: The user's modules that a recorded graph may name.
+      command: The command that resumes the run, for messages; empty in a notebook.
+
+    Returns:
+      Where the run stands. An interrupt (Ctrl-C) saves, and returns as well.
+
+    Raises:
+      BadInput: The graph cannot be run; nothing was written.
+      TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
+    """
+    gin = graphs.to_gin(graph) if operative_gin else ""
+    request = Request(
+        run,
+        new,
+        extend,
+        packages,
+        gin=gin,
+        from_scratch=from_scratch,
+        accept_changes=accept_changes,
+    )
+    steps = None if profile is None else ProfiledSteps.parse(profile)
+    with StopSignals(command) as signals:
+        with distributed.together():
+            graphs.validate(graph, packages)
+        check_same(graph, packages)
+        check_devices()
+        try:
+            with distributed.together():
+                plan = planner.make(graph, hosts.devices() if devices is None else devices)
+                planner.require_fit(plan)
+        except Exception as error:
+            failures.record_early(error, graph, request, phase="planning")
+            raise
+        slot = OwnSlot(plan.program)
+        training = session(
+            graph, plan, slot, request, signals, profile=steps, extend=extend, command=command
+        )
+        return drive(training, slot.step)
+
+
+def session(
+    graph: Any,
+    plan: planner.Plan,
+    slot: Slot,
+    request: Request,
+    watcher: Watcher,
+    *,
+    profile: ProfiledSteps | None = None,
+    extend: bool = False,
+    command: str = "",
+) -> Generator[Fed, jax.Array, Result]:
+    """Train an experiment by steps that somebody else takes: all of `run` but the steps.
+
+    Args:
+      graph: The experiment graph, which is valid.
+      plan: Its plan.
+      slot: Where its state is kept, and its steps are taken.
+      request: Where the run is recorded.
+      watcher: Looks on, and may end the run.
+      profile: Steps to trace.
+      extend: Whether the run goes on with schedules that a changed number of steps reshapes.
+      command: The command that resumes the run, for messages.
+
+    Yields:
+      A batch that is ready; what is sent back is the vector of scalars of the step that took it.
+
+    Returns:
+      Where the run stands.
+
+    Raises:
+      BadInput: The graph cannot be run; nothing was written.
+      TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
+    """
+    directory: RunDirectory | None = None
+    watch = Watch(plan.program.experiment.records.watchdog, command)
+    with watch:
+        try:
+            watch.enter(failures.OPENING_DATA)
+            with distributed.together():
+                check_shows(plan.program)
+                _look_at_data(plan)
+                _look_at_disk(plan, request.directory)
+            watch.enter(failures.OPENING_RUN)
+            with (
+                WarmStart(plan.program) as warm,
+                open_run(graph, plan, request, warm.open) as opened,
+            ):
+                if opened.is_over:
+                    return _over(opened)
+                directory = opened.directory
+                again = _again(command, directory, graph)
+                watch.opened(directory.path, again, distributed.process_index())
+                distributed.tell_parent(run=str(directory.path.absolute()), again=again)
+                try:
+                    return (
+                        yield from _train(
+                            plan,
+                            slot,
+                            opened,
+                            watcher,
+                            watch,
+                            request=request,
+                            profile=profile,
+                            extend=extend,
+                            command=command,
+                            warm=warm,
+                        )
+                    )
+                except Exception as error:  # while the run's lock is held
+                    if not failures.is_refusal(error, watch.phase):
+                        failures.record(directory, error, graph, phase=watch.phase)
+                    raise
+        except Exception as error:
+            if directory is None:
+                failures.record_early(error, graph, request, phase=watch.phase)
+            raise
+
+
+def drive(
+    training: Generator[Fed, jax.Array, Result],
+    step: Callable[[Mapping[str, jax.Array]], jax.Array],
+) -> Result:
+    """Take the steps of a `session` until it ends; what a step raises is recorded by the run.
+
+    Args:
+      training: What `session` returned.
+      step: From a batch to the vector of scalars.
+    """
+    try:
+        fed = next(training)
+        while True:
+            try:
+                vector = step(fed.arrays)
+            except BaseException as error:
+                fed = training.throw(error)
+            else:
+                fed = training.send(vector)
+    except StopIteration as end:
+        return end.value
+
+
+def _train(
+    plan: planner.Plan,
+    slot: Slot,
+    opened: Opened,
+    watcher: Watcher,
+    watch: Watch,
+    *,
+    request: Request,
+    profile: ProfiledSteps | None,
+    extend: bool,
+    command: str,
+    warm: WarmStart,
+) -> Generator[Fed, jax.Array, Result]:
+    experiment, directory = plan.program.experiment, opened.directory
+    with contextlib.ExitStack() as stack:
+        watch.enter(failures.CHECKING)
+        store = stack.enter_context(_open_store(plan, directory))
+        last, damage = (None, []) if store is None else _newest_whole(store)
+        missing = _look_for_saves(opened, store, last, damage, request)
+        # What a later luthier wrote is refused here, before anything is cut back.
+        position = _position(store, last, experiment, extend)
+        verification = Verification(experiment.data if hosts.is_primary() else (), directory.path)
+        missing += _verified(verification, request)
+        distributed.decided(opened.record)
+        watch.enter(failures.RESTORING)
+        agreeing = None
+        if distributed.is_several():
+            times = stack.enter_context(
+                contextlib.closing(Times(directory.path / HOSTS_FILE, directory.fence))
+            )
+            agreeing = Agreeing(lambda: watcher.requested, times)
+        feed = stack.enter_context(contextlib.closing(_feed(plan, agreeing)))
+        slot.begin()
+        values = plan.program.values()
+        source = store if last is not None else None
+        first = warm.open() if source is None else None
+        leaves = materialize(
+            plan.program, values, store=source, step=last, data=feed, restoration=first
+        )
+        slot.load(values, leaves)
+        del leaves  # a step donates them
+        restored = _record_restored(directory, first)
+        warm.close()
+        if store is not None and not opened.is_new:
+            store.cut_back(last)
+        if hosts.is_primary():
+            missing += _cut_back(directory, last)
+            recorder = stack.enter_context(experiment.records.open(directory))
+        else:
+            recorder = stack.enter_context(Recorder())
+        recorder.goodput.add("init", time.perf_counter() - request.asked)
+        if agreeing is not None:
+            agreeing.seconds = position.progress.seconds
+            agreeing.times.begin(position.progress.steps, recorder.report)
+        recorder.emit(_header(plan, opened, position, restored))
+        changed = store.notices(last) if store is not None and last is not None else []
+        fallback = [f"{problem}; going on from step {last}" for problem in damage]
+        told = [*left_out(experiment.data), *made_plans(experiment.data)]
+        for notice in [*opened.notices, *fallback, *missing, *changed, *told]:
+            recorder.notice(notice)
+        if agreeing is not None:
+            watch.count(lambda: agreeing.batches)
+        profiler = Profiler(profile, directory.path / "profile")
+        stack.enter_context(contextlib.closing(profiler))
+        measured = planner.Measured()
+        loop = Loop(
+            plan,
+            values,
+            slot,
+            position,
+            feed,
+            emit=measured.watching(recorder.emit),
+            save=_saver(plan, store, feed, recorder, directory, verification),
+            rates=_rates(plan),
+            profiler=profiler,
+            goodput=recorder.goodput,
+            beat=watch.beat,
+            saved_step=_saved_step(store),
+        )
+        if request.directory is None:  # the trials of a study would all read the same corpus
+            stack.enter_context(verification)
+        watch.enter(failures.COMPILING)
+        with watcher:  # whoever asks to stop while the last state is saved is heard, too
+            settle = functools.partial(_settle, store, recorder, directory)
+            status = yield from _run_loop(loop, recorder, watcher, directory, settle)
+            settle()
+            if store is not None and status == FINISHED:
+                store.discard_fast()
+        watch.beat(loop.position.progress.steps)
+        watch.enter(failures.AFTER)
+        _compare(loop, directory, recorder, measured)
+        result = _end(loop, opened, recorder, status, command, watcher.samples)
+        return dataclasses.replace(result, restored=restored.table)
+
+
+def _newest_whole(store: Saves) -> tuple[int | None, list[str]]:
+    """Return the step to go on from, and what is wrong with later ones, as the primary sees it.
+
+    Every process reads a part of the files.
+    """
+    found: tuple[int | None, list[str]] = (None, [])
+    refused: BadInput | None = None
+    if distributed.process_index() == 0:
+        try:
+            with commit.helped():
+                last, damage = store.newest_whole()
+            found = (last, [str(problem) for problem in damage])
+        except BadInput as error:
+            refused = error
+    else:
+        commit.help_primary()
+
+    def decide() -> tuple[int | None, list[str]]:
+        if refused is not None:
+            raise refused
+        return found
+
+    last, lines = distributed.decided(decide)
+    if last is not None:
+        store.trust(last)  # all processes together have read it all: that is enough
+    return last, lines
+
+
+def _look_for_saves(
+    opened: Opened, store: Saves | None, last: int | None, damage: Sequence[str], request: Request
+) -> list[str]:
+    """Refuse to start again from step 0 what was saved before; report what is not found.
+
+    Raises:
+      CheckpointError: Nothing that was saved can be restored.
+    """
+
+    def look() -> list[str]:
+        if store is None or opened.is_new:
+            return []
+        directory = opened.directory
+        place, recorded = directory.checkpoints_path, directory.recorded_save()
+        if request.from_scratch:
+            if last is not None:
+                remedy = f"--new starts a run of its own, and leaves {directory.id} as it is"
+                what = f"{place} has a whole checkpoint of step {last}; --from-scratch needs none"
+                raise CheckpointError(Problem(what, remedy=remedy))
+            directory.forget_saves()
+            return []
+        if damage and last is None:
+            problems = [Problem(line) for line in damage]
+            raise CheckpointError(problems)
+        if not recorded or recorded <= (last or 0) or damage:
+            return []
+        unsealed = [step for step in store.unsealed() if step > (last or 0)]
+        found = f"none in {place}" if last is None else f"only step {last} in {place}"
+        what = f"{directory.name}/{directory.id} was saved at step {recorded}, found {found}"
+        if unsealed:
+            what += f" (without commit.json: {', '.join(map(str, unsealed))})"
+        if last is not None:
+            return [f"{what}; going on from step {last}"]
+        remedy = "is the disk mounted? To start again from step 0, add --from-scratch"
+        raise CheckpointError(Problem(what, remedy=remedy))
+
+    return distributed.decided(look)
+
+
+def _verified(verification: Verification, request: Request) -> list[str]:
+    """Refuse prepared tokens that are not what they were when the run read them before.
+
+    Raises:
+      DataError: They are not, and nobody agreed to that.
+    """
+
+    def look() -> list[str]:
+        problems = verification.start()
+        if problems and not request.accept_changes:
+            remedy = f"{problems[0].remedy}; to resume with other tokens: --accept-changes"
+            raise DataError(dataclasses.replace(problem, remedy=remedy) for problem in problems)
+        if problems:
+            verification.accept()
+        return [problem.what for problem in problems]
+
+    return distributed.decided(look)
+
+
+def _cut_back(directory: RunDirectory, last: int | None) -> list[str]:
+    """Drop what was recorded after the restored step, and return a line about it."""
+    cut = directory.cut_back(last)
+    if not cut.dropped:
+        return []
+    since = "from the start" if last is None else f"after step {last}"
+    return [
+        f"{cut.dropped:,} lines of metrics.jsonl {since} are trained again; they stay in "
+        f"{directory.path / '.trash'} until a later step is saved"
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Restored:
+    """What a warm start came to.
+
+    Args:
+      table: Where each parameter came from; empty where all were initialized.
+      summary: The same in one line.
+    """
+
+    table: Sequence[Provenance] = ()
+    summary: str = ""
+
+
+def _record_restored(directory: RunDirectory, restoration: Restoration | None) -> _Restored:
+    """Write where parameters came from into the run's directory, with the tokenizer's files."""
+    if restoration is None:
+        return _Restored()
+    if hosts.is_primary():
+        directory.write_restored(restoration.render(), restoration.settings)
+        restoration.copy_tokenizer(directory.tokenizer_path)
+    return _Restored(restoration.table, restoration.summary)
+
+
+def _run_loop(
+    loop: Loop,
+    recorder: Recorder,
+    watcher: Watcher,
+    directory: RunDirectory,
+    settle: Callable[[], None],
+) -> Generator[Fed, jax.Array, str]:
+    """Run the loop while it is watched; record a failure before it goes on."""
+    try:
+        with recorder.goodput.span("step"):
+            return (yield from loop.steps(watcher))
+    except Preempted:
+        recorder.emit(events.Ended(PREEMPTED, loop.position.progress.steps))
+        raise
+    except KeyboardInterrupt:
+        step = loop.position.progress.steps
+        recorder.emit(events.Ended(INTERRUPTED, step, message="interrupted twice, not saved"))
+        raise
+    except LockLost:  # the record is another process's now: nothing is written about this end
+        raise
+    except Exception as raised:
+        error = distributed.explain(raised)
+        step, graph = loop.position.progress.steps, loop.plan.program.graph
+        if error is not raised:
+            error.__cause__ = raised
+        path = failures.write(directory.path, error, graph, phase="step", step=step)
+        status = events.DIVERGED if classify(error) is Fault.NUMERIC else events.FAILED
+        try:
+            if status == events.DIVERGED:
+                # A result of the experiment: what was saved of it is made durable first.
+                settle()
+        finally:
+            recorder.emit(events.Ended(status, step, message=crash.summary(error), crash=path))
+        if error is raised:
+            raise
+        raise error from raised
+
+
+def _compare(
+    loop: Loop, directory: RunDirectory, recorder: Recorder, measured: planner.Measured
+) -> None:
+    """Tell and record what was predicted beside what was measured, where steps were taken."""
+    program = loop.plan.program
+    compiled = program.compile_step() if isinstance(loop.slot, OwnSlot) else None
+    found = measured.to_dict(compiled)
+    if not found:
+        return
+    prediction = planner.predict(loop.plan)
+    num_sharing = planner.sharing(list(program.mesh.devices.flat))
+    recorder.notice(f"plan: {planner.comparison(prediction, found, num_sharing)}")
+    if hosts.is_primary():
+        directory.write_plan({**(directory.read_plan() or {}), "measured": found})
+
+
+def _end(
+    loop: Loop, opened: Opened, recorder: Recorder, status: str, command: str, samples: bool
+) -> Result:
+    program, step = loop.plan.program, loop.position.progress.steps
+    sample = ""
+    if status == FINISHED and samples and not distributed.is_several():
+        with recorder.goodput.span("sample"):
+            sample = _sample(program, loop.slot.leaves, opened.directory, recorder, step)
+        if sample:
+            recorder.emit(events.Sample(step, sample))
+    summary = {
+        f"{name}/{metric.name}": value
+        for name, metrics in loop.metrics.items()
+        for metric, value in metrics.items()
+    }
+    directory = opened.directory
+    command = _again(command, directory, program.graph)
+    is_saved = program.experiment.checkpoints is not None
+    message = next_steps(
+        directory,
+        status,
+        command,
+        program.experiment.training.steps,
+        can_sample=bool(sample),
+        is_saved=is_saved,
+    )
+    recorder.emit(events.Ended(status, step, summary, message))
+    return Result(directory.path, status, step, loop.metrics, sample, message, is_saved=is_saved)
+
+
+def _sample(
+    program: Any, leaves: Leaves, directory: RunDirectory, recorder: Recorder, step: int
+) -> str:
+    """Return the sample of a run that is trained; a sample is never a reason to fail it."""
+    try:
+        return final_sample(program, leaves)
+    except Exception as error:
+        path = failures.write(directory.path, error, program.graph, phase="sampling", step=step)
+        where = f"; traceback: {directory.path / path}" if path else ""
+        recorder.notice(f"no sample: {crash.summary(error)}{where}")
+        return ""
+
+
+def _again(command: str, directory: RunDirectory, graph: Any) -> str:
+    """Return the command that continues this very run."""
+    if command and directory.id != run_id(graph) and "--run" not in command:
+        command += f" --run {directory.id}"
+    return command
+
+
+def _over(opened: Opened) -> Result:
+    directory = opened.directory
+    status = directory.read_status()
+    message = (
+        f"run {directory.name}/{directory.id} is finished (step {status.step}); nothing to do. "
+        f"To extend it: training.steps=N --run {directory.id} --extend; to train anew: --new"
+    )
+    return Result(directory.path, FINISHED, status.step, message=message, was_over=True)
+
+
+def _look_at_data(plan: Any) -> None:
+    """Read what is needed of the data now, so that bad data leaves nothing behind."""
+    experiment = plan.program.experiment
+    _feed(plan).close()
+    for evaluation in experiment.evaluations.values():
+        evaluation.data.num_rows  # noqa: B018
+    require_documents(plan.program.graph, experiment)
+
+
+def _look_at_disk(plan: Any, directory: Path | None) -> None:
+    experiment = plan.program.experiment
+    if experiment.checkpoints is not None:
+        copies = experiment.checkpoints.most_kept(experiment.training.steps)
+        place = experiment.records.directory if directory is None else str(directory)
+        require_space(place, plan.state_bytes * copies)
+
+
+def _feed(plan: Any, agreeing: Agreeing | None = None) -> Feed:
+    experiment = plan.program.experiment
+
+    task, batch = experiment.task, plan.program.batch
+    share = Share.of(batch, experiment.data.iterator)
+    iterator = experiment.data.iterator(
+        global_batch_size=experiment.training.global_batch_size,
+        seed=experiment.seed,
+        **share.arguments,
+    )
+    limit = DocumentLimit.of(plan.program.graph)
+    check = None if limit is None else functools.partial(limit.check, data="data")
+    return Feed(
+        iterator,
+        share,
+        batch,
+        task.count_tokens,
+        agreeing=agreeing,
+        check=check,
+        vocab_size=vocabulary(experiment),
+    )
+
+
+@contextlib.contextmanager
+def _open_store(plan: Any, directory: Any) -> Iterator[Saves | None]:
+    checkpoints = plan.program.experiment.checkpoints
+    if checkpoints is None:
+        yield None
+        return
+    with open_checkpoints(directory.checkpoints_path, checkpoints, directory.fence) as store:
+        yield store
+
+
+def _position(store: Saves | None, last: int | None, experiment: Any, extend: bool) -> Position:
+    if store is None or last is None:
+        return Position()
+    position = Position.from_dict(store.read_extra(last)["position"])
+    if extend and position.progress.steps < experiment.training.steps:
+        position.finished, position.ended = False, None
+    return position
+
+
+def _saved_step(store: Saves | None) -> int:
+    """Return the step of the newest durable checkpoint, as the primary sees it; 0 for none."""
+    return 0 if store is None else distributed.decided(lambda: store.latest() or 0)
+
+
+def _saver(
+    plan: Any,
+    store: Saves | None,
+    feed: Feed,
+    recorder: Recorder,
+    directory: RunDirectory,
+    verification: Verification,
+) -> Any:
+    def save(
+        step: int, leaves: Leaves, position: Position, metrics: Mapping[str, float], **tier: bool
+    ) -> None:
+        if store is None:
+            return
+        with recorder.goodput.span("save"):
+            recorder.flush()
+            verification.check()
+            extra = {"position": position.to_dict()}
+            store.save(step, plan.program.named(leaves), feed, extra, metrics, **tier)
+        _tell_committed(store, recorder, directory)
+
+    return save
+
+
+def _settle(store: Saves | None, recorder: Recorder, directory: RunDirectory) -> None:
+    """Wait until everything is committed."""
+    if store is not None:
+        with recorder.goodput.span("save"):
+            store.wait()
+        _tell_committed(store, recorder, directory)
+
+
+def _tell_committed(store: Saves, recorder: Recorder, directory: RunDirectory) -> None:
+    for step in store.committed():
+        recorder.emit(events.Saved(step))
+        if hosts.is_primary() and step == store.latest():
+            directory.empty_trash(step)
+
+
+def _rates(plan: Any) -> Rates:
+    experiment = plan.program.experiment
+    devices = list(plan.program.mesh.devices.flat)
+    peak = planner.device_facts(devices[0], len(devices)).peak_flops
+    return Rates(
+        model_flops_per_step=plan.model_flops.full,
+        peak_flops=None if peak is None else peak * len(devices),
+        rows_per_epoch=experiment.data.num_rows,
+    )
+
+
+def _header(plan: Any, opened: Opened, position: Position, restored: _Restored) -> events.Header:
+    experiment = plan.program.experiment
+    devices = list(plan.program.mesh.devices.flat)
+    bytes_per_device = sum(plan.bytes_per_device.values())
+    return events.Header(
+        experiment=experiment.name,
+        run_directory=str(opened.directory.path),
+        step=position.progress.steps,
+        total_steps=experiment.training.steps,
+        parameters=plan.parameters,
+        mesh=dict(plan.program.sizes),
+        devices=f"{len(devices)} x {devices[0].device_kind}",
+        memory_bytes_per_device=bytes_per_device,
+        flops_per_step=plan.model_flops.full,
+        data=_describe(experiment.data),
+        evaluations={
+            name: _describe(evaluation.data) for name, evaluation in experiment.evaluations.items()
+        },
+        notes={
+            "trained": _trained(plan),
+            "state": format_bytes(plan.state_bytes),
+            "plan": str(planner.predict(plan)),
+            "restored": restored.summary,
+            "checkpoints": _without_guards(experiment),
+        },
+    )
+
+
+def _without_guards(experiment: Any) -> str:
+    """Return what is turned off and could cost the run; empty where nothing is."""
+    off = []
+    if experiment.checkpoints is None:
+        off.append("keeps no checkpoints (checkpoints=None): it cannot be resumed")
+    elif experiment.checkpoints.every is None:
+        off.append("saved at its end only (checkpoints.every=None)")
+    if experiment.training.guard is None and experiment.training.divergence is None:
+        off.append("goes on with a loss that is not finite (guard=None, divergence=None)")
+    return "; ".join(off)
+
+
+def _trained(plan: Any) -> str:
+    """Return how many parameters are trained, where that is not all of them."""
+    if plan.trained_parameters == plan.parameters:
+        return ""
+    return f"{plan.trained_parameters:,} of {plan.parameters:,} parameters"
+
+
+def _describe(data: Any) -> Mapping[str, Any]:
+    describe = getattr(data, "describe", None)
+    return {} if describe is None else describe()

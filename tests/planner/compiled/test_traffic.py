@@ -1,0 +1,68 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from luthier.planner.compiled.collectives import memory_traffic
+from luthier.planner.compiled.hlo import parse
+
+TEXT = """\
+HloModule m, is_scheduled=true
+
+%part (p0: f32[1024,8], p1: s32[]) -> f32[1,8] {
+  %p0 = f32[1024,8]{1,0} parameter(0)
+  %p1 = s32[] parameter(1)
+  %z = s32[] constant(0)
+  %s = f32[1,8]{1,0} dynamic-slice(%p0, %p1, %z), dynamic_slice_sizes={1,8}
+  ROOT %n = f32[1,8]{1,0} negate(%s)
+}
+
+ENTRY %main (a: f32[1024,8], i: s32[]) -> f32[1,8] {
+  %a = f32[1024,8]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  ROOT %f = f32[1,8]{1,0} fusion(%a, %i), kind=kLoop, calls=%part
+}
+"""
+
+
+def test_of_a_slice_the_slice_alone_is_read():
+    assert memory_traffic(parse(TEXT)) == 32 + 32 + 4
+
+
+UPDATED = """\
+HloModule m, is_scheduled=true
+
+%update (p0: s32[], p1: f32[1,8], p2: f32[64,16,8]) -> f32[1024,8] {
+  %p2 = f32[64,16,8]{2,1,0} parameter(2)
+  %b = f32[1024,8]{1,0} bitcast(%p2)
+  %p1 = f32[1,8]{1,0} parameter(1)
+  %p0 = s32[] parameter(0)
+  %z = s32[] constant(0)
+  %u = f32[1024,8]{1,0} dynamic-update-slice(%b, %p1, %p0, %z)
+  ROOT %r = f32[64,16,8]{2,1,0} bitcast(%u)
+}
+
+ENTRY %main (i: s32[], a: f32[1,8], x: f32[64,16,8]) -> f32[64,16,8] {
+  %i = s32[] parameter(0)
+  %a = f32[1,8]{1,0} parameter(1)
+  %x = f32[64,16,8]{2,1,0} parameter(2)
+  ROOT %f = f32[64,16,8]{2,1,0} fusion(%i, %a, %x), kind=kLoop, calls=%update
+}
+"""
+
+
+def test_what_is_updated_by_another_shape_stays_where_it_is():
+    assert memory_traffic(parse(UPDATED)) == 32 + 32 + 4
+
+
+def test_a_loop_moves_as_much_as_its_turns():
+    def run(times):
+        def turn(x, _):
+            return jnp.sin(x), None
+
+        x = jax.ShapeDtypeStruct((1024,), jnp.float32)
+        jitted = jax.jit(lambda x: jax.lax.scan(turn, x, None, length=times)[0])
+        return memory_traffic(parse(jitted.lower(x).compile().as_text()))
+
+    one, two = run(64), run(128)
+    assert two == pytest.approx(2 * one, rel=0.05)
+    assert one >= 64 * 2 * 4096

@@ -1,0 +1,29 @@
+import jax
+import jax.numpy as jnp
+
+import luthier
+from luthier.planner.report import flops_by_dtype
+from luthier.tasks.flops import count
+
+
+def test_products_are_told_by_type_and_loops_by_their_length():
+    def run(x, ws, v):
+        def layer(x, w):
+            return (x @ w).astype(jnp.bfloat16), None
+
+        return jax.lax.scan(layer, x, ws)[0].astype(jnp.float32) @ v
+
+    shapes = [
+        jax.ShapeDtypeStruct((4, 8), jnp.bfloat16),
+        jax.ShapeDtypeStruct((3, 8, 8), jnp.bfloat16),
+        jax.ShapeDtypeStruct((8, 2), jnp.float32),
+    ]
+    jaxpr = jax.make_jaxpr(run)(*shapes)
+    assert flops_by_dtype(jaxpr) == {"bfloat16": 3 * 2 * 4 * 8 * 8, "float32": 2 * 4 * 8 * 2}
+
+
+def test_they_sum_up_to_the_count():
+    graph = luthier.graph.resolve("configs.lm.quickstart")
+    plan = luthier.plan(graph, jax.devices()[:1])
+    jaxpr = plan.program.traced_step.jaxpr
+    assert sum(flops_by_dtype(jaxpr).values()) == count(jaxpr).total

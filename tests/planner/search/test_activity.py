@@ -1,0 +1,177 @@
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from luthier.planner.search.activity import Compiler, follow, parts_of_scan
+from luthier.planner.search.labels import BATCH, Manual
+from luthier.planner.search.model import Layout, peak, residual_bytes
+
+B, D, F, L = 16, 8, 32, 3
+ONE = Layout({}, {}, {})
+
+
+def gradient(remat):
+    """Return the activity of the gradient of a small stack of layers."""
+
+    def layer(x, w):
+        up, down = w
+        h = checkpoint_name(x @ up, "mlp_up")
+        return x + jnp.tanh(h) @ down, None
+
+    def loss(ws, x):
+        return jnp.sum(jax.lax.scan(remat(layer), x, ws)[0] ** 2)
+
+    ws = (jax.ShapeDtypeStruct((L, D, F), "float32"), jax.ShapeDtypeStruct((L, F, D), "float32"))
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(ws, jax.ShapeDtypeStruct((B, D), "float32"))
+    labels = [("layers", "embed", "mlp"), ("layers", "mlp", "embed"), (BATCH, "embed")]
+    return follow(jaxpr, labels, [True, True, False])
+
+
+def test_what_layers_keep_is_told_by_name():
+    policy = jax.checkpoint_policies.save_only_these_names("mlp_up")
+    named = residual_bytes(gradient(lambda f: jax.checkpoint(f, policy=policy)), ONE)
+    entering = {"name": "what enters a layer", "bytes_per_device": L * B * D * 4}
+    assert named == [{"name": "mlp_up", "bytes_per_device": L * B * F * 4}, entering]
+    assert residual_bytes(gradient(jax.checkpoint), ONE) == [entering]
+
+
+def test_recomputation_lowers_the_peak():
+    assert peak(gradient(jax.checkpoint), ONE) < peak(gradient(lambda f: f), ONE)
+
+
+def test_layouts_divide_what_they_share_out():
+    activity = gradient(jax.checkpoint)
+    rules = {BATCH: ("data", "fsdp"), "mlp": ("tensor",)}
+    parameters = {"embed": ("fsdp",), "mlp": ("tensor",)}
+    one = Layout({"data": 1, "fsdp": 1, "tensor": 1}, parameters, rules)
+    wide = Layout({"data": 4, "fsdp": 1, "tensor": 1}, parameters, rules)
+    kept = lambda layout: residual_bytes(activity, layout)[0]["bytes_per_device"]
+    assert kept(one) == 4 * kept(wide)
+    assert peak(activity, wide) < peak(activity, one)
+
+
+def test_parameters_are_gathered_and_gradients_summed():
+    exchanges = gradient(jax.checkpoint).exchanges
+    gathered = [e for e in exchanges if not e.over]
+    assert {e.value.size for e in gathered} == {D * F * 4}
+    assert {e.times for e in exchanges} == {L}
+    assert [e for e in exchanges if e.over == (BATCH,)]
+    assert [e for e in exchanges if e.over == ("mlp",)]
+
+
+def test_parts_in_a_shard_map_are_counted_as_a_whole():
+    mesh = jax.make_mesh((4,), ("sequence",), axis_types=(jax.sharding.AxisType.Auto,))
+    along = jax.sharding.PartitionSpec(None, "sequence")
+
+    def scores(x):
+        products = lambda x: jnp.einsum("bld,bsd->bls", x, x)
+        return jax.shard_map(products, mesh=mesh, in_specs=along, out_specs=along)(x)
+
+    manual = Manual({"batch": ("data",), "length": ("sequence",)}, {"data": 1, "sequence": 4})
+    jaxpr = jax.make_jaxpr(scores)(jax.ShapeDtypeStruct((2, 16, D), "float32"))
+    activity = follow(jaxpr, [(BATCH, "length", None)], [False], manual)
+    layout = Layout({"data": 1, "sequence": 4}, {}, manual.table)
+    assert peak(activity, layout) == 2 * 4 * 4 * 4  # four queries see four keys of their own place
+
+
+def test_one_side_of_a_branch_counts():
+    def either(x, is_large):
+        wide = lambda x: jnp.sum((x @ x.T) @ x)
+        return jax.lax.cond(is_large, wide, lambda x: jnp.sum(x), x)
+
+    given = jax.ShapeDtypeStruct((64, D), "float32"), jax.ShapeDtypeStruct((), "bool")
+    activity = follow(jax.make_jaxpr(either)(*given), [(BATCH, None), ()], [False, False])
+    assert 64 * 64 * 4 < peak(activity, ONE) < 1.3 * 64 * 64 * 4
+
+
+def test_what_is_read_by_element_has_the_axes_of_what_comes_of_it():
+    def masked(x, noise):
+        return jnp.where(noise @ jnp.ones((4, F)) > 0, x @ jnp.ones((D, F)), 0.0)
+
+    given = jax.ShapeDtypeStruct((B, D), "float32"), jax.ShapeDtypeStruct((B, 4), "float32")
+    activity = follow(jax.make_jaxpr(masked)(*given), [(BATCH, None), (None, None)], [False] * 2)
+    assert {buffer.labels for buffer in activity.buffers} == {(BATCH, None)}
+
+
+def test_sums_of_gradients_are_whole_before_they_are_shared_out():
+    passing = [b for step in gradient(jax.checkpoint).steps for i in step.inner for b in inner(i)]
+    assert {(b.size, b.labels) for b in passing} == {
+        (D * F * 4, ("embed", "mlp")),
+        (D * F * 4, ("mlp", "embed")),
+    }
+
+
+def inner(activity):
+    return [buffer for step in activity.steps for buffer in step.passing]
+
+
+def test_what_nothing_reads_has_no_memory():
+    def wasteful(x):
+        jnp.sum(jnp.ones((10_000, 100)) @ jnp.ones((100, 10_000)))
+        return x @ x
+
+    jaxpr = jax.make_jaxpr(wasteful)(jax.ShapeDtypeStruct((B, B), "float32"))
+    assert peak(follow(jaxpr, [(None, None)], [False]), ONE) == B * B * 4
+
+
+def test_products_of_bfloat16_read_it_unless_more_is_asked():
+    def two(x, precision=None):
+        return jnp.dot(jnp.sin(jnp.dot(x, x)), x, precision=precision)
+
+    x, narrow = jax.ShapeDtypeStruct((B, B), "float32"), Compiler(narrows=True)
+
+    def sizes(precision, compiler):
+        jaxpr = jax.make_jaxpr(lambda x: two(x, precision))(x)
+        return [b.size for b in follow(jaxpr, [(None, None)], [False], None, compiler).buffers]
+
+    assert sizes(None, None) == [4 * B * B, 4 * B * B, 4 * B * B]
+    assert sizes(None, narrow) == [4 * B * B, 2 * B * B, 4 * B * B]
+    assert sizes("highest", narrow) == [4 * B * B, 4 * B * B, 4 * B * B]
+
+
+def test_single_elements_may_be_found_by_comparing_positions():
+    def chosen(logits, labels):
+        return jnp.sum(jnp.take_along_axis(logits, labels[:, None], axis=1))
+
+    given = jax.ShapeDtypeStruct((B, F), "float32"), jax.ShapeDtypeStruct((B,), "int32")
+    jaxpr = jax.make_jaxpr(jax.grad(chosen))(*given)
+
+    def scattered(compiler):
+        found = follow(jaxpr, [(BATCH, None), (BATCH,)], [False] * 2, None, compiler).buffers
+        return [b.size for b in found if b.name.startswith("(scatter")]
+
+    assert scattered(Compiler()) == [4 * B * F]
+    assert scattered(Compiler(compares=True)) == [0]
+
+
+def test_what_only_a_gradient_needs_may_wait_for_the_layers():
+    def loss(w, head, x):
+        x = jax.lax.scan(jax.checkpoint(lambda x, w: (jnp.tanh(x @ w), None)), x, w)[0]
+        return jnp.sum((x @ head) ** 2)
+
+    shapes = (L, D, D), (D, 64 * F), (B, D)
+    given = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
+    jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(*given)
+    labels = [("layers", None, None), (None, "vocab"), (BATCH, None)]
+
+    def kinds(compiler):
+        steps = follow(jaxpr, labels, [True, True, False], None, compiler).steps
+        return ["loop" if s.inner else "gradient" for s in steps if s.inner or s.is_gradient]
+
+    assert kinds(Compiler()) == ["loop", "loop", "gradient"]
+    assert kinds(Compiler(delays=False)) == ["loop", "gradient", "loop"]
+
+
+def test_the_parts_of_a_scan_are_told_by_their_ranks():
+    def scanned(carry, other, constant, stacked):
+        def body(carries, row):
+            first, second = carries
+            return (first + row.sum() * constant, 2 * second), (row, first)
+
+        return jax.lax.scan(body, (carry, other), stacked)
+
+    traced = jax.make_jaxpr(scanned)(1.0, jnp.ones((3, 2)), 2.0, jnp.ones((3, 4)))
+    (equation,) = (eqn for eqn in traced.eqns if eqn.primitive.name == "scan")
+    named = [equation.params.get(name) for name in ("num_consts", "num_carry")]
+    assert parts_of_scan(equation) == (1, 2)
+    assert named in ([None, None], [1, 2])

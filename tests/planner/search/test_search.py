@@ -1,0 +1,121 @@
+import dataclasses
+import re
+
+import jax
+import pytest
+
+from luthier import graph as graphs
+from luthier.planner.planning import checked_program
+from luthier.planner.search import search
+from luthier.planner.search.model import layout_of, trace
+from luthier.planner.search.search import (
+    STORAGES,
+    Candidate,
+    Estimate,
+    Remat,
+    batch_bytes,
+    estimates,
+    find,
+    proposals,
+    state_bytes,
+    stored_otherwise,
+)
+from luthier.planner.targets import CHIPS
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return graphs.apply(graphs.resolve("configs.lm.quickstart"), ["training.global_batch_size=64"])
+
+
+@pytest.fixture(scope="module")
+def program(graph):
+    return checked_program(graph, jax.devices()[:8])
+
+
+@pytest.fixture(scope="module")
+def found(graph, program):
+    make = lambda changed: checked_program(changed, jax.devices()[:8])
+    return estimates(graph, program, CHIPS["v5e"], 8, make)
+
+
+@pytest.mark.full
+def test_layouts_are_ranked_by_their_cost(found):
+    assert len(found) > 20
+    assert [e.cost for e in found] == sorted(e.cost for e in found)
+
+
+def test_proposals_fit_with_a_margin_and_change_something(found):
+    needs = sorted(e.needed_bytes for e in found)
+    room = needs[len(needs) // 4]
+    rows = proposals(found, room, count=3)
+    assert len(rows) == 3
+    assert all(row["overrides"] and row["needed_bytes"] <= room for row in rows)
+    assert not any(row["is_compiled"] for row in rows)
+    assert proposals(found, 1) == []
+
+
+def test_the_state_is_counted_as_it_is_laid_out(program):
+    held = sum(p.bytes_per_device for p in program.placements.values())
+    batch = sum(e.size * e.dtype.itemsize for e in program.batch.values()) // 8
+    assert state_bytes(program, layout_of(program)) == held
+    assert batch_bytes(program, layout_of(program)) == batch
+
+
+def estimate(needed, seconds, *overrides):
+    return Estimate(Candidate({}, Remat("", ()), 1, overrides), needed, seconds, seconds)
+
+
+def test_better_layouts_come_first_by_turns_the_fastest_and_the_smallest():
+    own = estimate(100, 1.0)
+    found = [
+        own,
+        estimate(300, 0.8, "fast"),
+        estimate(90, 0.97, "both"),
+        estimate(80, 0.99, "small"),
+        estimate(95, 0.99, "beaten"),
+        estimate(50, 2.0, "tiny"),
+    ]
+    rows = proposals(found, None, 6, own)
+    assert [row["overrides"] for row in rows] == [["small"], ["both"], ["fast"], ["tiny"]]
+
+
+@pytest.mark.full
+def test_layers_that_are_written_out_come_last(graph, program):
+    make = lambda changed: checked_program(changed, jax.devices()[:8])
+    rows, _ = find(graph, program, CHIPS["v5e"], 8, make, trace(program), None, 2, True)
+    stacks = [row["overrides"][-1] for row in rows[-3:]]
+    assert stacks == ["model.stack=luthier.layers.Unrolled(remat=luthier.layers.NoRemat())"] * 3
+    assert [row["overrides"][:-1] for row in rows[-3:]] == [
+        [], ["training.accumulation=2"], ["training.accumulation=4"],
+    ]  # fmt: skip
+    for row in rows[-3:]:
+        make(graphs.apply(graph, row["overrides"]))
+    assert not any("Unrolled" in word for row in rows[:-3] for word in row["overrides"])
+
+
+@pytest.mark.full
+def test_where_nothing_fits_it_is_told_why_and_what_else_would_do(
+    graph, program, found, monkeypatch
+):
+    make = lambda changed: checked_program(changed, jax.devices()[:8])
+    chip = dataclasses.replace(CHIPS["v5e"], memory_bytes=2**20, usable=1.0)
+    known = (graph, program, chip, 8, make, trace(program))
+    rows, notes = find(*known, 2**20, 3, False)
+    assert rows == []
+    assert len(notes) == 1
+    start = "no layout fits 8 devices: the state takes "
+    assert re.fullmatch(start + r".* on each, and the least of all layouts [\d.]+ MiB.*", notes[0])
+    monkeypatch.setattr(search, "estimates", lambda *known: found)
+    rows, notes = find(*known, 2**40, 3, False)
+    assert (len(rows), notes) == (3, [])
+
+
+@pytest.mark.full
+def test_a_state_that_takes_less_is_the_last_resort(graph):
+    make = lambda changed: checked_program(changed, jax.devices()[:8])
+    stored = list(stored_otherwise(graph, CHIPS["v5e"], 8, make))
+    assert [storage for storage, _ in stored] == list(STORAGES)
+    least = [min(e.needed_bytes for e in rows) for _, rows in stored]
+    assert least[0] > least[2]
+    assert all(e.candidate.overrides[0].startswith("fiddler:") for _, rows in stored for e in rows)

@@ -1,0 +1,85 @@
+"""Kills of real training: the driver, its workers, or both, at random moments."""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import kills
+import pytest
+from sweep_trials import TINY
+
+STUDY = """
+import fiddle as fdl
+
+from luthier import graph as graphs
+from luthier import metrics
+from luthier import study as studies
+from luthier.study import samplers
+
+
+def study():
+    text = "luthier.data.TextFiles('{folder}/*.txt')"
+    own = [f"data.source:={{text}}", f"evaluations.held_out.data.source:={{text}}"]
+    base = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*{words!r}, *own])
+    loss = fdl.Config(metrics.Selector, "held_out", "loss", "lower")
+    return fdl.Config(
+        studies.Study,
+        name="drill",
+        base=base,
+        space=fdl.Config(
+            studies.Space,
+            {{
+                "optimizer.learning_rate.peak": studies.Log(1e-3, 1e-1),
+                "optimizer.weight_decay": studies.Choice([0.0, 0.1, 0.2, 0.3]),
+            }},
+        ),
+        objectives=[fdl.Config(studies.Measured, loss)],
+        sampler=samplers.sampler("random"),
+        budget=fdl.Config(studies.Budget, trials=32, retries=100),
+        engine=fdl.Config(studies.Local),
+        packing=fdl.Config(studies.SharedPrograms, lanes="single"),
+        dedupe=None,
+    )
+"""
+STEPS = (
+    "training.steps=1600",
+    "checkpoints.every.count=300",
+    "evaluations.held_out.every.count=500",
+)
+
+
+def write_project(folder: pathlib.Path, steps: Sequence[str] = STEPS) -> pathlib.Path:
+    """Write a project whose module `drill` has a study of tiny trials; return its folder.
+
+    Args:
+      folder: Where it is to be.
+      steps: Overrides of the trials.
+    """
+    folder.mkdir()
+    (folder / "a.txt").write_text("To be, or not to be, that is the question.\n" * 30)
+    words = [word for word in TINY if word.split("=")[0] not in {w.split("=")[0] for w in steps}]
+    (folder / "drill.py").write_text(STUDY.format(folder=folder, words=[*words, *steps]))
+    configs = pathlib.Path(__file__).parents[3] / "configs"
+    (folder / "configs").symlink_to(configs)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize(("sampler", "slices"), [("random", 2), ("tpe", 1)])
+def test_forty_kills_of_real_training_leave_the_undisturbed_outcome(tmp_path, sampler, slices):
+    undisturbed = kills.Trained(write_project(tmp_path / "undisturbed"), sampler, slices, 32)
+    disturbed = kills.Trained(write_project(tmp_path / "disturbed"), sampler, slices, 32)
+    undisturbed.begin()
+    undisturbed.finish()
+    done = kills.disturb(disturbed, 40, seed=11, longest=2.0)
+    counts, expected = disturbed.counts(), list(range(32))
+    assert done == 40
+    assert counts["asked"] == expected
+    assert sorted(counts["ended"]) == expected
+    found, wanted = disturbed.outcome(), undisturbed.outcome()
+    for (trial, graph, result), (_, first_graph, first_result) in zip(found, wanted, strict=True):
+        place = str(tmp_path / "undisturbed")
+        assert graph.replace(str(tmp_path / "disturbed"), place) == first_graph, trial
+        assert result == first_result, trial

@@ -1,0 +1,92 @@
+import fiddle as fdl
+import pytest
+import simulated_engine as toys
+
+from luthier.graph import value
+from luthier.study import Choice, Int, Log, Option, Pow2, Space, Uniform
+from luthier.study.space_checks import Editing, check_space, violated
+
+EDITING = Editing(packages=toys.PACKAGES)
+
+
+def _lines(dimensions, base=None, constraints=()):
+    base = fdl.Config(toys.Toy) if base is None else base
+    return [str(p) for p in check_space(base, Space(dimensions, constraints), EDITING)]
+
+
+def test_a_good_space_has_no_problems():
+    inner = Space({"optimizer.decay": Uniform(0.5, 0.9)})
+    adaptive = Option(fdl.Config(toys.Adaptive), space=inner)
+    choice = Choice((fdl.Config(toys.Momentum), adaptive))
+    dimensions = {"rate": Log(1e-4, 1e-1), "width": Pow2(8, 64), "optimizer": choice}
+    assert _lines(dimensions, constraints=["width % heads == 0"]) == []
+
+
+def test_a_path_that_does_not_exist_is_told_with_the_nearest():
+    assert _lines({"rates": Log(1e-4, 1e-1)}) == [
+        "rates: does not exist [set by space: rates, at 0.0001]; did you mean rate?"
+    ]
+
+
+def test_a_value_that_does_not_fit_the_annotation_is_told():
+    assert _lines({"width": Uniform(8, 64)}) == [
+        "width: 25.82535362629228 is not an int [set by space: width, at 25.82535362629228]"
+    ]
+
+
+def test_every_option_of_a_choice_is_tried():
+    found = _lines({"width": Choice((8, "wide", 2.5))})
+    assert found == [
+        "width: 'wide' is not an int [set by space: width, at wide]",
+        "width: 2.5 is not an int [set by space: width, at 2.5]",
+    ]
+
+
+def test_two_dimensions_of_one_shared_value_overlap():
+    shared = value(8, name="size")
+    base = fdl.Config(toys.Toy, width=shared, steps=shared)
+    (line,) = _lines({"width": Int(8, 16), "steps": Int(2, 4)}, base)
+    assert line == (
+        "steps: overlaps with width: both set width [set by space]; leave out one of them, or put "
+        "it into the space of an option"
+    )
+
+
+def test_a_field_overlaps_with_the_choice_of_its_node_but_not_in_an_option_of_it():
+    choice = Choice((fdl.Config(toys.Adaptive), fdl.Config(toys.Momentum, rate=0.5)))
+    (line,) = _lines({"optimizer": choice, "optimizer.rate": Log(1e-3, 1)})
+    assert line.startswith("optimizer.rate: overlaps with optimizer")
+
+
+def test_the_space_of_an_option_overlaps_with_what_stands_beside_the_choice():
+    option = Option(words=("note='x'",), space=Space({"rate": Log(1e-3, 1)}), name="x")
+    found = _lines({"rate": Log(1e-4, 1e-2), "note": Choice(("a", option))})
+    assert [line.split(" [")[0] for line in found] == [
+        "note=x/rate: overlaps with rate: both set rate"
+    ]
+
+
+def test_an_empty_space_and_broken_ranges_are_told_together_with_the_rest():
+    assert _lines({})[0].startswith("the space is empty; write --space")
+    found = _lines({"rate": Log(1, 1e-3), "widht": Pow2(8, 16)})
+    assert len(found) == 2
+    assert found[0] == "1 is not below 0.001 [set by space: rate]"
+
+
+def test_constraints_name_what_there_is():
+    assert _lines({"width": Pow2(8, 64)}, constraints=["widht % 2 == 0"]) == [
+        "widht: does not exist [set by constraint: widht % 2 == 0]; did you mean width?"
+    ]
+    assert _lines({"width": Pow2(8, 64)}, constraints=["width %% 2"]) == [
+        "'width %% 2' is not a condition [set by constraint: width %% 2]; write it like "
+        "`model.dim % 64 == 0`"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("predicate", "expected"), [("width % 5 == 0", True), ("width < 9", False)]
+)
+def test_a_constraint_is_broken_where_it_does_not_hold(predicate, expected):
+    assert violated(fdl.Config(toys.Toy, width=8), predicate) is expected
+    assert violated(fdl.Config(toys.Toy), lambda graph: False)
+    assert not violated(fdl.Config(toys.Toy), "optimizer.decay < 0")  # it has none

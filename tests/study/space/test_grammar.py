@@ -1,0 +1,118 @@
+import pytest
+
+from luthier.errors import BadInput
+from luthier.study import Choice, Int, Log, Option, Ordinal, Pow2, Space, Uniform
+from luthier.study.space_grammar import parse_dimension, parse_space, split
+
+
+def test_every_form_is_read():
+    found = parse_space(
+        [
+            "optimizer.learning_rate.peak=log(1e-4,1e-2)",
+            "any:dropout=uniform(0, 0.5)",
+            "model.num_layers=int(2,8,step=2)",
+            "model.dim=pow2(64,512)",
+            "data.length=ordinal(128, 256)",
+            "parallelism=choice(@fsdp, fiddler:tensor(2))",
+        ]
+    ).dimensions
+    assert found == {
+        "optimizer.learning_rate.peak": Log(1e-4, 1e-2),
+        "any:dropout": Uniform(0.0, 0.5),
+        "model.num_layers": Int(2, 8, 2),
+        "model.dim": Pow2(64, 512),
+        "data.length": Ordinal([128, 256]),
+        "parallelism": Choice(
+            [
+                Option(words=("fiddler:fsdp",), name="@fsdp"),
+                Option(words=("fiddler:tensor(2)",), name="fiddler:tensor(2)"),
+            ]
+        ),
+    }
+
+
+def test_items_that_are_no_numbers_are_words_of_the_grammar_at_the_path():
+    _, choice = parse_dimension("task.kind=choice(None, sgd(1e-2, momentum=.9), 'a,b')")
+    assert [option.words for option in choice.all_options] == [
+        ("task.kind=None",),
+        ("task.kind=sgd(1e-2, momentum=.9)",),
+        ("task.kind='a,b'",),
+    ]
+
+
+def test_conditions_go_into_the_space_of_an_option():
+    found = parse_space(
+        ["optimizer=choice(adafactor(), @muon)"],
+        ["optimizer=adafactor: optimizer.decay=uniform(0.7,0.9)", "optimizer=muon: seed=int(0,3)"],
+    )
+    first, second = found.dimensions["optimizer"].all_options
+    assert first.space == Space({"optimizer.decay": Uniform(0.7, 0.9)})
+    assert second.space == Space({"seed": Int(0, 3)})
+
+
+def test_lists_are_split_outside_of_brackets_and_quotes():
+    assert split("a(1, 2), 'b,c', [d, e],") == ["a(1, 2)", "'b,c'", "[d, e]"]
+    assert split("") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "when", "line"),
+    [
+        (
+            ["rate"],
+            [],
+            "'rate' is not a space [set by --space rate]; write PATH=log(LOW,HIGH), "
+            "uniform(LOW,HIGH), int(LOW,HIGH,step=1), pow2(LOW,HIGH), ordinal(A,B), choice(A,B) or "
+            "choice(@FIDDLER,@FIDDLER(1))",
+        ),
+        (
+            ["rate=log(1,2,3)"],
+            [],
+            "log takes low, high, not '3' [set by --space rate=log(1,2,3)]",
+        ),
+        (
+            ["rate=logg(1,2)"],
+            [],
+            "there is no logg(...) [set by --space rate=logg(1,2)]; did you mean log?",
+        ),
+        (["rate=log(1)"], [], "log needs high [set by --space rate=log(1)]"),
+        (
+            ["n=int(2,8.5)"],
+            [],
+            "high of int: '8.5' is not a whole number [set by --space n=int(2,8.5)]",
+        ),
+        (
+            ["n=int(2,8,stepp=2)"],
+            [],
+            "int takes low, high, step, not 'stepp=2' [set by --space n=int(2,8,stepp=2)]; did you "
+            "mean step?",
+        ),
+        (["n=int(1,2)", "n=int(1,3)"], [], "n: is given twice [set by --space n=int(1,3)]"),
+        (
+            ["n=int(1,2)"],
+            ["m=a: n=int(1,2)"],
+            "there is no choice at m [set by --when m=a: n=int(1,2)]; add a choice there",
+        ),
+        (
+            ["m=choice(a,b)"],
+            ["m=c: n=int(1,2)"],
+            "there is no option 'c' at m [set by --when m=c: n=int(1,2)]; the options are a, b",
+        ),
+        (
+            ["m=choice(a,b)"],
+            ["m"],
+            "'m' is not a condition [set by --when m]; write --when 'optimizer=adafactor: "
+            "optimizer.decay=uniform(0.7,0.9)'",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_told_in_one_line(words, when, line):
+    with pytest.raises(BadInput) as caught:
+        parse_space(words, when)
+    assert str(caught.value) == line
+
+
+def test_all_problems_are_told_at_once():
+    with pytest.raises(BadInput) as caught:
+        parse_space(["a", "b=log(1)"], ["c"])
+    assert len(caught.value.problems) == 3

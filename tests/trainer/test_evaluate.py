@@ -1,0 +1,74 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from luthier import planner
+from luthier.errors import BadInput
+from luthier.metrics import NATS_PER_TOKEN, PERPLEXITY
+from luthier.trainer.evaluate import Evaluator
+
+
+@pytest.fixture(scope="module")
+def program(tiny, tmp_path_factory):
+    return planner.make(tiny(tmp_path_factory.mktemp("runs")), jax.devices()[:1]).program
+
+
+def _evaluate(program, batch_size, num_batches=None):
+    evaluation = program.experiment.evaluations["held_out"]
+    evaluation = dataclasses.replace(evaluation, global_batch_size=batch_size)
+    values = program.values()
+    return Evaluator(program, evaluation, "evaluations.held_out")(
+        values, program.init(values), num_batches
+    )
+
+
+@pytest.mark.full
+def test_every_row_counts_once_whatever_the_batch(program):
+    """The last batch is padded: padding must count nothing."""
+    sizes = {size: _evaluate(program, size) for size in (8, 7, 64)}
+    for metric, value in sizes[8].items():
+        for other in (sizes[7], sizes[64]):
+            pair = other[metric], value
+            if metric is PERPLEXITY:  # the exponential would amplify the rounding of the nats
+                pair = np.log(pair)
+            np.testing.assert_allclose(*pair, rtol=1e-6, err_msg=metric.name)
+
+
+@pytest.mark.full
+def test_fewer_batches_look_at_less(program):
+    assert _evaluate(program, 8, 1)[NATS_PER_TOKEN] != _evaluate(program, 8)[NATS_PER_TOKEN]
+
+
+def test_an_untrained_model_is_near_the_uniform_entropy(program):
+    assert _evaluate(program, 8)[NATS_PER_TOKEN] == pytest.approx(np.log(258), abs=0.3)
+
+
+@pytest.mark.full
+def test_a_token_outside_the_vocabulary_is_refused(program):
+    class Broken:
+        def __init__(self, data):
+            self.data = data
+
+        def __getattr__(self, name):
+            return getattr(self.data, name)
+
+        def batches(self, **options):
+            for batch in self.data.batches(**options):
+                inputs, targets = (np.array(batch[name]) for name in ("inputs", "targets"))
+                inputs[1, 2] = -1
+                targets[0, 3], targets[np.asarray(batch["weights"]) == 0] = 300, 300
+                yield {**batch, "inputs": inputs, "targets": targets}
+
+    held_out = program.experiment.evaluations["held_out"]
+    evaluation = dataclasses.replace(held_out, data=Broken(held_out.data))
+    values = program.values()
+    evaluator = Evaluator(program, evaluation, "evaluations.held_out")
+    with pytest.raises(BadInput) as caught:
+        evaluator(values, program.init(values), 1)
+    assert [str(problem).partition(";")[0] for problem in caught.value.problems] == [
+        f"evaluations.held_out.data: row {row} of a batch, position {place}, holds the token "
+        f"{token} in {name}"
+        for row, place, token, name in ((1, 2, -1, "inputs"), (0, 3, 300, "targets"))
+    ]
