@@ -123,7 +123,7 @@ def _is_running(pid):
 
 @pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc")
-@pytest.mark.parametrize("module", ["luthier.planner.compiled.worker", "luthier.study.gate"])
+@pytest.mark.parametrize("module", ["luthier.planner.worker", "luthier.study.gate"])
 def test_a_process_that_answers_ends_with_the_one_that_asks(module):
     """Its questions never end: this process holds the other end of the pipe."""
     command = [sys.executable, "-c", ASKING, module]

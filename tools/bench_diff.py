@@ -65,7 +65,7 @@ def main() -> int:
         "compare": lambda: compare.compare(*documents),
         "records": lambda: compare.compare(*read()),
         "live": lambda: graph.diff(*sides),
-        "page": lambda: compared.as_json(),
+        "page": lambda: compare.to_json(compared),
     }
     size = sum(len(part) for part in texts[0])
     print(f"{count(made):,} nodes, {size:,} bytes a side, {len(compared.changes)} changes")

@@ -53,7 +53,7 @@ UNITS = {
 
 def drive(trials: int, sampler: str, slices: int) -> dict[str, float]:
     """Drive a study in this process; return what it took, by the names of `UNITS`."""
-    sys.path.insert(0, str(child.ROOT / "tests" / "sweep"))
+    sys.path.insert(0, str(child.ROOT / "tests" / "study"))
     import fiddle as fdl
     import simulated_engine as toys
 

@@ -36,7 +36,7 @@ from tools import shipped  # noqa: E402
 if TYPE_CHECKING:
     from luthier.planner.budget import Budget
 
-BUDGETS = ROOT / "tests" / "plan" / "budgets"
+BUDGETS = ROOT / "tests" / "planner" / "budgets"
 COMMAND = "python tools/check_budgets.py --update"
 QUICKSTART = "configs.lm.quickstart"
 COMPILERS = {"TpuSlice": "libtpu", "GpuSlice": "jax-cuda13-plugin"}

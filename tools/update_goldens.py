@@ -24,7 +24,7 @@ WIDTH = 1000
 
 def references() -> list[str]:
     """Return what `luthier list` finds below configs/."""
-    from luthier.cli.commands.project.list import find
+    from luthier.cli.listing import find
 
     return [listed.reference for listed in find(ROOT / "configs") if not listed.arguments]
 

@@ -44,7 +44,7 @@ def diff_page() -> str:
     sides = compare.document(before, EXPERIMENT), compare.document(after, EXPERIMENT, told)
     comparison = compare.compare(*sides)
     subjects = [effects.Subject(EXPERIMENT, side, jax.devices()[:1]) for side in (before, after)]
-    return page.render(comparison.as_json(), effects.effects((subjects[0], subjects[1])))
+    return page.render(compare.to_json(comparison), effects.effects((subjects[0], subjects[1])))
 
 
 def study_pages(folder: pathlib.Path) -> dict[str, str]:

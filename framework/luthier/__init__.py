@@ -5,21 +5,14 @@
     result = luthier.train(graph)
 
 What the command line does is a function here; what graphs are made of is in the packages. Both are
-imported when they are first named: `import luthier` costs nothing.
+imported when they are first named: `import luthier` costs nothing. Type checkers and editors find
+the signatures in `__init__.pyi`.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from luthier.planner.planning import plan
-    from luthier.records.catalogue import list_runs as runs
-    from luthier.study.driver.start import run as sweep
-    from luthier.trainer.run import run as train
-    from luthier.trainer.trained import evaluate_run as evaluate
-    from luthier.view.diff.page import diff
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -28,7 +21,7 @@ _FUNCTIONS = {
     "evaluate": "luthier.trainer.trained:evaluate_run",
     "plan": "luthier.planner.planning:plan",
     "runs": "luthier.records.catalogue:list_runs",
-    "sweep": "luthier.study.driver.start:run",
+    "sweep": "luthier.study.start:run",
     "train": "luthier.trainer.run:run",
 }
 _PACKAGES = (

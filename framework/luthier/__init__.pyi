@@ -20,10 +20,6 @@ from luthier import study as study
 from luthier import tasks as tasks
 from luthier import trainer as trainer
 from luthier.planner.planning import plan as plan
-from luthier.records.catalogue import list_runs as runs
-from luthier.study.driver.start import run as sweep
-from luthier.trainer.run import run as train
-from luthier.trainer.trained import evaluate_run as evaluate
 from luthier.view.diff.page import diff as diff
 
 __version__: str

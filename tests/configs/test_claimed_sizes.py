@@ -14,7 +14,7 @@ from flax import nnx
 
 from luthier import graph as graphs
 from luthier import recipes
-from luthier.cli.commands.project.list import find
+from luthier.cli.listing import find
 from luthier.planner.checks import claimed, contradiction
 
 CONFIGS = Path(__file__).parents[2] / "configs"

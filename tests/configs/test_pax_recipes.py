@@ -322,7 +322,7 @@ def test_what_is_kept_for_the_backward_pass(name, graph_of):
 
 
 def test_nothing_of_the_table_is_missing_and_nothing_is_besides():
-    from luthier.cli.commands.project.list import find
+    from luthier.cli.listing import find
 
     own = ("pax_c4", "pax_gpt3", "pax_cloud", "pax_multislice", "pax_gpu")
     found = [

@@ -12,7 +12,7 @@ import pytest
 
 ray = pytest.importorskip("ray")
 HERE = pathlib.Path(__file__).resolve().parent
-for folder in (HERE, HERE.parent / "sweep"):
+for folder in (HERE, HERE.parent / "study"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 

@@ -77,7 +77,7 @@ def history(data: bytes, folder: Path) -> object:
     """Read where values were set, for a recorded graph."""
     from graph_toys import parts
 
-    from luthier.graph.record.trail import restore_history
+    from luthier.graph.record.history_log import restore_history
     from luthier.storage import read_json
 
     path = folder / "config.history.json"

@@ -17,7 +17,7 @@ from luthier.errors import ValidationError
 from luthier.parallel import XlaOptions, quick_cpu_options
 from luthier.planner import planning
 from luthier.planner.targets import environment, missing_compiler, read
-from luthier.study import packed_trials
+from luthier.study.engines import packed_trials
 from tests.program.test_precision import SMALL
 
 OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_enable_fast_math": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 
@@ -89,6 +90,31 @@ def _module_level_imports(tree: ast.Module):
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
                 continue
             waiting.extend(ast.iter_child_nodes(node))
+
+
+def _imports(tree: ast.Module, known: set[str]):
+    """Every module of ours that a module imports, in functions and for type checkers too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in known else node.module
+
+
+def test_no_two_modules_need_each_other(modules):
+    """A circle cannot hide in a function or behind `TYPE_CHECKING`, as it can from import-linter."""
+    known = {module.import_name for module in modules}
+    needs = {
+        module.import_name: (set(_imports(module.tree, known)) & known) - {module.import_name}
+        for module in modules
+    }
+    try:
+        order = list(graphlib.TopologicalSorter(needs).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(" needs ".join(reversed(error.args[1])))
+    assert set(order) == known
 
 
 def test_graph_names_no_array_library_at_module_level(modules):

@@ -18,13 +18,13 @@ RENAMES = {
     "records/directory.py": "a run's directory appears at once",
     "records/object_storage/mirror.py": "a run's directory appears at once",
     "study/driver/directory.py": "a copy of the source appears at once",
-    "study/driver/start.py": "renames a whole study",
+    "study/start.py": "renames a whole study",
 }
 # Lines of JSON that come through a pipe or a socket, or are a user's data: no files of records.
 PIPES = {
     "data/sources/records.py",
     "parallel/distributed/rendezvous.py",
-    "planner/compiled/process.py",
+    "planner/process.py",
     "records/weights_and_biases/node.py",
     "study/engines/local.py",
     "study/engines/messages.py",

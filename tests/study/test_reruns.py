@@ -5,7 +5,7 @@ from sweep_trials import tiny, write_trial  # noqa: F401
 from luthier import trainer
 from luthier.errors import RunError
 from luthier.study.engines.execution import Execution, Plans, Task
-from luthier.study.packed_trials import Choice, LaneRunner
+from luthier.study.engines.packed_trials import Choice, LaneRunner
 from luthier.study.protocol import Work
 from luthier.study.reruns import rerun
 

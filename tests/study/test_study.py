@@ -20,7 +20,7 @@ def test_building_a_study_leaves_its_experiment_described():
 
 
 def test_a_plain_build_is_refused_before_a_trial_could_run():
-    with pytest.raises(BadInput, match=r"build a study with luthier\.sweep\.build"):
+    with pytest.raises(BadInput, match=r"build a study with luthier\.study\.build"):
         graphs.build(toys.make_study())
 
 

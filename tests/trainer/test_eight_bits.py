@@ -7,7 +7,7 @@ import luthier
 from luthier import graph as graphs
 from luthier import trainer
 from luthier.planner import plan_here
-from luthier.planner.report import flops_by_dtype
+from luthier.planner.roofline import flops_by_dtype
 from luthier.planner.targets import CHIPS, read
 
 PRECISION = ("luthier.recipes.bf16", "luthier.recipes.fp8")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from tests.train.conftest import TINY
 
 from luthier import graph as graphs
 from luthier import planner, trainer
@@ -20,6 +19,7 @@ from luthier.data import Source, TextFiles
 from luthier.records import Notice, RunDirectory, crash, read_events
 from luthier.trainer import failures
 from luthier.trainer.loop import OwnSlot
+from tests.trainer.conftest import TINY
 
 STEP = OwnSlot.step
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +87,7 @@ def test_the_traceback_of_every_failure_stays_with_the_run(
     tiny, corpus, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(OwnSlot, "step", break_step)
-    source = f"data.source:=tests.train.test_failures.Faulty({corpus!r})"
+    source = f"data.source:=tests.trainer.test_failures.Faulty({corpus!r})"
     graph = tiny(tmp_path, source, "checkpoints.every.count=2")
     graph = graphs.apply(graph, ["evaluations:={}"])
     seen = set()

@@ -149,19 +149,19 @@ def load(
 
 def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tuple[str, ...]:
     """Return the user's packages that overrides may name, whoever made the files among them."""
-    from luthier.graph.edits import files
+    from luthier.graph import override_files
     from luthier.graph.formats import gin
     from luthier.records import trust
 
     words, texts = list[str](), dict[str, str]()
     for word in overrides:
         word = _bare(word)
-        if not word.startswith(files.FILE):
+        if not word.startswith(override_files.FILE):
             words.append(word)
             continue
-        file = word.removeprefix(files.FILE).strip()
+        file = word.removeprefix(override_files.FILE).strip()
         try:
-            inside = list(files.read_words(file))
+            inside = list(override_files.read_words(file))
         except BadInput:
             continue  # it is told where it is applied
         texts.setdefault(file, "")

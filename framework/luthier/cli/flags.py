@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from luthier.cli.commands.project import list as listing
+from luthier.cli import listing
 from luthier.errors import BadInput, Problem, UnknownReference
 
 HINT = "if you typed it in a shell, put the whole word in single quotes"

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from luthier.graph import signatures
 from luthier.graph.build import build
+from luthier.graph.copies import copy_graph
 from luthier.graph.diff import Change, diff, render_diff
-from luthier.graph.edits.copies import copy_graph
-from luthier.graph.edits.origins import origin_of
-from luthier.graph.edits.setting import set_value
 from luthier.graph.export import from_yaml, to_python, to_svg, to_yaml
 from luthier.graph.fingerprint import fingerprint
 from luthier.graph.formats.config_dict import (
@@ -25,12 +23,14 @@ from luthier.graph.formats.config_dict import (
 from luthier.graph.formats.gin import from_gin, to_gin
 from luthier.graph.formats.targets import from_hydra, from_konfig
 from luthier.graph.load import equal, from_json
+from luthier.graph.origins import origin_of
 from luthier.graph.overrides import apply
 from luthier.graph.paths import get, nearest, nearest_paths, paths, walk
+from luthier.graph.provenance import explain, last_causes
 from luthier.graph.record import history, history_record, restore_history, to_dict, to_json
-from luthier.graph.record.causes import explain, last_causes
 from luthier.graph.render import render
 from luthier.graph.resolve import resolve
+from luthier.graph.setting import set_value
 from luthier.graph.signatures import UNSET
 from luthier.graph.validation import validate
 from luthier.graph.values import (

@@ -19,7 +19,7 @@ import fiddle as fdl
 from luthier.errors import BadInput, LuthierError, Problem, UnknownReference
 from luthier.graph import signatures
 from luthier.graph import values as value_nodes
-from luthier.graph.edits.origins import made_at, origin_of
+from luthier.graph.origins import made_at, origin_of
 from luthier.graph.paths import Path, find, format_path, join, nearest, parse_path
 from luthier.graph.public_names import display_name
 from luthier.graph.record.structure import nodes

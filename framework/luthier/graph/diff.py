@@ -9,11 +9,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from luthier.graph.compare.changes import Kind, Swap, line_of
-from luthier.graph.compare.differ import Differ, Draft
-from luthier.graph.compare.documents.document import document
-from luthier.graph.compare.documents.things import Thing
-from luthier.graph.compare.telling import change_of
+from luthier.graph.compare.changes import Draft, Kind, Swap, line_of
+from luthier.graph.compare.comparing import change_of
+from luthier.graph.compare.differ import Differ
+from luthier.graph.compare.document import document
+from luthier.graph.compare.things import Thing
 from luthier.graph.signatures import UNSET
 
 

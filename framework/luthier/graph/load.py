@@ -17,12 +17,10 @@ from fiddle import history, tagging
 
 from luthier.errors import Problem, RecordError
 from luthier.graph import public_names, signatures
-from luthier.graph.compare.structures import leaf_key
 from luthier.graph.paths import join, nearest
-from luthier.graph.record.encode import KINDS
+from luthier.graph.record.encode import KINDS, read_record
 from luthier.graph.record.leaves import decode_leaf, is_leaf
-from luthier.graph.record.reading import read_record
-from luthier.graph.record.structure import entries, is_shared_node
+from luthier.graph.record.structure import entries, is_shared_node, leaf_key
 
 _NODES = {name: kind for kind, name in KINDS.items()}
 _LOST = object()

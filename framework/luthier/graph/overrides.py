@@ -18,25 +18,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, OverrideError, Problem
-from luthier.graph import signatures, values
-from luthier.graph.edits import copies, fiddlers, files, origins, scalars, setting, sharing, taking
-from luthier.graph.formats import gin
-from luthier.graph.grammar import (
-    arithmetic,
-    expressions,
-    fitting,
-    literals,
-    selection,
-    types,
+from luthier.graph import (
+    copies,
+    fiddlers,
+    origins,
+    override_files,
+    references,
+    scalars,
+    setting,
+    signatures,
+    values,
 )
-from luthier.graph.grammar.statements import (
-    WORDS_OF_CONFIG_DICT,
-    WORDS_OF_GIN,
-    Statement,
-    pair,
-    parse_statement,
-)
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar import expressions, front_ends, literals, selection, types
+from luthier.graph.grammar import literals as arithmetic
+from luthier.graph.grammar import types as fitting
+from luthier.graph.grammar.statements import Statement, Unreadable, pair, parse_statement
 from luthier.graph.paths import (
     Path,
     Place,
@@ -64,7 +60,7 @@ def apply(
     shelves: Sequence[str] = (),
     *,
     packages: Sequence[str] = (),
-    recorded: taking.Recorded | None = None,
+    recorded: references.Recorded | None = None,
 ) -> Any:
     """Return a copy of `graph` with every override applied, in order.
 
@@ -88,14 +84,11 @@ def apply(
     statements = list(_read_all(overrides, origin, problems))
     around = expressions.Surroundings(packages=tuple(packages))
     editor = _Editor(copies.copy_graph(graph), around, shelves, recorded)
-    for is_gin, group in itertools.groupby(statements, key=lambda pair: _is_of_gin(pair[0])):
-        if is_gin:
-            _apply_gin(editor, list(group), statements, packages, problems)
+    for selector, group in itertools.groupby(statements, key=lambda pair: _front_end(pair[0])):
+        if selector:
+            _apply_words(editor, selector, list(group), statements, packages, problems)
             continue
         for statement, where in group:
-            if statement.selector == WORDS_OF_CONFIG_DICT:
-                _apply_config_dict(editor, statement, statements, packages, problems)
-                continue
             try:
                 editor.apply(statement, where)
             except Unreadable as error:
@@ -140,9 +133,11 @@ def _read_all(
             continue
         text, at = override.strip(), _numbered(origin, index)
         words = [(text, at)]
-        if text.startswith(files.FILE):
+        if text.startswith(override_files.FILE):
             try:
-                words = list(files.read_words(text.removeprefix(files.FILE).strip()))
+                words = list(
+                    override_files.read_words(text.removeprefix(override_files.FILE).strip())
+                )
             except BadInput as error:
                 told = f"{at}: {text}"
                 problems += [
@@ -156,39 +151,26 @@ def _read_all(
                 problems.append(dataclasses.replace(error.problem, origin=f"{place}: {word}"))
 
 
-def _is_of_gin(statement: Statement) -> bool:
-    return statement.selector == WORDS_OF_GIN
+def _front_end(statement: Statement) -> str:
+    """Return the selector of a front end's words; empty for statements of the grammar itself."""
+    return statement.selector if front_ends.words_of(statement.selector) else ""
 
 
-def _apply_gin(
+def _apply_words(
     editor: _Editor,
+    selector: str,
     group: Sequence[tuple[Statement, str]],
     statements: Sequence[tuple[Statement, str]],
     packages: Sequence[str],
     problems: list[Problem],
 ) -> None:
-    """Apply the words of gin that stand together: they are meant as one, whatever their order."""
+    """Apply the words of a front end that stand together: they are meant as one."""
+    apply_words = front_ends.words_of(selector)
+    assert apply_words is not None
     words = [(statement.target, where) for statement, where in group]
-    every = [statement.target for statement, _ in statements if _is_of_gin(statement)]
+    every = [statement.target for statement, _ in statements if statement.selector == selector]
     try:
-        editor.change(lambda graph: gin.apply_words(graph, words, every, packages))
-    except BadInput as error:
-        problems += error.problems
-
-
-def _apply_config_dict(
-    editor: _Editor,
-    statement: Statement,
-    statements: Sequence[tuple[Statement, str]],
-    packages: Sequence[str],
-    problems: list[Problem],
-) -> None:
-    """Lay a ConfigDict over the graph, with the renames that stand anywhere."""
-    from luthier.graph.formats.config_dict import words  # here, because it needs this module
-
-    every = [other.target for other, _ in statements if other.selector == WORDS_OF_CONFIG_DICT]
-    try:
-        editor.change(lambda graph: words.apply_word(graph, statement.target, every, packages))
+        editor.change(lambda graph: apply_words(graph, words, every, packages))
     except BadInput as error:
         problems += error.problems
 
@@ -205,7 +187,7 @@ class _Editor:
         graph: Any,
         around: expressions.Surroundings,
         shelves: Sequence[str],
-        recorded: taking.Recorded | None,
+        recorded: references.Recorded | None,
     ):
         self.graph = graph
         self._surroundings = around
@@ -276,7 +258,7 @@ class _Editor:
         taken = None
         if statement.operator in ("=", ":=") and not statement.has_value:
             target = parse_path(place.path)
-            taken = taking.take(self.graph, target, statement.text, annotation, self._recorded)
+            taken = references.take(self.graph, target, statement.text, annotation, self._recorded)
         if taken is not None:
             if statement.operator != ":=":
                 self._refuse_on_node(place, taken[0], annotation, statement)
@@ -292,7 +274,7 @@ class _Editor:
         fitting.check(value, fitting.expected(annotation, place.value))
         if values.is_value_node(value):
             into_constant = statement.operator != ":="
-            sharing.refuse_circle(self.graph, parse_path(place.path), value, into_constant)
+            references.refuse_circle(self.graph, parse_path(place.path), value, into_constant)
         if not statement.has_value:
             origins.stamp_since(start, value, where)
         self._put(place, value, where, at_constant=statement.operator != ":=")
@@ -326,7 +308,7 @@ class _Editor:
         return dataclasses.replace(
             self._surroundings,
             near=near,
-            reference=lambda parts: sharing.refer(self.graph, parts),
+            reference=lambda parts: references.refer(self.graph, parts),
         )
 
     def _refuse_on_node(

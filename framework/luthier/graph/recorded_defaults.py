@@ -12,9 +12,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from luthier.graph.edits.setting import set_value
 from luthier.graph.paths import find
 from luthier.graph.record.plain import to_dict
+from luthier.graph.setting import set_value
 
 _ORIGIN = "the default when this was recorded"
 

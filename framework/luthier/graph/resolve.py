@@ -17,8 +17,8 @@ import fiddle as fdl
 
 from luthier.errors import BadInput, Problem, UnknownReference
 from luthier.graph.grammar import names
-from luthier.graph.grammar.given import call, read_arguments
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.call_arguments import call, read_arguments
+from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import nearest
 
 DEFAULT_FUNCTION = "experiment"

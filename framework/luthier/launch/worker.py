@@ -275,7 +275,7 @@ def _lead(
     from luthier.parallel import distributed
     from luthier.study.engines.execution import Inbox
     from luthier.study.engines.messages import Writer
-    from luthier.study.packed_trials import LaneRunner
+    from luthier.study.engines.packed_trials import LaneRunner
     from luthier.study.protocol import Lost, SliceInfo
 
     writer = Writer(line.sent)

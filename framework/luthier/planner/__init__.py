@@ -7,7 +7,6 @@ not be here, by `plan_apart`.
 from __future__ import annotations
 
 from luthier.planner import targets
-from luthier.planner.compiled.process import plan_apart
 from luthier.planner.device_facts import DeviceFacts, device_facts
 from luthier.planner.flops import ModelFlops, model_flops
 from luthier.planner.plan import Plan, make
@@ -20,6 +19,7 @@ from luthier.planner.prediction import (
     require_fit,
     sharing,
 )
+from luthier.planner.process import plan_apart
 from luthier.planner.report import Report
 from luthier.planner.targets import Chip, CpuSlice, GpuChip, GpuSlice, TpuChip, TpuSlice
 from luthier.tasks.flops import Flops, count

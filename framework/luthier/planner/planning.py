@@ -17,18 +17,19 @@ from luthier.data.sources.remote import offline
 from luthier.errors import Problem, ValidationError
 from luthier.layers.declared import abstract_forms
 from luthier.layers.parameters import outlined
+from luthier.planner import process
 from luthier.planner import report as reports
 from luthier.planner.checks import check, unsaved_residuals
-from luthier.planner.compiled import process
 from luthier.planner.compiled.collectives import Collective, collectives, memory_traffic
 from luthier.planner.compiled.hlo import parse
 from luthier.planner.compiled.memory import Memory, memory_of, refusal
-from luthier.planner.compiled.process import Estimates, Tell, silent, timed
 from luthier.planner.device_facts import cpu_chip
 from luthier.planner.flops import trace_forward
 from luthier.planner.pipelines import indivisible
 from luthier.planner.plan import Plan, make, tokens_per_step
-from luthier.planner.report import Report, flops_by_dtype, roofline
+from luthier.planner.process import Estimates, Tell, silent, timed
+from luthier.planner.report import Report
+from luthier.planner.roofline import flops_by_dtype, roofline
 from luthier.planner.search import model
 from luthier.planner.search import search as searching
 from luthier.planner.search.activity import Activity

@@ -15,7 +15,7 @@ from luthier.parallel import format_bytes
 from luthier.planner.compiled.memory import memory_of
 from luthier.planner.device_facts import cpu_chip
 from luthier.planner.plan import Plan
-from luthier.planner.report import Roofline, flops_by_dtype, roofline
+from luthier.planner.roofline import Roofline, flops_by_dtype, roofline
 from luthier.planner.targets import CHIPS, Chip, TpuChip
 from luthier.records.events import MEMORY_BYTES, STEP_SECONDS, Step
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from luthier.parallel import array_bytes, format_spec
 from luthier.planner.checks import trained
@@ -17,125 +16,10 @@ from luthier.planner.compiled.hlo import Module
 from luthier.planner.compiled.memory import Memory, at_peak
 from luthier.planner.flops import model_flops
 from luthier.planner.pipelines import pipelines
+from luthier.planner.roofline import Roofline
 from luthier.planner.targets import Chip, CpuSlice, Slice
 from luthier.program.offload import host_bytes
 from luthier.program.step import active_shares_of
-from luthier.tasks.flops import declared, inside, of_equation, times
-
-COMPUTE, MEMORY, LINKS, NETWORK = "compute", "memory", "links", "network"
-
-
-@dataclasses.dataclass(frozen=True)
-class Roofline:
-    """The least time that a step can take, and what keeps it from being less.
-
-    Args:
-      seconds_by_term: Seconds of each term: `compute`, `memory`, `links` and `network`; only
-        those that are known.
-      bubble_fraction: Share of the step in which a pipeline's stages wait.
-    """
-
-    seconds_by_term: Mapping[str, float]
-    bubble_fraction: float = 0.0
-
-    @property
-    def binding(self) -> str:
-        """The term that takes longest."""
-        return max(self.seconds_by_term, key=lambda term: self.seconds_by_term[term])
-
-    @property
-    def step_seconds(self) -> float:
-        """Seconds of a step in which all terms run at the same time."""
-        return max(self.seconds_by_term.values())
-
-    @property
-    def serial_seconds(self) -> float:
-        """Seconds of a step in which nothing overlaps."""
-        return sum(self.seconds_by_term.values())
-
-
-def roofline(
-    chip: Chip,
-    num_devices: int,
-    flops: Mapping[str, int],
-    *,
-    precision: str = "default",
-    traffic: int | None = None,
-    link_bytes: int | None = None,
-    network_bytes: int | None = None,
-    bubble_fraction: float = 0.0,
-) -> Roofline:
-    """Return the least time of a step.
-
-    Args:
-      chip: What is known of one device.
-      num_devices: Devices in all.
-      flops: FLOPs of the step as it is run, over all devices, by type of the operands; what a
-        pipeline's stages compute in bubbles is among them.
-      precision: Of float32 products.
-      traffic: Bytes between one device and its memory; None where unknown.
-      link_bytes: Bytes that one device sends within its slice.
-      network_bytes: Bytes that one device sends to other slices.
-      bubble_fraction: Share of a pipeline's ticks in which a stage has nothing to do.
-    """
-    terms = {COMPUTE: sum(n / chip.peak(t, precision) for t, n in flops.items()) / num_devices}
-    bandwidths = {
-        MEMORY: (traffic, chip.memory_bandwidth),
-        LINKS: (link_bytes, chip.link_bandwidth),
-        NETWORK: (network_bytes, chip.network_bandwidth),
-    }
-    for term, (amount, bandwidth) in bandwidths.items():
-        if amount is not None and bandwidth:
-            terms[term] = amount / bandwidth
-    return Roofline(terms, bubble_fraction)
-
-
-FLOAT8 = "float8"
-_PRODUCTS = ("dot_general", "ragged_dot_general", "ragged_dot", "conv_general_dilated")
-
-
-def flops_by_dtype(jaxpr: Any) -> dict[str, int]:
-    """Return the FLOPs of a jaxpr's products by the wider type of the two operands.
-
-    Products of two float8 numbers, of one format or of two, are those of `float8`.
-
-    Loops count by their length, as in `luthier.planner.count`, to which these sum up; kernels by
-    what they declare, and the type of their first operands.
-
-    Args:
-      jaxpr: A `Jaxpr` or `ClosedJaxpr`.
-    """
-    found: dict[str, int] = {}
-    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        for dtype, flops in _of(equation).items():
-            found[dtype] = found.get(dtype, 0) + flops
-    return found
-
-
-def _of(equation: Any) -> dict[str, int]:
-    name = equation.primitive.name
-    if name in _PRODUCTS or declared(equation) is not None:
-        return {_wider(equation.invars[:2]): of_equation(equation).total}
-    if name == "cond":
-        sides = [flops_by_dtype(branch) for branch in equation.params["branches"]]
-        return max(sides, key=lambda side: sum(side.values()))
-    found: dict[str, int] = {}
-    for inner in inside(equation):
-        for dtype, flops in flops_by_dtype(inner).items():
-            found[dtype] = found.get(dtype, 0) + flops * times(equation)
-    return found
-
-
-def _wider(operands: Any) -> str:
-    kinds = [jnp.dtype(operand.aval.dtype) for operand in operands]
-    # JAX has no type to which both formats of float8 are promoted: devices multiply them as they
-    # are. Next to a wider factor, they are widened.
-    if all(kind.name.startswith(FLOAT8) for kind in kinds):
-        return FLOAT8
-    widest = max(kind.itemsize for kind in kinds)
-    first, *others = (kind for kind in kinds if kind.itemsize == widest)
-    return str(jnp.promote_types(first, others[0] if others else first))
-
 
 Row = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, Problem
-from luthier.graph.edits.copies import as_node
+from luthier.graph.copies import as_node
 from luthier.graph.paths import is_node
 
 GIBIBYTE = 2**30

@@ -13,7 +13,7 @@ import fiddle as fdl
 
 from luthier import graph, layers
 from luthier.errors import BadInput, Problem
-from luthier.graph.edits.copies import as_node
+from luthier.graph.copies import as_node
 from luthier.graph.paths import Place
 from luthier.parallel import AXES
 from luthier.recipes.selection import is_experiment

@@ -41,8 +41,8 @@ _HOMES = {
     "Zipped": "space",
     "build": "study",
     "rerun": "reruns",
-    "resume": "driver.start",
-    "run": "driver.start",
+    "resume": "start",
+    "run": "start",
     "trial_graph": "driver.directory",
 }
 

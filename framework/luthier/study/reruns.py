@@ -16,7 +16,7 @@ import jax
 
 from luthier.errors import Problem, RunError
 from luthier.study.engines.execution import Execution, Plans, Task
-from luthier.study.packed_trials import Choice, LaneRunner
+from luthier.study.engines.packed_trials import Choice, LaneRunner
 from luthier.study.protocol import Ended, TrialWork, Work, read_result
 
 

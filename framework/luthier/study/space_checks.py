@@ -8,8 +8,8 @@ from typing import Any
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, Problem, ValidationError
+from luthier.graph import validation
 from luthier.graph.overrides import matching
-from luthier.graph.validation import conditions
 from luthier.study.space import (
     Assignment,
     Choice,
@@ -231,12 +231,12 @@ def _constraint_problems(base: Any, space: Space) -> Iterator[Problem]:
         if not isinstance(predicate, str):
             continue
         try:
-            for name in conditions.names_in(predicate):
+            for name in validation.names_in(predicate):
                 graphs.get(base, name)
             violated(base, predicate)
         except BadInput as error:
             yield dataclasses.replace(error.problems[0], origin=f"constraint: {predicate}")
-        except conditions.Malformed as error:
+        except validation.Malformed as error:
             remedy = "write it like `model.dim % 64 == 0`"
             yield Problem(str(error), origin=f"constraint: {predicate}", remedy=remedy)
 
@@ -251,9 +251,9 @@ def violated(graph: Any, predicate: Any) -> bool:
     if not isinstance(predicate, str):
         return not predicate(graph)
     known: dict[str, Any] = {}
-    for name in conditions.names_in(predicate):
+    for name in validation.names_in(predicate):
         try:
             known[name] = graphs.evaluate(graphs.get(graph, name))
         except BadInput:
-            known[name] = conditions.UNKNOWN
-    return not conditions.holds(predicate, known)
+            known[name] = validation.UNKNOWN
+    return not validation.holds(predicate, known)

@@ -29,7 +29,7 @@ def test_the_json_of_a_comparison():
     a = parts.experiment()
     b = apply(a, ["optimizer.b2=0.5", "model.layers[1].hidden=7"])
     comparison = compare.compare(compare.document(a, "A", "first"), compare.document(b, "B"))
-    data = json.loads(json.dumps(comparison.as_json(), allow_nan=False))
+    data = json.loads(json.dumps(compare.to_json(comparison), allow_nan=False))
     assert data["version"] == 1
     assert [(side["title"], side["detail"]) for side in data["sides"]] == [
         ("A", "first"),
@@ -81,7 +81,7 @@ def test_what_cannot_be_written_as_code_has_no_patch():
     comparison = compare.compare(
         compare.document(compared.part()), compare.document(compared.part(size=Local()))
     )
-    data = comparison.as_json()
+    data = compare.to_json(comparison)
     assert data["patch"] is None
     assert data["unsayable"][0]["path"] == "size"
     assert data["unsayable"][0]["reason"].endswith("has no form that code can write")
@@ -90,7 +90,7 @@ def test_what_cannot_be_written_as_code_has_no_patch():
 def test_the_json_of_every_pair_by_hand_is_strict():
     for make in compared.PAIRS:
         a, b = make()
-        data = compare.compare(compare.document(a), compare.document(b)).as_json()
+        data = compare.to_json(compare.compare(compare.document(a), compare.document(b)))
         json.dumps(data, allow_nan=False)
         told = {row["change"] for row in data["rows"]} - {None}
         assert told == set(range(len(data["changes"]))), make.__name__

@@ -3,7 +3,7 @@ from __future__ import annotations
 from graph_toys import compared, parts
 
 from luthier.graph import compare, copy_graph, diff
-from luthier.graph.compare.moves import holds_node
+from luthier.graph.compare.differ import holds_node
 
 
 def moved(a, b):

@@ -8,7 +8,8 @@ from luthier.graph import compare
 def rows(a, b):
     comparison = compare.compare(compare.document(a), compare.document(b))
     return [
-        (" " * row.depth + row.name, row.before, row.after, row.change) for row in comparison.rows
+        (" " * row.depth + row.name, row.before, row.after, row.change)
+        for row in compare.rows_of(comparison)
     ]
 
 
@@ -81,8 +82,7 @@ def test_containers_of_values_are_one_row_where_nothing_differs():
 
 
 def test_rows_of_a_graph_with_itself():
-    for row in compare.compare(
-        compare.document(parts.experiment()), compare.document(parts.experiment())
-    ).rows:
+    a, b = compare.document(parts.experiment()), compare.document(parts.experiment())
+    for row in compare.rows_of(compare.compare(a, b)):
         assert row.change is None
         assert (row.before, row.path_before) == (row.after, row.path)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from graph_toys import parts, recorded
 
-from luthier.graph.compare.structures import Structures
+from luthier.graph.record.structure import Structures
 
 
 def test_equal_content_has_equal_numbers():

@@ -4,10 +4,9 @@ import pytest
 from graph_toys import parts, recorded
 
 from luthier.graph import compare, to_dict, to_json, values
-from luthier.graph.compare import wording
-from luthier.graph.compare.documents.live import Builder
-from luthier.graph.compare.documents.recorded import Reader
-from luthier.graph.compare.documents.things import LEAF, Thing
+from luthier.graph.compare import things
+from luthier.graph.compare.document import Builder, Reader
+from luthier.graph.compare.things import LEAF, Thing
 
 
 def thing(value):
@@ -41,40 +40,40 @@ def thing(value):
     ],
 )
 def test_things_on_one_line(value, text):
-    assert wording.text_of(thing(value)) == text
+    assert things.text_of(thing(value)) == text
 
 
 def test_a_record_says_what_its_graph_says():
     live, read = thing(recorded.everything()), compare.read(to_json(recorded.everything())).root
-    assert wording.full(live) == wording.full(read)
-    assert wording.plain(live) == wording.plain(read)
+    assert things.full(live) == things.full(read)
+    assert things.plain(live) == things.plain(read)
 
 
 def test_plain_values_are_those_of_to_dict():
     graph = recorded.everything()
     graph.things.numbers = [1, 1.5, True]  # without those that are not finite
     for made in (parts.experiment(), graph):
-        assert wording.plain(thing(made)) == to_dict(made, defaults=False)
+        assert things.plain(thing(made)) == to_dict(made, defaults=False)
 
 
 def test_values_that_cannot_be_read():
-    assert wording.leaf_text({"bytes": "x"}) == "'x'"
-    assert wording.value_of(thing(values.value(3))).data == 3
-    assert wording.value_of(Reader("x").read({"config": "luthier.graph.values.total"})) is None
+    assert things.leaf_text({"bytes": "x"}) == "'x'"
+    assert things.value_of(thing(values.value(3))).data == 3
+    assert things.value_of(Reader("x").read({"config": "luthier.graph.values.total"})) is None
 
 
 def test_what_no_record_can_hold_is_told_too():
     class Local:
         pass
 
-    text = wording.text_of(thing(Local()))
+    text = things.text_of(thing(Local()))
     assert text.startswith("<tests.graph") or "Local" in text
-    assert "Local" in wording.text_of(thing(Local))
+    assert "Local" in things.text_of(thing(Local))
 
 
 def test_canonical_texts_tell_contents_apart():
     contents = [1, 1.0, True, "1", (1,), [1], {1: 1}, {"1": 1}, {1}, None]
-    assert len({wording.canonical(thing(value)) for value in contents}) == len(contents)
+    assert len({things.canonical(thing(value)) for value in contents}) == len(contents)
     first, second = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
-    assert wording.canonical(thing(first)) == wording.canonical(thing(second))
-    assert wording.text_of(Thing(LEAF, data=3)) == "3"
+    assert things.canonical(thing(first)) == things.canonical(thing(second))
+    assert things.text_of(Thing(LEAF, data=3)) == "3"

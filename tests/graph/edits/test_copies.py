@@ -11,7 +11,7 @@ from graph_toys import parts
 
 from luthier.durations import Steps
 from luthier.graph import apply, copy_graph, value
-from luthier.graph.edits.copies import as_node
+from luthier.graph.copies import as_node
 
 Pair = collections.namedtuple("Pair", "a b")
 

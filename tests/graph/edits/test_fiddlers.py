@@ -6,8 +6,8 @@ import pytest
 from graph_toys import parts
 
 from luthier.graph import apply, history, origin_of
-from luthier.graph.edits.fiddlers import fiddlers_of, find_fiddler, run_fiddler
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.fiddlers import fiddlers_of, find_fiddler, run_fiddler
+from luthier.graph.grammar.statements import Unreadable
 
 SHELF = ("graph_toys.fiddlers",)
 WHERE = "argument 2: fiddler:x"

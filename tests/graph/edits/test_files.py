@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from luthier.errors import OverrideError
-from luthier.graph.edits.files import read_words, without_comment
+from luthier.graph.override_files import read_words, without_comment
 
 
 @pytest.mark.parametrize(

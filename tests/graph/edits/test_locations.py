@@ -5,8 +5,7 @@ import threading
 import fiddle as fdl
 from fiddle import history
 
-from luthier.graph import apply, get, resolve, set_value
-from luthier.graph.edits import locations
+from luthier.graph import apply, get, origins, resolve, set_value
 
 
 class Part:
@@ -24,14 +23,14 @@ def test_the_line_is_that_of_the_caller_of_this_room():
     location = _entry(node).location
     assert location.filename == __file__
     assert location.function_name == "test_the_line_is_that_of_the_caller_of_this_room"
-    assert locations.callers_of(location) == ()
+    assert origins.callers_of(location) == ()
 
 
 def test_what_called_a_recipe_is_told_out_to_the_function_of_the_reference():
     graph = resolve("configs.lm.families:gemma")
     location = _entry(graph.model, "dim").location
     assert location.filename.endswith("luthier/recipes/decoders/gemma.py")
-    callers = [caller.rpartition("/")[2] for caller in locations.callers_of(location)]
+    callers = [caller.rpartition("/")[2] for caller in origins.callers_of(location)]
     assert [caller.split(":")[0] for caller in callers] == ["families.py"]
 
 
@@ -39,13 +38,13 @@ def test_of_a_recipe_that_is_called_directly_the_first_line_outside_is_told():
     from luthier.recipes import decoders
 
     model = decoders.llama(vocab_size=8, dim=8, num_layers=1, num_heads=1, hidden_dim=8)
-    (caller,) = locations.callers_of(_entry(model, "dim").location)
+    (caller,) = origins.callers_of(_entry(model, "dim").location)
     assert caller.startswith(f"{__file__}:")
 
 
 def test_functions_of_one_file_are_told_once():
     graph = resolve("configs.lm.quickstart")
-    assert locations.callers_of(_entry(graph.model, "dim").location) == ()
+    assert origins.callers_of(_entry(graph.model, "dim").location) == ()
 
 
 def test_other_threads_tell_their_own_lines():
@@ -59,8 +58,8 @@ def test_other_threads_tell_their_own_lines():
 
 
 def test_a_location_of_fiddles_own_has_no_callers_and_no_run():
-    assert locations.callers_of(history.Location("a", 1, None)) == ()
-    assert locations.run_of(history.Location("a", 1, None)) == ""
+    assert origins.callers_of(history.Location("a", 1, None)) == ()
+    assert origins.run_of(history.Location("a", 1, None)) == ""
 
 
 def test_arguments_are_told_as_before():

@@ -6,8 +6,7 @@ import fiddle as fdl
 from fiddle import history
 from graph_toys import parts
 
-from luthier.graph import apply, origin_of, set_value, value
-from luthier.graph.edits import origins
+from luthier.graph import apply, origin_of, origins, set_value, value
 
 
 def test_what_a_file_sets_is_told_by_file_and_line():

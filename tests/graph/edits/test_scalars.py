@@ -8,9 +8,9 @@ from graph_toys import parts
 
 from luthier import graph as graphs
 from luthier.errors import BadInput
-from luthier.graph.edits.scalars import refuse_on_node
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import find
+from luthier.graph.scalars import refuse_on_node
 
 
 def meant(graph, path: str, *admitting: str) -> str:

@@ -8,8 +8,7 @@ from graph_toys import parts
 
 from luthier.durations import Steps
 from luthier.errors import UnknownReference
-from luthier.graph import get, set_value, value
-from luthier.graph.edits import setting
+from luthier.graph import get, set_value, setting, value
 
 Pair = collections.namedtuple("Pair", "a b")
 

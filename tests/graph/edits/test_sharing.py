@@ -5,9 +5,8 @@ import pytest
 from graph_toys import parts
 
 from luthier.errors import UnknownReference
-from luthier.graph import evaluate, value
-from luthier.graph.edits import copies, sharing
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph import copies, evaluate, references, value
+from luthier.graph.grammar.statements import Unreadable
 
 
 @pytest.fixture
@@ -16,14 +15,14 @@ def graph():
 
 
 def test_a_plain_value_becomes_a_constant_once(graph):
-    first = sharing.refer(graph, ("model", "dim"))
+    first = references.refer(graph, ("model", "dim"))
     assert graph.model.dim is first
     assert (first.value, first.name) == (16, "dim")
-    assert sharing.refer(graph, ("model", "dim")) is first
+    assert references.refer(graph, ("model", "dim")) is first
 
 
 def test_a_default_becomes_a_constant(graph):
-    node = sharing.refer(graph, ("optimizer", "b1"))
+    node = references.refer(graph, ("optimizer", "b1"))
     assert graph.optimizer.b1 is node
     assert evaluate(node) == 0.9
 
@@ -31,30 +30,30 @@ def test_a_default_becomes_a_constant(graph):
 def test_only_values_can_be_referred_to(graph):
     graph.extra = fdl.Config(parts.Constant)
     with pytest.raises(Unreadable, match=r"model is a node, not a value; .*alias:model"):
-        sharing.refer(graph, ("model",))
+        references.refer(graph, ("model",))
     with pytest.raises(Unreadable, match=r"extra\.rate is not set"):
-        sharing.refer(graph, ("extra", "rate"))
+        references.refer(graph, ("extra", "rate"))
     with pytest.raises(UnknownReference, match=r"did you mean model\.dim"):
-        sharing.refer(graph, ("model", "dmi"))
+        references.refer(graph, ("model", "dmi"))
 
 
 def test_aliases(graph):
-    found = sharing.alias(graph, ("extra",), ("model", "layers", 0))
+    found = references.alias(graph, ("extra",), ("model", "layers", 0))
     assert found is graph.model.layers[0]
-    assert sharing.alias(graph, ("seed",), ("steps",)) is graph.steps
+    assert references.alias(graph, ("seed",), ("steps",)) is graph.steps
 
 
 def test_nothing_contains_itself(graph):
     for target in [("model", "layers"), ("model", "layers", 0, "dim"), ("model", "dim")]:
         with pytest.raises(Unreadable, match="would contain itself"):
-            sharing.alias(graph, target, ("model",))
+            references.alias(graph, target, ("model",))
     graph.model.dim = value(3)
     inside = fdl.Config(dict, a=graph.model.dim)
     with pytest.raises(Unreadable, match="would contain itself"):
-        sharing.refuse_circle(graph, ("model", "dim"), inside, into_constant=True)
-    sharing.refuse_circle(graph, ("model", "dim"), inside)  # the constant is replaced
-    sharing.refuse_circle(graph, ("model", "dim"), graph.model.dim, into_constant=True)
-    sharing.refuse_circle(graph, ("steps",), graph.model.dim)
+        references.refuse_circle(graph, ("model", "dim"), inside, into_constant=True)
+    references.refuse_circle(graph, ("model", "dim"), inside)  # the constant is replaced
+    references.refuse_circle(graph, ("model", "dim"), graph.model.dim, into_constant=True)
+    references.refuse_circle(graph, ("steps",), graph.model.dim)
 
 
 def test_nodes_of_a_value_are_told_once(graph):

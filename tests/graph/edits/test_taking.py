@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from graph_toys import edited, parts
 
-from luthier.graph.edits.taking import take
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.references import take
 
 
 def taken(text, annotation=Any, recorded=edited.recorded):

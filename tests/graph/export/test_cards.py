@@ -4,7 +4,7 @@ import fiddle as fdl
 from graph_toys import parts, recorded
 
 from luthier.graph import copy_graph, values
-from luthier.graph.export.cards import MOST_ROWS, deal
+from luthier.graph.export.picture import MOST_ROWS, deal
 
 
 def _rows(card):

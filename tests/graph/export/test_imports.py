@@ -4,7 +4,7 @@ import jax.nn
 import pytest
 from graph_toys import recorded
 
-from luthier.graph.export.imports import Imports, find, split
+from luthier.graph.export.names import Imports, find, split
 
 
 def _imports(*names):

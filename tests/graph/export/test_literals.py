@@ -7,8 +7,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from luthier.graph.export.imports import Imports
-from luthier.graph.export.literals import literal, number, string
+from luthier.graph.export.layout import literal, number, string
+from luthier.graph.export.names import Imports
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import hypothesis
 from graph_toys import parts, recorded
 from graph_toys.random_graphs import SETTINGS, graphs
 
-from luthier.graph.export.cards import deal
-from luthier.graph.export.placing import place
+from luthier.graph.export.picture import deal, place
 
 
 def _apart(a, b):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.graph.export.yaml_events import Entries, Items, Reference, Scalar, Unreadable, read
+from luthier.graph.export.yaml import Entries, Items, Reference, Scalar, Unreadable, read
 
 
 def test_lines_and_references():

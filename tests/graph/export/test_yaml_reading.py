@@ -7,8 +7,7 @@ from graph_toys.random_graphs import SETTINGS, graphs
 
 from luthier.errors import RecordError
 from luthier.graph import origin_of, values
-from luthier.graph.export.yaml import to_yaml
-from luthier.graph.export.yaml_reading import from_yaml
+from luthier.graph.export.yaml import from_yaml, to_yaml
 from luthier.graph.load import equal
 
 PACKAGES = ["graph_toys"]

@@ -7,9 +7,9 @@ import pytest
 from graph_toys import parts
 
 from luthier.graph import evaluate, expression, multiply, value
-from luthier.graph.grammar.arithmetic import combine
 from luthier.graph.grammar.expressions import Surroundings
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.literals import combine
+from luthier.graph.grammar.statements import Unreadable
 
 AROUND = Surroundings(near=[parts.Mlp])
 

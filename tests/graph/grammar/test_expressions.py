@@ -8,7 +8,7 @@ from graph_toys import parts
 
 from luthier.graph import evaluate, value
 from luthier.graph.grammar.expressions import Reader, Surroundings, parse
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.statements import Unreadable
 
 
 def convert(text: str, annotation: Any = Any, around: Surroundings | None = None) -> Any:

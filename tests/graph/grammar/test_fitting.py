@@ -8,8 +8,8 @@ import pytest
 from graph_toys import parts
 
 from luthier.graph import value
-from luthier.graph.grammar.fitting import check, coerce, expected, shown
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar.types import check, coerce, expected, shown
 from luthier.graph.signatures import UNSET
 from luthier.layers import Stack, Unrolled
 

@@ -19,7 +19,7 @@ from luthier.durations import Duration, Seconds, Steps, Tokens
 from luthier.graph import evaluate, expression, value
 from luthier.graph.grammar.expressions import Surroundings
 from luthier.graph.grammar.literals import read
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.signatures import UNSET
 
 NEAR = Surroundings(near=[parts.Mlp])

@@ -9,7 +9,7 @@ from graph_toys import parts
 
 from luthier import durations
 from luthier.graph.grammar import names
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.statements import Unreadable
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from graph_toys import modules, parts
 
 from luthier.graph import value
 from luthier.graph.grammar.selection import every_place, select
-from luthier.graph.grammar.statements import parse_statement
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.statements import Unreadable, parse_statement
 
 
 def selected(graph, pattern: str) -> list[str]:

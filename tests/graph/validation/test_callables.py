@@ -13,7 +13,7 @@ import pytest
 from graph_toys import parts
 from graph_toys.names import case_name
 
-from luthier.graph.validation.callables import foreign_package, not_listed, unrecordable
+from luthier.graph.validation import foreign_package, not_listed, unrecordable
 
 
 def from_module(name: str) -> object:

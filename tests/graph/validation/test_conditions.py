@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.graph.validation import conditions
+from luthier.graph import validation
 
 
 @pytest.mark.parametrize(
@@ -26,16 +26,16 @@ from luthier.graph.validation import conditions
         ("a is not None or b % 3 == 0", {"a": None, "b": 4}, False),
         ("data.length <= model.length", {"data.length": 9, "model.length": 8}, False),
         # What is not said does not count against anyone.
-        ("a < 3", {"a": conditions.UNKNOWN}, True),
+        ("a < 3", {"a": validation.UNKNOWN}, True),
         ("a < 3", {"a": None}, True),
         ("a < 3", {"a": True}, True),
         ("a < 3", {"a": "text"}, True),
-        ("a.b < 3 and c < 3", {"a.b": conditions.UNKNOWN, "c": 9}, True),
-        ("c < 3 and a.b < 3", {"a.b": conditions.UNKNOWN, "c": 9}, False),
+        ("a.b < 3 and c < 3", {"a.b": validation.UNKNOWN, "c": 9}, True),
+        ("c < 3 and a.b < 3", {"a.b": validation.UNKNOWN, "c": 9}, False),
     ],
 )
 def test_conditions(condition, known, expected):
-    assert conditions.holds(condition, known) is expected
+    assert validation.holds(condition, known) is expected
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_conditions(condition, known, expected):
     ],
 )
 def test_what_is_no_condition(condition):
-    with pytest.raises(conditions.Malformed):
-        conditions.holds(condition, {"x": 1})
+    with pytest.raises(validation.Malformed):
+        validation.holds(condition, {"x": 1})
 
 
 def test_names():
-    assert conditions.names_in("dim % num_heads == 0") == ("dim", "num_heads")
-    assert conditions.names_in("b < data.rows.length or b is None") == ("b", "data.rows.length")
-    assert conditions.with_name("0 <= x < max", "b2") == "0 <= b2 < max"
+    assert validation.names_in("dim % num_heads == 0") == ("dim", "num_heads")
+    assert validation.names_in("b < data.rows.length or b is None") == ("b", "data.rows.length")
+    assert validation.with_name("0 <= x < max", "b2") == "0 <= b2 < max"

@@ -4,7 +4,7 @@ import fiddle as fdl
 from graph_toys import parts
 
 from luthier.graph import multiply, value
-from luthier.graph.validation.sharing import shared_between_parts
+from luthier.graph.validation import shared_between_parts
 
 
 def told(graph) -> list[str]:

@@ -88,7 +88,7 @@ def test_two_hundred_short_trials_on_four_workers_survive_random_kills(
     cluster, tmp_path, monkeypatch
 ):
     tests = pathlib.Path(__file__).parents[2]
-    folders = [tests.parent / "framework", tests / "launch", tests / "sweep"]
+    folders = [tests.parent / "framework", tests / "launch", tests / "study"]
     monkeypatch.setenv("PYTHONPATH", ":".join(map(str, folders)))
     monkeypatch.chdir(tmp_path)
     with kubernetes_controller.Controller(cluster) as controller:

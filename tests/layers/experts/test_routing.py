@@ -76,6 +76,6 @@ def test_jitter_multiplies_the_input_and_belongs_to_the_token(draw):
 
 @pytest.mark.parametrize("setting", [{"k": 0}, {"k": 1, "scale": 0.0}])
 def test_settings_have_ranges(setting):
-    from luthier.graph.validation.conditions import holds
+    from luthier.graph.validation import holds
 
     assert not all(holds(TopK.RANGES[name], {"x": setting.get(name, 1)}) for name in TopK.RANGES)

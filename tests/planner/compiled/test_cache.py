@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.planner.compiled import process
+from luthier.planner import process
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import pytest
 import luthier
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError
-from luthier.planner.compiled import process
+from luthier.planner import process
 from luthier.planner.targets import missing_compiler, read
 
 SMALL = [

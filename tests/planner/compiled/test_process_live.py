@@ -10,7 +10,7 @@ import pytest
 
 import luthier
 from luthier import graph as graphs
-from luthier.planner.compiled import process
+from luthier.planner import process
 from luthier.planner.targets import missing_compiler, read
 from luthier.program.materialize import materialize
 from tests.compiling import quick_step

@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.planner.compiled.process import Estimates, silent, timed
+from luthier.planner.process import Estimates, silent, timed
 from luthier.planner.targets import read
 
 

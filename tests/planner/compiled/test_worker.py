@@ -2,7 +2,7 @@ import io
 import json
 
 from luthier import graph as graphs
-from luthier.planner.compiled import worker
+from luthier.planner import worker
 
 
 def answers(slice, *overrides):

@@ -4,7 +4,7 @@ import pytest
 from luthier import graph as graphs
 from luthier.planner import report
 from luthier.planner.planning import checked_program
-from luthier.planner.report import Roofline
+from luthier.planner.roofline import Roofline
 from luthier.planner.targets import read
 
 

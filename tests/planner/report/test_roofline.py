@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.planner.report import roofline
+from luthier.planner.roofline import roofline
 from luthier.planner.targets import CHIPS
 
 

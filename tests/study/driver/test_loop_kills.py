@@ -2,10 +2,10 @@
 
 import kills
 import pytest
-from tests.sweep.driver.replay import replay
 
 from luthier.study import study as studies
 from luthier.study.driver.directory import StudyDirectory
+from tests.study.driver.replay import replay
 
 
 def _drill(tmp_path, sampler, slices, trials, count, longest, step_seconds=0.02):

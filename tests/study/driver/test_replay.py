@@ -3,10 +3,10 @@ import json
 import fiddle as fdl
 import pytest
 import simulated_engine as toys
-from tests.sweep.driver.replay import replay
 
 from luthier import study as studies
 from luthier.study.driver.directory import StudyDirectory
+from tests.study.driver.replay import replay
 
 
 @pytest.fixture

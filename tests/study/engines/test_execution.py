@@ -26,8 +26,8 @@ def test_trials_of_one_program_compile_once_and_train_with_their_own_values(
     tiny, write_trial, tmp_path, monkeypatch
 ):
     made = []
-    make = execution.plans.make
-    monkeypatch.setattr(execution.plans, "make", lambda *given: made.append(1) or make(*given))
+    make = execution.planner.make
+    monkeypatch.setattr(execution.planner, "make", lambda *given: made.append(1) or make(*given))
     plans, results = Plans(jax.devices()[:1]), []
     for number, peak in enumerate((1e-4, 1e-2)):
         trial = write_trial(tmp_path, number, tiny(f"{PEAK}={peak}"))
@@ -53,7 +53,7 @@ def test_user_code_that_exits_fails_its_trial_and_not_the_worker(
     def leave(graph, *given):
         sys.exit(75)  # the code by which a worker says that its devices were taken away
 
-    monkeypatch.setattr(execution.plans, "make", leave)
+    monkeypatch.setattr(execution.planner, "make", leave)
     trial = write_trial(tmp_path, 0, tiny())
     ended = _run(Plans(jax.devices()[:1]), Work([trial]), trial)
     assert (ended.outcome, ended.reason) == ("failed", "SystemExit: 75")

@@ -4,7 +4,7 @@ import pytest
 
 from luthier import program as programs
 from luthier.errors import ValidationError
-from luthier.study.packed_trials import LaneVector, Pack, compile_lanes
+from luthier.study.engines.packed_trials import LaneVector, Pack, compile_lanes
 
 HOIST = ("optimizer.learning_rate.peak", "optimizer.b2", "seed")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from luthier.study.packed_trials import Choice, Measured, best, powers
+from luthier.study.engines.packed_trials import Choice, Measured, best, powers
 
 KINDS = {"vmap": (2, 4, 8), "map": (2, 4, 8)}
 

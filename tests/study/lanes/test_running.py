@@ -11,7 +11,7 @@ import pytest
 from luthier.records.metrics_file import read_metrics
 from luthier.study.engines.execution import Execution, Inbox, Plans
 from luthier.study.engines.messages import Refill, Writer
-from luthier.study.packed_trials import Choice, LaneRunner, choose
+from luthier.study.engines.packed_trials import Choice, LaneRunner, choose
 from luthier.study.protocol import Ended, Reported, Work
 
 PEAK = "optimizer.learning_rate.peak"
@@ -194,7 +194,7 @@ def test_what_was_measured_is_kept_for_the_program(plans, tiny, write_trial, tmp
         asked.append(num_trials)
         return Choice("map", 2)
 
-    monkeypatch.setattr("luthier.study.packed_trials.choose", choose)
+    monkeypatch.setattr("luthier.study.engines.packed_trials.choose", choose)
     trials = [write_trial(tmp_path, i, tiny(*words)) for i, words in enumerate(TRIALS[:3])]
     slice = Slice(plans)
     found = slice.run(Work(trials, hoist=HOIST, lanes="auto"))

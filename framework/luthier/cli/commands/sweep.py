@@ -111,8 +111,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) -> int:
     from luthier import graph as graphs
     from luthier.records import trust
+    from luthier.study import start
     from luthier.study import study as studies
-    from luthier.study.driver import start
     from luthier.study.driver.directory import find_study
     from luthier.study.views.text import LiveView
 

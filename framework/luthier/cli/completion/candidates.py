@@ -176,7 +176,7 @@ def _read_listing(name: str) -> dict:
 def _listed(folder: str, file: str) -> list[list[str]]:
     from pathlib import Path
 
-    from luthier.cli.commands.project import list as listing
+    from luthier.cli import listing
 
     found = listing.find_in(Path(folder), Path(file))
     return [[listed.reference, listed.description] for listed in found]

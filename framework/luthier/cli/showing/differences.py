@@ -64,7 +64,7 @@ def comparison_of(
     from luthier.graph import compare
     from luthier.view.diff import terminal
 
-    found = compare.compare(before.document, after.document).as_json()
+    found = compare.to_json(compare.compare(before.document, after.document))
     return terminal.chosen(found, only, ignore)
 
 
@@ -273,7 +273,7 @@ def lines_of(text: str, source: str) -> list[str]:
     from luthier.graph import compare
 
     document = compare.read(text, source)
-    rows = compare.compare(document, document).rows
+    rows = compare.rows_of(compare.compare(document, document))
     return [f"{row.path} = {row.after}" if row.path else str(row.after) for row in rows]
 
 
@@ -332,7 +332,7 @@ def _new_sets(before: Any, after: Any) -> list[_Set]:
 
 
 def _sets(graph: Any) -> list[_Set]:
-    from luthier.graph.edits import origins
+    from luthier.graph import origins
     from luthier.graph.paths import is_node, parse_path, walk
 
     found = []

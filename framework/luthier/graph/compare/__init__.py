@@ -8,11 +8,13 @@ Nothing that a record names is imported.
 
 from __future__ import annotations
 
-from luthier.graph.compare.changes import Change, Comparison, Row, Side, Unsayable
-from luthier.graph.compare.comparing import compare
-from luthier.graph.compare.documents.document import Document, document, read
-from luthier.graph.compare.making.patch import patch_of
-from luthier.graph.compare.making.words import Words, overrides_of
+from luthier.graph.compare.changes import Change, Row, Side, Unsayable
+from luthier.graph.compare.comparing import compare, to_json
+from luthier.graph.compare.differ import Comparison
+from luthier.graph.compare.document import Document, document, read
+from luthier.graph.compare.overrides import Words, overrides_of
+from luthier.graph.compare.patch import patch_of
+from luthier.graph.compare.rows import rows_of
 
 __all__ = [
     "Change",
@@ -27,4 +29,6 @@ __all__ = [
     "overrides_of",
     "patch_of",
     "read",
+    "rows_of",
+    "to_json",
 ]

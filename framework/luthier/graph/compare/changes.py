@@ -1,17 +1,12 @@
-"""What differs between two documents, as data: changes, and the aligned tree of both sides."""
+"""What differs between two documents, as data: changes, rows, and pairs of places."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from luthier.graph.compare.differ import Differ
-    from luthier.graph.compare.documents.document import Document
-    from luthier.graph.compare.pairs import Pair
+from luthier.graph.compare.things import Thing
 
-VERSION = 1
 # fmt: off
 Kind = Literal[
     "changed", "added", "removed", "set", "reset", "default",
@@ -169,77 +164,6 @@ class Unsayable:
     reason: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Everything that differs between two documents; `compare` makes one.
-
-    Args:
-      a: The first document.
-      b: The second document.
-      changes: What one has to change in the first to get the second, in the order of the graph.
-      root: Which parts of the two belong together, as a tree.
-      differ: What compared them.
-    """
-
-    a: Document
-    b: Document
-    changes: Sequence[Change]
-    root: Pair
-    differ: Differ
-
-    @property
-    def sides(self) -> tuple[Side, Side]:
-        """Return what the two are called."""
-        return self.a.side, self.b.side
-
-    @property
-    def rows(self) -> list[Row]:
-        """Return the aligned tree of both documents, with what is the same in both."""
-        from luthier.graph.compare.rows import rows_of
-
-        return rows_of(self)
-
-    def as_json(self, packages: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the comparison as JSON values: what pages and other programs read.
-
-        Args:
-          packages: The user's own packages, which words may name.
-
-        Returns:
-          `version`, `sides`, `changes` (with the word that makes each, `override`, or why there is
-          none, `no_override`), `rows`, `patch` (see `patch_of`; None where there is none),
-          `overrides` and `unsayable` (see `overrides_of`).
-        """
-        from luthier.errors import RecordError
-        from luthier.graph.compare.making.patch import patch_of
-        from luthier.graph.compare.making.words import overrides_of
-
-        said = overrides_of(self, packages)
-        try:
-            patch = patch_of(self)
-        except RecordError:
-            patch = None
-        changes = []
-        for index, change in enumerate(self.changes):
-            data = {
-                **flat(change),
-                "ratio": change.ratio,
-                "difference": change.difference,
-                "override": said.words.get(index),
-                "no_override": said.reasons.get(index),
-            }
-            changes.append(data)
-        return {
-            "version": VERSION,
-            "sides": [dataclasses.asdict(side) for side in self.sides],
-            "changes": changes,
-            "rows": [dataclasses.asdict(row) for row in self.rows],
-            "patch": patch,
-            "overrides": list(said.all_words),
-            "unsayable": [dataclasses.asdict(one) for one in said.unsayable],
-        }
-
-
 def line_of(kind: str, path: str, path_before: str, what: str, origin: str) -> str:
     """Return a change on one line.
 
@@ -272,3 +196,53 @@ def flat(change: Change) -> dict[str, Any]:
 def _number(value: Any) -> Any:
     """Return a value if it is a number, and not a truth value."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+@dataclasses.dataclass
+class Pair:
+    """A place of two documents.
+
+    Args:
+      a: What is there in the first; None where nothing is.
+      b: What is there in the second; None where nothing is.
+      path_a: Where it is in the first.
+      path_b: Where it is in the second.
+      part: The last part of its path.
+      below: What is inside, where it was looked at: of what is met again, nothing.
+      changes: Which of the changes are told here.
+      default_a: What an argument that is not set has for a default in the first, where known.
+      default_b: The same of the second.
+    """
+
+    a: Thing | None
+    b: Thing | None
+    path_a: str
+    path_b: str
+    part: Any = None
+    below: list[Pair] = dataclasses.field(default_factory=list)
+    changes: list[Any] = dataclasses.field(default_factory=list)
+    default_a: Thing | None = None
+    default_b: Thing | None = None
+
+
+@dataclasses.dataclass(eq=False)
+class Draft:
+    """A difference as it was found; `telling` makes a change of it.
+
+    Args:
+      kind: See `Change`.
+      path_a: Where it is in the first document.
+      path_b: Where it is in the second document.
+      a: What is there in the first; a default where the argument is not set.
+      b: What is there in the second; a default where the argument is not set.
+      more: The further fields of the change.
+      into: The change that this one became a part of.
+    """
+
+    kind: Kind
+    path_a: str
+    path_b: str
+    a: Thing | None
+    b: Thing | None
+    more: dict[str, Any] = dataclasses.field(default_factory=dict)
+    into: Draft | None = None

@@ -1,48 +1,75 @@
-"""The walk over two documents at once: what belongs together, and what differs.
-
-Elements of lists are aligned by their structure, so that an insertion is one change; a swapped
-class is one change that says which arguments were carried over; sharing has changes of its own. The
-time grows with the number of places, and n log n with the length of lists.
-"""
+"""Things that are gone from one place and stand in another: one change instead of two."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from luthier.errors import Problem, RecordError
-from luthier.graph.compare import moves, wording
+from luthier.graph.compare import things
 from luthier.graph.compare.alignment import align
-from luthier.graph.compare.changes import Kind
-from luthier.graph.compare.documents.document import Document
-from luthier.graph.compare.documents.things import CONSTANT, LEAF, Numbers, Thing, children
-from luthier.graph.compare.pairs import Pair
+from luthier.graph.compare.changes import Change, Draft, Kind, Pair, Side
+from luthier.graph.compare.document import Document
+from luthier.graph.compare.things import CONSTANT, LEAF, Numbers, Thing, children
 from luthier.graph.paths import join
 
 
-@dataclasses.dataclass(eq=False)
-class Draft:
-    """A difference as it was found; `telling` makes a change of it.
+def find_moves(
+    drafts: Sequence[Draft],
+    number: Numbers,
+    kept: Callable[[Thing], Thing | None],
+    keep: Callable[[Thing, Thing], None],
+) -> list[Draft]:
+    """Return what differs, with what is gone here and new there as one change.
+
+    An element can move within its list, and what holds a node to any place.
 
     Args:
-      kind: See `Change`.
-      path_a: Where it is in the first document.
-      path_b: Where it is in the second document.
-      a: What is there in the first; a default where the argument is not set.
-      b: What is there in the second; a default where the argument is not set.
-      more: The further fields of the change.
-      into: The change that this one became a part of.
+      drafts: What differs; what has moved is changed in place.
+      number: Numbers structures.
+      kept: Returns what a thing of the first document is in the second, where that is known.
+      keep: Is told of what has moved, and what it is now.
     """
+    gone: dict[int, list[Draft]] = {}
+    for draft in reversed(drafts):
+        if draft.kind in ("removed", "reset") and draft.a is not None:
+            gone.setdefault(number(draft.a), []).append(draft)
+    moved = False
+    for draft in drafts if gone else ():
+        if draft.kind not in ("added", "set") or draft.b is None:
+            continue
+        candidates = gone.get(number(draft.b), [])
+        found = next((old for old in reversed(candidates) if _can_move(old, draft, kept)), None)
+        if found is not None:
+            candidates.remove(found)
+            _merge(found, draft, keep)
+            moved = True
+    return [draft for draft in drafts if draft.into is None] if moved else list(drafts)
 
-    kind: Kind
-    path_a: str
-    path_b: str
-    a: Thing | None
-    b: Thing | None
-    more: dict[str, Any] = dataclasses.field(default_factory=dict)
-    into: Draft | None = None
+
+def _can_move(old: Draft, new: Draft, kept: Callable[[Thing], Thing | None]) -> bool:
+    assert old.a is not None
+    assert new.b is not None
+    if old.a.is_shared and kept(old.a) not in (None, new.b):
+        return False
+    within = old.more.get("within")
+    return (within is not None and within == new.more.get("within")) or holds_node(old.a)
+
+
+def _merge(old: Draft, new: Draft, keep: Callable[[Thing, Thing], None]) -> None:
+    assert old.a is not None
+    assert new.b is not None
+    keep(old.a, new.b)
+    new.kind, new.path_a, new.a, new.more, old.into = "moved", old.path_a, old.a, {}, new
+
+
+def holds_node(thing: Thing) -> bool:
+    """Say whether a thing is a node that is no value, or holds one."""
+    if thing.is_value_node:
+        return False
+    return thing.is_node or any(holds_node(child) for child in children(thing))
 
 
 class Differ:
@@ -74,7 +101,7 @@ class Differ:
         except RecursionError:
             raise RecordError(Problem("the graph is nested too deeply")) from None
         self._compare_deferred()
-        self.drafts = moves.find_moves(
+        self.drafts = find_moves(
             self.drafts, self.number, lambda a: self.kept_a.get(id(a)), self._keep_all
         )
         return root
@@ -163,7 +190,7 @@ class Differ:
             return
         if not (a.is_value_node and b.is_value_node):
             kind: Kind = "unshared" if a.is_value_node else "shared"
-            same = self.number(wording.value_of(a) or a) == self.number(wording.value_of(b) or b)
+            same = self.number(things.value_of(a) or a) == self.number(things.value_of(b) or b)
             self._add(kind if same else "changed", pair, a, b)
             return
         self._pairs.add((id(a), id(b)))
@@ -174,10 +201,10 @@ class Differ:
             self._deferred.append((a, b, pair))
         elif self.number(a) == self.number(b):
             return
-        elif a.name == b.name == CONSTANT and wording.shared_name(a) == wording.shared_name(b):
+        elif a.name == b.name == CONSTANT and things.shared_name(a) == things.shared_name(b):
             old, new = a.by_part.get("value"), b.by_part.get("value")
             if old is None or new is None or self.number(old) != self.number(new):
-                name = wording.shared_name(b)
+                name = things.shared_name(b)
                 self._add("changed", pair, old, new, shared_as=name)
             else:
                 self._compare_tags(a, b, pair)
@@ -353,7 +380,7 @@ def _place_in(outer: Thing, inner: Thing, number: Numbers) -> str | None:
 
 
 def _dumped(thing: Thing) -> str:
-    return json.dumps(wording.plain(thing), sort_keys=True)
+    return json.dumps(things.plain(thing), sort_keys=True)
 
 
 def _constants(a: Thing, b: Thing, number: Numbers) -> list[tuple[Thing, Thing]] | None:
@@ -370,7 +397,7 @@ def _constants(a: Thing, b: Thing, number: Numbers) -> list[tuple[Thing, Thing]]
         elif left.name != right.name or left.by_part.keys() != right.by_part.keys():
             return None
         elif left.name == CONSTANT:
-            if wording.shared_name(left) != wording.shared_name(right):
+            if things.shared_name(left) != things.shared_name(right):
                 return None
             found.append((left, right))
         elif left.tags != right.tags:
@@ -378,3 +405,27 @@ def _constants(a: Thing, b: Thing, number: Numbers) -> list[tuple[Thing, Thing]]
         else:
             pending += [(child, right.by_part[part]) for part, child in left.parts]
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Everything that differs between two documents; `compare` makes one.
+
+    Args:
+      a: The first document.
+      b: The second document.
+      changes: What one has to change in the first to get the second, in the order of the graph.
+      root: Which parts of the two belong together, as a tree.
+      differ: What compared them.
+    """
+
+    a: Document
+    b: Document
+    changes: Sequence[Change]
+    root: Pair
+    differ: Differ
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Return what the two are called."""
+        return self.a.side, self.b.side

@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from luthier.graph.compare import wording
-from luthier.graph.compare.changes import Comparison, Row
-from luthier.graph.compare.documents.document import Document
-from luthier.graph.compare.documents.things import Thing
-from luthier.graph.compare.moves import holds_node
-from luthier.graph.compare.pairs import Pair
+from luthier.graph.compare import things
+from luthier.graph.compare.changes import Pair, Row
+from luthier.graph.compare.differ import Comparison, holds_node
+from luthier.graph.compare.document import Document
+from luthier.graph.compare.things import Thing
 from luthier.graph.paths import join
 
 
@@ -77,7 +76,7 @@ class _Rows:
         ):
             default = pair.default_b if is_before else pair.default_a
             if row.depth == depth and default is not None and not self._has_moved(told):
-                text = wording.text_of(default)
+                text = things.text_of(default)
                 row = dataclasses.replace(row, path=pair.path_b, path_before=pair.path_a)
                 if is_before:
                     row = dataclasses.replace(row, after=text)
@@ -120,7 +119,7 @@ def _told(thing: Thing, path: str, document: Document, opens: bool) -> str:
         first = _first(thing, path, document)
         if first != path:
             return f"{'same settings as' if thing.kind == 'partial' else 'same as'} {first}"
-    return wording.head(thing) if opens else wording.text_of(thing)
+    return things.head(thing) if opens else things.text_of(thing)
 
 
 def _name(part: Any) -> str:

@@ -1,13 +1,120 @@
-"""Names for what a graph shares: short, telling, and each given once."""
+"""Names in exported text: imports of classes and functions, and variables for shared parts."""
 
 from __future__ import annotations
 
 import builtins
+import functools
 import keyword
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from luthier.graph.paths import Part, Path
+
+OURS = "luthier"
+# Modules that go by another name in everybody's code.
+ALIASES: Mapping[str, str] = {"fiddle": "fdl", "jax.numpy": "jnp", "numpy": "np"}
+
+
+class Imports:
+    """The imports of one module.
+
+    Rooms of luthier are imported from their package (`from luthier import optim`), so that a name
+    reads `optim.adamw`; all other modules by their whole names.
+
+    Args:
+      names: The public names that the module will use, `builtins.int` among them.
+    """
+
+    def __init__(self, names: Iterable[str]):
+        self._modules: dict[str, str] = {}
+        self._members: dict[str, set[str]] = {}
+        self._used: set[str] = set()
+        for name in names:
+            module, _ = split(name)
+            if module != "builtins":
+                self._modules.setdefault(module, self._short(module))
+
+    def _short(self, module: str) -> str:
+        if module in ALIASES:
+            return ALIASES[module]
+        package, _, last = module.rpartition(".")
+        if package and module.split(".")[0] == OURS and last not in self._modules.values():
+            return last
+        return module
+
+    def name(self, public: str) -> str:
+        """Return what the module calls an object of that public name."""
+        module, rest = split(public)
+        if module == "builtins":
+            return rest
+        return f"{self.module(module)}.{rest}"
+
+    def member(self, module: str, name: str) -> str:
+        """Have `from module import name` written, and return the name."""
+        self._members.setdefault(module, set()).add(name)
+        return name
+
+    def module(self, name: str) -> str:
+        """Have a module imported, and return what it is called."""
+        self._used.add(name)
+        return self._modules.setdefault(name, ALIASES.get(name, name))
+
+    def taken(self) -> set[str]:
+        """Return the names that the imports bind."""
+        return {short.split(".")[0] for short in self._modules.values()}
+
+    def lines(self) -> list[str]:
+        """Return the statements for what was used, sorted as isort does."""
+        plain, members = [], {name: list(found) for name, found in self._members.items()}
+        for module in self._used:
+            short = self._modules[module]
+            package, _, last = module.rpartition(".")
+            if short == module:
+                plain.append((module, f"import {module}"))
+            elif short == last and module not in ALIASES:
+                members.setdefault(package, []).append(last)
+            else:
+                plain.append((module, f"import {module} as {short}"))
+        standard = [line for name, line in sorted(plain) if _is_standard(name)]
+        others = [line for name, line in sorted(plain) if not _is_standard(name)]
+        others += [_from(package, members[package]) for package in sorted(members)]
+        return [*standard, *([""] if standard and others else []), *others]
+
+
+def _from(package: str, names: list[str]) -> str:
+    line = f"from {package} import {', '.join(sorted(names))}"
+    if len(line) <= 100:
+        return line
+    return f"from {package} import (\n" + "".join(f"    {n},\n" for n in sorted(names)) + ")"
+
+
+def _is_standard(module: str) -> bool:
+    return module.split(".")[0] in sys.stdlib_module_names
+
+
+def split(public: str) -> tuple[str, str]:
+    """Return the module and the rest of a public name.
+
+    Args:
+      public: A dotted name, as `public_name` gives. Of what was not imported, the first name with a
+        capital letter is taken for a class, and what is before it for the module.
+    """
+    parts = public.split(".")
+    lengths = range(len(parts) - 1, 0, -1)
+    length = next((n for n in lengths if ".".join(parts[:n]) in sys.modules), 0)
+    if not length or parts[length] not in vars(sys.modules[".".join(parts[:length])]):
+        classes = (n for n in range(1, len(parts)) if parts[n][:1].isupper())
+        length = next(classes, len(parts) - 1)
+    return ".".join(parts[:length]), ".".join(parts[length:])
+
+
+def find(public: str) -> Any:
+    """Return the object of a public name that has been imported."""
+    module, rest = split(public)
+    return functools.reduce(getattr, rest.split("."), sys.modules[module])
+
 
 _RESERVED = frozenset((*keyword.kwlist, *dir(builtins)))
 

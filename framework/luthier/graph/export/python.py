@@ -17,9 +17,8 @@ import fiddle as fdl
 
 from luthier.errors import Problem, RecordError
 from luthier.graph import values
-from luthier.graph.export import imports as importing
-from luthier.graph.export.layout import Expression, Group, Text, lay_out
-from luthier.graph.export.literals import literal, string
+from luthier.graph.export import names as importing
+from luthier.graph.export.layout import Expression, Group, Text, lay_out, literal, string
 from luthier.graph.export.names import Names
 from luthier.graph.fingerprint import fingerprint
 from luthier.graph.paths import Path, format_path

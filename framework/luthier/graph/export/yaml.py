@@ -1,31 +1,197 @@
-"""A graph as YAML for people, which `from_yaml` reads back to an equal graph.
-
-_target_: luthier.program.Experiment
-name: quickstart
-model:
-  _target_: luthier.models.Decoder
-  _partial_: true
-  dim: 128
-  norm: &norm {_target_: luthier.layers.RMSNorm, _partial_: true}
-training:
-  steps: &steps {_target_: luthier.graph.values.constant, value: 900, name: steps}
-
-It holds what the JSON record holds. A node has the keys that Hydra and NeMo-Run know (`_target_`,
-`_partial_`), what is shared has an anchor, and all that YAML has no form of is a mapping with the
-record's keys between underscores: `{_name_: jax.nn.silu}`, `{_tuple_: [fsdp]}`, `{_dtype_: int8}`.
-"""
+"""Graphs as YAML, written and read."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from luthier.errors import Problem, RecordError
 from luthier.graph.export.names import Names
 from luthier.graph.export.python import wished_name
-from luthier.graph.paths import Path
+from luthier.graph.load import decode
+from luthier.graph.paths import Path, join, nearest
 from luthier.graph.record.encode import VERSION, encode
+
+_CONSTANTS: Mapping[str, Any] = {
+    **dict.fromkeys(("null", "Null", "NULL", "~", ""), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_DEEPEST = 100
+
+
+class Unreadable(Exception):
+    """What stands in a line is not of a graph."""
+
+    def __init__(self, what: str, line: int):
+        super().__init__(what)
+        self.line = line
+
+
+@dataclasses.dataclass
+class Scalar:
+    """A scalar, and its line."""
+
+    value: Any
+    line: int
+
+
+@dataclasses.dataclass
+class Items:
+    """A sequence; its number is above zero where something refers to it."""
+
+    items: list[Any]
+    line: int
+    number: int = 0
+
+
+@dataclasses.dataclass
+class Entries:
+    """A mapping; its number is above zero where something refers to it."""
+
+    items: dict[Any, Any]
+    line: int
+    number: int = 0
+
+
+@dataclasses.dataclass
+class Reference:
+    """An alias of a sequence or mapping."""
+
+    target: Any
+    line: int
+
+
+def read(text: str) -> Any:
+    """Return the root of a text of YAML.
+
+    Args:
+      text: One document, without tags of YAML's own (`!!python/...`).
+
+    Raises:
+      Unreadable: It is no YAML, or has what graphs do not need.
+    """
+    import yaml  # here, because it takes a while and most commands need none
+
+    try:
+        return _Reader().read(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        what = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        line = mark.line + 1 if mark else 1
+        raise Unreadable(f"it is not readable as YAML: {what}", line) from None
+
+
+class _Reader:
+    """Reads one document, event by event: no depth and no alias makes it slow."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Any, list[Any]]] = []
+        self.anchors: dict[str, Any] = {}
+        self.root: Any = None
+        self.count = self.numbers = 0
+
+    def read(self, text: str) -> Any:
+        """Return the document's root."""
+        import yaml
+
+        for event in yaml.parse(text, Loader=_loader(text)):
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.DocumentStartEvent):
+                self.count += 1
+                if self.count > 1:
+                    raise Unreadable("there is a second document", line)
+            elif isinstance(event, yaml.AliasEvent):
+                self._add(self._refer(event.anchor, line))
+            elif isinstance(event, yaml.ScalarEvent):
+                self._note(event, Scalar(_scalar(event, line), line))
+            elif isinstance(event, yaml.SequenceStartEvent):
+                self._enter(event, Items([], line))
+            elif isinstance(event, yaml.MappingStartEvent):
+                self._enter(event, Entries({}, line))
+            elif isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
+                self._leave()
+        return self.root
+
+    def _enter(self, event: Any, made: Any) -> None:
+        if event.tag is not None:
+            raise Unreadable(f"tags such as {event.tag!r} are not read", made.line)
+        if len(self.open) >= _DEEPEST:
+            raise Unreadable("it is nested too deeply", made.line)
+        self.open.append((made, []))
+        if event.anchor:
+            self.anchors[event.anchor] = made
+
+    def _leave(self) -> None:
+        made, inside = self.open.pop()
+        if isinstance(made, Items):
+            made.items = inside
+        else:
+            for key, value in zip(inside[::2], inside[1::2], strict=True):
+                if not isinstance(key, Scalar):
+                    raise Unreadable("a key is a list or mapping", made.line)
+                if key.value in made.items:
+                    raise Unreadable(f"{key.value!r} is given twice", key.line)
+                if key.value == "<<":
+                    raise Unreadable("merge keys (<<) are not read", key.line)
+                made.items[key.value] = value
+        self._add(made)
+
+    def _note(self, event: Any, made: Scalar) -> None:
+        if event.anchor:
+            self.anchors[event.anchor] = made
+        self._add(made)
+
+    def _refer(self, name: str, line: int) -> Any:
+        if name not in self.anchors:
+            raise Unreadable(f"there is no anchor &{name} before this alias", line)
+        target = self.anchors[name]
+        if isinstance(target, Scalar):
+            return target
+        if any(made is target for made, _ in self.open):
+            raise Unreadable(f"*{name} stands inside of what it refers to", line)
+        if not target.number:
+            self.numbers += 1
+            target.number = self.numbers
+        return Reference(target, line)
+
+    def _add(self, made: Any) -> None:
+        if self.open:
+            self.open[-1][1].append(made)
+        else:
+            self.root = made
+
+
+def _loader(text: str) -> Any:
+    """Return the fast parser of PyYAML; the slow one where that does not know all escapes."""
+    import yaml
+
+    quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.SafeLoader if re.search(r"\\u[dD][89a-fA-F]", text) else quick
+
+
+def _scalar(event: Any, line: int) -> Any:
+    if event.tag not in (None, "!"):
+        raise Unreadable(f"tags such as {event.tag!r} are not read", line)
+    text = event.value
+    if not event.implicit[0]:  # it stands in quotes
+        return text
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if match := _NOT_FINITE.fullmatch(text):
+        return float(f"{match[1] or ''}{(match[2] or match[3]).lower()}")
+    return text
+
 
 WIDTH = 100
 TARGET, GRAPH, FORMAT_VERSION = "_target_", "_graph_", "_version_"
@@ -173,7 +339,7 @@ def _block(data: Any, pad: str) -> Iterator[str]:
 def _flow(data: Any, room: int) -> str | None:
     """Return `data` on one line; None as soon as it is clear that it takes more than `room`."""
     if not isinstance(data, Mapped | Listed):
-        return _scalar(data)
+        return _read_scalar(data)
     anchor = f"&{data.anchor} " if data.anchor else ""
     pieces, room = [], room - len(anchor) - 2
     entries = data.items.items() if isinstance(data, Mapped) else ((None, v) for v in data.items)
@@ -187,7 +353,7 @@ def _flow(data: Any, room: int) -> str | None:
     return anchor + ("{%s}" if isinstance(data, Mapped) else "[%s]") % ", ".join(pieces)
 
 
-def _scalar(data: Any) -> str:
+def _read_scalar(data: Any) -> str:
     if isinstance(data, Alias):
         return f"*{data}"
     if isinstance(data, str):
@@ -219,3 +385,162 @@ def _escaped(character: str) -> str:
     return (
         f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
     )
+
+
+_NODE_KEYS = (TARGET, *filter(None, NODES.values()), "_tags_", "_arguments_")
+_SEQUENCES = ("_tuple_", "_set_", "_frozenset_")
+_RECORDS = ("_instance_", "_namedtuple_")
+
+
+def from_yaml(text: str, packages: Sequence[str] = (), source: str = "config.yaml") -> Any:
+    """Return the graph that `to_yaml` wrote, or people did.
+
+    Args:
+      text: The YAML; of several documents or with tags of YAML's own (`!!python/...`) it is
+        refused.
+      packages: The user's own packages that it may name (`[tool.luthier] packages`).
+      source: What the text was read from; with the line, it becomes the origin of every value.
+
+    Returns:
+      A graph that is equal to the one that was written, with its sharing and tags.
+
+    Raises:
+      RecordError: The text cannot be read, names what may not be imported or does not exist, or
+        gives an argument that is not taken.
+    """
+    try:
+        root = read(text)
+        if isinstance(root, Entries):
+            root = _checked_root(root)
+        elif not isinstance(root, Items):
+            raise Unreadable(f"it is no graph, which has a {TARGET}", 1)
+        converter = _Converter()
+        return decode(converter.record(root, ""), packages, source, converter.lines)
+    except Unreadable as error:
+        raise RecordError(Problem(f"{source}, line {error.line}: {error}")) from None
+
+
+def _checked_root(root: Entries) -> Any:
+    """Return what holds the graph, without its version."""
+    version = root.items.pop(FORMAT_VERSION, Scalar(VERSION, root.line))
+    if not isinstance(version, Scalar) or version.value != VERSION:
+        raise Unreadable(f"{FORMAT_VERSION} is not {VERSION}, which this luthier reads", root.line)
+    return root.items.get(GRAPH, root)
+
+
+class _Converter:
+    """Turns mappings of YAML into the objects of a record; notes the line of every path."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, int] = {}
+
+    def record(self, data: Any, path: str) -> Any:
+        """Return the record of what stands at a path."""
+        self.lines[path] = data.line
+        if isinstance(data, Reference):
+            return {"ref": data.target.number}
+        if isinstance(data, Scalar):
+            return _finite(data.value)
+        if isinstance(data, Items):
+            made: Any = self._list(data, path)
+            return {"id": data.number, "list": made} if data.number else made
+        made = self._mapping(data, path)
+        return {"id": data.number, **made} if data.number else made
+
+    def _list(self, data: Items, path: str) -> list[Any]:
+        return [self.record(child, join(path, index)) for index, child in enumerate(data.items)]
+
+    def _parts(self, items: Mapping[Any, Any], path: str) -> dict[str, Any]:
+        for key, child in items.items():
+            if not isinstance(key, str):
+                raise Unreadable(f"{key!r} is not the name of an argument", child.line)
+        return {key: self.record(child, join(path, key)) for key, child in items.items()}
+
+    def _mapping(self, data: Entries, path: str) -> dict[str, Any]:
+        special = [k for k in data.items if isinstance(k, str) and RESERVED.fullmatch(k)]
+        if not special:
+            return self._dict(data, path)
+        if TARGET in special or "_tagged_" in special:
+            return self._node(data, special, path)
+        for key in special:
+            if key == "_dict_":
+                return {"dict": [self._pair(entry, path) for entry in _items(data.items[key])]}
+            if key in _SEQUENCES:
+                inside = data.items[key]
+                return {key.strip("_"): self._list(_sequence(inside), path)}
+            if key in _RECORDS:
+                known = (key, "_arguments_")
+                return {
+                    key.strip("_"): _raw(data.items[key]),
+                    "fields": self._given(data, known, path),
+                }
+        return {str(key).strip("_"): _raw(child) for key, child in data.items.items()}
+
+    def _dict(self, data: Entries, path: str) -> dict[str, Any]:
+        if all(isinstance(key, str) for key in data.items):
+            return {"dict": self._parts(data.items, path)}
+        pairs = [[_finite(k), self.record(v, join(path, k))] for k, v in data.items.items()]
+        return {"dict": pairs}
+
+    def _node(self, data: Entries, special: list[str], path: str) -> dict[str, Any]:
+        unknown = [key for key in special if key not in _NODE_KEYS]
+        if unknown:
+            near = nearest(unknown[0], _NODE_KEYS)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise Unreadable(f"a node takes no {unknown[0]}{hint}", data.line)
+        flags = {
+            flag: _raw(data.items[flag]) for flag in filter(None, NODES.values()) if flag in special
+        }
+        kinds = [kind for kind, flag in NODES.items() if flag and flags.get(flag, False) is True]
+        if len(kinds) > 1 or any(type(value) is not bool for value in flags.values()):
+            raise Unreadable(f"only one of {', '.join(flags)} can be true", data.line)
+        kind = kinds[0] if kinds else "config"
+        made: dict[str, Any] = {kind: _raw(data.items[TARGET]) if TARGET in special else ""}
+        if "_tags_" in special:
+            made["tags"] = _raw(data.items["_tags_"])
+        return {**made, "arguments": self._given(data, _NODE_KEYS, path)}
+
+    def _given(self, data: Entries, known: Sequence[str], path: str) -> dict[str, Any]:
+        """Return the arguments of a node or the fields of a record."""
+        inside = {key: child for key, child in data.items.items() if key not in known}
+        if "_arguments_" in data.items:
+            further = data.items["_arguments_"]
+            if not isinstance(further, Entries):
+                raise Unreadable("_arguments_ is not a mapping", further.line)
+            inside |= further.items
+        return self._parts(inside, path)
+
+    def _pair(self, entry: Any, path: str) -> list[Any]:
+        items = _items(entry)
+        if len(items) != 2:
+            raise Unreadable("_dict_ is a list of pairs", entry.line)
+        key = self.record(items[0], path)
+        part = key if isinstance(key, str | int) and not isinstance(key, bool) else "key"
+        return [key, self.record(items[1], join(path, part))]
+
+
+def _sequence(data: Any) -> Items:
+    if not isinstance(data, Items):
+        raise Unreadable("this is not a list", data.line)
+    return data
+
+
+def _items(data: Any) -> list[Any]:
+    return _sequence(data).items
+
+
+def _finite(value: Any) -> Any:
+    """Return a scalar as a record holds it."""
+    is_finite = not isinstance(value, float) or value - value == 0
+    return value if is_finite else {"float": repr(value)}
+
+
+def _raw(data: Any) -> Any:
+    """Return what is below a telling key: plain values, whose own telling keys lose underscores."""
+    if isinstance(data, Reference):
+        raise Unreadable("an alias cannot stand here", data.line)
+    if isinstance(data, Scalar):
+        return _finite(data.value)
+    if isinstance(data, Items):
+        return [_raw(child) for child in data.items]
+    return {str(key).strip("_"): _raw(child) for key, child in data.items.items()}

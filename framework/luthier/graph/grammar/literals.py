@@ -1,16 +1,11 @@
-"""Values of the override grammar: text and an annotation in, a value or node out. Never `eval`.
-
-The annotation directs the reading: `1e3` is an int where an int is wanted, `bf16` a dtype, a bare
-word a string where a string is wanted, a member of an enum by name or value. `pkg.Mlp(dim=3)`
-becomes a node, `$model.dim * 4` a live value node, and `safetensors:DIR` the node of the class that
-has this word at the place.
-"""
+"""Values as they are written in overrides: literals by their annotation, and arithmetic on them."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import dataclasses
+import operator
 import pathlib
 import re
 import typing
@@ -19,11 +14,13 @@ from typing import Any
 import fiddle as fdl
 
 from luthier.errors import Problem
-from luthier.graph import signatures
-from luthier.graph.grammar import calls, expressions, fitting, names, types
-from luthier.graph.grammar.choices import NOTHING, choice, choices
+from luthier.graph import signatures, values
+from luthier.graph.grammar import expressions, names, types
+from luthier.graph.grammar import expressions as calls
+from luthier.graph.grammar import types as fitting
 from luthier.graph.grammar.expressions import parse
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar.types import NOTHING, choice, choices
 from luthier.graph.paths import nearest
 from luthier.graph.signatures import UNSET
 
@@ -160,3 +157,62 @@ def _text(text: str) -> str:
             if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
                 return tree.value
     return text
+
+
+_ON_NUMBERS = {"+=": operator.add, "-=": operator.sub, "*=": operator.mul}
+_ON_NODES = {"+=": values.add, "-=": values.subtract, "*=": values.multiply}
+
+
+def combine(
+    symbol: str, current: Any, text: str, annotation: Any, around: expressions.Surroundings
+) -> Any:
+    """Return what a value becomes.
+
+    Args:
+      symbol: `+=` adds to numbers, text, lists, tuples and dicts; `-=` and `*=` work on numbers.
+      current: The value now, or a value node: arithmetic nodes stay live.
+      text: The operand, as it was written.
+      annotation: The annotation of the place.
+      around: Where names and references are looked up.
+
+    Raises:
+      Unreadable: They do not go together.
+    """
+    plain = values.evaluate(current)
+    if isinstance(plain, int | float) and not isinstance(plain, bool):
+        operand = read(text, types.NUMBER, plain, around)
+        if values.is_value_node(operand) or values.is_operation(current):
+            base = plain if values.is_constant(current) else current
+            return _ON_NODES[symbol](base, operand)
+        try:
+            return fitting.coerce(_ON_NUMBERS[symbol](plain, operand), annotation)
+        except OverflowError as error:
+            raise Unreadable(f"{plain} {symbol} {text}: {error}") from None
+    if symbol != "+=":
+        raise Unreadable(f"{symbol} works on numbers, and it is {fitting.shown(plain)}")
+    if isinstance(plain, str):
+        return plain + read(text, str, plain, around)
+    if type(plain) in (list, tuple):
+        return _extended(plain, text, annotation, around)
+    if type(plain) is dict:
+        added = read(text, annotation, plain, around)
+        if not isinstance(added, dict):
+            raise Unreadable(f"{text!r} is not a dict, which += adds to a dict")
+        return plain | added
+    said = fitting.shown(plain)
+    raise Unreadable(f"+= works on numbers, text, lists, tuples and dicts, and it is {said}")
+
+
+def _extended(
+    current: list | tuple, text: str, annotation: Any, around: expressions.Surroundings
+) -> list | tuple:
+    inside = types.element(annotation, type(current), 0)
+    is_many = re.match(r"[\[(].*[\])]$|[^(\[{'\"]*,", text, re.DOTALL) is not None
+    if is_many:
+        added = read(text, annotation, current, around)
+    else:
+        sample = current[-1] if current else None
+        added = [read(text, inside, sample, around)]
+    if not isinstance(added, list | tuple):
+        added = [added]
+    return type(current)([*current, *added])

@@ -24,9 +24,9 @@ from typing import Any
 import luthier
 from luthier.errors import BadInput, Problem
 from luthier.graph import public_names
-from luthier.graph.edits.origins import short_file
 from luthier.graph.grammar import types as annotation_types
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.origins import short_file
 from luthier.graph.paths import nearest
 
 SHORT = {"jnp": "jax.numpy", "np": "numpy", "nnx": "flax.nnx", "P": "jax.sharding.PartitionSpec"}

@@ -10,8 +10,8 @@ import fiddle as fdl
 
 from luthier.errors import Problem
 from luthier.graph import signatures, values
-from luthier.graph.grammar.statements import Statement
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar import front_ends
+from luthier.graph.grammar.statements import Statement, Unreadable
 from luthier.graph.paths import Place, children, find, is_node, join, nearest, parse_path, walk
 from luthier.graph.signatures import UNSET
 
@@ -205,10 +205,11 @@ def _operands(places: Iterable[Place]) -> Iterator[Place]:
 
 
 def _by_key(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:
-    """Return what a key of a ConfigDict set, which the history tells."""
-    from luthier.graph.formats.config_dict import keys  # here, because most graphs have none
-
-    return _unique(keys.places_of(graph, statement.target, [*places, *_operands(places)]))
+    """Return what a key of a front end set, which the history tells."""
+    find_places = front_ends.keys_of(statement.selector)
+    if find_places is None:
+        raise Unreadable(f"no front end has keys that are written {statement.selector}:KEY")
+    return _unique(find_places(graph, statement.target, [*places, *_operands(places)]))
 
 
 def _by_tag(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:

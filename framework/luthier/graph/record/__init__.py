@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from luthier.graph.record.encode import to_json
+from luthier.graph.record.history_log import history, history_record, restore_history
 from luthier.graph.record.plain import to_dict
-from luthier.graph.record.trail import history, history_record, restore_history
 
 __all__ = [
     "history",

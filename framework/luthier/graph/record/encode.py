@@ -1,26 +1,78 @@
-"""A graph as JSON text: public names, sharing by ids, tags; `luthier.graph.load` reads it again.
-
-A node is `{"config": "luthier.optim.adamw", "arguments": {...}}` (`partial` and `factory` for the
-other two kinds of node), with `"tags"` where it has some. What is used more than once has an `"id"`
-where it is first met and is `{"ref": id}` afterwards. Fiddle's own serializer takes time quadratic
-in the size of the graph, and writes private module paths.
-"""
+"""Graphs as JSON with public import paths: written, laid out, and read as JSON again."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import json
 from typing import Any
 
 import fiddle as fdl
 from fiddle import tagging
 
 from luthier.errors import Problem, RecordError, UnknownReference
-from luthier.graph.edits.origins import origin_of
+from luthier.graph.origins import origin_of
 from luthier.graph.paths import Part, is_dataclass_instance, join
 from luthier.graph.public_names import public_name
-from luthier.graph.record.layout import lay_out
 from luthier.graph.record.leaves import encode_leaf
 from luthier.graph.record.structure import can_share, entries, shared
+
+WIDTH = 96
+
+
+def lay_out(data: Any) -> str:
+    """Return `data` as JSON text without a line break at its end.
+
+    Args:
+      data: A JSON value; floats must be finite.
+    """
+    return _write(data, 0, WIDTH)
+
+
+def _write(data: Any, indent: int, room: int) -> str:
+    if not isinstance(data, dict | list) or not data:
+        return _scalar(data)
+    line = _one_line(data, room)
+    if line is not None:
+        return line
+    pad, room = " " * (indent + 1), WIDTH - indent - 2  # a comma may follow
+    if isinstance(data, dict):
+        heads = [f"{_scalar(str(key))}: " for key in data]
+        values = zip(heads, data.values(), strict=True)
+        items = [h + _write(value, indent + 1, room - len(h)) for h, value in values]
+    else:
+        items = [_write(value, indent + 1, room) for value in data]
+    inside = ",\n".join(pad + item for item in items)
+    opening, closing = "{}" if isinstance(data, dict) else "[]"
+    return f"{opening}\n{inside}\n{' ' * indent}{closing}"
+
+
+def _one_line(data: Any, room: int) -> str | None:
+    """Return `data` on one line, or None as soon as it is clear that it takes more than `room`."""
+    if not isinstance(data, dict | list):
+        text = _scalar(data)
+        return text if len(text) <= room else None
+    pieces = []
+    is_dict = isinstance(data, dict)
+    room -= 2
+    for entry in data:
+        head = f"{_scalar(str(entry))}: " if is_dict else ""
+        piece = _one_line(data[entry] if is_dict else entry, room - len(head))
+        if piece is None:
+            return None
+        room -= len(head) + len(piece) + 2
+        pieces.append(head + piece)
+    return ("{%s}" if is_dict else "[%s]") % ", ".join(pieces)
+
+
+def _scalar(data: Any) -> str:
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair: no file could hold it
+        text = json.dumps(data)
+    return text
+
 
 FORMAT = "luthier.graph"
 VERSION = 1
@@ -175,3 +227,49 @@ class _Encoder:
         written = [self.encode(child, path) for child in value]
         kind = "set" if isinstance(value, set) else "frozenset"
         return {kind: sorted(written, key=lay_out)}
+
+
+def read_record(text: str, source: str) -> Any:
+    """Return the JSON value of the graph that a record holds.
+
+    Args:
+      text: What `to_json` wrote.
+      source: What the text was read from.
+
+    Raises:
+      RecordError: It is no JSON, no record, or one of another version.
+    """
+    data = _parsed(text, source)
+    if not isinstance(data, dict) or data.get("format") != FORMAT or "graph" not in data:
+        remedy = "give the config.json of a run"
+        raise RecordError(Problem(f"{source} is not a recorded graph", remedy=remedy))
+    version = data.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        what = f"{source} has format version {version!r}; this luthier reads up to {VERSION}"
+        raise RecordError(Problem(what, remedy="read it with the luthier that wrote it, or newer"))
+    return data["graph"]
+
+
+def _parsed(text: str, source: str) -> Any:
+    """Return the value of strict JSON text: no key twice, no number that is not finite."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except RecursionError:
+        what = "it is nested too deeply"
+    except json.JSONDecodeError as error:
+        what = f"{error.msg} in line {error.lineno}, column {error.colno}"
+    except (ValueError, TypeError) as error:
+        what = str(error)
+    raise RecordError(Problem(f"{source} is not readable as JSON: {what}"))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        counts = collections.Counter(key for key, _ in pairs)
+        raise ValueError(f"{counts.most_common(1)[0][0]!r} is given twice")
+    return made
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f'{name} is not JSON; write {{"float": "{name.lower()}"}}')

@@ -12,7 +12,7 @@ import jax
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.parallel.rules import axis_product
-from luthier.planner.report import Roofline, flops_by_dtype, roofline
+from luthier.planner.roofline import Roofline, flops_by_dtype, roofline
 from luthier.planner.search.activity import COMPILERS, Activity, Buffer, Compiler, follow
 from luthier.planner.search.labels import BATCH, LAYERS, STAGE, Manual
 from luthier.planner.targets import Chip

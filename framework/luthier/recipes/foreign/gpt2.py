@@ -7,7 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier import layers, models
-from luthier.recipes.decoders import gpt2
+from luthier.recipes.decoders.gpt2 import gpt2
 from luthier.recipes.foreign.settings import Settings, value_at
 
 

@@ -98,7 +98,7 @@ def log_difference(wandb: Any, wandb_run: Any, run: RunDirectory) -> None:
     )
     lines = [f"{change.path or 'the root'}: {change.told}" for change in comparison.changes]
     for name, text in (
-        ("diff.json", json.dumps(comparison.as_json(), indent=1)),
+        ("diff.json", json.dumps(compare.to_json(comparison), indent=1)),
         ("diff.txt", "\n".join(lines) or "nothing differs"),
     ):
         with artifact.new_file(name) as file:

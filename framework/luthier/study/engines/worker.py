@@ -54,7 +54,7 @@ def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> i
 
     from luthier.study.engines.execution import Execution, Inbox, Plans
     from luthier.study.engines.messages import Writer
-    from luthier.study.packed_trials import LaneRunner
+    from luthier.study.engines.packed_trials import LaneRunner
     from luthier.study.protocol import SliceInfo
 
     devices = jax.devices()

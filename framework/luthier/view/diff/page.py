@@ -18,7 +18,7 @@ def render(comparison: Mapping[str, Any], effects: Mapping[str, Any] | None = No
     """Return the page of a comparison as the text of one HTML file.
 
     Args:
-      comparison: What `Comparison.as_json` returns.
+      comparison: What `luthier.graph.compare.to_json` returns.
       effects: What follows from the changes: `quantities`, `charts` and `verdicts`; None for
         nothing.
     """
@@ -53,12 +53,12 @@ class Difference:
         return iter(self.changes)
 
     def __str__(self) -> str:
-        content = terminal.difference(self.comparison.as_json())
+        content = terminal.difference(compare.to_json(self.comparison))
         return terminal.rendered(content, width=terminal.UNBOUNDED).rstrip("\n")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the comparison as JSON values; see `Comparison.as_json`."""
-        return self.comparison.as_json()
+        """Return the comparison as JSON values; see `luthier.graph.compare.to_json`."""
+        return compare.to_json(self.comparison)
 
     def as_html(self) -> str:
         """Return the page of the comparison, as one HTML file."""

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from luthier.cli import main
-from luthier.cli.commands.project.list import Alias, Listed, find
+from luthier.cli.listing import Alias, Listed, find
 
 EXPERIMENTS = '''"""A small model of English."""
 import module_that_does_not_exist

@@ -5,7 +5,7 @@ import pytest
 from graph_toys import compared, parts
 
 from luthier.errors import RecordError
-from luthier.graph.compare.documents.live import Builder
+from luthier.graph.compare.document import Builder
 
 
 def test_sharing_is_identity():

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from luthier.errors import RecordError
 from luthier.graph import compare, to_json
-from luthier.graph.compare.documents.recorded import of_plain
-from luthier.graph.compare.documents.things import Numbers
+from luthier.graph.compare.document import of_plain
+from luthier.graph.compare.things import Numbers
 
 
 def record(graph):
@@ -41,10 +41,10 @@ def test_nothing_that_a_record_names_is_imported(tmp_path, monkeypatch):
     before = set(sys.modules)
     a, b = (compare.read(text, values=values) for text in texts)
     comparison = compare.compare(a, b)
-    data = comparison.as_json(packages=("trap_of_a_record",))
+    data = compare.to_json(comparison, packages=("trap_of_a_record",))
     assert [change.kind for change in comparison.changes][:1] == ["class"]
     assert "import trap_of_a_record" in data["patch"]
-    assert comparison.rows
+    assert compare.rows_of(comparison)
     assert not trap.exists()
     assert not [name for name in set(sys.modules) - before if "trap" in name]
 
@@ -170,7 +170,7 @@ def test_garbage_is_read_or_refused(graph):
     except RecordError:
         return
     comparison = compare.compare(document, compare.read(record(None)))
-    json.dumps(comparison.as_json(), allow_nan=False)
+    json.dumps(compare.to_json(comparison), allow_nan=False)
 
 
 @hypothesis.settings(deadline=None, max_examples=40)
@@ -185,7 +185,7 @@ def test_damaged_records_are_read_or_refused(data):
         comparison = compare.compare(compare.read(damaged), compare.read(text))
     except RecordError:
         return
-    json.dumps(comparison.as_json(), allow_nan=False)
+    json.dumps(compare.to_json(comparison), allow_nan=False)
 
 
 def test_plain_values():

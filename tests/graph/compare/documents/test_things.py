@@ -3,8 +3,8 @@ from __future__ import annotations
 from graph_toys import parts, recorded
 
 from luthier.graph import values
-from luthier.graph.compare.documents.live import Builder
-from luthier.graph.compare.documents.things import CONSTANT, OPERATIONS, Key, Numbers
+from luthier.graph.compare.document import Builder
+from luthier.graph.compare.things import CONSTANT, OPERATIONS, Key, Numbers
 
 
 def test_numbers_tell_contents_apart_and_not_sharing():

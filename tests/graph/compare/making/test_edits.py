@@ -3,7 +3,7 @@ from __future__ import annotations
 from graph_toys import compared
 
 from luthier.graph import compare
-from luthier.graph.compare.making.edits import VARIABLE, Edits
+from luthier.graph.compare.edits import VARIABLE, Edits
 
 
 def edits(a, b):

@@ -6,7 +6,7 @@ import pytest
 from graph_toys import parts, recorded
 
 from luthier.graph import apply
-from luthier.graph.compare.making.spelling import Speller, Unspeakable, word_path
+from luthier.graph.compare.overrides import Speller, Unspeakable, word_path
 from luthier.graph.record.encode import encode
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.graph.formats.config_dict.lines import find_lines
+from luthier.graph.formats.config_dict.loading import find_lines
 
 TEXT = """\
 def get_config():

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.graph.formats.gin.directives import gather
-from luthier.graph.formats.gin.statements import Directive, Reference
+from luthier.graph.formats.gin.statements import Directive, Reference, gather
 
 
 def read(*lines):

@@ -8,9 +8,9 @@ import pytest
 from graph_toys import parts
 
 from luthier.graph import values
-from luthier.graph.formats.gin.fitted import check, fit
 from luthier.graph.formats.gin.lookup import Lookup
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.formats.gin.values import check, fit
+from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.signatures import UNSET
 
 LOOKUP = Lookup()

@@ -5,7 +5,7 @@ from graph_toys import parts
 
 from luthier.graph.formats.gin.lookup import Lookup, constants, key, registered
 from luthier.graph.formats.gin.statements import Import
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.statements import Unreadable
 
 
 @pytest.fixture

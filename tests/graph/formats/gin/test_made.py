@@ -5,7 +5,7 @@ import pytest
 from graph_toys import parts
 from graph_toys.gin_overlaid import overlay, problems
 
-from luthier.graph.formats.gin.made import Target
+from luthier.graph.formats.gin.values import Target
 
 
 def extra(text):
@@ -58,7 +58,7 @@ def test_what_contains_itself(text, said):
 
 
 def test_too_many_nodes_are_refused(monkeypatch):
-    monkeypatch.setattr("luthier.graph.formats.gin.made._MOST_NODES", 10)
+    monkeypatch.setattr("luthier.graph.formats.gin.values._MOST_NODES", 10)
     doubling = "Experiment.extra = [@a/Mlp(), @a/Mlp(), @Model()]\nModel.layers = [%L, %L]\n"
     doubling += "L = [@Mlp(), @Mlp(), @Mlp(), @Mlp()]"
     assert problems(doubling)[0] == "this makes more than 10 nodes [set by given]"

@@ -1,61 +1,15 @@
-"""List the experiments below configs/, with the first line of their docstrings.
-
-Files are read, not imported: this takes no time, and works where an import would fail. A line
-`Pax: C4Spmd1BAdam4Replicas` of an experiment's docstring tells what Pax calls it, and with
-arguments, `Pax: C4Spmd1BAdam4ReplicasLimitSteps(steps=15_000)`, what Pax calls a variant of it.
-"""
+"""List the experiments below configs/, with the first line of their docstrings."""
 
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
 import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from luthier.cli.arguments import Problems
+from luthier.cli.listing import DEFAULT_FUNCTION, Listed, find
 from luthier.errors import EXIT_DONE, Problem
-
-DEFAULT_FUNCTION = "experiment"
-_PAX = re.compile(r"^Pax: (\w+)(?:\((.*)\))?$", re.MULTILINE)
-
-
-@dataclasses.dataclass(frozen=True)
-class Alias:
-    """A name that Pax has for an experiment.
-
-    Args:
-      name: The name, as `--exp` takes it.
-      reference: What it stands for, with arguments: `configs.lm.c4(steps=300)`.
-    """
-
-    name: str
-    reference: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Listed:
-    """One experiment that was found.
-
-    Args:
-      reference: What `luthier train` takes: `configs.lm.quickstart` or `configs.lm.c4:wide`.
-      description: The first line of its docstring; the reason where its file cannot be read.
-      arguments: The names of the arguments that it must be given, as `size`.
-      aliases: What Pax calls it.
-    """
-
-    reference: str
-    description: str
-    arguments: tuple[str, ...] = ()
-    aliases: tuple[Alias, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """All that words are looked for in."""
-        names = (f"Pax: {alias.name}" for alias in self.aliases)
-        return " ".join([self.reference, self.description, *names]).lower()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,61 +57,6 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
             + (f" contains {' and '.join(arguments.words)}" if arguments.words else "")
         )
     return EXIT_DONE
-
-
-def find(folder: Path) -> Iterator[Listed]:
-    """Yield the experiments in the Python files below a folder, by name.
-
-    Args:
-      folder: A package of experiments; references begin with its name.
-    """
-    for path in sorted(folder.rglob("*.py")):
-        yield from find_in(folder, path)
-
-
-def find_in(folder: Path, path: Path) -> Iterator[Listed]:
-    """Yield the experiments in one file below a folder.
-
-    Args:
-      folder: As `find` takes it.
-      path: The file.
-    """
-    relative = path.relative_to(folder.parent).with_suffix("")
-    if path.name == "__init__.py" or not all(part.isidentifier() for part in relative.parts):
-        return
-    module = ".".join(relative.parts)
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError, ValueError) as error:
-        yield Listed(module, f"(cannot be read: {error})")
-        return
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    for function in functions:
-        if _is_experiment(function):
-            is_default = function.name == DEFAULT_FUNCTION
-            reference = module if is_default else f"{module}:{function.name}"
-            text = ast.get_docstring(function) or (ast.get_docstring(tree) if is_default else "")
-            first = (text or "").split("\n\n")[0]
-            aliases = tuple(
-                Alias(name, f"{reference}({given})" if given else reference)
-                for name, given in _PAX.findall(text or "")
-            )
-            yield Listed(reference, " ".join(first.split()), _required(function), aliases)
-
-
-def _is_experiment(function: ast.FunctionDef) -> bool:
-    """An experiment is called `experiment`, or says that it returns a graph."""
-    if function.name.startswith("_"):
-        return False
-    returns = ast.unparse(function.returns) if function.returns else ""
-    return function.name == DEFAULT_FUNCTION or "Experiment" in returns
-
-
-def _required(function: ast.FunctionDef) -> tuple[str, ...]:
-    positional = [*function.args.posonlyargs, *function.args.args]
-    required = positional[: len(positional) - len(function.args.defaults)]
-    keywords = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-    return tuple(a.arg for a in (*required, *(k for k, default in keywords if default is None)))
 
 
 def _reference(listed: Listed) -> str:

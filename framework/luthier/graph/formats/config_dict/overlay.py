@@ -13,18 +13,13 @@ from typing import Any, NamedTuple
 from fiddle import history
 
 from luthier.errors import BadInput, OverrideError, Problem
-from luthier.graph import signatures, values
-from luthier.graph.compare.structures import leaf_key
-from luthier.graph.edits import copies, origins, scalars, setting
+from luthier.graph import copies, origins, scalars, setting, signatures, values
 from luthier.graph.formats.config_dict.loading import SOURCE, TABLE, Loaded, as_config_dict, load
-from luthier.graph.formats.config_dict.references import (
-    References,
-    is_reference,
-    target_of,
-)
+from luthier.graph.formats.config_dict.references import References, is_reference, target_of
 from luthier.graph.formats.config_dict.renames import Key, Renames, read_renames
-from luthier.graph.grammar import expressions, fitting, literals, types
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar import expressions, literals, types
+from luthier.graph.grammar import types as fitting
+from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.overrides import annotation_at
 from luthier.graph.paths import (
     Path,
@@ -38,6 +33,7 @@ from luthier.graph.paths import (
 )
 from luthier.graph.public_names import display_name
 from luthier.graph.record.plain import CLASS
+from luthier.graph.record.structure import leaf_key
 from luthier.graph.signatures import UNSET
 
 _DEEPEST = 100
@@ -371,3 +367,49 @@ def _are_equal(a: Any, b: Any) -> bool:
     if not (_is_known(a) and _is_known(b)):
         return False
     return leaf_key(values.evaluate(a)) == leaf_key(values.evaluate(b))
+
+
+CONFIG, RENAME = "config_dict:", "config_dict_rename:"
+
+
+def apply_words(
+    graph: Any,
+    words: Sequence[tuple[str, str]],
+    every: Sequence[str],
+    packages: Sequence[str] = (),
+) -> Any:
+    """Return a graph with the ConfigDicts that words name laid over it, one after another.
+
+    Args:
+      graph: A node; it is not changed.
+      words: (`config_dict:FILE.py` and the like, its origin).
+      every: All such words among the overrides, for the renames: they count wherever they stand.
+      packages: Modules that texts may name.
+
+    Raises:
+      OverrideError: A file cannot be read, or does not fit; all of it is told at once.
+    """
+    problems: list[Problem] = []
+    for word, _ in words:
+        try:
+            graph = _apply_word(graph, word, every, packages)
+        except BadInput as error:
+            problems += error.problems
+    if problems:
+        raise OverrideError(problems)
+    return graph
+
+
+def _apply_word(graph: Any, word: str, every: Sequence[str], packages: Sequence[str]) -> Any:
+    tables = [other.removeprefix(RENAME).strip() for other in every if other.startswith(RENAME)]
+    if len(tables) > 1:
+        remedy = "write one file with all of them"
+        raise OverrideError(Problem("--config_dict_rename is given twice", remedy=remedy))
+    if not word.startswith(RENAME):
+        file = word.removeprefix(CONFIG).strip()
+        return apply_config_dict(graph, file, tables[0] if tables else None, packages)
+    if not any(other.startswith(CONFIG) for other in every):
+        read_renames(tables[0])
+        what = "--config_dict_rename says nothing without --config_dict"
+        raise OverrideError(Problem(what, remedy="add --config_dict FILE.py"))
+    return graph

@@ -14,8 +14,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from luthier.graph import values
-from luthier.graph.edits import origins
+from luthier.graph import origins, values
 
 _MAKERS: Mapping[Any, Callable[[Any, Any], fdl.Config]] = {
     operator.add: values.add,

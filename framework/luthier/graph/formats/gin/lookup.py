@@ -17,7 +17,7 @@ from luthier.errors import BadInput, Problem
 from luthier.graph import public_names
 from luthier.graph.formats.gin.statements import Import
 from luthier.graph.grammar import names
-from luthier.graph.grammar.unreadable import Unreadable
+from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import nearest
 
 _OWN = "gin."

@@ -1,13 +1,14 @@
 """Statements of gin files and bindings, with includes in their place, and where each stands.
 
 The parser is gin's own, which keeps no state. Comments that begin with `# luthier:` say what gin
-has no words for; `luthier.graph.formats.gin.directives` has them all.
+has no words for; `luthier.graph.formats.gin.statements` has them all.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import os
 import re
 import tokenize
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from luthier.errors import Problem
+from luthier.graph.paths import nearest
 
 _DIRECTIVE = re.compile(r"#\s*luthier:\s*(\S+)\s*(.*)")
 _MOST_ERRORS = 10
@@ -313,3 +315,90 @@ def _directives(text: str) -> Iterator[tuple[int, Directive]]:
                 yield token.start[0], Directive(match[1], match[2].strip(), "")
     except (SyntaxError, tokenize.TokenError):
         return  # the parser says so
+
+
+VERSION = "1"
+KINDS = (
+    *("format", "root", "partial", "factory", "instance"),
+    *("tag", "shared", "called", "value"),
+)
+
+
+@dataclasses.dataclass
+class Directives:
+    """What the directives of a unit say.
+
+    Args:
+      is_export: Whether values are taken as they stand.
+      root: The value of the root, with its origin; None where none is named.
+      kinds: `partial`, `factory` or `instance` for scoped names.
+      tags: (scoped name, argument, tag, origin).
+      shared: The macros that are one and the same in every place.
+      called: The names of constants by their macros.
+      values: JSON values by their macros, with their origins.
+    """
+
+    is_export: bool = False
+    root: tuple[Any, str] | None = None
+    kinds: dict[str, str] = dataclasses.field(default_factory=dict)
+    tags: list[tuple[str, str, str, str]] = dataclasses.field(default_factory=list)
+    shared: set[str] = dataclasses.field(default_factory=set)
+    called: dict[str, str] = dataclasses.field(default_factory=dict)
+    values: dict[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
+
+
+def gather(directives: Sequence[Directive], problems: list[Problem]) -> Directives:
+    """Return what directives say.
+
+    Args:
+      directives: The comments, as they stand.
+      problems: What is wrong with them is added here.
+    """
+    found = Directives()
+    for directive in directives:
+        try:
+            _add(found, directive)
+        except ValueError as error:
+            near = nearest(directive.kind, KINDS) if directive.kind not in KINDS else []
+            problems.append(Problem(str(error), origin=directive.where, nearest=near))
+    return found
+
+
+def _add(found: Directives, directive: Directive) -> None:
+    kind, text = directive.kind, directive.text
+    if kind not in KINDS:
+        raise ValueError(f"there is no directive {kind!r}")
+    name, _, rest = text.partition(" ")
+    if kind == "format":
+        if text != VERSION:
+            raise ValueError(f"format {text} is not {VERSION}, which this luthier reads")
+        found.is_export = True
+    elif kind == "root":
+        value = read_value(text)
+        if not isinstance(value, Reference):
+            raise ValueError(f"{text!r} is not a reference; write @Name()")
+        found.root = (value, directive.where)
+    elif kind in ("partial", "factory", "instance"):
+        found.kinds[text] = kind
+    elif kind == "tag":
+        target, _, argument = name.rpartition(".")
+        if not target or not rest:
+            raise ValueError("a tag directive is `tag scope/Name.argument package.Tag`")
+        found.tags.append((target, argument, rest.strip(), directive.where))
+    elif kind == "shared":
+        found.shared.add(text)
+    else:
+        data = _json(rest)
+        if kind == "value":
+            found.values[name] = (data, directive.where)
+        elif data is None or isinstance(data, str):
+            found.called[name] = data or ""
+        else:
+            raise ValueError(f"{rest} is not a name")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        raise ValueError(f"{text[:60]!r} is not JSON") from None

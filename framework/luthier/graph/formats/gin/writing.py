@@ -21,10 +21,9 @@ from typing import Any
 
 from luthier.errors import Problem, RecordError
 from luthier.graph import values
-from luthier.graph.export.imports import find, split
-from luthier.graph.export.names import Names
+from luthier.graph.export.names import Names, find, split
 from luthier.graph.export.python import wished_name
-from luthier.graph.formats.gin.directives import VERSION
+from luthier.graph.formats.gin.statements import VERSION
 from luthier.graph.paths import Path, format_path
 from luthier.graph.record.encode import encode
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from luthier.errors import Problem, RecordError
 from luthier.graph import signatures
-from luthier.graph.export import yaml_events
+from luthier.graph.export import yaml
 from luthier.graph.paths import Part, Path, format_path, nearest
 from luthier.graph.public_names import load_object
 
@@ -66,9 +66,9 @@ def read_tree(config: Any, source: str) -> Tree:
         return Tree(config.to_dict() if hasattr(config, "to_dict") else config, source)
     tree = Tree(None, source)
     try:
-        read = yaml_events.read(config)
+        read = yaml.read(config)
         tree.root = _Plain(tree.lines).convert(read, ()) if read is not None else None
-    except yaml_events.Unreadable as error:
+    except yaml.Unreadable as error:
         raise RecordError(Problem(f"{source}, line {error.line}: {error}")) from None
     except UnicodeError:
         raise RecordError(Problem(f"{source} is not text in UTF-8")) from None
@@ -87,13 +87,13 @@ class _Plain:
         """Return the plain value of what stands at a key."""
         self.count += 1
         if self.count > _MOST:
-            raise yaml_events.Unreadable("its aliases stand for too much", data.line)
+            raise yaml.Unreadable("its aliases stand for too much", data.line)
         self.lines[key] = data.line
-        if isinstance(data, yaml_events.Reference):
+        if isinstance(data, yaml.Reference):
             data = data.target
-        if isinstance(data, yaml_events.Scalar):
+        if isinstance(data, yaml.Scalar):
             return data.value
-        if isinstance(data, yaml_events.Items):
+        if isinstance(data, yaml.Items):
             return [self.convert(child, (*key, index)) for index, child in enumerate(data.items)]
         return {name: self.convert(child, (*key, name)) for name, child in data.items.items()}
 

@@ -1,0 +1,584 @@
+"""Documents to compare: of live graphs, and of records, whose names are not imported."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from luthier.errors import Problem, RecordError, UnknownReference
+from luthier.graph import signatures
+from luthier.graph.compare import things
+from luthier.graph.compare.changes import Side
+from luthier.graph.compare.things import LEAF, Key, Thing
+from luthier.graph.origins import origin_of
+from luthier.graph.paths import Part, Path, is_dataclass_instance, join, parse_path
+from luthier.graph.public_names import display_name, public_name
+from luthier.graph.record.encode import KINDS, read_record
+from luthier.graph.record.history_log import FORMAT, VERSION
+from luthier.graph.record.leaves import encode_leaf, is_leaf
+from luthier.graph.record.structure import entries, is_node, leaf_key
+from luthier.graph.render import text_of
+
+_PLAIN = (bool, int, str, type(None))
+
+
+class Builder:
+    """Makes the things of one graph, each once; it imports nothing that is not imported yet."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Thing, Any]] = {}
+        self._above: set[int] = set()
+        self._defaults: dict[int, dict[str, Thing]] = {}
+
+    def thing(self, value: Any, path: str = "") -> Thing:
+        """Return the thing of a value.
+
+        Args:
+          value: A node or value.
+          path: Where it stands.
+
+        Raises:
+          RecordError: The graph goes round in a circle.
+        """
+        if type(value) in _PLAIN:
+            return Thing(LEAF, data=value, live=value)
+        known = self._made.get(id(value))
+        if known is not None:
+            return known[0]
+        if id(value) in self._above:
+            raise RecordError(Problem("the graph goes round in a circle here", path))
+        self._above.add(id(value))
+        made = self._make(value, path)
+        self._above.discard(id(value))
+        self._made[id(value)] = (made, value)
+        return made
+
+    def defaults(self, thing: Thing) -> dict[str, Thing]:
+        """Return the defaults of a node's class or function."""
+        target = thing.live.__fn_or_cls__
+        found = self._defaults.get(id(target))
+        if found is None:
+            known = signatures.arguments(target).defaults
+            found = {name: self.thing(default) for name, default in known.items()}
+            self._defaults[id(target)] = found
+        return found
+
+    def _make(self, value: Any, path: str) -> Thing:
+        if isinstance(value, set | frozenset):
+            kind = "set" if isinstance(value, set) else "frozenset"
+            found = [self.thing(child, path) for child in value]
+            found.sort(key=things.canonical)
+            return Thing(kind, parts=tuple(enumerate(found)), live=value)
+        inside = entries(value)
+        if inside is None:
+            return _leaf(value)
+        if type(value) is dict:
+            keys = [self._key(key, path) for key, _ in inside]
+        else:
+            keys = [key for key, _ in inside]
+        found = [self.thing(child, join(path, key)) for key, child in inside]
+        parts = tuple(zip(keys, found, strict=True))
+        if is_node(value):
+            return _node(value, parts)
+        if type(value) in (dict, list, tuple):
+            return Thing(type(value).__name__, parts=parts, live=value)
+        kind = "instance" if is_dataclass_instance(value) else "namedtuple"
+        name, content = _name(type(value))
+        return Thing(kind, name, parts, content=(kind, content), live=value)
+
+    def _key(self, key: Any, path: str) -> Part | Key:
+        if type(key) in (str, int):
+            return key
+        thing = self.thing(key, path)
+        return Key(things.canonical(thing), things.text_of(thing), thing)
+
+
+def _node(value: fdl.Buildable, parts: tuple[tuple[Any, Thing], ...]) -> Thing:
+    kind = KINDS.get(type(value), type(value).__name__)
+    name, content = ("", "") if kind == "tagged" else _name(value.__fn_or_cls__)
+    given = value.__argument_tags__
+    tags = sorted((part, tuple(sorted(map(_tag, found)))) for part, found in given.items() if found)
+    return Thing(kind, name, parts, tuple(tags), None, (kind, content), value, is_node=True)
+
+
+def _tag(tag: Any) -> str:
+    return display_name(tag)
+
+
+def _name(thing: Any) -> tuple[str, Any]:
+    """Return the name of a class or function, and what tells it from others."""
+    try:
+        name = public_name(thing)
+    except RecordError:
+        return display_name(thing), (display_name(thing), id(thing))
+    return name, name
+
+
+def _leaf(value: Any) -> Thing:
+    try:
+        return Thing(LEAF, data=encode_leaf(value), live=value)
+    except RecordError:
+        content = (LEAF, "object", leaf_key(value))
+        return Thing(
+            LEAF,
+            data={"object": text_of(value), "name": display_name(value)},
+            content=content,
+            live=value,
+        )
+
+
+_NODES = tuple(KINDS.values())
+_SEQUENCES = ("list", "tuple", "set", "frozenset")
+# What no graph comes near to. Two sides of this depth can be compared without a deep recursion.
+_DEEPEST = 150
+_LARGEST = 1_000_000
+_LARGEST_KEY = 10_000
+
+
+class Reader:
+    """Reads the JSON value of one record; the first thing that is wrong ends it.
+
+    Args:
+      source: What it was read from.
+    """
+
+    def __init__(self, source: str):
+        self._source = source
+        self._numbered: dict[int, Thing] = {}
+        self._sizes: dict[int, int] = {}  # how many places a numbered thing has, by its number
+
+    def read(self, data: Any) -> Thing:
+        """Return the thing that a JSON value describes.
+
+        Raises:
+          RecordError: It describes none, or one that no graph comes near to.
+        """
+        thing, size = self._read(data, "", 0)
+        if size > _LARGEST:
+            self._refuse(f"holds more than {_LARGEST:,} places", "")
+        return thing
+
+    def _refuse(self, what: str, path: str) -> Any:
+        raise RecordError(Problem(f"{self._source} {what}", path))
+
+    def _read(self, data: Any, path: str, depth: int) -> tuple[Thing, int]:
+        """Return a thing, and how many places it has."""
+        if not isinstance(data, dict | list):
+            return Thing(LEAF, data=data), 1
+        if depth > _DEEPEST:
+            self._refuse("is nested too deeply", "")
+        if isinstance(data, list):
+            return self._sequence("list", data, path, depth)
+        if "ref" in data:
+            return self._follow(data["ref"], path)
+        thing, size = self._made(data, path, depth)
+        if "id" in data:
+            number = data["id"]
+            if type(number) is not int or number in self._numbered:
+                self._refuse(f'gives the "id" {_short(number)} twice, or it is no number', path)
+            self._numbered[number] = thing
+            self._sizes[number] = 1 if thing.is_shared else min(size, _LARGEST + 1)
+        return thing, size
+
+    def _follow(self, number: Any, path: str) -> tuple[Thing, int]:
+        if type(number) is not int or number not in self._numbered:
+            self._refuse(f'has no "id": {_short(number)} before this "ref"', path)
+        return self._numbered[number], self._sizes[number]
+
+    def _made(self, data: dict[str, Any], path: str, depth: int) -> tuple[Thing, int]:
+        kind = next((key for key in (*_NODES, *_READERS) if key in data), "")
+        if kind in _NODES:
+            return self._node(kind, data, path, depth)
+        if kind:
+            return _READERS[kind](self, kind, data, path, depth)
+        if not is_leaf(data):
+            keys = ", ".join(data)
+            self._refuse(f"holds something that is not known, with the keys {_short(keys)}", path)
+        if not _is_leaf_that_can_be_read(data):
+            self._refuse(f"holds a value that cannot be read: {_short(data)}", path)
+        return Thing(LEAF, data={key: data[key] for key in data if key != "id"}), 1
+
+    def _node(self, kind: str, data: dict[str, Any], path: str, depth: int) -> tuple[Thing, int]:
+        name = data[kind]
+        given, tags = data.get("arguments", {}), data.get("tags", {})
+        if not (isinstance(given, dict) and isinstance(tags, dict)):
+            self._refuse("holds a node that cannot be read", path)
+        if not (_is_name(name) or (kind == "tagged" and name == "")):
+            self._refuse(f"holds a node of {_short(name)}, which is no name", path)
+        for found in tags.values():
+            if not (isinstance(found, list) and all(map(_is_name, found))):
+                self._refuse("holds tags that cannot be read", path)
+        parts, size = self._fields(given, path, depth)
+        sorted_tags = sorted((part, tuple(sorted(found))) for part, found in tags.items() if found)
+        return Thing(kind, name, parts, tuple(sorted_tags), is_node=True), size
+
+    def _fields(
+        self, given: Mapping[str, Any], path: str, depth: int
+    ) -> tuple[tuple[tuple[str, Thing], ...], int]:
+        parts, size = [], 1
+        for part, child in given.items():
+            thing, inside = self._read(child, join(path, part), depth + 1)
+            parts.append((part, thing))
+            size = min(size + inside, _LARGEST + 1)
+        return tuple(parts), size
+
+    def _record(self, kind: str, data: dict[str, Any], path: str, depth: int) -> tuple[Thing, int]:
+        given = data.get("fields")
+        if not (_is_name(data[kind]) and isinstance(given, dict)):
+            self._refuse("holds a dataclass that cannot be read", path)
+        parts, size = self._fields(given or {}, path, depth)
+        return Thing(kind, data[kind], parts), size
+
+    def _dict(self, kind: str, data: dict[str, Any], path: str, depth: int) -> tuple[Thing, int]:
+        inside = data[kind]
+        if isinstance(inside, dict):
+            parts, size = self._fields(inside, path, depth)
+            return Thing(kind, parts=parts), size
+        if not (isinstance(inside, list) and all(_is_pair(pair) for pair in inside)):
+            self._refuse("holds a dict that cannot be read", path)
+        found: dict[Part | Key, Thing] = {}
+        size = 1
+        for key, child in inside:
+            part = self._key(key, path, depth)
+            if part in found:
+                self._refuse(f"gives the key {_short(part)} twice", path)
+            at = path if isinstance(part, Key) else join(path, part)
+            found[part], below = self._read(child, at, depth + 1)
+            size = min(size + below, _LARGEST + 1)
+        return Thing(kind, parts=tuple(found.items())), size
+
+    def _key(self, data: Any, path: str, depth: int) -> Part | Key:
+        if type(data) in (str, int):
+            return data
+        thing, size = self._read(data, path, depth + 1)
+        if size > _LARGEST_KEY:
+            self._refuse("holds a key that is too large", path)
+        return Key(things.canonical(thing), things.text_of(thing), thing)
+
+    def _items(self, kind: str, data: dict[str, Any], path: str, depth: int) -> tuple[Thing, int]:
+        return self._sequence(kind, data[kind], path, depth)
+
+    def _sequence(self, kind: str, inside: Any, path: str, depth: int) -> tuple[Thing, int]:
+        if not isinstance(inside, list):
+            self._refuse(f"holds a {kind} that cannot be read", path)
+        parts, size = [], 1
+        for index, child in enumerate(inside):
+            thing, below = self._read(child, join(path, index), depth + 1)
+            parts.append((index, thing))
+            size = min(size + below, _LARGEST + 1)
+        if kind in ("set", "frozenset"):
+            if size > _LARGEST_KEY:
+                self._refuse(f"holds a {kind} that is too large", path)
+            found = sorted((thing for _, thing in parts), key=things.canonical)
+            parts = list(enumerate(found))
+        return Thing(kind, parts=tuple(parts)), size
+
+
+_READERS: Mapping[str, Callable[..., tuple[Thing, int]]] = {
+    "dict": Reader._dict,
+    "instance": Reader._record,
+    "namedtuple": Reader._record,
+    **dict.fromkeys(_SEQUENCES, Reader._items),
+}
+
+
+def of_plain(data: Any) -> Thing:
+    """Return the thing of a plain JSON value, such as `record.plain.to_dict` makes.
+
+    Args:
+      data: A JSON value; numbers need not be finite.
+    """
+    if isinstance(data, float) and not math.isfinite(data):
+        return Thing(LEAF, data={"float": repr(data)})
+    if isinstance(data, dict):
+        return Thing("dict", parts=tuple((key, of_plain(child)) for key, child in data.items()))
+    if isinstance(data, list):
+        return Thing("list", parts=tuple((i, of_plain(child)) for i, child in enumerate(data)))
+    return Thing(LEAF, data=data)
+
+
+def _is_name(text: Any) -> bool:
+    """Say whether something is a dotted name: what is written into code has to be one."""
+    return isinstance(text, str) and all(part.isidentifier() for part in text.split("."))
+
+
+def _is_number(text: Any) -> bool:
+    return isinstance(text, str) and _converts(float, text)
+
+
+def _converts(to: Callable[[str], Any], text: str) -> bool:
+    try:
+        to(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_plain(data: Any) -> bool:
+    return data is None or isinstance(data, bool | int | float | str)
+
+
+def _are_plain(data: Any) -> bool:
+    return isinstance(data, list) and all(map(_is_plain, data))
+
+
+# What the parts of a leaf have to be: those of the encoder, and nothing that code could not hold.
+_LEAVES: Mapping[str, Callable[[Any], bool]] = {
+    "name": _is_name,
+    "enum": _is_name,
+    "member": lambda text: isinstance(text, str),
+    "dtype": lambda text: isinstance(text, str),
+    "path": lambda text: isinstance(text, str),
+    "kind": lambda text: text in ("Path", "PurePath", "PurePosixPath", "PureWindowsPath"),
+    "float": _is_number,
+    "complex": lambda text: isinstance(text, str) and _converts(complex, text),
+    "bytes": lambda text: isinstance(text, str) and _converts(bytes.fromhex, text),
+    "range": lambda data: _are_plain(data) and all(type(x) is int for x in data) and len(data) == 3,
+    "slice": lambda data: _are_plain(data) and len(data) == 3,
+    "partition_spec": lambda data: (
+        isinstance(data, list) and all(_is_plain(x) or _are_plain(x) for x in data)
+    ),
+    "ellipsis": lambda data: data is True,
+    "value": lambda data: _is_plain(data) or _is_leaf_that_can_be_read(data),
+}
+
+
+def _is_leaf_that_can_be_read(data: Any) -> bool:
+    if not isinstance(data, dict) or not is_leaf(data) or ("path" in data) != ("kind" in data):
+        return False
+    if "enum" in data and not data.keys() & {"member", "value"}:
+        return False
+    given = {key: data[key] for key in data if key != "id"}
+    return all(key in _LEAVES and _LEAVES[key](child) for key, child in given.items())
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, list) and len(data) == 2
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+class Document:
+    """A graph that can be compared; `document` and `read` make one.
+
+    Args:
+      root: The thing at the root.
+      title: What it is called.
+      detail: More about it on one line.
+      graph: The live graph that it was made of; None for a record.
+      builder: What made the things of the live graph.
+      sets: What set each path, as `record.history` tells it.
+    """
+
+    def __init__(
+        self,
+        root: Thing,
+        title: str = "",
+        detail: str = "",
+        graph: Any = None,
+        builder: Builder | None = None,
+        sets: Mapping[str, Any] | None = None,
+    ):
+        self.root, self.title, self.detail, self.graph = root, title, detail, graph
+        self._builder = builder
+        self._sets = sets or {}
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is of a live graph, and not of a record."""
+        return self._builder is not None
+
+    @property
+    def side(self) -> Side:
+        """What it is called, with its fingerprint."""
+        return Side(self.title, self.detail, self.fingerprint)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of the content: classes, values, tags and sharing; 16 hexadecimal digits."""
+        numbers: dict[int, int] = {}
+        digest = hashlib.sha256()
+
+        def write(*content: Any) -> None:
+            digest.update(json.dumps(content, default=repr).encode())
+
+        def visit(thing: Thing) -> None:
+            if thing.is_shared:
+                if id(thing) in numbers:
+                    write("again", numbers[id(thing)])
+                    return
+                numbers[id(thing)] = len(numbers)
+            write(thing.content, thing.tags, len(thing.parts))
+            parts = thing.parts
+            if thing.kind == "dict" or thing.is_node:
+                parts = tuple(sorted(parts, key=lambda part: repr(part[0])))
+            for part, child in parts:
+                write(repr(part))
+                visit(child)
+
+        visit(self.root)
+        return digest.hexdigest()[:16]
+
+    def defaults(self, thing: Thing) -> Mapping[str, Thing] | None:
+        """Return the defaults of a node's class or function; None where they are not known.
+
+        Args:
+          thing: A node of this document. Of a record, only the defaults of arguments that are not
+            set are known, and those as plain values.
+        """
+        if self._builder is not None:
+            return self._builder.defaults(thing)
+        if thing.known is None:
+            return None
+        return {part: of_plain(plain) for part, plain in thing.known.items()}
+
+    def origin(self, path: str) -> str:
+        """Return what set the value at a path; empty where that is not known, and for a default."""
+        if self._builder is not None:
+            try:
+                return origin_of(self.graph, path) if path else ""
+            except (UnknownReference, KeyError):
+                return ""
+        if not self._sets:
+            return ""
+        try:
+            return self._recorded_origin(parse_path(path))
+        except (UnknownReference, KeyError):
+            return ""
+
+    def _recorded_origin(self, parts: Path) -> str:
+        thing, at = self.root, ""
+        candidates: list[str] = []
+        for part in parts:
+            if thing.is_node:
+                candidates = []
+            if thing.is_shared:
+                at = self.first_paths.get(id(thing), at)
+            at = join(at, part)
+            candidates.append(at)
+            thing = thing.by_part[part]
+        told = [self._sets.get(path) for path in candidates]
+        found = [sets[-1] for sets in told if isinstance(sets, list) and sets and _is_set(sets[-1])]
+        return max(found, key=lambda entry: entry["order"])["origin"] if found else ""
+
+    @functools.cached_property
+    def first_paths(self) -> dict[int, str]:
+        """The first path of everything that can be shared, by the id of its thing."""
+        found: dict[int, str] = {}
+
+        def visit(thing: Thing, path: str) -> None:
+            if thing.is_shared:
+                if id(thing) in found:
+                    return
+                found[id(thing)] = path
+            for part, child in thing.parts:
+                visit(child, join(path, part))  # type: ignore[arg-type]
+
+        visit(self.root, "")
+        return found
+
+
+def document(graph: Any, title: str = "", detail: str = "") -> Document:
+    """Return a live graph as a document, with its history and its defaults.
+
+    Args:
+      graph: A node or value.
+      title: What it is called.
+      detail: More about it on one line.
+
+    Raises:
+      RecordError: The graph goes round in a circle, or is nested too deeply.
+    """
+    builder = Builder()
+    try:
+        root = builder.thing(graph)
+    except RecursionError:
+        raise RecordError(Problem("the graph is nested too deeply")) from None
+    live = graph if isinstance(graph, fdl.Buildable) else None
+    return Document(root, title, detail, live, builder)
+
+
+def read(
+    text: str, source: str = "config.json", detail: str = "", history: str = "", values: str = ""
+) -> Document:
+    """Return a record as a document; nothing that it names is imported.
+
+    Args:
+      text: What `to_json` wrote: the config.json of a run.
+      source: What it was read from; it becomes the title.
+      detail: More about it on one line.
+      history: The config.history.json beside it, which tells what set each value.
+      values: The config.values.json beside it, which holds the defaults that the run had.
+
+    Raises:
+      RecordError: One of them cannot be read.
+    """
+    try:
+        root = Reader(source).read(read_record(text, source))
+        if values:
+            add_known(root, _parsed(values, f"the config.values.json beside {source}"))
+    except RecursionError:
+        raise RecordError(Problem(f"{source} is nested too deeply")) from None
+    return Document(root, source, detail, sets=_sets(history, source) if history else None)
+
+
+def add_known(root: Thing, values: Any) -> None:
+    """Note at every node the defaults that a run had, from the plain values of its graph.
+
+    Args:
+      root: The root of a record.
+      values: What `record.to_dict` made of the same graph. What does not match is left out.
+    """
+    noted: set[int] = set()
+
+    def visit(thing: Thing, plain: Any) -> None:
+        if id(thing) in noted or thing.is_value_node:
+            return
+        noted.add(id(thing))
+        if isinstance(plain, list) and thing.kind in ("list", "tuple"):
+            for (_, child), below in zip(thing.parts, plain, strict=False):
+                visit(child, below)
+        elif isinstance(plain, dict):
+            if thing.is_node:
+                left = {key for key in plain if key != "class" and key not in thing.by_part}
+                thing.known = {key: plain[key] for key in sorted(left)}
+            for part, child in thing.parts:
+                if str(part) in plain:
+                    visit(child, plain[str(part)])
+
+    visit(root, values)
+
+
+def _parsed(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise RecordError(Problem(f"{what} is not readable as JSON")) from None
+
+
+def _sets(text: str, source: str) -> Mapping[str, Any]:
+    """Return what set each path; nothing where it cannot be read."""
+    data = _parsed(text, f"the config.history.json beside {source}")
+    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
+        return {}
+    sets = data.get("sets")
+    if not isinstance(sets, dict):
+        return {}
+    return sets
+
+
+def _is_set(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("origin"), str)
+        and type(entry.get("order")) is int
+    )

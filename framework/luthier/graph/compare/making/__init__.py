@@ -1,1 +1,0 @@
-"""What makes the second graph of the first: as a fiddler, and as words of the override grammar."""

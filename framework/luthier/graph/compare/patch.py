@@ -1,0 +1,147 @@
+"""A comparison as a fiddler: Python that makes the second graph of the first.
+
+Parts of the first graph that the second has in another place are put into variables before anything
+is changed.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Sequence
+from typing import Any
+
+from luthier.errors import RecordError
+from luthier.graph.compare import things
+from luthier.graph.compare.differ import Comparison
+from luthier.graph.compare.edits import VARIABLE, Edit, Edits, key_data
+from luthier.graph.compare.things import Key, Thing
+from luthier.graph.export.layout import Expression, Text, lay_out, string
+from luthier.graph.export.python import KINDS, Writer
+
+FUNCTION = "patch"
+
+
+def patch_of(comparison: Comparison, function: str = FUNCTION) -> str:
+    """Return a module with one fiddler that makes the second graph of the first.
+
+    Args:
+      comparison: What `compare` returned.
+      function: What to call the fiddler.
+
+    Returns:
+      Python. The function takes the first graph, changes it, and returns a graph that is equal to
+      the second: classes, values, sharing and tags.
+
+    Raises:
+      RecordError: Something that is new cannot be named or written; all of it is told at once.
+    """
+    return _Patch(comparison, function).text()
+
+
+class _Patch:
+    """Writes one fiddler."""
+
+    def __init__(self, comparison: Comparison, function: str):
+        self.a, self.b = comparison.a, comparison.b
+        self.edits = Edits(comparison)
+        if self.edits.problems:
+            raise RecordError(self.edits.problems)
+        self.function = function
+        found = [*(edit.data for edit in self.edits.edits), self.edits.root]
+        tags = [edit.tag for edit in self.edits.edits if edit.tag]
+        self.writer = _PatchWriter(found, tags, function, comparison.b.is_live)
+        self.graph = self.writer.names.give((), "graph")
+
+    def text(self) -> str:
+        """Return the module."""
+        writer = self.writer
+        for thing in self.edits.captured.values():
+            wished = things.shared_name(thing)
+            parts = tuple(str(p) if isinstance(p, Key) else p for p in self.edits.parts(thing))
+            name = writer.variable(Text(self._place(thing)), parts, wished)
+            writer.variables[id(thing)] = name
+        for edit in self.edits.edits:
+            writer.statements.append(self._statement(edit))
+        is_kept = self.edits.is_root_kept
+        returned = Text(self.graph) if is_kept else writer.expression(self.edits.root, ())
+        writer.statements.append(f"return {lay_out(returned, 4, len('    return '))}")
+        kinds = [KINDS.get(side.root.kind, "") for side in (self.a, self.b)]
+        taken, given = (writer.fiddle(kind) if kind else "object" for kind in kinds)
+        return "\n".join(
+            [
+                f'"""What `luthier diff` wrote: makes {self.b.fingerprint} '
+                f'of {self.a.fingerprint}."""',
+                "",
+                "from __future__ import annotations",
+                "",
+                *writer.imports.lines(),
+                "",
+                "",
+                f"def {self.function}({self.graph}: {taken}) -> {given}:",
+                f'    """Return the graph {self.b.fingerprint}, made of {self.a.fingerprint}."""',
+                *[f"    {statement}" for statement in writer.statements],
+                "",
+            ]
+        )
+
+    def _place(self, thing: Thing) -> str:
+        """Return the expression of a thing of the first graph."""
+        if id(thing) not in self.edits.above:
+            return self.graph
+        owner, part = self.edits.above[id(thing)]
+        place = self._place(owner)
+        if owner.kind in ("dict", "list", "tuple") or isinstance(part, int):
+            return f"{place}[{self._index(part)}]"
+        return f"{place}.{part}" if _is_name(part) else f"getattr({place}, {string(part)})"
+
+    def _statement(self, edit: Edit) -> str:
+        place, writer = self._place(edit.thing), self.writer
+        if edit.tag:
+            given = f"{place}, {self._index(edit.part)}, {writer.imports.name(edit.tag)}"
+            return f"{writer.fiddle(edit.form)}({given})"
+        key = self._index(edit.part)
+        is_item = not edit.thing.is_node or isinstance(edit.part, int)
+        by_function = not is_item and not _is_name(edit.part)
+        target = f"{place}[{key}]" if is_item else f"{place}.{edit.part}"
+        if edit.form == "del":
+            return f"delattr({place}, {key})" if by_function else f"del {target}"
+        named = (edit.part,) if isinstance(edit.part, str | int) else ()
+        parts = tuple(str(p) if isinstance(p, Key) else p for p in self.edits.parts(edit.thing))
+        made = writer.expression(edit.data, (*parts, *named))
+        before, after = f"{target} = ", ""
+        if edit.form == "insert":
+            before, after = f"{place}.insert({edit.part}, ", ")"
+        elif by_function:
+            before, after = f"setattr({place}, {key}, ", ")"
+        return f"{before}{lay_out(made, 4, 4 + len(before), len(after))}{after}"
+
+    def _index(self, part: Any) -> str:
+        """Return a part as it stands in brackets."""
+        if isinstance(part, slice):
+            return f"{part.start}:{part.stop}"
+        if isinstance(part, Key):
+            return lay_out(self.writer.expression(key_data(part), ()), 4, 4)
+        return string(part) if isinstance(part, str) else repr(part)
+
+
+class _PatchWriter(Writer):
+    """Writes what is new as expressions, with variables for what the first graph holds."""
+
+    def __init__(self, data: Sequence[Any], tags: Sequence[str], function: str, is_live: bool):
+        super().__init__([*data, *({"name": tag} for tag in tags)], function)
+        self.variables: dict[int, str] = {}
+        self._is_live = is_live
+
+    def expression(self, data: Any, path: Any, depth: int = 0) -> Expression:
+        """Return the expression of what is new, or the variable of what is not."""
+        if isinstance(data, dict) and VARIABLE in data:
+            return Text(self.variables[data[VARIABLE]])
+        return super().expression(data, path, depth)
+
+    def annotated_tags(self, name: str) -> dict[str, list[str]]:
+        """Return the tags that Fiddle gives to a new node; of what a record names, none."""
+        return super().annotated_tags(name) if self._is_live else {}
+
+
+def _is_name(part: Any) -> bool:
+    return isinstance(part, str) and part.isidentifier() and not keyword.iskeyword(part)

@@ -1,1 +1,0 @@
-"""Changing a graph in place: copies, sets and where each value came from."""

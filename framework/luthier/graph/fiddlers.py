@@ -1,0 +1,210 @@
+"""Fiddlers: functions that get a graph and return a changed one, or change it in place.
+
+`fiddler:NAME(ARGUMENTS)` names one that stands on a shelf (a module whose fiddlers need no module
+before their name); `fiddler:package.module.NAME` and `fiddler:package.module:NAME` any other.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import fiddle as fdl
+import typing_extensions
+
+from luthier.errors import BadInput, Problem
+from luthier.graph import copies, origins, setting, signatures
+from luthier.graph.grammar import call_arguments, names
+from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar.types import members
+from luthier.graph.paths import join, nearest, parse_path
+from luthier.graph.record.structure import Structures
+from luthier.graph.resolve import find_module
+
+
+def run_fiddler(
+    graph: Any, written: str, where: str, shelves: Sequence[str], packages: Sequence[str] = ()
+) -> Any:
+    """Return what a fiddler makes of a copy of a graph; all that it set carries `where`.
+
+    Args:
+      graph: A node; it is not changed.
+      written: `scale_width(2.0)`, `my_project.fiddlers.shrink(layers=2)`.
+      where: Who called it, for the history: `argument 2: fiddler:scale_width(2.0)`. The file and
+        line inside the fiddler stand behind it.
+      shelves: Modules whose fiddlers may be named without their module.
+      packages: Modules that arguments may name.
+
+    Raises:
+      Unreadable: There is no such fiddler, its arguments are wrong, its code fails, or it returns
+        no graph.
+      BadInput: What the fiddler itself raises.
+    """
+    name, bracket, rest = written.partition("(")
+    name, start = name.strip(), origins.now()
+    function = find_fiddler(name, shelves)
+    arguments = call_arguments.read_arguments(function, name, bracket + rest, packages, taken=1)
+    changed = copies.copy_graph(graph)
+    try:
+        returned = call_arguments.call(function, arguments, changed)
+    except BadInput:
+        raise
+    except Exception as error:  # whatever somebody else's code raises
+        raise Unreadable(f"{name} failed: {names.failure_line(error)}") from error
+    returned = changed if returned is None else returned
+    if not isinstance(returned, fdl.Buildable):
+        what = f"{name} returned {type(returned).__name__}, no graph"
+        remedy = "return the changed graph, or None where it is changed in place"
+        raise Unreadable(Problem(what, remedy=remedy))
+    # A copy, because the fiddler may keep what it returned, or have taken it from a module.
+    made = copies.copy_graph(returned)
+    _stamp(graph, made, start, where)
+    return made
+
+
+def find_fiddler(name: str, shelves: Sequence[str]) -> Callable[..., Any]:
+    """Return the function that a name of a fiddler means.
+
+    Args:
+      name: `scale_width`, `my_project.fiddlers.shrink` or `my_project.fiddlers:shrink`.
+      shelves: Modules whose fiddlers may be named without their module.
+
+    Raises:
+      Unreadable: There is none; the problem holds the nearest names.
+    """
+    if not all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")):
+        remedy = "write it like fiddler:NAME(1, b=2) or fiddler:package.module.NAME"
+        raise Unreadable(Problem(f"{name!r} is no name of a fiddler", remedy=remedy))
+    if "." in name or ":" in name:
+        return _find_in_module(name)
+    known: dict[str, Callable[..., Any]] = {}
+    for shelf in shelves:
+        known |= dict(fiddlers_of(find_module(shelf)))
+    if name not in known:
+        near = [f"fiddler:{other}" for other in nearest(name, known)]
+        there = f"there are {', '.join(sorted(known))}" if known else "write package.module.NAME"
+        what = f"there is no fiddler {name!r}"
+        raise Unreadable(Problem(what, nearest=near, remedy="" if near else there))
+    return known[name]
+
+
+def fiddlers_of(module: types.ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the public functions of a module whose first argument is a graph, with their names.
+
+    Args:
+      module: A facade, or the module that defines them.
+    """
+    public = getattr(module, "__all__", None)
+    for name, found in vars(module).items():
+        is_own = found_in(found, module) if public is None else name in public
+        if is_own and name[:1] != "_" and inspect.isfunction(found) and _takes_a_graph(found):
+            yield name, found
+
+
+def found_in(thing: Any, module: types.ModuleType) -> bool:
+    """Return whether a module defines something itself."""
+    return getattr(thing, "__module__", None) == module.__name__
+
+
+def _takes_a_graph(function: Callable[..., Any]) -> bool:
+    hints, names_of = signatures.type_hints(function), signatures.arguments(function).names
+    for member in members(hints.get(names_of[0], Any)) if names_of else ():
+        origin = typing_extensions.get_origin(member) or member
+        if isinstance(origin, type) and issubclass(origin, fdl.Buildable):
+            return True
+    return False
+
+
+def _find_in_module(name: str) -> Callable[..., Any]:
+    module_name, _, last = name.replace(":", ".").rpartition(".")
+    if module_name.split(".")[0] in sys.stdlib_module_names:
+        raise Unreadable(f"{name}: Python's own modules hold no fiddlers")
+    module = find_module(module_name)
+    found = getattr(module, last, None)
+    if found is None:
+        near = [f"fiddler:{module_name}.{other}" for other in nearest(last, dict(_own(module)))]
+        what = f"there is no fiddler {last!r} in {module_name}"
+        there = f"it has {', '.join(sorted(dict(_own(module)))) or 'none'}"
+        raise Unreadable(Problem(what, nearest=near, remedy="" if near else there))
+    home = (getattr(found, "__module__", None) or "builtins").split(".")[0]
+    if not inspect.isroutine(found) or home in sys.stdlib_module_names:
+        raise Unreadable(f"{name} is no fiddler, which is a function from graph to graph")
+    known = signatures.arguments(found)
+    if not (known.names or known.positional_only):
+        raise Unreadable(f"{name} takes no graph, so it is no fiddler")
+    return found
+
+
+def _own(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
+    for name, found in vars(module).items():
+        if inspect.isfunction(found) and found_in(found, module) and name[:1] != "_":
+            yield name, found
+
+
+def _stamp(before: Any, after: Any, start: int, where: str) -> None:
+    """Record `where` as the origin of all that was set after `start`, and of what nobody recorded.
+
+    Fiddle does not see changes inside lists and dicts.
+    """
+    origins.stamp_graph_since(start, after, where)
+    for path, value in _Changed().inside(before, after, ""):
+        entry = origins.entry_of(after, path)
+        if entry is None or entry.sequence_id <= start:
+            node, key = setting.recorded_under(after, parse_path(path))
+            origins.stamp(node, key, value, where)
+
+
+class _Changed:
+    """Finds what differs between a graph and what a fiddler made of it.
+
+    This is less than `luthier.graph.diff`, which is made for readers (it follows what has moved,
+    and tells sharing apart) and stands above overrides: only places that hold something new count.
+    """
+
+    def __init__(self) -> None:
+        self._number = Structures().number
+        self._seen: set[int] = set()
+
+    def inside(self, before: Any, after: Any, path: str) -> Iterator[tuple[str, Any]]:
+        """Yield the paths and values of `after` that are not in `before`."""
+        if self._number(before) == self._number(after):
+            return
+        if isinstance(before, fdl.Buildable) and isinstance(after, fdl.Buildable):
+            if id(after) in self._seen:  # a shared node, met by another path
+                return
+            self._seen.add(id(after))
+            if before.__fn_or_cls__ is not after.__fn_or_cls__ and path:
+                yield path, after
+            yield from self._by_key(before.__arguments__, after.__arguments__, path)
+        elif isinstance(before, dict) and isinstance(after, dict):
+            yield from self._by_key(before, after, path)
+        elif isinstance(before, list | tuple) and isinstance(after, list | tuple):
+            yield from self._by_place(before, after, path)
+        elif path:
+            yield path, after
+
+    def _by_key(self, before: Any, after: Any, path: str) -> Iterator[tuple[str, Any]]:
+        for key, value in after.items():
+            place = join(path, key)
+            if key in before:
+                yield from self.inside(before[key], value, place)
+            else:
+                yield place, value
+
+    def _by_place(self, before: Any, after: Any, path: str) -> Iterator[tuple[str, Any]]:
+        # Aligned, so that an insertion is not a change of everything behind it.
+        old, new = ([self._number(value) for value in values] for values in (before, after))
+        matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+        for tag, begin, end, first, last in matcher.get_opcodes():
+            if tag == "equal":
+                continue
+            for index in range(first, last):
+                place = join(path, index)
+                if end - begin == last - first:
+                    yield from self.inside(before[begin + index - first], after[index], place)
+                else:
+                    yield place, after[index]

@@ -1,0 +1,83 @@
+"""Arguments of functions that are called now: those of references, and those of fiddlers."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from luthier.errors import Problem
+from luthier.graph import signatures
+from luthier.graph.grammar import expressions, front_ends, literals
+from luthier.graph.grammar import expressions as calls
+from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.paths import Part
+
+
+def read_arguments(
+    function: Callable[..., Any],
+    name: str,
+    text: str,
+    packages: Sequence[str] = (),
+    taken: int = 0,
+) -> dict[Part, Any]:
+    """Return the arguments of a call by name (by index for positional-only ones), checked.
+
+    Args:
+      function: What is called.
+      name: What it is called in messages.
+      text: The arguments as they were written, brackets included; empty for none.
+      packages: Modules that values may name, beside those that every value may.
+      taken: How many of the first arguments the caller gives itself.
+
+    Raises:
+      Unreadable: One cannot be read, has the wrong type, is missing, or does not exist.
+    """
+    given: dict[Part, Any] = {}
+    if text:
+        hints, known = signatures.type_hints(function), signatures.arguments(function)
+        around = expressions.Surroundings([function], packages=packages)
+        for part, item in calls.bind(function, name, _parse(text, name), taken).items():
+            source = ast.get_source_segment(f"f{text}", item) or ast.unparse(item)
+            named = known.positional_only[part] if isinstance(part, int) else part
+            default = known.defaults.get(named, signatures.UNSET)
+            reader = front_ends.reader_of(hints.get(named))
+            if reader is not None and isinstance(item, ast.Constant):
+                # None is no file: the argument is left empty on purpose.
+                given[part] = None if item.value is None else reader(str(item.value))
+                continue
+            try:
+                given[part] = literals.read(source, hints.get(named, Any), default, around)
+            except Unreadable as error:
+                what = f"argument {part} of {name}: {error.problem.what}"
+                raise Unreadable(dataclasses.replace(error.problem, what=what)) from None
+    required, free = signatures.arguments(function).required, calls.slots(function, taken)
+    missing = [part for part in required if part in free and part not in given]
+    if missing:
+        remedy = f"write {name}({', '.join(f'{part}=...' for part in missing)})"
+        raise Unreadable(Problem(f"{name} needs {', '.join(missing)}", remedy=remedy))
+    return given
+
+
+def _parse(text: str, name: str) -> ast.Call:
+    try:
+        tree = ast.parse(f"f{text}", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise Unreadable(f"cannot read the arguments {text!r} of {name}") from None
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
+        raise Unreadable(f"cannot read the arguments {text!r} of {name}")
+    return tree
+
+
+def call(function: Callable[..., Any], given: dict[Part, Any], *first: Any) -> Any:
+    """Return what a function returns.
+
+    Args:
+      function: What is called.
+      given: What `read_arguments` returned.
+      *first: The arguments that the caller gives itself.
+    """
+    by_position = [given[part] for part in sorted(p for p in given if isinstance(p, int))]
+    by_name = {part: value for part, value in given.items() if isinstance(part, str)}
+    return function(*first, *by_position, **by_name)

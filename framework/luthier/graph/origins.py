@@ -1,0 +1,242 @@
+"""Where each value was set: a file and line, or the argument that set it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+from typing import Any
+
+import fiddle
+import fiddle as fdl
+from fiddle import history
+
+from luthier.graph import copies, values
+from luthier.graph.paths import Part, child_of, format_path, parse_path
+
+_GRAPH = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = os.path.dirname(_GRAPH)
+_FIDDLE = os.path.dirname(os.path.abspath(fiddle.__file__))
+
+
+@dataclasses.dataclass(frozen=True)
+class Location(history.Location):
+    """A location of Fiddle's that knows more.
+
+    Args:
+      filename: The file; or, where the line is 0, an origin in words (`argument 2: seed=1`).
+      line_number: The line, or 0.
+      function_name: The function that the line is in.
+      callers: The lines that called it, `file:line`, innermost first, one for each other file.
+      run: The recorded run in which it was set; empty for what was set since.
+    """
+
+    callers: tuple[str, ...] = ()
+    run: str = ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _kind(filename: str) -> str:
+    """Return whose code a file holds; asked for every frame of every set, so it is cached."""
+    path = os.path.abspath(filename)
+    for kind, folder in (("graph", _GRAPH), ("luthier", _PACKAGE), ("fiddle", _FIDDLE)):
+        if path.startswith(folder + os.sep):
+            return kind
+    return "other"
+
+
+def locate() -> history.Location:
+    """Return the line that sets something right now: the innermost one outside of this room.
+
+    What called it is told out to the function that a reference or a fiddler names, which this room
+    calls. Where no such function runs, the first line outside of luthier is told.
+    """
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None and _kind(frame.f_code.co_filename) in ("graph", "fiddle"):
+        frame = frame.f_back
+    setter, callers = frame, []
+    last, outside = frame.f_code.co_filename, _kind(frame.f_code.co_filename) == "other"
+    frame = frame.f_back
+    while frame is not None:
+        name = frame.f_code.co_filename
+        kind = _kind(name)
+        if kind == "graph":
+            break
+        if name != last and kind != "fiddle":
+            callers.append((name, frame.f_lineno, kind))
+            last = name
+        frame = frame.f_back
+    else:
+        first = next((i for i, caller in enumerate(callers) if caller[2] == "other"), -1)
+        callers = [] if outside else callers[: first + 1]
+    code = setter.f_code
+    return Location(
+        code.co_filename,
+        setter.f_lineno,
+        code.co_name,
+        tuple(f"{name}:{line}" for name, line, _ in callers),
+    )
+
+
+_installed: list[Any] = []
+
+
+def install() -> None:
+    """Let Fiddle's history ask `locate` where things are set; a second call does nothing."""
+    if not _installed:
+        _installed.append(history.custom_location(locate))
+        _installed[0].__enter__()  # for good: what is kept here is never left
+
+
+def callers_of(location: history.Location) -> tuple[str, ...]:
+    """Return the lines that called a location, innermost first."""
+    return location.callers if isinstance(location, Location) else ()
+
+
+def run_of(location: history.Location) -> str:
+    """Return the recorded run in which something was set; empty for what was set since."""
+    return location.run if isinstance(location, Location) else ""
+
+
+install()
+
+
+def stamp(node: fdl.Buildable, key: Part, value: Any, origin: str = "") -> None:
+    """Record in Fiddle's history that `key` of `node` was set to `value`.
+
+    Args:
+      node: The node that holds the argument.
+      key: The argument, or the argument and the path inside it (`layers[0]`).
+      value: What it was set to; `history.DELETED` for a reset.
+      origin: Who set it; without one, the caller's file and line.
+    """
+    if not history.tracking_enabled():
+        return
+    past = history.History()  # Fiddle numbers the entries, and finds the caller
+    past.add_new_value(key, value)
+    entry = past[key][-1]
+    if origin:
+        entry = dataclasses.replace(entry, location=history.Location(origin, 0, None))
+    node.__argument_history__[key].append(entry)
+
+
+def now() -> int:
+    """Return the sequence number at which Fiddle's history stands."""
+    past = history.History()
+    past.add_new_value("", None)
+    return past[""][-1].sequence_id if past[""] else 0
+
+
+def stamp_since(start: int, value: Any, origin: str) -> None:
+    """Record `origin` as the origin of everything in `value` that was set after `start`.
+
+    Args:
+      start: What `now` returned before `value` was made; nodes that are older are left alone.
+      value: A node, or a list, tuple or dict that may hold nodes.
+      origin: Who made it.
+    """
+    location = history.Location(origin, 0, None)
+    pending, seen = [value], set()
+    while pending:
+        found = pending.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, fdl.Buildable):
+            made = found.__argument_history__.get("__fn_or_cls__", ())
+            if made and made[0].sequence_id < start:
+                continue
+            for entries in found.__argument_history__.values():
+                entries[:] = [
+                    dataclasses.replace(e, location=location) if e.sequence_id > start else e
+                    for e in entries
+                ]
+            pending += found.__arguments__.values()
+        elif isinstance(found, dict):
+            pending += found.values()
+        elif isinstance(found, list | tuple):
+            pending += found
+
+
+def stamp_graph_since(start: int, graph: Any, origin: str) -> None:
+    """Record `origin` in front of the origin of everything in `graph` that was set after `start`.
+
+    Args:
+      start: What `now` returned before.
+      graph: A node.
+      origin: Who did it; the file and line where it was done stays known.
+    """
+    for node in copies.nodes_of(graph):
+        for entries in node.__argument_history__.values():
+            entries[:] = [_led_by(origin, e) if e.sequence_id > start else e for e in entries]
+
+
+def _led_by(origin: str, entry: history.HistoryEntry) -> history.HistoryEntry:
+    location = history.Location(f"{origin}, {location_text(entry.location)}", 0, None)
+    return dataclasses.replace(entry, location=location)
+
+
+def location_text(location: history.Location) -> str:
+    """Return a location as `file:line`, relative to the working directory or to the packages.
+
+    An origin of our own (`argument 2: training.steps=10`) is returned as it is.
+    """
+    if not location.line_number:
+        return location.filename
+    return f"{short_file(location.filename)}:{location.line_number}"
+
+
+def short_file(name: str) -> str:
+    """Return a file's name relative to the working directory or to the installed packages."""
+    for marker in (f"site-packages{os.sep}", f"dist-packages{os.sep}"):
+        if marker in name:
+            return name.split(marker)[-1]
+    if not os.path.isabs(name):
+        return name
+    relative = os.path.relpath(name)
+    return relative if not relative.startswith("..") else os.sep.join(name.split(os.sep)[-3:])
+
+
+def _last(node: fdl.Buildable, key: Part) -> history.HistoryEntry | None:
+    entries = node.__argument_history__.get(key, ())
+    kept = [e for e in entries if e.kind is history.ChangeKind.NEW_VALUE]
+    return kept[-1] if kept else None
+
+
+def entry_of(graph: Any, path: str) -> history.HistoryEntry | None:
+    """Return the last entry of the history that concerns `path`; None where it is a default.
+
+    Args:
+      graph: A node.
+      path: A path that exists.
+    """
+    parts = parse_path(path)
+    value, owner, depth = graph, None, 0
+    for index, part in enumerate(parts):
+        if isinstance(value, fdl.Buildable):
+            owner, depth = value, index
+        value, is_default = child_of(value, part)
+        if is_default:
+            return None
+    if owner is None:
+        return None
+    first = parts[depth]
+    keys: list[Part] = [first]
+    keys += [format_path(parts[depth:end]) for end in range(depth + 2, len(parts) + 1)]
+    found = [entry for key in keys if (entry := _last(owner, key)) is not None]
+    if values.is_constant(value) and (entry := _last(value, "value")) is not None:
+        found.append(entry)
+    return max(found, key=lambda entry: entry.sequence_id) if found else None
+
+
+def origin_of(graph: Any, path: str) -> str:
+    """Return what set `path` of `graph`: `file:line` or an argument; "" for a default."""
+    entry = entry_of(graph, path)
+    return location_text(entry.location) if entry is not None else ""
+
+
+def made_at(node: fdl.Buildable) -> str:
+    """Return where a node was made; empty where its history is not known."""
+    entry = _last(node, "__fn_or_cls__")
+    return location_text(entry.location) if entry is not None else ""

@@ -1,0 +1,274 @@
+"""Why a value is what it is: everything that set it, first to last."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import fiddle as fdl
+from fiddle.history import HistoryEntry
+
+from luthier.errors import Problem, UnknownReference
+from luthier.graph import signatures, values
+from luthier.graph.origins import short_file
+from luthier.graph.paths import (
+    Path,
+    Place,
+    child_of,
+    find,
+    format_path,
+    is_container,
+    parse_path,
+    walk,
+)
+from luthier.graph.public_names import display_name
+from luthier.graph.record.history_log import MADE, Recorded, sets_of, told
+from luthier.graph.record.structure import entries
+from luthier.graph.render import text_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """One step on the way to a value.
+
+    Args:
+      path: What was set: the value itself, a place above it that holds it, or the name of a
+        constant that it follows.
+      value: What it was set to, on one line.
+      origin: What set it: `file:line`, an argument, or whose default it is.
+      callers: The lines that called the line of the origin, innermost first.
+      run: The recorded run in which it was set; empty for what was set since.
+      is_reset: Whether it was put back to its default.
+    """
+
+    path: str
+    value: str
+    origin: str
+    callers: tuple[str, ...] = ()
+    run: str = ""
+    is_reset: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """Why the value at a path is what it is.
+
+    Args:
+      path: The path.
+      value: What is there, on one line.
+      causes: What set it, first to last; the default stands last where it counts.
+      follows: For a value that is made of constants: what set each of them, by the constant's name.
+      same_as: The other places of the same constant or node, which change with this one.
+    """
+
+    path: str
+    value: str
+    causes: tuple[Cause, ...]
+    follows: tuple[tuple[str, tuple[Cause, ...]], ...] = ()
+    same_as: tuple[str, ...] = ()
+
+
+def explain(graph: Any, path: str) -> Explanation:
+    """Return why the value at a path is what it is.
+
+    Args:
+      graph: A node.
+      path: A path that exists.
+
+    Raises:
+      UnknownReference: There is no such path.
+    """
+    parts = parse_path(path)
+    if not parts:
+        raise UnknownReference(Problem("a path is missing", remedy="write it like model.dim"))
+    place = find(graph, parts)
+    written = format_path(parts)
+    own = _own_sets(graph, parts, place)
+    if isinstance(place.value, fdl.Buildable) and not values.is_value_node(place.value):
+        own += [(written, entry) for entry in sets_of(place.value, MADE)]
+    causes = _causes(own)
+    causes = _above(graph, parts, causes) + causes
+    if place.is_default or place.value is signatures.UNSET:
+        causes.append(_default(graph, parts, place.value))
+    return Explanation(
+        written,
+        "not set" if place.value is signatures.UNSET else text_of(place.value),
+        tuple(causes),
+        tuple(_follows(graph, place.value)),
+        tuple(_same_as(graph, parts, written)),
+    )
+
+
+def last_causes(graph: Any) -> Iterator[tuple[str, str, Cause]]:
+    """Yield (path, value, what set it last) for every value that is set, in the graph's order.
+
+    Args:
+      graph: A node. What is shared stands at its first path.
+    """
+    whole: tuple[str, ...] = ()
+    for place in walk(graph, defaults=False, once=True):
+        if whole and place.path.startswith(whole):
+            continue
+        whole = ()
+        if is_container(place.value):
+            if _holds_nodes(place.value):
+                continue
+            whole = (f"{place.path}.", f"{place.path}[")
+        causes = _causes(_own_sets(graph, parse_path(place.path), place))
+        if causes:
+            yield place.path, text_of(place.value), causes[-1]
+
+
+def _holds_nodes(value: Any) -> bool:
+    return isinstance(value, fdl.Buildable) or any(
+        _holds_nodes(child) for _, child in entries(value) or ()
+    )
+
+
+Sets = list[tuple[str, HistoryEntry]]
+"""Sets, each with the path that was set."""
+
+
+def _own_sets(graph: Any, parts: Path, place: Place) -> Sets:
+    """Return the sets of a place, and for a constant, those of the constant."""
+    found = _sets_at(graph, parts)
+    if values.is_constant(place.value) and not place.is_default:
+        found += [(place.path, entry) for entry in sets_of(place.value, "value")]
+    return found
+
+
+def _sets_at(graph: Any, parts: Path) -> Sets:
+    """Return the sets of exactly this path, and of the containers inside an argument around it."""
+    owner, depth = _holder(graph, parts)
+    found = [(format_path(parts[: depth + 1]), entry) for entry in sets_of(owner, parts[depth])]
+    for end in range(depth + 2, len(parts) + 1):
+        at = format_path(parts[:end])
+        found += [(at, entry) for entry in sets_of(owner, format_path(parts[depth:end]))]
+    return found
+
+
+def _holder(graph: Any, parts: Path) -> tuple[Any, int]:
+    """Return the innermost node around a path, and how many parts of the path lead to it."""
+    value, owner, depth = graph, graph, 0
+    for index, part in enumerate(parts):
+        if isinstance(value, fdl.Buildable):
+            owner, depth = value, index
+        value, _ = child_of(value, part)
+    return owner, depth
+
+
+def _causes(found: Sets) -> list[Cause]:
+    causes: list[Cause] = []
+    for path, entry in sorted(found, key=lambda pair: pair[1].sequence_id):
+        data = told(entry)
+        cause = Cause(
+            path,
+            "its default" if "reset" in data else _shown(entry.new_value),
+            data["origin"],
+            tuple(data.get("from", ())),
+            data.get("run", ""),
+            "reset" in data,
+        )
+        if cause not in causes[-1:]:
+            causes.append(cause)
+    return causes
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Recorded):
+        return value.text
+    if values.is_value_node(value):
+        return values.expression(value)
+    return text_of(value)
+
+
+def _above(graph: Any, parts: Path, own: list[Cause]) -> list[Cause]:
+    """Return what put the nodes around a path there, where that tells more than its own sets do.
+
+    An argument always does; a file that set the value itself does not, and of those that set
+    several nodes around it, the innermost one is told.
+    """
+    known = {file for cause in own for file in _files(cause)}
+    kept: Sets = []
+    for end in range(len(parts) - 1, 0, -1):
+        inside, at = find(graph, parts[:end]).value, format_path(parts[:end])
+        found = _sets_at(graph, parts[:end])[-1:]
+        if isinstance(inside, fdl.Buildable):
+            found += [(at, entry) for entry in sets_of(inside, MADE)]
+        for path, entry in reversed(found):
+            files = _files(_causes([(path, entry)])[0])
+            if not files or not files <= known:
+                kept.append((path, entry))
+            known |= files
+    return _causes(kept)
+
+
+def _files(cause: Cause) -> set[str]:
+    """Return the files that set something; none for an argument."""
+    lines = [line for line in (cause.origin, *cause.callers) if line.rpartition(":")[2].isdigit()]
+    return {line.rpartition(":")[0] for line in lines}
+
+
+def _default(graph: Any, parts: Path, value: Any) -> Cause:
+    """Return whose default a value is, with the line of its definition where there is one."""
+    owner, depth = graph, 0
+    for depth, part in enumerate(parts):
+        inside, is_default = child_of(owner, part)
+        if is_default or depth == len(parts) - 1:
+            break
+        owner = inside
+    target, path = owner.__fn_or_cls__, format_path(parts)
+    if value is signatures.UNSET:
+        return Cause(path, "not set", f"{display_name(target)} has no default")
+    line = _definition(target)
+    return Cause(path, text_of(value), f"the default of {display_name(target)}{line}")
+
+
+def _definition(target: Any) -> str:
+    code = getattr(getattr(target, "__init__", target), "__code__", None)
+    code = getattr(target, "__code__", code)
+    if code is None or code.co_filename.startswith("<"):  # what dataclasses generate has no file
+        return ""
+    return f" ({short_file(code.co_filename)}:{code.co_firstlineno})"
+
+
+def _follows(graph: Any, value: Any) -> Iterator[tuple[str, tuple[Cause, ...]]]:
+    """Yield what set the constants that arithmetic is made of."""
+    if not values.is_operation(value):
+        return
+    pending, seen = [value], set()
+    while pending:
+        node = pending.pop(0)
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if values.is_operation(node):
+            pending += values.operands(node)
+        elif values.is_constant(node):
+            users = _users(graph, node)
+            name = node.__arguments__.get("name", "") or (users[0] if users else text_of(node))
+            found = [(name, entry) for entry in sets_of(node, "value")]
+            if users:
+                found += [(name, entry) for _, entry in _sets_at(graph, parse_path(users[0]))]
+            yield name, tuple(cause for cause in _causes(found) if cause.value != name)
+
+
+def _users(graph: Any, node: Any) -> list[str]:
+    return [place.path for place in walk(graph, defaults=False) if place.value is node]
+
+
+def _same_as(graph: Any, parts: Path, written: str) -> Iterator[str]:
+    """Yield the other paths of what is set at a path: its constant's users, its node's places."""
+    value = find(graph, parts).value
+    if values.is_constant(value):
+        yield from (path for path in _users(graph, value) if path != written)
+        return
+    owner, depth = _holder(graph, parts)
+    if owner is graph:
+        return
+    rest = parts[depth:]
+    for path in _users(graph, owner):
+        other = format_path((*parse_path(path), *rest))
+        if other != written:
+            yield other

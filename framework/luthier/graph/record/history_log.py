@@ -1,0 +1,266 @@
+"""The side file of a record: what every argument was set to in turn, and where.
+
+A graph that is read from a record takes its history from this file, so that it still tells who set
+what; what is set since comes after it. Nothing that the file names is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fiddle as fdl
+from fiddle import history as fiddle_history
+from fiddle.history import HistoryEntry
+
+from luthier.errors import UnknownReference
+from luthier.graph import values
+from luthier.graph.origins import Location, callers_of, location_text, run_of, short_file
+from luthier.graph.paths import Part, child_of, format_path, join, parse_path
+from luthier.graph.public_names import display_name
+from luthier.graph.record.encode import KINDS
+from luthier.graph.record.plain import plain_leaf, to_dict
+from luthier.graph.record.structure import entries, nodes
+
+FORMAT = "luthier.history"
+VERSION = 1
+MADE = "__fn_or_cls__"
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """A node or expression that a graph had once, of which its text alone was recorded.
+
+    Args:
+      text: How it is shown.
+      kind: `node` or `expression`.
+    """
+
+    text: str
+    kind: str
+
+
+def history(graph: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return how every argument of a graph came to its value.
+
+    Args:
+      graph: A node.
+
+    Returns:
+      For each path the sets in their order, `{"value": ..., "origin": "file:line", "order": 3}`
+      with plain JSON values. A node has `"node"`, its class, in the place of the value, what is
+      computed `"expression"`, and a reset to the default `"reset": True`. `order` counts all sets
+      of the graph; `from` holds the lines that called the line of the origin, and `run` the
+      recorded run in which it was set, where there are such. A shared node stands at its first
+      path; what a constant was set to, at each of its users.
+    """
+    found = _found(graph)
+    numbers = sorted({entry.sequence_id for sets in found.values() for entry in sets})
+    order = {number: index for index, number in enumerate(numbers)}
+    return {
+        path: [
+            {**told(entry), "order": order[entry.sequence_id]}
+            for entry in sorted(sets, key=lambda entry: entry.sequence_id)
+        ]
+        for path, sets in found.items()
+        if sets
+    }
+
+
+def history_record(graph: Any) -> dict[str, Any]:
+    """Return the history of a graph as a record, which `restore_history` reads again.
+
+    Args:
+      graph: A node.
+    """
+    return {"format": FORMAT, "version": VERSION, "sets": history(graph)}
+
+
+def restore_history(graph: Any, record: Any, run: str = "") -> bool:
+    """Give a graph that was read from a record its history, in place.
+
+    Args:
+      graph: What `from_json` returned; nothing was set in it since.
+      record: What `history_record` returned for the graph that was recorded.
+      run: What to call the run that it is of.
+
+    Returns:
+      Whether the record could be read; otherwise the graph is left as it is.
+    """
+    if not _is_record(record):
+        return False
+    for path, node in nodes(graph):
+        if path:
+            node.__argument_history__[MADE] = []  # told by what put it where it is
+    pending = []
+    for path, sets in record["sets"].items():
+        place = _holder(graph, path)
+        if place is None:
+            continue
+        owner, key, value = place
+        owner.__argument_history__[key] = []
+        if values.is_constant(value):  # told at its users
+            value.__argument_history__.clear()
+        pending += [(entry["order"], owner, key, entry) for entry in sets]
+    numbers: dict[int, int] = {}
+    for order, owner, key, entry in sorted(pending, key=lambda found: found[0]):
+        past = fiddle_history.History()  # Fiddle numbers the entries
+        past.add_new_value(key, _value(entry))
+        made = past[key][-1]
+        callers, of = tuple(entry.get("from", ())), entry.get("run", run)
+        made = dataclasses.replace(
+            made,
+            # The same set, told at each user of a constant.
+            sequence_id=numbers.setdefault(order, made.sequence_id),
+            location=Location(entry["origin"], 0, None, callers, of),
+        )
+        owner.__argument_history__[key].append(made)
+    return True
+
+
+def told(entry: HistoryEntry) -> dict[str, Any]:
+    """Return one set of an argument as plain JSON values, without its place in the order."""
+    data = _told(entry.new_value)
+    data["origin"] = location_text(entry.location)
+    callers = [_short_line(line) for line in callers_of(entry.location)]
+    if callers:
+        data["from"] = callers
+    if run_of(entry.location):
+        data["run"] = run_of(entry.location)
+    return data
+
+
+def sets_of(node: fdl.Buildable, key: Part) -> list[HistoryEntry]:
+    """Return what an argument of a node was set to in turn, resets included."""
+    past = node.__argument_history__.get(key, ())  # type: ignore[call-overload]
+    return [entry for entry in past if entry.kind is fiddle_history.ChangeKind.NEW_VALUE]
+
+
+def _found(graph: Any) -> dict[str, list[HistoryEntry]]:
+    found: dict[str, list[HistoryEntry]] = {}
+    at_users: set[int] = set()
+    inside: list[tuple[str, fdl.Config]] = []
+    for path, node in nodes(graph):
+        if values.is_value_node(node):
+            continue  # told at its users
+        for part in node.__argument_history__:
+            # Where a node was made is told by what put it where it is, unless its class changed.
+            if part != MADE or not path or len(sets_of(node, part)) > 1:
+                found.setdefault(_path(path, part), []).extend(sets_of(node, part))
+        for key, child in entries(node) or ():
+            for at, value in _value_nodes(join(path, key), child):
+                if values.is_constant(value):
+                    at_users.add(id(value))
+                    found.setdefault(at, []).extend(sets_of(value, "value"))
+                else:
+                    inside += _constants_inside(at, value)
+    for at, constant in inside:
+        if id(constant) not in at_users:
+            at_users.add(id(constant))
+            found[f"{at}.value"] = sets_of(constant, "value")
+    return found
+
+
+def _value_nodes(path: str, value: Any) -> Iterator[tuple[str, fdl.Config]]:
+    """Yield the value nodes that `value` is or holds, other nodes apart, with their paths."""
+    if values.is_value_node(value):
+        yield path, value
+    elif not isinstance(value, fdl.Buildable):
+        for key, child in entries(value) or ():
+            yield from _value_nodes(join(path, key), child)
+
+
+def _constants_inside(path: str, node: Any) -> Iterator[tuple[str, fdl.Config]]:
+    """Yield the constants that arithmetic is made of, with their paths."""
+    if values.is_constant(node):
+        yield path, node
+    elif values.is_operation(node):
+        for side, operand in entries(node) or ():
+            yield from _constants_inside(join(path, side), operand)
+
+
+def _path(path: str, part: Any) -> str:
+    if part == MADE:
+        return path
+    if isinstance(part, str) and not part.isidentifier():  # set inside of an argument: layers[0]
+        return f"{path}.{part}" if path and not part.startswith("[") else path + part
+    return join(path, part)
+
+
+def _told(value: Any) -> dict[str, Any]:
+    if value is fiddle_history.DELETED:
+        return {"reset": True}
+    if isinstance(value, Recorded):
+        return {value.kind: value.text}
+    if values.is_value_node(value):
+        return {"expression": values.expression(value)}
+    if isinstance(value, fdl.Buildable):
+        kind = KINDS.get(type(value), type(value).__name__)
+        name = display_name(value.__fn_or_cls__)
+        return {"node": name if kind == "config" else f"{kind} {name}"}
+    if callable(value):
+        return {"node": display_name(value)}
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        return {"value": to_dict(value, defaults=False)}
+    return {"value": plain_leaf(value)}
+
+
+def _short_line(line: str) -> str:
+    name, _, number = line.rpartition(":")
+    return f"{short_file(name)}:{number}"
+
+
+def _is_record(record: Any) -> bool:
+    """Say whether something read from a file has the form of a history that we know."""
+    if not isinstance(record, Mapping) or record.get("format") != FORMAT:
+        return False
+    if record.get("version") != VERSION or not isinstance(record.get("sets"), Mapping):
+        return False
+    return all(
+        isinstance(sets, list) and all(_is_set(entry) for entry in sets)
+        for sets in record["sets"].values()
+    )
+
+
+def _is_set(entry: Any) -> bool:
+    return (
+        isinstance(entry, Mapping)
+        and (bool(entry.keys() & {"value", "reset"}) or any(_texts(entry)))
+        and isinstance(entry.get("origin"), str)
+        and type(entry.get("order")) is int
+        and isinstance(entry.get("run", ""), str)
+        and _are_texts(entry.get("from", []))
+    )
+
+
+def _texts(entry: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the kinds of what a set records by its text alone."""
+    return (kind for kind in ("node", "expression") if isinstance(entry.get(kind), str))
+
+
+def _are_texts(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(text, str) for text in found)
+
+
+def _value(entry: Mapping[str, Any]) -> Any:
+    for kind in _texts(entry):
+        return Recorded(entry[kind], kind)
+    return entry.get("value", fiddle_history.DELETED)
+
+
+def _holder(graph: Any, path: str) -> tuple[fdl.Buildable, Part, Any] | None:
+    """Return the node whose history tells of a path, its key there, and what is at the path."""
+    try:
+        parts = parse_path(path)
+        value, owner, depth = graph, None, 0
+        for index, part in enumerate(parts):
+            if isinstance(value, fdl.Buildable):
+                owner, depth = value, index
+            value, _ = child_of(value, part)
+    except (UnknownReference, KeyError):
+        return None
+    if owner is None:
+        return (graph, MADE, graph) if isinstance(graph, fdl.Buildable) else None
+    rest = parts[depth:]
+    return owner, rest[0] if len(rest) == 1 else format_path(rest), value

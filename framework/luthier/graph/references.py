@@ -1,0 +1,143 @@
+"""References in overrides: `ref:` and `alias:` within a graph, and nodes of recorded runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import fiddle as fdl
+from fiddle import history
+
+from luthier.errors import BadInput, Problem
+from luthier.graph import copies, setting, values
+from luthier.graph.grammar import names
+from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.paths import (
+    Path,
+    Place,
+    child_of,
+    find,
+    format_path,
+    get,
+    is_container,
+    parse_path,
+)
+from luthier.graph.signatures import UNSET
+
+
+def refer(graph: Any, path: Path) -> fdl.Config:
+    """Return the value node at `path`; a plain value there becomes a constant, in place.
+
+    Args:
+      graph: A node.
+      path: Where the value is.
+
+    Raises:
+      Unreadable: Nothing is set there, or a node that is not a value.
+      UnknownReference: There is no such path.
+    """
+    place = find(graph, path)
+    if values.is_value_node(place.value):
+        return place.value
+    if place.value is UNSET:
+        raise Unreadable(f"{place.path} is not set, so nothing can refer to it")
+    if is_container(place.value) and not isinstance(place.value, tuple | list):
+        remedy = f"refer to one of its fields, or share it with alias:{place.path}"
+        raise Unreadable(Problem(f"{place.path} is a node, not a value", remedy=remedy))
+    return _make_constant(graph, path, place)
+
+
+def _make_constant(graph: Any, path: Path, place: Place) -> fdl.Config:
+    """Put a constant in place of a plain value; where it was set stays known."""
+    name = next((part for part in reversed(path) if isinstance(part, str)), "")
+    with history.suspend_tracking():
+        constant = values.value(place.value, name=name)
+        setting.replace(graph, place.path, constant)
+    return constant
+
+
+def alias(graph: Any, target: Path, source: Path) -> Any:
+    """Return what is at `source`, to be shared at `target`; a plain value becomes a constant.
+
+    Raises:
+      Unreadable: It cannot be shared there, because `target` lies inside it.
+      UnknownReference: There is no such path.
+    """
+    found = find(graph, source).value
+    if not isinstance(found, fdl.Buildable):
+        found = refer(graph, source)
+    refuse_circle(graph, target, found)
+    return found
+
+
+def refuse_circle(graph: Any, target: Path, value: Any, into_constant: bool = False) -> None:
+    """Raise where putting `value` at `target` would make it contain itself.
+
+    Args:
+      graph: A node.
+      target: Where `value` is to be put.
+      value: A node, or anything.
+      into_constant: Whether a constant at `target` is to hold `value`, instead of being replaced.
+    """
+    inside = {id(node) for node in copies.nodes_of(value)}
+    holder, holders = graph, [id(graph)]
+    for part in target:
+        try:
+            holder, _ = child_of(holder, part)
+        except KeyError:
+            break
+        holders.append(id(holder))
+    is_held = into_constant and values.is_constant(holder) and value is not holder
+    above = holders if is_held else holders[:-1]
+    if inside.intersection(above):
+        raise Unreadable(Problem("would contain itself", path=format_path(target)))
+
+
+Recorded = Callable[[str], Any]
+"""Returns the graph of a recorded run: by its id, or however else runs are named."""
+
+_ALIAS = re.compile(r"(?:alias:|&)(.*)", re.DOTALL)
+_RUN = re.compile(r"@?run:((?:[^\[/]*/)*[^\[/.]*)\.?(.*)", re.DOTALL)
+
+
+def take(
+    graph: Any, target: Path, text: str, annotation: Any, recorded: Recorded | None
+) -> tuple[Any] | None:
+    """Return what a value takes from somewhere, in a tuple; None where it takes nothing.
+
+    Args:
+      graph: A node; a plain value in it that is shared becomes a constant, in place.
+      target: Where the value is for.
+      text: The value as it was written.
+      annotation: The annotation of the place: a class of it may have `run:` for a word of its own,
+        and then only `@run:` takes from a run.
+      recorded: Returns the graph of a run; None where there are no runs.
+
+    Raises:
+      Unreadable: It cannot be taken.
+      BadInput: There is no such run or path.
+    """
+    if match := _ALIAS.fullmatch(text):
+        source = match[1].strip()
+        if not source:
+            raise Unreadable(Problem(f"{text!r} names no path", remedy="write alias:PATH"))
+        return (alias(graph, target, parse_path(source)),)
+    match = _RUN.fullmatch(text)
+    if not match or (not text.startswith("@") and "run" in names.words(annotation)):
+        return None
+    run, path = match[1].strip(), match[2].strip()
+    if not run or not path:
+        remedy = "write run:ID.PATH, as run:last.model"
+        raise Unreadable(Problem(f"{text!r} does not say what to take", remedy=remedy))
+    if recorded is None:
+        raise Unreadable(f"{text!r}: no runs are known here")
+    source = recorded(run)
+    try:
+        return (copies.copy_graph(get(source, path)),)
+    except BadInput as error:
+        problem, at = error.problems[0], f"run:{run}."
+        near = [f"{at}{other}" for other in problem.nearest]
+        told = dataclasses.replace(problem, path=f"{at}{problem.path}", nearest=near)
+        raise Unreadable(told) from error
