@@ -11,11 +11,15 @@ import hypothesis
 import jax
 import pytest
 
+import luthier
+
 # A busy machine is no fault of a test: pytest's own limit of time is for what never ends.
 hypothesis.settings.register_profile("luthier", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("luthier")
 
 jax.config.update("jax_num_cpu_devices", 8)
+# As the command does before it imports an experiment: modules of tests make nodes at once.
+luthier.install()
 
 # Many tests compile the same small programs: each is compiled once a session, by one worker.
 _VARIABLE = "LUTHIER_TESTS_CACHE"

@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 _FUNCTIONS = {
     "diff": "luthier.view.diff.page:diff",
     "evaluate": "luthier.trainer.trained:evaluate_run",
+    "install": "luthier.installation:install",
     "plan": "luthier.planner.planning:plan",
     "runs": "luthier.records.catalogue:list_runs",
     "sweep": "luthier.study.start:run",
@@ -55,6 +56,7 @@ __all__ = [
     "errors",
     "evaluate",
     "graph",
+    "install",
     "launch",
     "layers",
     "losses",

@@ -19,6 +19,7 @@ from luthier import records as records
 from luthier import study as study
 from luthier import tasks as tasks
 from luthier import trainer as trainer
+from luthier.installation import install as install
 from luthier.planner.planning import plan as plan
 from luthier.view.diff.page import diff as diff
 

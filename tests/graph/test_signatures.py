@@ -50,7 +50,8 @@ def test_the_shim_is_there_before_the_first_module_is_described():
         run(
             """
         import sys
-        import luthier.graph
+        from luthier.graph import signatures
+        signatures.install()
         assert "flax" not in sys.modules
         from flax import nnx
         import fiddle as fdl
@@ -70,6 +71,7 @@ def test_the_shim_works_where_flax_was_first():
         import fiddle as fdl
         before = fdl.Partial(nnx.Linear, 1, 2)
         import luthier.graph
+        luthier.install()
         print(sorted(fdl.Partial(nnx.Linear, 1, out_features=2).__arguments__))
         # A node from before has numbers for names; the copy that `apply` makes puts it right.
         changed = luthier.graph.apply(fdl.Config(dict, a=before), ["a.out_features=5"])

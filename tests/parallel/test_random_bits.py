@@ -31,11 +31,11 @@ def test_it_is_what_jax_compiles_on_a_cpu(key, count, words):
     assert tuple(map(int, found)) == words
 
 
-# Draws with JAX alone, or with luthier imported before.
+# Draws with JAX alone, or with luthier installed.
 DRAW = """
 import sys
 if sys.argv[1] == "luthier":
-    import luthier.parallel
+    import luthier; luthier.install()
 import jax, jax.numpy as jnp, numpy as np
 def draw(key):
     keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(jnp.arange(3))

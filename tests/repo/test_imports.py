@@ -104,7 +104,7 @@ def _imports(tree: ast.Module, known: set[str]):
 
 
 def test_no_two_modules_need_each_other(modules):
-    """A circle cannot hide in a function or behind `TYPE_CHECKING`, as it can from import-linter."""
+    """A circle cannot hide in a function either, as it can from import-linter."""
     known = {module.import_name for module in modules}
     needs = {
         module.import_name: (set(_imports(module.tree, known)) & known) - {module.import_name}

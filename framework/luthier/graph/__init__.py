@@ -9,7 +9,6 @@ names mean the functions; import from a module by its full name
 
 from __future__ import annotations
 
-from luthier.graph import signatures
 from luthier.graph.build import build
 from luthier.graph.copies import copy_graph
 from luthier.graph.diff import Change, diff, render_diff
@@ -98,5 +97,3 @@ __all__ = [
     "value",
     "walk",
 ]
-
-signatures.install()

@@ -93,6 +93,24 @@ def _copy_node(node: fdl.Buildable, copies: dict[int, Any]) -> fdl.Buildable:
     return made
 
 
+def renew(graph: Any) -> None:
+    """Read the arguments of NNX classes again, in place, in nodes from before the signature shim.
+
+    Such a node took any keyword, and knew no names for positional arguments.
+    """
+    signatures.install()
+    for node in nodes_of(graph):
+        target = node.__fn_or_cls__
+        if not signatures.is_module_class(target):
+            continue
+        if node.__signature_info__.signature is not get_signature(target):
+            names = signatures.arguments(target).names
+            given = node.__arguments__
+            named = {names[p] if isinstance(p, int) else p: value for p, value in given.items()}
+            node.__init_callable__(target)
+            node.__dict__["__arguments__"] = named
+
+
 def as_node(value: Any) -> Any:
     """Return an instance of a dataclass as a node that builds it; anything else as it is.
 

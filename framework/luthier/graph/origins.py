@@ -15,7 +15,7 @@ from fiddle import history
 from luthier.graph import copies, values
 from luthier.graph.paths import Part, child_of, format_path, parse_path
 
-_GRAPH = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_GRAPH = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(_GRAPH)
 _FIDDLE = os.path.dirname(os.path.abspath(fiddle.__file__))
 
@@ -86,7 +86,13 @@ def install() -> None:
     """Let Fiddle's history ask `locate` where things are set; a second call does nothing."""
     if not _installed:
         _installed.append(history.custom_location(locate))
-        _installed[0].__enter__()  # for good: what is kept here is never left
+        _installed[0].__enter__()  # it is left by `uninstall`, or never
+
+
+def uninstall() -> None:
+    """Let Fiddle's history look for places by itself again."""
+    while _installed:
+        _installed.pop().__exit__(None, None, None)
 
 
 def callers_of(location: history.Location) -> tuple[str, ...]:
@@ -97,9 +103,6 @@ def callers_of(location: history.Location) -> tuple[str, ...]:
 def run_of(location: history.Location) -> str:
     """Return the recorded run in which something was set; empty for what was set since."""
     return location.run if isinstance(location, Location) else ""
-
-
-install()
 
 
 def stamp(node: fdl.Buildable, key: Part, value: Any, origin: str = "") -> None:
@@ -113,6 +116,7 @@ def stamp(node: fdl.Buildable, key: Part, value: Any, origin: str = "") -> None:
     """
     if not history.tracking_enabled():
         return
+    install()
     past = history.History()  # Fiddle numbers the entries, and finds the caller
     past.add_new_value(key, value)
     entry = past[key][-1]

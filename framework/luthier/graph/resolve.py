@@ -16,6 +16,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier.errors import BadInput, Problem, UnknownReference
+from luthier.graph import copies, origins, signatures
 from luthier.graph.grammar import names
 from luthier.graph.grammar.call_arguments import call, read_arguments
 from luthier.graph.grammar.statements import Unreadable
@@ -57,6 +58,9 @@ def _resolve(reference: str) -> fdl.Config:
             dotted = os.path.normpath(module_name).removesuffix(".py").replace(os.sep, ".")
             remedy = f"write the module instead of the file: {dotted.lstrip('.')}"
         raise Unreadable(Problem(f"{reference!r} is not a reference", remedy=remedy))
+    # Before the user's module is imported: it makes nodes, maybe while it is imported.
+    signatures.install()
+    origins.install()
     module = find_module(module_name)
     function = _find_function(module, name)
     given = read_arguments(function, f"{module_name}:{name}", bracket + rest)
@@ -65,6 +69,7 @@ def _resolve(reference: str) -> fdl.Config:
         kind = type(graph).__name__
         remedy = "return fdl.Config(Experiment, ...), which describes one, instead"
         raise Unreadable(Problem(f"{module_name}:{name} returned {kind}, no graph", remedy=remedy))
+    copies.renew(graph)
     return graph
 
 

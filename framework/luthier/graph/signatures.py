@@ -2,8 +2,10 @@
 
 `inspect.signature` of an NNX class is `(*args, **kwargs)`, because flax's metaclass defines
 `__call__`; Fiddle could then neither check names nor show defaults. `install` gives the metaclass a
-`__signature__` that answers with the signature of `__init__`. It is installed once, when flax is
-imported (or at once where flax is already there), without importing flax.
+`__signature__` that answers with the signature of `__init__`, when flax is imported (or at once
+where flax is already there), without importing flax. The functions of `luthier.graph` call it when
+they need it, and `luthier.install` does; no import does. A node of an NNX class that was made
+before takes any name; `copies.renew` reads its names again, and `validate` reports wrong ones.
 
 The shim leans on two private names, `flax.nnx.pytreelib.PytreeMeta` and Fiddle's
 `_signature_cache`; tests/graph/test_signatures.py fails when either moves.
@@ -29,6 +31,8 @@ _FLAX_METACLASS = "PytreeMeta"
 
 UNSET = fdl.NO_VALUE
 """The value of an argument that is not set and has no default."""
+
+_forget: list[Callable[[], None]] = []  # what clears each cache of `cached`
 
 
 def _module_signature(cls: type) -> inspect.Signature:
@@ -89,6 +93,19 @@ def install() -> None:
         sys.meta_path.insert(0, _PatchAfterImport)  # type: ignore[arg-type]
 
 
+def uninstall() -> None:
+    """Take the shim away, and what was read through it."""
+    if _PatchAfterImport in sys.meta_path:
+        sys.meta_path.remove(_PatchAfterImport)  # type: ignore[arg-type]
+    module = sys.modules.get(_FLAX_MODULE)
+    metaclass = getattr(module, _FLAX_METACLASS, None)
+    if metaclass is not None and "__signature__" in metaclass.__dict__:
+        del metaclass.__signature__
+        fiddle_signatures._signature_cache.clear()
+        for forget in _forget:
+            forget()
+
+
 def is_module_class(target: object) -> bool:
     """Return whether `target` is an NNX module class (without importing flax)."""
     module = sys.modules.get(_FLAX_MODULE)
@@ -137,6 +154,7 @@ def cached(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         except TypeError:
             return function(target)
 
+    _forget.append(remembered.cache_clear)
     return call
 
 
@@ -150,6 +168,7 @@ def arguments(target: Callable[..., Any]) -> Arguments:
     Returns:
       Its arguments; a callable without a readable signature takes any keyword.
     """
+    install()
     try:
         signature = fiddle_signatures.get_signature(target)
     except (ValueError, TypeError):

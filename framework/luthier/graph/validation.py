@@ -15,7 +15,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier.errors import Problem, RecordError, ValidationError
-from luthier.graph import origins, public_names, signatures, values
+from luthier.graph import copies, origins, public_names, signatures, values
 from luthier.graph.grammar import types
 from luthier.graph.grammar import types as fitting
 from luthier.graph.grammar.statements import Unreadable
@@ -506,6 +506,7 @@ def validate(graph: Any, packages: Sequence[str] = ()) -> None:
       ValidationError: It cannot; every problem is in it, each with its path, where it was set and
         the remedy.
     """
+    copies.renew(graph)
     checker = _Checker(graph, tuple(packages))
     problems = [
         *checker.problems(),

@@ -11,10 +11,11 @@ Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", Three
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
+from jax._src.interpreters import mlir as mlir_registry
 from jax.extend.random import threefry2x32_p
 from jax.interpreters import mlir
 
@@ -46,6 +47,26 @@ def threefry(
     return x, y
 
 
-mlir.register_lowering(
-    threefry2x32_p, mlir.lower_fun(threefry, multiple_results=True), platform="cpu"
-)
+_LOWER = mlir.lower_fun(threefry, multiple_results=True)
+
+
+def install() -> Callable[[], None]:
+    """Have JAX lower its generator for CPUs in this way from now on; the bits are the same.
+
+    Returns:
+      What puts JAX's own lowering back. Programs that are compiled stay as they are.
+    """
+    # `register_lowering` is public, but nothing public tells which rule there was before it.
+    rules = mlir_registry._platform_specific_lowerings["cpu"]
+    before = rules.get(threefry2x32_p)
+    if before is not None and getattr(before, "rule", None) is _LOWER:
+        return lambda: None
+    mlir.register_lowering(threefry2x32_p, _LOWER, platform="cpu")
+
+    def undo() -> None:
+        if before is None:
+            rules.pop(threefry2x32_p, None)
+        else:
+            rules[threefry2x32_p] = before
+
+    return undo

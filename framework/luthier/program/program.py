@@ -32,6 +32,7 @@ from luthier.parallel import (
     place,
     place_derived,
     quick_cpu_options,
+    random_bits,
 )
 from luthier.program import hoist as hoisting
 from luthier.program import precision as precisions
@@ -375,6 +376,7 @@ def make(graph: Any, devices: Sequence[jax.Device], hoist: Sequence[str] = ()) -
       ShardingError: A parameter or the mesh cannot be divided; all problems at once.
       ValidationError: The batch cannot be divided, or the model cannot be built.
     """
+    random_bits.install()
     problems = [*unsupported(graph, devices), *precisions.unsupported(graph, devices)]
     problems += _without_kernels(graph, devices)
     if problems:

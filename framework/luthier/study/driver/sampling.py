@@ -63,7 +63,8 @@ class Past:
 
     def _begin(self) -> None:
         self._storage = optuna.storages.InMemoryStorage()
-        self._study = optuna.create_study(storage=self._storage, directions=self._directions)
+        with _quiet():
+            self._study = optuna.create_study(storage=self._storage, directions=self._directions)
         self._size = 0
 
     @property
@@ -191,9 +192,6 @@ def _lasting(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def as_direction(direction: str) -> StudyDirection:
     """Return what Optuna calls `lower` and `higher`."""
     return StudyDirection.MINIMIZE if direction == "lower" else StudyDirection.MAXIMIZE
-
-
-optuna.logging.set_verbosity(logging.WARNING)
 
 
 class Suggester(Protocol):
@@ -406,10 +404,15 @@ def _suggest(trial: Any, name: str, dimension: Any) -> Stored:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Run a block without Optuna's remarks on what is experimental."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        yield
+    """Run a block without Optuna's remarks on new studies, and on what is experimental."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(max(before, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 class Pruning:
@@ -430,9 +433,10 @@ class Pruning:
 
     def _begin(self) -> None:
         self._storage = optuna.storages.InMemoryStorage()
-        self._study = optuna.create_study(
-            storage=self._storage, direction=self._direction, study_name=self._name
-        )
+        with _quiet():
+            self._study = optuna.create_study(
+                storage=self._storage, direction=self._direction, study_name=self._name
+            )
         self._size = 0
 
     def report(self, trial: int, step: int, value: float) -> bool:

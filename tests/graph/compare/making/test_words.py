@@ -43,10 +43,10 @@ def test_2000_times_words_make_what_they_claim(pair):
 
 
 def test_a_shared_thing_whose_first_place_goes_is_followed_to_its_other_place():
-    shared = fdl.Config(compared.Part)
-    a = fdl.Config(compared.Part, size=[shared], rate=shared)
-    b = fdl.Config(compared.Part, size=[], rate=fdl.Config(compared.Part, shape=[]))
-    # `shape` is a tuple by its annotation, so no word makes it a list.
+    shared = compared.part()
+    a = compared.part(size=[shared], rate=shared)
+    b = compared.part(size=[], rate=compared.part(shape=[]))
+    # The default of `shape` is a tuple, so no word makes it a list.
     assert not check(a, b)
 
 
