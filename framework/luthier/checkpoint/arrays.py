@@ -117,6 +117,13 @@ class _RawBytes:
         return int(total)
 
 
+# Host memory: a restore takes no more than the state and a few arrays on their way.
+#
+# Two things would double it. Orbax reads all arrays at once, if nobody bounds what is on its way.
+# And glibc keeps freed buffers for itself once it has seen a large one freed, in every thread that
+# read: what was read stays resident beside the arrays made of it. Many saves scatter what it keeps,
+# too.
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _AT_ONCE_BYTES = 1 << 17  # glibc's own, until it has seen larger ones freed
 _USUAL_BYTES = 1 << 25  # the largest that glibc itself goes to
@@ -165,6 +172,8 @@ def on_the_way(arrays: Iterable[jax.ShapeDtypeStruct]) -> int:
         largest = max(largest, math.prod(array.shape) * size)
     return max(own // _SHARE, largest) + 1
 
+
+# Arrays and iterators to and from a directory, through Orbax.
 
 _ARRAYS = "arrays"
 _ITERATOR = "iterator"

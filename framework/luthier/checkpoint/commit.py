@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from luthier.parallel.distributed import Rounds
 
 
+# The file that makes a directory a checkpoint.
+#
+# Orbax commits its arrays by a rename, but does not notice a flipped bit in them. So once all of
+# its files are in place they are listed, with checksums, in one more file that is moved in last: a
+# directory with that file is a whole checkpoint, and one without is the remains of a save.
+
 FILE = "commit.json"
 _FORMAT = 1
 _BLOCK_BYTES = 1 << 20
@@ -253,6 +259,11 @@ def _sync_directory(directory: pathlib.Path) -> None:
         os.close(descriptor)
 
 
+# Checking the files of a checkpoint with all processes of a run, each a part of them.
+#
+# The primary decides which checkpoint is looked at; the others help it until it has found one. All
+# of them read at the same time, and what one of them finds, the primary learns.
+
 _is_helped = contextvars.ContextVar("is_helped", default=False)
 
 
@@ -320,6 +331,8 @@ def _check_part(directory: pathlib.Path, commit: Commit | None) -> list[str]:
             raise OSError(*refused)  # the primary decides whether all try again
     return sorted(line for lines, _ in everything for line in lines)
 
+
+# How the processes of a run agree that a save is done, or why it is not.
 
 Sums = Mapping[str, tuple[int, int]]
 """Size in bytes and CRC-32 of files, by their path in the checkpoint."""

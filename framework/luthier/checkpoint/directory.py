@@ -47,6 +47,13 @@ def _size(num_bytes: float) -> str:
     return f"{num_bytes:.1f} {units[0]}"
 
 
+# The folders of a run's checkpoints.
+#
+# 150/ a checkpoint: Orbax's files, and commit.json 150.replaced/ the former one of that step, until
+# the new one is committed 200.saving-TOKEN/ a save that is going on; no other process has its token
+# 200, 200.anything without commit.json: the remains of a save that was killed .trash/ what recovery
+# moved aside, until something later is committed
+
 # Orbax writes this file last: a folder that has it holds all arrays, although nobody sealed it.
 _ORBAX_METADATA = "_CHECKPOINT_METADATA"
 _REPLACED = ".replaced"

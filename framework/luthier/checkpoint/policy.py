@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import jax
 
 
+# How Orbax writes and reads arrays: sizes of files, and the part of each replica.
+
+
 @dataclasses.dataclass(frozen=True)
 class Storage:
     """How Orbax writes and reads arrays.
@@ -89,6 +92,9 @@ class Storage:
         return index
 
 
+# What is saved while training goes on: the step donates its buffers, so they are copied first.
+
+
 class Copying(abc.ABC):
     """How arrays are kept for a save from the steps that follow."""
 
@@ -134,6 +140,8 @@ class DeviceCopy(Copying):
 
         return {name: jnp.copy(array) for name, array in arrays.items()}
 
+
+# The fast tier: checkpoints on a disk that is near, made often, and lost with the machine.
 
 FILE = "fast_tier.json"
 
@@ -208,6 +216,8 @@ def discard(folder: pathlib.Path) -> None:
     """Delete the folder of a run that is over."""
     shutil.rmtree(folder, ignore_errors=True)
 
+
+# Which checkpoints are made, and which of them are kept.
 
 LOSS = "loss"
 """Key of the training loss among the metrics of a checkpoint; no evaluation can have it."""

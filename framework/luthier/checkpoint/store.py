@@ -67,6 +67,10 @@ def notices(saved: Mapping[str, str]) -> list[str]:
     ]
 
 
+# The checkpoints of one run.
+#
+# One process at a time writes (the lock of the run directory sees to that); any number may read.
+
 _T = TypeVar("_T")
 _RETRY_SECONDS = (0.1, 0.5, 2.0)
 """Waits before a file that could not be read is read again."""

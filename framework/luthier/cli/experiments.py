@@ -81,6 +81,8 @@ def _load_run(run: Any, packages: Sequence[str]) -> Any:
     return graph
 
 
+# From the words of a command line to a graph: reference, overrides, checks, all errors at once.
+
 GIN = ("gin_file:", "gin_bindings:", "gin_search_paths:", "gin_skip_unknown:")
 GIN_ROOT = "gin_root:"
 TARGETS = ("hydra:", "konfig:")

@@ -11,6 +11,13 @@ from pathlib import Path
 from luthier.cli import listing
 from luthier.errors import BadInput, Problem, UnknownReference
 
+# What shells do to words without quotes, and the hint for a word that arrived damaged.
+#
+# Shells replace `$name` by a variable, end the command at `&`, `;`, `|`, `<` and `>`, split at
+# spaces, take quotes away and make several words of `{a,b}`. What is left of such a word seldom
+# means anything. What a shell takes whole cannot be told: shells drop `#Name=1` as a comment, and
+# fish drops a word with `()` or with an unknown `$name`.
+
 HINT = "if you typed it in a shell, put the whole word in single quotes"
 
 _OPERATOR = re.compile(r":=|[+*-]?=")
@@ -66,6 +73,23 @@ def _is_balanced(text: str) -> bool:
             return False
     return not opened and not quote
 
+
+# Flags of Fiddle, Pax, gin and ConfigDict, as words of the grammar at the same place.
+#
+# --fdl.PATH=VALUE, --fdl_set PATH=VALUE         PATH=VALUE
+# --fdl_tag.NAME=VALUE, --fdl_tags_set ...       tag:NAME=VALUE
+# --fiddler NAME                                 fiddler:NAME
+# --overrides FILE                               file:FILE
+# --job_log_dir DIR                              records.directory=DIR
+# --config_dict FILE.py[:ARGUMENT]               config_dict:FILE.py[:ARGUMENT]
+# --config_dict_rename FILE.toml                 config_dict_rename:FILE.toml
+# --gin_file FILE, --gin_bindings BINDING        gin_file:FILE, gin_bindings:BINDING
+# --gin_search_paths, --gin_skip_unknown         gin_search_paths:DIR,DIR, gin_skip_unknown:true
+# --gin.SCOPE/NAME.ARGUMENT=VALUE, --gin.M=VALUE gin_bindings:SCOPE/NAME.ARGUMENT = VALUE
+# --gin_root NAME                                the experiment: what gin files configure
+# --fdl_config REF, --fdl_config_file FILE.json  the experiment
+# --exp MODULE.NAME                              the experiment, also below configs/
+# --exp NAME                                     what Pax calls NAME, as `luthier list pax` shows it
 
 HELP = "--fdl_help"
 

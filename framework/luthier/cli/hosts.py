@@ -21,6 +21,8 @@ from luthier.cli import main as command_line
 from luthier.cli.arguments import Problems, positive, whole
 from luthier.errors import LuthierError
 
+# The options that say which process of a run this is, or how many to start here.
+
 VARIABLE = "LUTHIER_PROCESS"
 """The environment variable by which a parent tells a child which process it is."""
 
@@ -159,6 +161,9 @@ def of_child() -> Process | None:
     return None if told is None else Process(**json.loads(told))
 
 
+# A child among the processes of its run.
+
+
 @contextlib.contextmanager
 def joined(process: Process) -> Iterator[None]:
     """Join the other processes; at the end of the `with` block leave them, or say why this fails.
@@ -198,6 +203,8 @@ def _line(error: BaseException) -> str:
     text = str(error) if isinstance(error, LuthierError) else repr(error)
     return " ".join(text.split())[:500]
 
+
+# One of the processes of a run: `python -m luthier.cli.hosts.child train ...`, by its parent.
 
 ORPHAN_SECONDS = 60.0
 

@@ -21,6 +21,8 @@ from typing import IO, Any
 from luthier import environment, errors
 from luthier.cli.hosts import Process
 
+# Why the processes of a run ended, in one line.
+
 ORDERLY = (errors.EXIT_DONE, errors.EXIT_REQUEUE, errors.EXIT_INTERRUPTED)
 """Exit codes of a process that ended together with all others."""
 
@@ -196,6 +198,8 @@ def _saved_step(run: pathlib.Path) -> int | None:
 
     return Store(run / "checkpoints").latest()
 
+
+# The parent of a host's processes: starts them, passes signals on, and speaks when one ends.
 
 NOTES_VARIABLE = "LUTHIER_NOTES"
 POLL_SECONDS = 0.1

@@ -57,6 +57,9 @@ def tell_damage(metrics: Iterable[Path]) -> None:
             tell(damage)
 
 
+# Tables in plain text, which pipes and searches read as well as people do.
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """Return the lines of a table in plain text; columns of numbers stand to the right.
 

@@ -132,6 +132,8 @@ class Predicate(Filter):
         return lambda documents: np.array([bool(function(d)) for d in documents], bool)
 
 
+# A source without the documents that filters refuse or that cannot be read.
+
 UNREADABLE = "unreadable"
 
 
@@ -240,6 +242,8 @@ class Filtered(Source):
         """Return where document `index` is from."""
         return self.source.name(int(self._kept[index]))
 
+
+# What corrupt documents were left out of data, to tell the user of a run.
 
 _Node = TypeVar("_Node")
 

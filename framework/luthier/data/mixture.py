@@ -224,6 +224,8 @@ def component_seed(seed: int, name: str) -> int:
     return int.from_bytes(digest, "little")
 
 
+# Several data nodes as one, each with its share of the rows.
+
 ID_ENTRIES = ("documents", "examples")
 _MAX_ID = 2**31 - 1
 

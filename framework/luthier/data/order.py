@@ -60,6 +60,12 @@ class Draws:
         return radius * np.cos(2 * np.pi * self.uniform(*shape))
 
 
+# The order of training rows: a pure function of seed and position, the same for any hosts.
+#
+# Epochs follow one another without a gap: position p of the endless order is place p % N of epoch p
+# // N, and each epoch is a permutation of its own. The batch of step s is positions [s * B, (s + 1)
+# * B), and process k of P holds the k-th of P equal parts of it, or any rows of it.
+
 _ROUNDS = 6
 _SALTS = [np.uint64(round_ * int(_GOLDEN) % 2**64) for round_ in range(_ROUNDS)]
 

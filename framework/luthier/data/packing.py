@@ -17,6 +17,8 @@ from luthier.data.sources.source import Source, blocks
 from luthier.data.tokenizers.tokenizer import Tokenizer
 from luthier.errors import DataError, Problem
 
+# A corpus as one array of tokens.
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stream:
@@ -99,6 +101,12 @@ def tokenize(
             used = stop
     tokens.resize(used, refcheck=False)
     return Stream(tokens, np.array(counts, np.int64), num_bytes)
+
+
+# How documents share the rows of a batch; swap the node.
+#
+# Every document is a run of targets (its tokens, then the end token). A row has room for `length`
+# of them. A chunk is a run of targets of one document in one row; what no chunk covers is padding.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -301,6 +309,10 @@ def _first_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:
             first_by_room[left] = bins_by_room[left][0]
     return opened
 
+
+# Rows of a packed corpus, assembled when they are asked for.
+#
+# Shapes: B rows, L length of a row, E chunks in the batch, N targets in the batch.
 
 INT_ENTRIES = ("inputs", "targets", "segments", "positions", "documents", "target_bytes")
 

@@ -122,6 +122,11 @@ class ShiftLeft(Shift):
         return earlier
 
 
+# Rows of tokens whose inputs and targets a shift makes.
+#
+# Shapes: B rows, L length, E chunks in the batch, N tokens in the batch.
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShiftedRows(PackedRows):
     """The rows of a plan whose chunks are runs of the tokens of documents.
@@ -204,6 +209,9 @@ class ShiftedRows(PackedRows):
             "target_bytes": self.shift.of_targets(found["bytes"]),
             "weights": self.shift.of_targets((segments > 0).astype(np.float32)),
         }
+
+
+# Packings whose rows are cut from joined documents, without start and end tokens.
 
 
 class ShiftedPacking(Packing):
@@ -322,6 +330,9 @@ def _opens_row(lengths: np.ndarray, length: int) -> np.ndarray:
         opens[index] = not fits
         before, fill = index, size + (fill if fits else 0)
     return opens
+
+
+# Records that hold tokens already, as rows of tokens.
 
 
 @dataclasses.dataclass(frozen=True)

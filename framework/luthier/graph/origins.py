@@ -15,6 +15,12 @@ from fiddle import history
 from luthier.graph import copies, values
 from luthier.graph.paths import Part, child_of, format_path, parse_path
 
+# Where a value is set: the line that sets it, and what called that line.
+#
+# Fiddle notes one file and line for every set. Where a recipe sets it, that line alone does not say
+# which experiment the value is of; so the lines that called it are noted too, out to the function
+# that a reference names.
+
 _GRAPH = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(_GRAPH)
 _FIDDLE = os.path.dirname(os.path.abspath(fiddle.__file__))

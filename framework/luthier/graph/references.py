@@ -26,6 +26,8 @@ from luthier.graph.paths import (
 )
 from luthier.graph.signatures import UNSET
 
+# References and aliases: one node in two places.
+
 
 def refer(graph: Any, path: Path) -> fdl.Config:
     """Return the value node at `path`; a plain value there becomes a constant, in place.
@@ -94,6 +96,8 @@ def refuse_circle(graph: Any, target: Path, value: Any, into_constant: bool = Fa
     if inside.intersection(above):
         raise Unreadable(Problem("would contain itself", path=format_path(target)))
 
+
+# Values taken from somewhere: `alias:PATH` of this graph, `run:ID.PATH` of a recorded one.
 
 Recorded = Callable[[str], Any]
 """Returns the graph of a recorded run: by its id, or however else runs are named."""

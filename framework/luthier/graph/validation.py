@@ -33,6 +33,17 @@ from luthier.graph.paths import (
 from luthier.graph.record.leaves import encode_leaf
 from luthier.graph.signatures import UNSET
 
+# Declared conditions: `RANGES` of arguments, `RELATIONS` between them, `READ_WHEN` they count.
+#
+#     RANGES = {"b2": "0 <= x < 1"}
+#     RELATIONS = ("num_heads % num_kv_heads == 0", "data.length <= model.length")
+#     READ_WHEN = {"decay": "spike_factor is not None"}
+#
+# They are attributes of a class or function, because constructors must not check values (a swept
+# value is a tracer there). They are computed from their syntax tree, never with `eval`. A dotted
+# name is a path below the node. A condition about what is not said (an argument that is not set, a
+# part that is not there, arithmetic on None or on what is no number) counts as met.
+
 UNKNOWN = object()
 """The value of a name that the graph does not say."""
 
@@ -162,6 +173,8 @@ def _compare(tree: ast.Compare, condition: str, known: Mapping[str, Any]) -> boo
     pairs = zip(tree.ops, terms, terms[1:], strict=False)
     return all(_COMPARE[type(op)](left, right) for op, left, right in pairs)
 
+
+# What components declare about their settings: ranges, relations, and when a setting is read.
 
 _FLOATING = ("dtype", "param_dtype")
 
@@ -332,6 +345,8 @@ def _name(node: fdl.Buildable) -> str:
     return getattr(node.__fn_or_cls__, "__name__", str(node.__fn_or_cls__))
 
 
+# What a graph may hold: values and names that a record can write, and another process can read.
+
 _NOT_RECORDED = ("configs", "sweeps", "__main__")
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -391,6 +406,9 @@ def _root(value: Any) -> str:
 
 def _name_of_callable(value: Any) -> str:
     return f"{public_names.home(value)}.{getattr(value, '__qualname__', type(value).__name__)}"
+
+
+# Seeds that are equal by accident: the same random numbers where others were meant.
 
 
 def equal_by_accident(graph: Any) -> Iterator[Problem]:
@@ -457,6 +475,9 @@ def _problem(
     return Problem(what, path, origins.origin_of(graph, at), remedy)
 
 
+# Nodes that parts which are built apart (model and data, say) must not share.
+
+
 def shared_between_parts(graph: Any) -> Iterator[Problem]:
     """Yield a problem for every node, other than a value node, in two top-level parts of `graph`.
 
@@ -493,6 +514,9 @@ def _problem_of_sharing(first: str, second: str, node: fdl.Buildable) -> Problem
     what = f"is the same {name} node as {first}, but the two are built apart"
     remedy = "give each its own node (copy.deepcopy), and share values with luthier.graph.value"
     return Problem(what, path=second, remedy=remedy)
+
+
+# Check a whole graph: names, types, what components declare, sharing, seeds, what is recorded.
 
 
 def validate(graph: Any, packages: Sequence[str] = ()) -> None:

@@ -101,6 +101,8 @@ def _place(directory: str | os.PathLike[str]) -> pathlib.Path:
     return place
 
 
+# Rates of devices: products of matrices, memory, and sums over all devices.
+
 _SECONDS = 0.3
 _MOST_CALLS = 200
 _NUM_SUMS = 10
@@ -178,6 +180,8 @@ def _is_cpu(device: jax.Device) -> bool:
     return device.platform == "cpu"
 
 
+# What is wrong with hosts, told from what they can do.
+
 SLOW, SLOW_DISK = 0.75, 0.4
 """Below this share of what the other hosts reach, a host is named; disks differ by the minute."""
 
@@ -215,6 +219,9 @@ def findings(examinations: Sequence[Examination]) -> list[str]:
             seconds = abs(found.clock_skew_seconds)
             lines.append(f"{who}: its clock is {seconds:.1f} s {way} that of process 0")
     return lines
+
+
+# What one host can do; each process of a run examines its own.
 
 
 @dataclasses.dataclass(frozen=True)

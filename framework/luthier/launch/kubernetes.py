@@ -16,6 +16,10 @@ from typing import Any
 from luthier.errors import EXIT_REQUEUE, BadInput, Problem, RunError
 from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing, check_script, write_files
 
+# The manifest of a JobSet that is a gang.
+#
+# Source: the JobSet API `jobset.x-k8s.io/v1alpha2`, and pod failure policies of `batch/v1`.
+
 API_VERSION = "jobset.x-k8s.io/v1alpha2"
 JOB = "gang"
 PORT = 8476
@@ -171,6 +175,11 @@ def _script(gang: Gang, pods: Pods) -> str:
     lines += [f"cd {shlex.quote(gang.working_directory)} || exit 1", 'exec python "$@"']
     return "\n".join([*lines, ""])
 
+
+# The engine over a Kubernetes cluster that has JobSet installed.
+#
+# A gang is a JobSet with a pod for each host; kubectl speaks with the cluster, as the user that it
+# is set up for. Without kubectl the manifests are written all the same, for whoever has it.
 
 MANIFESTS = "jobsets.yaml"
 ANSWER_SECONDS = 60

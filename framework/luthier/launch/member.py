@@ -18,6 +18,8 @@ from typing import NoReturn
 
 from luthier.errors import EXIT_BAD_INPUT, BadInput, LuthierError, Problem, RunError
 
+# Which process of its gang this is, as the engine that started it tells in the environment.
+
 VARIABLES = ("LUTHIER_RANK", "LUTHIER_RANKS", "LUTHIER_LOCAL_RANK", "LUTHIER_START")
 """Which process this is, of how many, which on its host, and a word that only the processes of one
 start of a gang share: where an engine has no such variables of its own."""
@@ -80,6 +82,14 @@ def _slurm_address(node: str) -> str:
             return found[1]
     return node or socket.gethostname()
 
+
+# A process of a gang finds the others and becomes what it is to run.
+#
+#     python -m luthier.launch.member --meeting FOLDER -- -m luthier train ... --distributed
+#
+# The first process of the gang tells the others where it listens, in a file of the folder that all
+# of them see: on an address that is its own and a port that is free, so that gangs side by side
+# never meet by accident. JAX's detection of clusters is left out.
 
 MEETING_SECONDS = 120.0
 """How far apart the processes of a gang may start."""

@@ -16,6 +16,12 @@ from luthier.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput, Problem, RunErro
 from luthier.launch.engine import Gang, Job, Layout, Standing, State, check_script, write_files
 from luthier.launch.ray_actors import Keeper, Request, num_chips
 
+# The engine over a Ray cluster.
+#
+# An actor of Ray keeps each gang: it reserves nodes, or a slice of TPUs, starts a process on each
+# and starts them again elsewhere when a node is lost. Python, luthier and the user's project must
+# be the same on all nodes, and all must see the disk of runs.
+
 GANGS = "gangs.json"
 NAMESPACE = "luthier"
 ANSWER_SECONDS = 20.0
@@ -236,6 +242,11 @@ def _over(job: Job) -> Standing | None:
 
 def _exit_path(directory: str, name: str) -> pathlib.Path:
     return pathlib.Path(directory, f"{name}.exit")
+
+
+# Hand gangs that were written to a file to their Ray cluster, as a person does it again by hand.
+#
+# python -m luthier.launch.ray.submit FOLDER/gangs.json
 
 
 def main(words: Sequence[str]) -> int:

@@ -20,6 +20,8 @@ from luthier.errors import EXIT_DONE, EXIT_REQUEUE
 from luthier.launch.engine import Gang, Standing
 from luthier.storage import write_atomically
 
+# What a gang wants of a Ray cluster.
+
 
 @dataclasses.dataclass(frozen=True)
 class Request:
@@ -81,6 +83,8 @@ def num_chips(topology: str) -> int:
     """
     return math.prod(int(size) for size in topology.split("x"))
 
+
+# Where the processes of a gang go: a placement group of Ray, or a slice of TPUs.
 
 WAIT_SECONDS = 5.0
 
@@ -146,6 +150,8 @@ def _slice(request: Request, name: str, give_up: Callable[[], bool]) -> Places |
     return None
 
 
+# A process of a gang, as an actor of Ray runs it on the node where its devices are.
+
 # 1 is PR_SET_PDEATHSIG, and 9 is SIGKILL. Set by the process itself: a hook between fork and exec
 # is no good in an actor, which has threads.
 _TIE = """\
@@ -210,6 +216,12 @@ def _ends_with_parent() -> list[str]:
     tie = ["-I", "-S", "-c", _TIE] if sys.platform == "linux" else []
     return [sys.executable, *tie]
 
+
+# Keeps one gang alive: an actor of Ray that reserves its nodes and starts its processes.
+#
+# It lives on the cluster, whatever becomes of the process that submitted it. When its own node is
+# lost, Ray starts it on another one, and it begins the gang again, which goes on from what it
+# saved.
 
 LOST = -9
 """What counts as the exit code of a process whose node is lost."""

@@ -120,6 +120,8 @@ def _hosts(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+# The batch script of a launch: plain sbatch and srun, for people too.
+
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 MEETINGS = "meetings"
 _MEMBER = "luthier.launch.member"
@@ -273,6 +275,8 @@ def _start(gang: Gang) -> str:
     words = shlex.join([gang.name, str(gang.restarts), *gang.command])
     return f"run_gang {words} & gangs+=($!)"
 
+
+# The engine over SLURM.
 
 SCRIPT = "job.sh"
 GRACE_SECONDS = 120

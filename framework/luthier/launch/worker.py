@@ -28,6 +28,8 @@ from luthier.trainer.interrupt import Watcher
 from luthier.trainer.loop import OwnSlot
 from luthier.trainer.run import drive
 
+# One trial on several processes: all of them train it, the first one speaks with the driver.
+
 EXIT_APART = 70
 """The exit code of a process that failed where others did not: they wait for it in a collective."""
 
@@ -166,6 +168,14 @@ def described(told: Mapping[str, Any]) -> tuple[Work, TrialWork]:
     trial = TrialWork(told["trial"], told["fence"], told["directory"])
     return Work((trial,), tuple(told["hoist"]), asks=told["asks"]), trial
 
+
+# The worker of a slice that an engine of `luthier.launch` started, on one process or several.
+#
+#     python -m luthier.launch.worker --driver FILE --slice 0 ...
+#
+# The first process speaks with the driver, which may be on another machine; the others do what it
+# says. SIGTERM means that the machine is taken away: what runs is saved, the driver is told, and
+# the worker leaves with exit code 75.
 
 DRIVER_SECONDS = 60.0
 """How long a worker looks for its driver."""

@@ -130,6 +130,12 @@ def _polynomial(coefficients: Sequence[float], x: jax.Array) -> jax.Array:
     return total
 
 
+# Initializers as values: small callables that a graph can hold, show and change.
+#
+# Every one is called as `initializer(key, shape, dtype)`, like those of `jax.nn.initializers`,
+# which fit here too. Kernels of any rank are initialized as the matrix `(fan in, fan out)`.
+# Standard deviations may be traced.
+
 DType = Any
 
 # The standard deviation of a standard normal cut off at two standard deviations.

@@ -117,6 +117,20 @@ def bubble_fraction(schedule: Schedule, stages: int, microbatches: int) -> float
     return (stages - 1) / num_ticks(schedule, stages, microbatches)
 
 
+# The ticks of a pipeline: one program for all stages, in a `shard_map` over the axis `stage`.
+#
+# Each stage keeps M/S of the microbatches. At each tick a stage works on one, and hands it to the
+# next stage; the kept ones move towards the first stage, where they start, as others start before
+# them. What leaves the last stage takes the place of what has started.
+#
+# In a bubble a stage works on nothing of meaning. Nothing of what it computes then is kept, and no
+# gradient comes of it, even if all of it is NaN.
+#
+# Shapes: S stages, M microbatches, R repeats, K turns of layers in a block, B rows.
+#
+# Source: Huang et al. 2018, arXiv 1811.06965, section 2.3; Xu et al. 2021, arXiv 2105.04663,
+#   section 3.3 (a pipeline as one program for all stages).
+
 AXIS = "stage"
 """The mesh axis of pipelines."""
 
@@ -220,6 +234,10 @@ def _laid_out(x: jax.Array) -> jax.Array:
     """Share out the rows of every microbatch as those of a batch."""
     return constrain(x, (None, "batch", *(None,) * (x.ndim - 2)))
 
+
+# A stack whose layers are shared out over the devices along the mesh axis `stage`.
+#
+# Shapes: S stages, M microbatches, R repeats, K turns of layers in a block, B rows.
 
 T = TypeVar("T")
 

@@ -42,6 +42,11 @@ class Tokens:
         return cls(jnp.broadcast_to(positions_L, shape), jnp.ones(shape, jnp.int32))
 
 
+# Rotary positions, and how their frequencies are stretched for longer rows.
+#
+# Shapes: B rows, L length, H heads, K head_dim.
+
+
 class RotaryScaling(Protocol):
     """Changes the frequencies of a rotation, so that it reaches further."""
 
@@ -140,6 +145,11 @@ class Rotary:
         first, second = x[..., :half], x[..., half : 2 * half]
         turned = (first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :])
         return jnp.concatenate(turned, axis=-1).astype(x_BLHK.dtype)
+
+
+# Vectors that are added to the embeddings of tokens for their positions.
+#
+# Shapes: B rows, L length, D embed.
 
 
 class LearnedPositions(nnx.Module):

@@ -154,6 +154,8 @@ def state_axes(state: Any, layouts: Layouts) -> Any:
     return jax.tree.map(lambda n: n.axes(layouts) if tells(n) else None, state, is_leaf=tells)
 
 
+# What arrays of a training state are stored in: rules by regular expression over names.
+
 DType = Any
 
 _SMALLEST_BITS = 16

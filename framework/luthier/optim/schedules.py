@@ -42,6 +42,11 @@ def runtime(value: Hyperparameter, count: Any) -> jax.Array:
     return jnp.where(jnp.asarray(count) < 0, jnp.zeros_like(array), array)
 
 
+# Schedules: hyperparameters as functions of the number of updates so far.
+#
+# All are branch-free, so every argument may be traced, and pure, so the value that is logged is the
+# value that is used. In the formulas $t$ is the step, $W$ the warmup and $T$ the total.
+
 _LENGTHS = {"warmup_steps": "0 <= x", "total_steps": "0 < x"}
 
 

@@ -56,6 +56,12 @@ def _names(entry: object) -> tuple[str, ...]:
     return entry if isinstance(entry, tuple) else () if entry is None else (str(entry),)
 
 
+# Constraints on what layers compute, stated in logical axes.
+#
+# Layers call `constrain`; whoever traces them says under which mesh and rules. Outside of
+# `activation_rules` nothing is constrained, so layers run anywhere.
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """The mesh and the rules under which layers are traced.

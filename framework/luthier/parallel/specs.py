@@ -223,6 +223,8 @@ def _uneven(
     return Problem(what, name, remedy=alternatives(remedies))
 
 
+# The layout of what an optimizer derives from parameters: factors, preconditioners, averages.
+
 SPARE = ("fsdp",)
 """Mesh axes that share out all of an optimizer's state, whichever dimensions it has."""
 
@@ -291,6 +293,8 @@ def _with_spare(
             break
     return found
 
+
+# The sharding table: where every array lives, why, and what it weighs.
 
 _COLUMNS = ("name", "shape", "dtype", "spec", "reason", "bytes/device")
 

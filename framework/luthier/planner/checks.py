@@ -61,6 +61,9 @@ def contradiction(name: str, parameters: int) -> str:
     return f"{name!r} says {claim[0]}, but the model has {parameters:,} parameters"
 
 
+# What makes an experiment unfit to run that no single component can see.
+
+
 def check(graph: Any, program: programs.Program, unread: list[str] | None = None) -> list[Problem]:
     """Return what is wrong with an experiment as a whole, on its devices.
 

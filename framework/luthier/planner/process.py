@@ -73,6 +73,8 @@ def write(key: str, values: Mapping[str, Any]) -> None:
         temporary.replace(place)
 
 
+# Progress of a plan: its phases, and how long compiling took for programs of this size before.
+
 Tell = Callable[[Mapping[str, Any]], None]
 
 _FILE = "seconds.json"
@@ -153,6 +155,8 @@ class Estimates:
 def _operations(program: str) -> int:
     return max(program.count(" = "), 1)
 
+
+# Planning in a process of its own, so that the caller's backend, if it has one, is untouched.
 
 _MODULE = "luthier.planner.worker"
 

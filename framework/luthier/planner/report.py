@@ -21,6 +21,8 @@ from luthier.planner.targets import Chip, CpuSlice, Slice
 from luthier.program.offload import host_bytes
 from luthier.program.step import active_shares_of
 
+# The report of a plan for a slice: plain values that travel between processes and into files.
+
 Row = Mapping[str, Any]
 
 
@@ -164,6 +166,8 @@ class Report:
         memory = MemoryUse(**those_of(MemoryUse))
         return cls(subject=Subject(**those_of(Subject)), memory=memory, **those_of(cls))
 
+
+# From a program on devices, and from a compiled step, to the parts of a report.
 
 NUM_LIVE = 12
 EXPERTS = "experts"

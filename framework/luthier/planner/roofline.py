@@ -79,6 +79,8 @@ def roofline(
     return Roofline(terms, bubble_fraction)
 
 
+# Matrix products by the type of what is multiplied: peaks differ by type.
+
 FLOAT8 = "float8"
 _PRODUCTS = ("dot_general", "ragged_dot_general", "ragged_dot", "conv_general_dilated")
 

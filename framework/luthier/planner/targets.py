@@ -324,6 +324,8 @@ CHIPS: Mapping[str, Chip] = {chip.name: chip for chip in _ROWS}
 """The devices that are known, by name."""
 
 
+# Slices that are planned for: what a name such as `v5e-16`, `2xv4-8` or `h100:8x4` stands for.
+
 ORIGIN = "--slice"
 MOST_DEVICES = 16384
 """Laying arrays out takes time that grows faster than devices: 84 seconds for so many."""
@@ -558,6 +560,8 @@ def _is_cut(shape: tuple[int, ...]) -> bool:
     """Return whether a shape of a 3-D torus is one: parts of a cube of 64, or whole cubes."""
     return max(shape) <= 4 or min(shape) >= 4
 
+
+# Devices of slices that are planned for, as the compiler sees them; no hardware is touched.
 
 _NEEDS = {
     TpuSlice: (("libtpu",), "plan-tpu"),

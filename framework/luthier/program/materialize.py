@@ -189,6 +189,9 @@ def _with_model(experiment: Any, arrays: Mapping[str, jax.Array]) -> Any:
     return dataclasses.replace(experiment, model=model)
 
 
+# From a program to the arrays of its state.
+
+
 def materialize(
     program: Program,
     values: Values,

@@ -85,6 +85,8 @@ def _bytes_on_device(leaf: jax.ShapeDtypeStruct) -> int:
     return size
 
 
+# An experiment as a program on a mesh: abstract state, shardings, and the compiled functions.
+
 Leaves = tuple[jax.Array, ...]
 Values = tuple[jax.Array, ...]
 

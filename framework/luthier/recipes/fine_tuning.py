@@ -70,6 +70,8 @@ def _check(pattern: str) -> None:
         raise BadInput(Problem(f"{pattern!r} is no regular expression: {error}")) from error
 
 
+# Low-rank adaptation as a fiddler: a graph goes in, one that trains adapters alone comes out.
+
 ADAPTERS = r"\.lora_[ab]$"
 """What the names of adapters match, and of no other parameters."""
 

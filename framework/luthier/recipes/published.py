@@ -73,6 +73,11 @@ def c4_vocabulary(folder: Any = FOLDER) -> fdl.Config[data.SentencePiece]:
     return fdl.Config(data.SentencePiece, path=path, bos_token="</s>", eos_token="</s>")
 
 
+# The optimizers of Pax's configurations for GPUs, and Pax's Adafactor.
+#
+# Paxml, `tasks/lm/params/nvidia.py` and `tasks/lm/model_params.py`, with the optimizers of Praxis.
+
+
 def nvidia_adam(peak: Any = 6e-4) -> fdl.Config[optim.Optimizer]:
     """Return Adam with a cap on updates and a cosine of 500,000 steps, without a rise.
 
@@ -139,6 +144,12 @@ def pax_adafactor(
 
 def _cosine(peak: Any) -> fdl.Config[optim.Join]:
     return rampup_cosine(peak, 0, 1, 500_000)
+
+
+# The optimizers and the schedules of Pax's language models.
+#
+# Paxml 1.4.0, `tasks/lm/params/c4.py`, with the schedules and the optimizers of Praxis 1.4.0. Pax
+# multiplies a rate by a schedule that ends at a ratio; here the schedule is the rate itself.
 
 
 def rampup_exponential(

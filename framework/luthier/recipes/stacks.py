@@ -78,6 +78,9 @@ def _sets_remat(stack: Any) -> bool:
     return isinstance(stack, fdl.Buildable) and "remat" in stack.__arguments__
 
 
+# What is kept for the backward pass, as a fiddler: less memory for more FLOPs.
+
+
 def remat(
     experiment: fdl.Buildable, policy: layers.Remat | type[layers.Remat] = layers.FullRemat
 ) -> Any:

@@ -18,6 +18,8 @@ from luthier.parallel import AXES
 from luthier.recipes.scale import EVEN, HEADS, WIDTHS, Sizes
 from luthier.recipes.selection import is_experiment
 
+# Constants that many places share, set by their names, as a fiddler.
+
 
 def shared(experiment: fdl.Buildable, **values: Any) -> Any:
     """Return an experiment whose shared constants have other values, with what is computed of them.
@@ -67,6 +69,8 @@ def constants(node: Any) -> Iterator[Any]:
         for operand in operands(node):
             yield from constants(operand)
 
+
+# Schedules in few steps: the order of what happens stays, and nothing falls out.
 
 _LISTS = ("boundaries",)
 """Lists of step numbers, beside settings that end with `_steps`."""
@@ -125,6 +129,8 @@ def _come_often(changed: Any, steps: int) -> None:
         if counts and graph.evaluate(graph.get(changed, place.path)) > steps:
             graph.set_value(changed, place.path, steps)
 
+
+# A twin of an experiment that trains on a CPU, on a mesh of the same axes, as a fiddler.
 
 SUFFIX = "-tiny"
 STEPS = 10

@@ -147,6 +147,19 @@ class Goodput:
         return result
 
 
+# goodput.jsonl: the spans of all processes of a run, appended and never changed.
+#
+# A process writes one line when it begins, one for every stretch of time, and one when it ends; a
+# process that was killed has no last line:
+#
+# {"kind": "began", "time": 1767225600.1, "step": 100, "process": 4711, "host": "node3"}
+# {"kind": "span", "start": 1767225601.0, "end": 1767225602.5, "first": 100, "last": 120,
+#  "seconds": {"step": 1.4, "data_wait": 0.1}}
+# {"kind": "ended", "time": 1767225700.0, "step": 900, "status": "finished"}
+#
+# Times are seconds since 1970; within a process they follow its monotonic clock. Lines have numbers
+# and checksums (`luthier.storage.json_lines`).
+
 FILE = "goodput.jsonl"
 LEAST_SECONDS, MOST_SECONDS = 0.2, 10.0
 SHARE = 0.01
@@ -331,6 +344,8 @@ def _is_whole(fields: dict[str, Any]) -> bool:
 def _has(fields: dict[str, Any], needed: dict[str, Any]) -> bool:
     return all(isinstance(fields.get(name), kind) for name, kind in needed.items())
 
+
+# The account of a run's time: what its processes spent, what was lost, and when nothing ran.
 
 LOST = "lost"
 IDLE = "idle"

@@ -74,6 +74,8 @@ class Images:
     num_rows: int = 16
 
 
+# A writer of PNG files that needs nothing but zlib.
+
 _COLOR_TYPES = {1: 0, 3: 2, 4: 6}  # channels to PNG's grey, RGB and RGBA
 
 
@@ -108,6 +110,8 @@ def encode_png(pixels: Any) -> bytes:
 def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
+
+# The files of a run's images: `media/<name>/<step>.png`, each there before its line is.
 
 FOLDER = "media"
 _STEP = re.compile(r"(\d+)\.png")

@@ -21,6 +21,13 @@ from luthier.records.redaction import redact
 from luthier.storage import LineReader, LineWriter, replacing, run_error, unfenced
 from luthier.storage.json_lines import parse, renumber
 
+# The record of a run: one JSON object per line, every step exactly once, across restarts.
+#
+# A line is `{"kind": "step", "step": 12, "time": 1767225600.1, "values": {"loss": 2.5}}`, with a
+# number and a checksum (`luthier.storage.json_lines`). JSON has no NaN and no infinities: in
+# `values` they stand as the strings "NaN", "Infinity" and "-Infinity". Every other float reads back
+# as the very same double.
+
 _KIND_OF = {cls: kind for kind, cls in KINDS.items()}
 _IN_FILES = {"pixels"}  # of an image: its line tells the path of the file that has them
 _FIELDS = {kind: {field.name for field in dataclasses.fields(cls)} for kind, cls in KINDS.items()}
@@ -319,6 +326,8 @@ def read_last(
     # Other kinds, such as histograms, may fill the end.
     return None if window_bytes >= size else read_last(path, kind, 8 * window_bytes)
 
+
+# The sink that is the record: a thread appends events to metrics.jsonl, durably.
 
 _POLL_SECONDS = 0.1
 _PLAIN = {float, int}

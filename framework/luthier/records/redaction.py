@@ -25,6 +25,12 @@ from luthier.storage import (
     write_together,
 )
 
+# Finds secrets in texts: those of this process's environment, and those that stand in URLs.
+#
+# A secret of the environment is the value of a variable whose name says so, as WANDB_API_KEY or
+# HF_TOKEN, or a password of ~/.netrc. In a URL it is what stands between the scheme and `@`, or in
+# a query under a name such as `signature`.
+
 _LEAST = 8  # shorter values would be found everywhere
 _NAME = re.compile(
     r"(^|_)(API_?KEY|KEY|ACCESS_KEY(_ID)?|SECRET|TOKEN|PASS|PASSWD|PASSWORD|CREDENTIALS?|AUTH)S?$",
@@ -135,6 +141,9 @@ def _passwords(path: str) -> list[str]:
     return [entry[2] for entry in hosts.values() if entry[2] and _is_secret(entry[2])]
 
 
+# Keeps secrets out of what a process prints, where that is kept in a file.
+
+
 class Redacted:
     """A text stream that writes whole lines, each without its secrets.
 
@@ -193,6 +202,9 @@ __all__ = [
     "write_json",
     "write_together",
 ]
+
+
+# Files of records: those of `luthier.storage`, with the secrets taken out of JSON.
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

@@ -21,6 +21,11 @@ from luthier.records.redaction import redact
 from luthier.storage import json_text, read_json, write_atomically
 from luthier.storage.atomic import one_line_errors
 
+# The user's own code, as a run ran it: a list of files for each start, and one copy of each file.
+#
+# code.json the SHA-256 of every Python file of the user's packages; code.1.json an earlier one
+# code/<sha>.py the files, each once, however many starts ran it
+
 FILE, FOLDER = "code.json", "code"
 _LARGEST_FILE_BYTES = 1 << 20
 
@@ -132,6 +137,8 @@ def _contents(packages: Sequence[str]) -> dict[str, bytes]:
                 continue
     return contents
 
+
+# What source a run ran: versions, git revision, what differs from it, hashes of packages.
 
 _VERSIONS_OF = (
     "luthier", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "fiddle", "numpy",

@@ -217,6 +217,9 @@ def _strict(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+# When a run counts as hanging.
+
+
 @dataclasses.dataclass(frozen=True)
 class Watchdog:
     """When a run counts as hanging.

@@ -188,6 +188,8 @@ class Engine(Protocol):
         """End all workers; trials that run are saved first, so that they can go on later."""
 
 
+# `result.json`: how a trial ended; whole or absent, and on the disk before anyone is told.
+
 NAME = "result.json"
 TRACEBACK = "traceback.txt"
 """In the folder of a trial that failed: where in the code it did."""

@@ -13,6 +13,11 @@ from typing import Any, ClassVar, Protocol
 from luthier.errors import BadInput, Problem
 from luthier.graph import nearest
 
+# What a study may choose at one path: a range, an ordered list, or one of several options.
+#
+# A choice is stored as a primitive: the number itself, the exponent of a power of two, or the index
+# of a value. So samplers see order where there is one, and any value of a graph can be chosen.
+
 Stored = int | float
 
 
@@ -338,6 +343,8 @@ def _listed(names: Mapping[str, Any]) -> str:
     return ", ".join(names) or "nothing"
 
 
+# A space: dimensions by path, sub-spaces of options, and what must hold of a graph.
+
 Assignment = Mapping[str, Stored]
 """The stored choice of every dimension that takes part, by its name."""
 
@@ -460,6 +467,9 @@ def told(override: str | tuple[str, Any]) -> str:
     return f"{path}={value!r}" if target is None else f"{path}={Option(value).label}(...)"
 
 
+# The points of a grid over a space, in order; every one is handed out once.
+
+
 @dataclasses.dataclass(frozen=True)
 class Grid:
     """A sampler that goes through all combinations; the last dimension moves first.
@@ -521,6 +531,12 @@ def _points(rest: list, resolution: int, prefix: str) -> Iterator[dict[str, Stor
             for others in _points(rest[1:], resolution, prefix):
                 yield {**here, **inner, **others}
 
+
+# Named generators of settings: functions `sweep_NAME` beside an experiment, and their product.
+#
+# def sweep_lr():
+#     for peak in (1e-3, 3e-3):
+#         yield {"optimizer.learning_rate.peak": peak, "optimizer.weight_decay": 0.1}
 
 _PREFIX = "sweep_"
 

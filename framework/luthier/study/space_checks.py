@@ -22,6 +22,8 @@ from luthier.study.space import (
     sub_prefix,
 )
 
+# From an assignment to a graph, and back: what the base itself would be in the space.
+
 
 @dataclasses.dataclass(frozen=True)
 class Editing:
@@ -104,6 +106,9 @@ def _candidates(base: Any, key: str, dimension: Any) -> Sequence[Stored]:
         return ()
     stored = [stored_of(value) for value in held if value is not graphs.UNSET]
     return list(dict.fromkeys(found for found in stored if found is not None))
+
+
+# Is a space one of this experiment? Every end of every range is tried on its graph.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,8 @@ from luthier.study.objectives import Objective
 from luthier.study.protocol import Engine, Lanes, SliceInfo
 from luthier.study.space import Grid, Space
 
+# When a study is enough.
+
 DEFAULT_TRIALS = 32
 """What `trials="auto"` means for a sampler that has no end of its own."""
 
@@ -57,6 +59,17 @@ class Budget:
     def num_trials(self) -> int | None:
         """The number of trials; None for no limit. A study over a grid has set `auto` to None."""
         return DEFAULT_TRIALS if self.trials == "auto" else self.trials
+
+
+# The study: a graph whose parts say what is tried, by whom, how long, and what counts as better.
+#
+#     fdl.Config(Study, name="lm_learning_rate", base=experiment(), space=fdl.Config(Space, {...}),
+#                objectives=(Measured(Selector("held_out", "loss")),),
+#                sampler=fdl.Config(optuna.samplers.TPESampler))
+#
+# The experiment in `base` is described, never built: each trial edits a copy of it. So a study is
+# recorded, compared and overridden like any other graph (`base.training.steps=100
+# budget.trials=8`).
 
 
 @dataclasses.dataclass(frozen=True)

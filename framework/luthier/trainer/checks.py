@@ -13,6 +13,8 @@ from luthier import graph as graphs
 from luthier.errors import BadInput, DataError, Problem, ValidationError
 from luthier.parallel import Share
 
+# Rows of more documents than a kernel of attention has room for: it gives NaN for them.
+
 _SEGMENTS = "segments"
 
 
@@ -108,6 +110,11 @@ def _problems(limit: DocumentLimit, experiment: Any) -> Iterator[Problem]:
             yield limit._problem(path, number)
 
 
+# Token ids of batches, looked at on the host: a table has no rows beyond its vocabulary.
+#
+# On a device such an id is no error: it reads a NaN or, below zero, a row from the table's end.
+
+
 def vocabulary(experiment: Any) -> int | None:
     """Return how many tokens the model of an experiment knows; None where it knows none.
 
@@ -158,6 +165,8 @@ def check_token_ids(
     if problems:
         raise BadInput(problems)
 
+
+# Whether steps repeat themselves: taken twice, compiled anew each time, and compared in bits.
 
 _REMEDY = "set precision.repeatability=exact, or use attention without kernels of your own"
 

@@ -77,6 +77,9 @@ class Evaluator:
         return totals.values()
 
 
+# Whether a metric still improves.
+
+
 @dataclasses.dataclass
 class Patience:
     """Counts evaluations without improvement; its fields are saved with the checkpoint.

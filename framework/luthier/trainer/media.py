@@ -89,6 +89,9 @@ def count_bins(array: jax.Array, num_bins: int) -> tuple[jax.Array, jax.Array, j
     return low, high, counts
 
 
+# Emits what `records.histograms`, `records.samples` and `records.images` ask for, when due.
+
+
 class Shows:
     """Looks at a state between steps; where nothing is asked for, it does nothing.
 

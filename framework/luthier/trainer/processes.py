@@ -84,6 +84,8 @@ class Agreeing:
         return Agreed(*self._rounds.exchange(mine, decide, give_up))
 
 
+# What must be the same in all processes before the first step.
+
 _DIGITS = 12
 
 
@@ -118,6 +120,12 @@ def check_devices() -> None:
         local = jax.local_devices()
         distributed.agree({"its devices": f"{len(local)} x {local[0].device_kind}"})
 
+
+# How long a device takes for a small work of its own, in which it waits for no other host.
+#
+# The steps of a run take equally long on all hosts: the fast ones wait for the slow one in every
+# sum over devices. What a host needs for itself shows in such a work only. It is put behind a step
+# that is on its way, and a thread waits for both, so that training goes on meanwhile.
 
 _NUM_PRODUCTS = 4
 
@@ -205,6 +213,8 @@ def _products(values: jax.Array, part: jax.Array) -> jax.Array:
     start = values + 0 * part.ravel()[0].astype(values.dtype)
     return jax.lax.fori_loop(0, _NUM_PRODUCTS, lambda _, x: x @ values, start)
 
+
+# How long each host takes, and which of them the others wait for.
 
 HOSTS_FILE = "hosts.jsonl"
 """What hosts took, in the run's directory: a line for every exchange."""

@@ -23,6 +23,16 @@ from luthier.parallel import distributed
 from luthier.parallel.distributed import Pulses, Standing
 from luthier.records import RunDirectory, Watchdog, crash
 
+# What is left to do where no Python can run: a crash of native code, or a held interpreter lock.
+#
+# `faulthandler` writes the stacks of all threads when native code fails (SIGSEGV, SIGBUS, ...),
+# into a file of the run. The same file takes them when the process hangs with the interpreter's
+# lock held: no thread of Python's runs then, not even the watchdog's.
+# `faulthandler.dump_traceback_later` could end such a process, but counts the time in which the
+# process was stopped as a whole (SIGSTOP, a suspended job): a run that is continued after a pause
+# would be killed. So a guard, a process of its own that looks whether it is stopped, waits for the
+# heartbeats of the watchdog's thread.
+
 # A signal that nobody uses: SLURM and users have SIGUSR1 and SIGUSR2 for their own ends.
 _DUMP = signal.SIGRTMIN + 9 if sys.platform == "linux" else signal.SIGUSR2
 
@@ -153,6 +163,8 @@ class Guard:
                 self._process.communicate()
             self._process = None
 
+
+# The watchdog: writes down where a run that hangs is, names who is behind, and ends it.
 
 POLL_SECONDS = 1.0
 LINGER_SECONDS = 3.0

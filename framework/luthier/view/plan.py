@@ -213,6 +213,8 @@ def _columns(rows: Sequence[Sequence[str]], numbers: int) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
+# The plan of an experiment for a slice as one HTML file.
+
 _FILES = ("plan_page.css", "plan_page.js")
 
 

@@ -10,6 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+# How the dimensions of a foreign tensor are those of a parameter of ours, in words.
+#
+# `(heads head_dim) embed -> embed heads head_dim` says that a foreign matrix has heads and head_dim
+# merged in its rows, and that ours has them apart, after embed. Reading from left to right is a
+# reshape, a transpose; from right to left it is undone. Any part of our array is read from one
+# block of the foreign tensor.
+
 Shape = tuple[int, ...]
 Index = tuple[slice, ...]
 Fetch = Callable[[Index], np.ndarray]
@@ -152,6 +159,12 @@ def _block(
     return start, stop, extents, parts
 
 
+# Parameters by layer, whatever the stack: scanned, unrolled, or in cycles.
+#
+# The same layers are `blocks.mlp.kernel` with a leading axis where they are scanned,
+# `blocks.3.mlp.kernel` where they are unrolled, and `blocks.cycle.1.mlp.kernel` where a few kinds
+# take turns. A *slot* is the place of one layer's array, under the unrolled name.
+
 _BLOCKS = re.compile(r"((?:.*?\.)?blocks)\.(.+)")
 _CYCLE = re.compile(r"cycle\.(\d+)\.(.+)")
 _REST = re.compile(r"rest\.(\d+)\.(.+)")
@@ -258,6 +271,15 @@ def _looks_stacked(name: str) -> bool:
     first = match[2].partition(".")[0]
     return not first.isdigit() and first != "rest"
 
+
+# A family's map: foreign tensor names on the left, parameters of ours on the right.
+#
+#     tensor("model.layers.{layer}.self_attn.q_proj.weight",
+#            "blocks.{layer}.attention.query.kernel",
+#            "(heads head_dim) embed -> embed heads head_dim")
+#
+# The same lines read and write. Whether a line counts is decided by the graph: a line for a
+# parameter that the model does not have (a bias, say) is not there.
 
 LAYER = "{layer}"
 

@@ -17,6 +17,10 @@ import numpy as np
 from luthier.checkpoint.foreign.family import Family, Index, Resolved, Shape, Stacked, slots
 from luthier.errors import CheckpointError, Problem
 
+# Reading folders of safetensors: one file, or several with an index; nothing before it is asked.
+#
+# model.safetensors model-00001-of-00003.safetensors ... with model.safetensors.index.json
+
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
@@ -190,6 +194,8 @@ def _suggest(path: pathlib.Path) -> str:
     return f"did you mean {parent / near[0]}?" if near else "give the folder of the weights"
 
 
+# Writing folders of safetensors: split by size, with an index, a config and metadata.
+
 PLAIN = "luthier"
 """The family, and the format in the metadata, of files under our own names."""
 
@@ -352,6 +358,8 @@ def _itemsize(dtype: str) -> int:
 
     return np.dtype(dtype).itemsize
 
+
+# The files of a tokenizer that lie beside weights, and travel with them.
 
 NAMES = (
     "tokenizer.json",

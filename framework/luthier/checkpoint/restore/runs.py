@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     import jax
 
 
+# Sources that use luthier's own names: other runs, and safetensors written under plain names.
+#
+# Layers are found whether they are scanned, unrolled or in cycles there: a parameter of one form is
+# put together from the other.
+
 Read = Callable[[str, Index], np.ndarray]
 
 
@@ -176,6 +181,8 @@ def _read_part(read: Read, source: str, dimension: int, count: int, index: Index
     missing = (wanted.stop - wanted.start) - (stop - start)
     return np.pad(block, [(0, missing if n == dimension else 0) for n in range(len(index))])
 
+
+# Starting from another run of luthier: its checkpoint, under its own names.
 
 _VARIABLES = "variables"
 

@@ -1,4 +1,17 @@
-"""Prepare data, and look at it."""
+"""Prepare data, and look at it.
+
+`luthier data prepare DIR` tokenizes a corpus into DIR, for `luthier.data.Prepared`: in parallel,
+and continued where it ended when it is given again. The corpus and the tokenizer are those of an
+experiment's data (--experiment REF), or files (--text, --json-lines) and a vocabulary
+(--tokenizer FILE; without it, bytes).
+
+`luthier data inspect REF` shows what an experiment trains on: the first batches as text, how
+documents share rows, lengths, the shares of a mixture, and where the time goes.
+
+`luthier data train-tokenizer FILE --vocab-size N` learns a byte-level BPE vocabulary and writes it
+to FILE. It learns from the training data of an experiment (--experiment REF), or from files
+(--text, --json-lines).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +30,8 @@ from luthier.cli import experiments
 from luthier.cli.arguments import Problems, positive
 from luthier.errors import EXIT_DONE, Problem
 from luthier.terminal import cell
+
+# `luthier data inspect`: what an experiment trains on, in tables.
 
 _ROWS = 8
 
@@ -313,6 +328,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batches", type=positive, metavar="N", help="inspect: default 1")
     parser.add_argument("--json", action="store_true", help="prepare, inspect: print JSON")
+
+
+# `luthier data prepare`: a corpus into shards of tokens, with a bar and the time that is left.
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:

@@ -114,6 +114,8 @@ def _read(path: str) -> str:
         return ""
 
 
+# What can be listed without an index: experiments, runs, and pages of the manual.
+
 RUN = "run:"
 RUNS = "runs"
 
@@ -180,6 +182,9 @@ def _listed(folder: str, file: str) -> list[list[str]]:
 
     found = listing.find_in(Path(folder), Path(file))
     return [[listed.reference, listed.description] for listed in found]
+
+
+# The commands and their arguments, cached: making the parsers takes longer than a Tab may.
 
 
 def commands() -> dict:
@@ -255,6 +260,9 @@ def _told(action: object) -> list[str]:
     return str(getattr(action, "help", "")).split(", ") if is_list else []
 
 
+# Begins to make an index in a process of its own: nobody waits for an import at a Tab.
+
+
 def start(reference: str) -> bool:
     """Begin to make the index of an experiment; return whether this call began it.
 
@@ -286,6 +294,8 @@ def sources(reference: str) -> list[str]:
         files = [f"{module.replace('.', os.sep)}.py", os.path.join(reference, "config.json")]
     return [os.path.abspath(file) for file in files if os.path.isfile(file)]
 
+
+# What could stand at the place of the cursor; nothing here imports an experiment, or JAX.
 
 WORDS = ("any:", "class:", "config_dict:", "fiddler:", "gin:", "reset:", "tag:")
 """How words of the override grammar begin that are no paths."""

@@ -90,6 +90,12 @@ def release(name: str) -> None:
         os.unlink(os.path.join(folder(), f"{name}.claim"))
 
 
+# The index of one experiment: its paths, tags, classes and fiddlers, as lines of text.
+#
+# The first line is JSON: what the index was made of. Every other line is an entry, `kind`, `word`,
+# `text` and `values` with tabs between, in order, so that all words with a beginning are found
+# without reading the rest.
+
 FORMAT = 1
 NODE = "."
 """The text of a path that others go on from by a dot."""

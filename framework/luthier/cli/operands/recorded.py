@@ -190,6 +190,8 @@ def _find_in_folder(name: str, path: Path) -> Place | None:
     raise BadInput(Problem(what, remedy=remedy))
 
 
+# Trials of studies as operands: found and read without the code that drives studies.
+
 STUDIES = "studies"
 """Where studies are looked for."""
 

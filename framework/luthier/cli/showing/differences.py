@@ -19,6 +19,10 @@ from luthier.cli.operands.operand import Operand
 from luthier.errors import BadInput, Problem, RecordError
 from luthier.terminal import printable
 
+# `luthier diff A B C ...`: many operands against the first, as a matrix.
+
+# `luthier diff A B`: two operands, in the terminal, as JSON, as words, as a fiddler, as a page.
+
 
 def show(before: Operand, after: Operand, arguments: argparse.Namespace) -> bool:
     """Show what differs, in the form that is asked for; return whether anything does.
@@ -239,6 +243,11 @@ def _objectives(operands: Sequence[Operand]) -> list[dict[str, Any]]:
     return found
 
 
+# `luthier diff --textconv`: a recorded graph as lines of text, for `git diff`.
+#
+# A line is a path and its value, so that a line of a diff says by itself what it is about.
+
+
 def print_text(file: str) -> None:
     """Print a recorded graph as lines; what is no record is printed as it is.
 
@@ -276,6 +285,13 @@ def lines_of(text: str, source: str) -> list[str]:
     rows = compare.rows_of(compare.compare(document, document))
     return [f"{row.path} = {row.after}" if row.path else str(row.after) for row in rows]
 
+
+# `luthier show --changes`: what the overrides, files and fiddlers of a command line change.
+#
+# Every set is in Fiddle's history with its origin and a sequence number. What is in the history of
+# the changed graph alone was set by the command line: by one of its arguments, or by a line of a
+# file that it names. A change belongs to the last of these sets at its path, above it, or inside of
+# it.
 
 _ARGUMENT = re.compile(r"(?P<override>\S+ \d+: .*?)(?:, (?P<line>[^\s,]+:\d+))?")
 _PATH = re.compile(r"\S+ \d+: (?P<path>[^=:~\s]+?)\s*(?::|\*|\+|-)?=")

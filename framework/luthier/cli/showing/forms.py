@@ -135,6 +135,8 @@ def save(text: str, path: str) -> None:
         raise BadInput(Problem(f"cannot write {path}: {reason}", origin="--output")) from error
 
 
+# `luthier show --why [PATH]`: what set a value, first to last; or what set every value last.
+
 WIDEST = 48
 
 

@@ -201,6 +201,8 @@ def _arguments(docstring: str) -> Iterator[tuple[str, str]]:
             lines.append(line.strip())
 
 
+# The settings of components as text: an entry for the terminal, and the page of the manual.
+
 _INHERITED = "handed down by the component above"
 
 

@@ -81,6 +81,10 @@ class PackPairs(PairPacking):
         return placed
 
 
+# Pairs of token sequences as rows: the data node of sequence to sequence.
+#
+# Shapes: B rows, S input tokens in a row, T targets in a row.
+
 _BLOCK = 1024
 INPUT_ENTRIES = ("inputs", "input_segments", "input_positions")
 TARGET_ENTRIES = (

@@ -116,6 +116,9 @@ class PreferenceFields(PreferenceSource):
         return self.records.name(index)
 
 
+# Generated preferences: sums, of which one answer is right.
+
+
 @dataclasses.dataclass(frozen=True)
 class Arithmetic(PreferenceSource):
     """Prompts `A+B=` with the right sum chosen and a wrong one rejected.
@@ -167,6 +170,8 @@ def _is_held_out(prompt: str) -> bool:
     digest = hashlib.blake2b(prompt.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % 10 == 0
 
+
+# A small generated task of translation.
 
 _NOUNS = {
     "dog": "kilo", "cat": "mavo", "bird": "pisu", "fish": "tora", "horse": "neli", "child": "dumo",

@@ -168,6 +168,8 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
+# From a corpus to shards of tokens: parallel over processes, and continued after a kill.
+
 FORMAT = 1
 Report = Callable[[dict[str, Any], bool], None]
 

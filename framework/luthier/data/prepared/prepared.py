@@ -253,6 +253,8 @@ def _header(file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...]]:
     return dtype, shape
 
 
+# A corpus that `luthier data prepare` wrote, as rows of tokens.
+
 TELL_SECONDS = 1.0
 
 

@@ -219,6 +219,9 @@ def _digest(*arrays: np.ndarray) -> str:
     return hasher.hexdigest()
 
 
+# Tokens of many shards as one stream that is never in memory as a whole.
+
+
 class ShardedTokens:
     """A one-dimensional array in parts, which are memory-mapped; it can be indexed by positions.
 

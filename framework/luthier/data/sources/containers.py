@@ -118,6 +118,8 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+# CRC-32C, the checksum of TFRecord files.
+
 _POLYNOMIAL = 0x82F63B78  # 0x1EDC6F41 with its bits reversed
 _SHORT = 512
 
@@ -203,6 +205,8 @@ def _apply(operator: np.ndarray, states: np.ndarray) -> np.ndarray:
         result ^= np.where(states >> np.uint32(bit) & np.uint32(1), operator[bit], np.uint32(0))
     return result
 
+
+# TFRecord files, without TensorFlow.
 
 _HEADER, _FOOTER = 12, 4
 _GZIP = b"\x1f\x8b"
@@ -310,6 +314,8 @@ def _keep(path: str, index: np.ndarray) -> None:
         return
 
 
+# ArrayRecord files.
+
 _OPTIONS = "readahead_buffer_size:0"
 
 
@@ -350,6 +356,9 @@ class ArrayRecord(Container):
             return reader.read([position])[0]
         except (RuntimeError, ValueError, OSError) as error:
             raise damaged(path, position, first_line(error)) from None
+
+
+# Bagz files.
 
 
 @dataclasses.dataclass(frozen=True)

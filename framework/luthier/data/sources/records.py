@@ -157,6 +157,8 @@ def text_of(records: Records, index: int, field: str) -> bytes:
     raise DataError(Problem(what, remedy="name a field of text"))
 
 
+# Records of the user's own, one JSON object a line.
+
 _T = TypeVar("_T")
 
 

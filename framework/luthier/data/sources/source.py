@@ -9,6 +9,8 @@ from typing import ClassVar
 
 from luthier.errors import DataError, Problem
 
+# What a source of documents is, and how to walk through one.
+
 MAX_PROBLEMS = 20
 BLOCK_BYTES = 4 << 20
 BLOCK_DOCUMENTS = 4096
@@ -86,6 +88,9 @@ def blocks(source: Source) -> Iterator[tuple[int, Sequence[bytes]]]:
         raise DataError(problems)
 
 
+# A run of the documents of another source.
+
+
 @dataclasses.dataclass(frozen=True)
 class Part(Source):
     """The documents start..stop - 1 of a source, as for a held-out set.
@@ -122,6 +127,9 @@ class Part(Source):
         if not 0 <= index < len(self):
             raise IndexError(index)
         return index
+
+
+# What happens at a document that cannot be read; swap the node.
 
 
 class Corruption(abc.ABC):

@@ -156,6 +156,9 @@ def _unreadable(path: str, place: str, error: BaseException) -> DataError:
     return DataError(Problem(what, remedy="copy the file again, or leave it out of the pattern"))
 
 
+# Folders that the `datasets` library saved.
+
+
 @dataclasses.dataclass(frozen=True)
 class HuggingFace(Records):
     """The rows of a dataset that `save_to_disk` wrote, memory-mapped.
@@ -296,6 +299,8 @@ def _read_json(path: str) -> dict[str, Any]:
         raise DataError(Problem(f"{path}: not JSON: {error}", remedy="copy it again")) from None
 
 
+# `tf.train.Example` records, without TensorFlow.
+
 Values = list[bytes] | np.ndarray
 
 
@@ -367,6 +372,8 @@ def _feature(message: memoryview) -> Values:
             return np.concatenate([np.zeros(0, np.int64), *parts])
     return []
 
+
+# Prepared folders of TensorFlow Datasets, without TensorFlow.
 
 _CONTAINERS: dict[str, Callable[[str], Container]] = {
     "array_record": ArrayRecord,

@@ -323,6 +323,9 @@ def alphabet() -> list[str]:
     return [chr(byte) if byte in printable else next(others) for byte in range(256)]
 
 
+# A byte-level BPE vocabulary that is learned when it is first needed.
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainedBpe(ByteLevelBpe):
     """A byte-level BPE vocabulary, learned from a source at the first use; there is no file.

@@ -147,6 +147,9 @@ def encode_parts(
     ]
 
 
+# Bytes as tokens.
+
+
 @dataclasses.dataclass(frozen=True)
 class Bytes(Tokenizer):
     """One token a byte: 0..255 are the bytes, 256 begins a document, 257 ends it.

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from luthier.graph.compare.things import Thing
 
+# What differs between two documents, as data: changes, and the aligned tree of both sides.
+
 # fmt: off
 Kind = Literal[
     "changed", "added", "removed", "set", "reset", "default",
@@ -196,6 +198,9 @@ def flat(change: Change) -> dict[str, Any]:
 def _number(value: Any) -> Any:
     """Return a value if it is a number, and not a truth value."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+# Which parts of two documents belong together, as a tree, and what differs.
 
 
 @dataclasses.dataclass

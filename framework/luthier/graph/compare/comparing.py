@@ -17,6 +17,8 @@ from luthier.graph.compare.rows import rows_of
 from luthier.graph.compare.things import Thing
 from luthier.graph.render import tie_text
 
+# Differences in words: what was found as a change with its texts, values and origins.
+
 
 def change_of(draft: Draft, differ: Differ) -> Change:
     """Return a difference as a change.

@@ -72,6 +72,13 @@ def holds_node(thing: Thing) -> bool:
     return thing.is_node or any(holds_node(child) for child in children(thing))
 
 
+# The walk over two documents at once: what belongs together, and what differs.
+#
+# Elements of lists are aligned by their structure, so that an insertion is one change; a swapped
+# class is one change that says which arguments were carried over; sharing has changes of its own.
+# The time grows with the number of places, and n log n with the length of lists.
+
+
 class Differ:
     """Compares one pair of documents.
 

@@ -25,6 +25,8 @@ from luthier.graph.record.leaves import encode_leaf, is_leaf
 from luthier.graph.record.structure import entries, is_node, leaf_key
 from luthier.graph.render import text_of
 
+# The things of a live graph, written by the encoder of records; what no record can hold too.
+
 _PLAIN = (bool, int, str, type(None))
 
 
@@ -132,6 +134,8 @@ def _leaf(value: Any) -> Thing:
             live=value,
         )
 
+
+# The things of a record: read as data, so that nothing that it names is imported.
 
 _NODES = tuple(KINDS.values())
 _SEQUENCES = ("list", "tuple", "set", "frozenset")
@@ -365,6 +369,9 @@ def _is_pair(data: Any) -> bool:
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# A graph as a read-only document, with what set its values, and its defaults where known.
 
 
 class Document:

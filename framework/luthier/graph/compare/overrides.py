@@ -22,6 +22,8 @@ from luthier.graph.public_names import is_allowed
 from luthier.graph.record.leaves import is_leaf
 from luthier.graph.values import OPERATIONS
 
+# What is new, as text of the override grammar.
+
 _OPERATIONS = {f"{made.__module__}.{made.__name__}": how for made, how in OPERATIONS.items()}
 _CONSTANT = "luthier.graph.values.constant"
 _DTYPE = "jax.numpy."
@@ -189,6 +191,13 @@ def word_path(path: str, parts: tuple[Any, ...]) -> str:
     if not is_read or any(sign in path for sign in "*=\n") or path.endswith("~"):
         raise Unspeakable(f"no word can begin with {path or 'the root'}")
     return path
+
+
+# A comparison as words of the override grammar, as far as it can say them.
+#
+# Where both sides are live graphs, every word is tried, and what it does not make is said to have
+# no word. For records, words follow the rules of the grammar, and what depends on classes that were
+# not imported is left out.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,10 @@ from luthier.graph import values
 from luthier.graph.paths import Part
 from luthier.graph.record.plain import CLASS
 
+# What a document is made of: things, each a node, a container or a leaf, told apart by content.
+#
+# A thing that stands in two places of a graph is one thing: sharing is identity.
+
 LEAF = "leaf"
 WHOLE = ("set", "frozenset", LEAF)
 """Kinds that change as a whole."""
@@ -134,6 +138,8 @@ class Numbers:
         self._known[id(thing)] = (number, thing)
         return number
 
+
+# Things of documents in words: on one line for people, and as plain JSON values.
 
 # Records are data of anyone: numbers that arithmetic makes of them stay small.
 _MOST_BITS = 4096

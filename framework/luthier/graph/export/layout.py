@@ -113,6 +113,9 @@ def lay_out(expression: Expression, indent: int, used: int, tail: int = 0) -> st
     return f"{expression.opening}{''.join(lines)}{end}{expression.closing}"
 
 
+# Leaves of a record as expressions of Python.
+
+
 def string(text: str) -> str:
     """Return a string as it is written in code: in double quotes, unless that takes more escapes.
 

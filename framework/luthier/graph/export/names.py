@@ -12,6 +12,8 @@ from typing import Any
 
 from luthier.graph.paths import Part, Path
 
+# How exported Python names what a graph points at: its imports, and the names they give.
+
 OURS = "luthier"
 # Modules that go by another name in everybody's code.
 ALIASES: Mapping[str, str] = {"fiddle": "fdl", "jax.numpy": "jnp", "numpy": "np"}
@@ -115,6 +117,8 @@ def find(public: str) -> Any:
     module, rest = split(public)
     return functools.reduce(getattr, rest.split("."), sys.modules[module])
 
+
+# Names for what a graph shares: short, telling, and each given once.
 
 _RESERVED = frozenset((*keyword.kwlist, *dir(builtins)))
 

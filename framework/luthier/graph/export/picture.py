@@ -17,6 +17,11 @@ from luthier.graph.record.encode import KINDS
 from luthier.graph.record.structure import Structures, entries, is_node, shared
 from luthier.graph.render import text_of
 
+# What a picture of a graph shows: a card for each node, a row for each argument that is set.
+#
+# Containers that hold nodes are no cards: their entries are rows (`layers[0]`, `evaluations.test`).
+# Entries of a list that follow each other and are alike are one row.
+
 LABEL_LENGTH, TEXT_LENGTH = 26, 30
 MOST_ROWS = 16
 _OTHER = "other"
@@ -217,6 +222,8 @@ def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
+# Where the cards of a picture stand: a column for each depth, and no two bands overlap.
+
 # In units of a picture; text is set in a face whose letters are all of one width.
 LETTER = 7.2
 ROW, HEADER, PADDING = 18, 24, 10
@@ -365,6 +372,12 @@ def _pills(deck: Deck, rows: dict[Row, tuple[float, float]], x: float) -> dict[C
         least = y + PILL + CARD_GAP
     return boxes
 
+
+# A graph as a picture: SVG that stands alone, for light and for dark backgrounds.
+#
+# Each node is a card with its set arguments; a line leads from an argument to the node that it
+# holds. A dashed line leads to a node that stands elsewhere too, a dotted one to a constant that is
+# shared.
 
 # The hue of each room's colour, in degrees; what has none is grey.
 HUES = {

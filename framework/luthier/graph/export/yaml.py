@@ -15,6 +15,10 @@ from luthier.graph.load import decode
 from luthier.graph.paths import Path, join, nearest
 from luthier.graph.record.encode import VERSION, encode
 
+# YAML as scalars, sequences and mappings with their lines; what is referred to stands there once.
+#
+# Scalars are those of YAML 1.2: only `true` and `false` are booleans, and `4e-5` is a number.
+
 _CONSTANTS: Mapping[str, Any] = {
     **dict.fromkeys(("null", "Null", "NULL", "~", ""), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -192,6 +196,23 @@ def _scalar(event: Any, line: int) -> Any:
         return float(f"{match[1] or ''}{(match[2] or match[3]).lower()}")
     return text
 
+
+# A graph as YAML for people, which `from_yaml` reads back to an equal graph.
+#
+# _target_: luthier.program.Experiment
+# name: quickstart
+# model:
+#   _target_: luthier.models.Decoder
+#   _partial_: true
+#   dim: 128
+#   norm: &norm {_target_: luthier.layers.RMSNorm, _partial_: true}
+# training:
+#   steps: &steps {_target_: luthier.graph.values.constant, value: 900, name: steps}
+#
+# It holds what the JSON record holds. A node has the keys that Hydra and NeMo-Run know (`_target_`,
+# `_partial_`), what is shared has an anchor, and all that YAML has no form of is a mapping with the
+# record's keys between underscores: `{_name_: jax.nn.silu}`, `{_tuple_: [fsdp]}`, `{_dtype_:
+# int8}`.
 
 WIDTH = 100
 TARGET, GRAPH, FORMAT_VERSION = "_target_", "_graph_", "_version_"
@@ -386,6 +407,10 @@ def _escaped(character: str) -> str:
         f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
     )
 
+
+# YAML read back to a graph: as a record, by the reader and the allow-list of records.
+#
+# Scalars are those of YAML 1.2: only `true` and `false` are booleans, and `4e-5` is a number.
 
 _NODE_KEYS = (TARGET, *filter(None, NODES.values()), "_tags_", "_arguments_")
 _SEQUENCES = ("_tuple_", "_set_", "_frozenset_")

@@ -115,6 +115,8 @@ def make_node(
     return node
 
 
+# Expressions in values: an allow-list of Python's syntax trees, and what each means; no `eval`.
+
 _REFERENCE = "reference_to_"
 _QUOTED_OR_DOLLAR = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|\$(?=[A-Za-z_])""")
 _ARITHMETIC: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {

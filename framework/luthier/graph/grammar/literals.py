@@ -24,6 +24,13 @@ from luthier.graph.grammar.types import NOTHING, choice, choices
 from luthier.graph.paths import nearest
 from luthier.graph.signatures import UNSET
 
+# Values of the override grammar: text and an annotation in, a value or node out. Never `eval`.
+#
+# The annotation directs the reading: `1e3` is an int where an int is wanted, `bf16` a dtype, a bare
+# word a string where a string is wanted, a member of an enum by name or value. `pkg.Mlp(dim=3)`
+# becomes a node, `$model.dim * 4` a live value node, and `safetensors:DIR` the node of the class
+# that has this word at the place.
+
 
 def read(
     text: str,
@@ -158,6 +165,8 @@ def _text(text: str) -> str:
                 return tree.value
     return text
 
+
+# `+=`, `-=` and `*=`: a current value and an operand.
 
 _ON_NUMBERS = {"+=": operator.add, "-=": operator.sub, "*=": operator.mul}
 _ON_NODES = {"+=": values.add, "-=": values.subtract, "*=": values.multiply}

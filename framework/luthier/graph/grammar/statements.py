@@ -17,6 +17,19 @@ class Unreadable(Exception):
         super().__init__(str(self.problem))
 
 
+# Statements of the override grammar, before the graph is looked at.
+#
+#     PATH=VALUE   PATH:=VALUE   PATH+=VALUE   PATH-=VALUE   PATH*=VALUE   reset:PATH (PATH~)
+#     fiddler:NAME   fiddler:NAME(ARGUMENTS)
+#     config_dict:FILE.py[:ARGUMENT]   config_dict_rename:FILE.toml
+#     gin_file:FILE   gin_bindings:BINDING   gin_search_paths:DIR,DIR   gin_skip_unknown:true
+#
+# PATH may be `any:SUFFIX` (`**.SUFFIX`), hold `*` for one part and `**` for any number of them, or
+# be `class:NAME.FIELD` (`@NAME.FIELD`), `tag:NAME` (`#NAME`), or `gin:NAME` for the constant that
+# is called so, or `config_dict:KEY` for what that key of a ConfigDict set. `--fdl.PATH=VALUE` is
+# accepted too. The words of gin and ConfigDict are read by `luthier.graph.formats`. `file:FILE`,
+# which stands for the words in a file, is read by `luthier.graph.override_files`.
+
 EXPECTED = "expected PATH=VALUE (or :=, +=, -=, *=, reset:PATH, fiddler:NAME)"
 FIDDLER = "fiddler:"
 WORDS_OF_GIN = "words of gin"

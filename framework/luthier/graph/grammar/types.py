@@ -23,6 +23,11 @@ from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import is_node
 from luthier.graph.signatures import UNSET
 
+# What an annotation admits, strictly: `True` is not an int, an int is a float.
+#
+# Nodes count as what they build: `fdl.Config(Mlp)` fits an annotation that `Mlp` fits, value nodes
+# fit where their value does, a protocol admits every node.
+
 _UNIONS = (typing.Union, types.UnionType)
 _SEQUENCES = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Iterable)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
@@ -351,6 +356,8 @@ def _plain(annotation: Any) -> str:
     return describe(annotation).replace("an ", "").replace("a ", "")
 
 
+# Words that an annotation makes special: members of enums and literal types, truth values.
+
 NOTHING = object()
 """What `choice` returns where a text names none."""
 
@@ -394,6 +401,9 @@ def choices(annotation: Any) -> list[str]:
         elif typing_extensions.get_origin(member) is typing.Literal:
             found += [str(option) for option in typing_extensions.get_args(member)]
     return found
+
+
+# Values and annotations: converted where nothing is lost, refused where they differ.
 
 
 def expected(annotation: Any, current: Any) -> Any:

@@ -17,6 +17,8 @@ from luthier.graph.public_names import public_name
 from luthier.graph.record.leaves import encode_leaf
 from luthier.graph.record.structure import can_share, entries, shared
 
+# JSON text for people: what fits stands on one line, all else is spread out below.
+
 WIDTH = 96
 
 
@@ -73,6 +75,13 @@ def _scalar(data: Any) -> str:
         text = json.dumps(data)
     return text
 
+
+# A graph as JSON text: public names, sharing by ids, tags; `luthier.graph.load` reads it again.
+#
+# A node is `{"config": "luthier.optim.adamw", "arguments": {...}}` (`partial` and `factory` for the
+# other two kinds of node), with `"tags"` where it has some. What is used more than once has an
+# `"id"` where it is first met and is `{"ref": id}` afterwards. Fiddle's own serializer takes time
+# quadratic in the size of the graph, and writes private module paths.
 
 FORMAT = "luthier.graph"
 VERSION = 1
@@ -227,6 +236,9 @@ class _Encoder:
         written = [self.encode(child, path) for child in value]
         kind = "set" if isinstance(value, set) else "frozenset"
         return {kind: sorted(written, key=lay_out)}
+
+
+# The text of a record as JSON, checked: that it is one, and of a version that we know.
 
 
 def read_record(text: str, source: str) -> Any:

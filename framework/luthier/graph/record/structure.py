@@ -15,6 +15,8 @@ from luthier.graph import signatures
 from luthier.graph.paths import Part, is_dataclass_instance, join
 from luthier.graph.record.leaves import is_singleton
 
+# What a graph is made of, as the recorder sees it: entries in a fixed order, what is shared.
+
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
 
@@ -113,6 +115,9 @@ def nodes(graph: Any) -> Iterator[tuple[str, fdl.Buildable]]:
             yield from visit(join(path, key), child)
 
     yield from visit("", graph)
+
+
+# Numbers for structures: two values get the same number exactly when their content is equal.
 
 
 class Structures:

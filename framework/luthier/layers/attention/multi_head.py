@@ -22,6 +22,10 @@ from luthier.layers.parameters import DType, Template, create, value_of, vector,
 from luthier.layers.positions import Rotary, Tokens
 from luthier.parallel import constrain
 
+# What is done to queries and keys before they are rotated and multiplied: norms and scales.
+#
+# Shapes: B rows, L length, H heads, G key and value heads, K head_dim.
+
 
 class QueryKey(Protocol):
     """Changes queries and keys between their projections and their rotation."""
@@ -144,6 +148,10 @@ class QueryScale(nnx.Module):
 def _flat(norm: nnx.Module, x_BLHK: jax.Array) -> jax.Array:
     return norm(x_BLHK.reshape(*x_BLHK.shape[:2], -1)).reshape(x_BLHK.shape)  # type: ignore[operator]
 
+
+# Multi-head attention with its projections.
+#
+# Shapes: B rows, L length, D embed, H heads, G key and value heads, K head_dim, S cached length.
 
 QUERY_AXES = ("batch", "length", "heads", "head_dim")
 KEY_AXES = ("batch", "length", "kv_heads", "head_dim")
@@ -345,6 +353,11 @@ class Attention(nnx.Module):
         return checkpoint_name(self.output(context_BLHK), "attention_output")
 
 
+# Attention whose queries and keys are rotated before anything else is done to them.
+#
+# Shapes: B rows, L length, D embed, H heads, G key and value heads, K head_dim.
+
+
 class RotatedFirstAttention(Attention):
     """Multi-head attention that norms or scales queries and keys after their rotation.
 
@@ -357,6 +370,11 @@ class RotatedFirstAttention(Attention):
         self, query_BLHK: jax.Array, key_BLGK: jax.Array, tokens: Tokens
     ) -> tuple[jax.Array, jax.Array]:
         return self._changed(*self._rotated(query_BLHK, key_BLGK, tokens))
+
+
+# Attention with a bias of its own, where others have one for all layers.
+#
+# Shapes: B rows, L length, D embed, H heads, S keys.
 
 
 class OwnBias(nnx.Module):
@@ -421,6 +439,11 @@ class OwnBias(nnx.Module):
         if shared is None:
             return self.bias
         return lambda query, key: self.bias(query, key) + shared(query, key)
+
+
+# Attention from one text to another, as from a translation to its source.
+#
+# Shapes: B rows, L length, S source length, D embed, H heads, K head_dim.
 
 
 class CrossAttention(nnx.Module):

@@ -12,6 +12,10 @@ from luthier.errors import BadInput, Problem
 from luthier.layers.initializers import Initializer, Ones, Zeros
 from luthier.layers.parameters import DType, value_of, vector, wide
 
+# Normalization by statistics of the batch, with running ones for evaluation.
+#
+# Shapes: B rows, X spatial dimensions, D dim.
+
 
 class BatchNorm(nnx.Module):
     r"""Batch normalization `y = (x - mean) / sqrt(var + epsilon) * g + b` per channel.
@@ -99,6 +103,9 @@ class BatchNorm(nnx.Module):
             old_D = running[...]
             running.set_value(old_D + (share * (new_D - old_D)).astype(old_D.dtype))
         return mean_D, variance_D
+
+
+# Normalization of groups of channels within a row. Shapes: B rows, X spatial dimensions, D dim.
 
 
 class GroupNorm(nnx.Module):

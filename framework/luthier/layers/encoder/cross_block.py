@@ -73,6 +73,10 @@ setattr(  # noqa: B010
 )
 
 
+# A layer of a decoder that also looks at an encoded source.
+#
+# Shapes: B rows, L length, S source length, D embed.
+
 RESIDUAL_AXES = ("batch", "length", "embed")
 
 

@@ -22,6 +22,15 @@ from luthier.layers.products import MatrixProduct, Product
 from luthier.parallel import Rules, activation_rules, constrain
 from luthier.parallel.activations import Layout, current_layout
 
+# Moving tokens to the places of experts and back, where backward is the other way forward.
+#
+# The derivative of a gather is a scatter, which is slow and, on some backends, not deterministic.
+# Here every place has at most one source, so the derivative is a gather along the inverse.
+#
+# Shapes: T tokens, K choices of a token, M places, D dim. Choice k of token t is number `t K + k`;
+# `sources_M` holds such numbers, or T K for an empty place; `places_TK` holds places, or M for
+# none.
+
 
 @jax.custom_vjp
 def spread(x_TD: jax.Array, sources_M: jax.Array, places_TK: jax.Array) -> jax.Array:
@@ -103,6 +112,10 @@ def inverse(places_TK: jax.Array, num_places: int) -> jax.Array:
     empty = jnp.full((num_places,), count, jnp.int32)
     return empty.at[places_TK.reshape(-1)].set(numbers, mode="drop")
 
+
+# Experts as one module, whose parameters have a leading `experts` axis.
+#
+# Shapes: E experts, `...` any leading dimensions, D dim.
 
 EXPERTS = "experts"
 """The logical axis of experts."""
@@ -199,6 +212,11 @@ def share_of(name_stack: str) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), int(match[2]))
 
 
+# Experts on tokens that are sorted by expert: products of groups of rows, without padding.
+#
+# Shapes: E experts, N rows, I inputs, O outputs.
+
+
 class GroupedLinear(nnx.Module):
     """The linear maps of all experts, each on its own rows.
 
@@ -277,6 +295,10 @@ def _replace(module: nnx.Module, sizes_E: jax.Array, path: str, problems: list[P
         elif isinstance(child, nnx.Module):
             _replace(child, sizes_E, at, problems)
 
+
+# How tokens get to the experts that they chose: by places, or all tokens to all experts.
+#
+# Shapes: B rows, L length, D embed, E experts, K choices of a token, C places of an expert.
 
 PLACE_AXES = (EXPERTS, "batch", None, "embed")
 """Experts first: their mesh axis is theirs, and the rows have the others."""
@@ -397,6 +419,11 @@ def _places(experts_LK: jax.Array, num_experts: int, capacity: int) -> jax.Array
     has_place_N = (experts_N < E) & (before_N < C)
     places_N = jnp.where(has_place_N, experts_N * C + before_N, E * C)
     return places_N.reshape(experts_LK.shape[::-1]).T
+
+
+# Dispatch that drops nothing: tokens sorted by expert, products of groups of any size.
+#
+# Shapes: B rows, L length, D embed, E experts, K choices of a token, T tokens, N = T K.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -154,6 +154,11 @@ def _sums(choice: Choice, counts_BL: jax.Array, dropped: jax.Array) -> RoutingSu
     return RoutingSums(**known, choices_E=choices_E, wanted=jnp.sum(choices_E), dropped=dropped)
 
 
+# A mixture whose experts choose their tokens.
+#
+# Shapes: B rows, L length, D embed, E experts, C places of an expert.
+
+
 class ExpertChoice(Mixture):
     r"""A mixture of experts of which each takes the tokens of a row that it scores highest.
 

@@ -147,6 +147,11 @@ def by_site(sums: RoutingSums) -> RoutingSums:
     )
 
 
+# Routers by which tokens choose their experts.
+#
+# Shapes: B rows, L length, D embed, E experts, K choices of a token.
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Choice:

@@ -1,4 +1,8 @@
-"""Heartbeats: how far each process of a run is, and which one is silent."""
+"""Heartbeats: how far each process of a run is, and which one is silent.
+
+Every process tells the store of the coordination service now and then how far it is; the primary
+reads all of that, and writes down in one place how things stand, which the others read.
+"""
 
 from __future__ import annotations
 

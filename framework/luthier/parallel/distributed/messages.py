@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from luthier.errors import BadInput, LuthierError, Problem
 
+# What a process tells the parent process that watches it.
+
 VARIABLE = "LUTHIER_NOTES"
 """The environment variable with the file of a process's notes."""
 
@@ -55,6 +57,11 @@ def tell_parent(**notes: Any) -> None:
     if path := os.environ.get(VARIABLE):
         Notes(path).add(**notes)
 
+
+# Small values between the processes of a run, through JAX's coordination service.
+#
+# Nothing here touches a device: a value is JSON text in the store of the coordination service, so
+# that exchanges may go on beside the steps, and before any backend has started.
 
 POLL_MILLISECONDS = 500
 FAREWELL_SECONDS = 8.0
@@ -260,6 +267,8 @@ def _state() -> Any:
     return distributed.global_state
 
 
+# What the processes of a run must have in common, and failing together.
+
 AGREE_SECONDS = 120.0
 """How far apart processes may get ready, which may have to read much first."""
 
@@ -358,6 +367,8 @@ def decided(make: Callable[[], _T]) -> _T:
         raise found[0] if process_index() == 0 else BadInput(map(Problem, lines))
     return value  # type: ignore[return-value]
 
+
+# How far the clock of a host is from that of process 0.
 
 _NUM_ASKED = 8
 

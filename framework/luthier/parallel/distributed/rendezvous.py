@@ -25,6 +25,14 @@ from luthier.parallel.distributed.messages import (
     process_count,
 )
 
+# The roll call of a run: all its processes meet before JAX joins them.
+#
+# Process 0 listens where JAX's coordinator will, and every other process comes there and tells who
+# it is, in a line of JSON. When all have come, or one of them does not fit, or the time is over,
+# process 0 answers each of them with what is wrong: all processes end with the same lines. JAX
+# itself would wait for whoever is missing and then abort, and processes of different versions may
+# not understand each other there.
+
 JOIN_SECONDS = 20.0
 """How far apart the processes of a run may start, where nothing else is said."""
 
@@ -226,6 +234,8 @@ def _absent(absent: Sequence[int], count: int, seconds: float) -> list[Problem]:
     return [Problem(what, remedy=remedy)]
 
 
+# How a process joins the others of its run.
+
 HEARTBEAT_SECONDS = 15
 """After this long without a heartbeat a process counts as dead, and JAX ends all the others."""
 
@@ -379,6 +389,8 @@ def _refusal(membership: Membership, error: Exception, told: Sequence[str]) -> B
     remedy = f"start all {membership.num_processes} processes, each with a --process-id of its own"
     return BadInput(Problem(what, "", "--coordinator", remedy))
 
+
+# Telling the end of another process from an error of one's own.
 
 _CONTACT = re.compile(
     r"gloo|nccl|rccl|connection (closed|reset|refused)|socket closed|UNAVAILABLE|"

@@ -206,6 +206,8 @@ def total(found: Sequence[Collective], is_across_slices: bool) -> int:
     return sum(kept)
 
 
+# Bytes that a compiled step moves between a device and its memory.
+
 _FREE = (
     "parameter", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call",
     "constant", "after-all", "optimization-barrier", "partition-id", "replica-id",

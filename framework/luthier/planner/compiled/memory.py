@@ -189,6 +189,8 @@ def _flat(leaves: Sequence[frozenset[Buffer]]) -> list[Buffer]:
     return [buffer for leaf in leaves for buffer in leaf]
 
 
+# Memory of a compiled program, and what compilers say where there is too little.
+
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _TPU = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm", re.IGNORECASE)
 _EXCEEDS = re.compile(

@@ -55,6 +55,9 @@ COMPILERS: Mapping[str, Compiler] = {
 """By platform."""
 
 
+# Buffers of a program, and the steps that make and end them, by logical axes.
+
+
 @dataclasses.dataclass(frozen=True)
 class Buffer:
     """A value that has memory.
@@ -133,6 +136,11 @@ class Activity:
     given: set[int] = dataclasses.field(default_factory=set)
     copies: dict[Any, Buffer] = dataclasses.field(default_factory=dict)
 
+
+# What a program keeps in memory at a time, for any mesh: buffers, and when they live.
+#
+# The compiler fuses what is computed by element into what reads it. So only some values are taken
+# to have a buffer: results of products, reductions, loops and moves, and what products read.
 
 _INLINED = {
     "jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2", "custom_jvp_call",

@@ -312,6 +312,8 @@ def _divisors(number: int) -> list[int]:
     return sorted(found)
 
 
+# The search for layouts: enumerate what can be divided, rank by the analytic model.
+
 MARGINS: Mapping[str, float] = {"tpu": 0.9, "gpu": 0.9, "cpu": 0.9}
 """Share of a device's memory that an estimate may take, by kind of device: the model is about
 within a tenth of the compiler's count."""

@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 from luthier.errors import Problem, RunError
 from luthier.storage.transfer import STALL_SECONDS, ChangedObject, OutOfRange, read_pieces
 
+# Names of objects as paths of files: whoever may write to a bucket chooses them, not the user.
+
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
@@ -65,6 +67,11 @@ def open_below(folder: pathlib.Path, key: str) -> BinaryIO:
     finally:
         os.close(place)
 
+
+# A folder of an object store: whole objects, written at once, on condition or not.
+#
+# Credentials are those of Google's and Amazon's own tools; stores like S3 are those of
+# `AWS_ENDPOINT_URL`. A `file://` URL is a folder of this machine.
 
 SCHEMES = ("gs://", "s3://", "file://")
 _REMEDY = "check the network and your credentials"

@@ -19,6 +19,12 @@ from luthier.records.object_storage.lease import KEY, Lease, Leased
 from luthier.records.object_storage.segments import FOLDER, Segments
 from luthier.storage import run_error, sync_directory
 
+# The sink that copies a run's directory to an object store, while the run goes on.
+#
+# Small files are copied whole when they changed, large ones in pieces; files that grow, in
+# segments; checkpoints once they are committed, with the file that commits them last. So the copy
+# is a run at every moment, and never ahead in its checkpoints of what its metrics tell.
+
 VARIABLE = "LUTHIER_MIRROR"
 """The environment variable with the URL below which runs are copied, as `<name>/<id>`, and trials
 of sweeps, as `<study>/trials/<number>/run`."""
@@ -278,6 +284,8 @@ def _committed_here(folder: pathlib.Path) -> dict[str, int]:
 def _committed(names) -> set[str]:
     return {name.split("/")[1] for name in names if name.endswith(f"/{COMMIT}")}
 
+
+# A run's directory from its copy, on a machine that has none.
 
 _CONFIG = "config.json"
 

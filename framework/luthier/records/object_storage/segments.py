@@ -94,6 +94,24 @@ def download(bucket: Bucket, name: str) -> Iterator[bytes]:
         yield data
 
 
+# Files that grow, as objects that do not: each holds a piece, and says in its name which one.
+#
+#     metrics.jsonl.segments/000000000000-000001048617-2f0c1a7d9e44
+#
+# The last piece is written anew, longer each time, until it has its size; what a run cut off its
+# file is deleted here too.
+
+# Large files in object stores: pieces beside each other, and an index of them that comes last.
+#
+#     state/array.pieces/000000000000-000000262144-2f0c1a7d9e44
+#     state/array.pieces/000000262144-000000786432-9bd1c04e77aa
+#     state/array.pieces/index.json
+#
+# TensorStore, which knows the users' credentials, writes an object in one request and knows neither
+# multipart nor resumable uploads. Pieces are that in every store: each has a time limit of its own,
+# one is in memory at a time, and an upload that was interrupted resumes behind the pieces that are
+# there, because a piece's name says what is in it.
+
 FOLDER = ".segments"
 SEGMENT_BYTES = 1 << 20
 """A piece that is so long is not written again."""

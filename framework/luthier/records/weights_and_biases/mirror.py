@@ -140,6 +140,14 @@ def _base(run: RunDirectory) -> Parent | None:
     return Parent(f"the base of {study.name}", trial.with_name("0" * len(trial.name)))
 
 
+# The process that mirrors a run into Weights & Biases: the only importer of wandb.
+#
+#     python -m luthier.records.weights_and_biases.mirror RUN_DIRECTORY --mode auto --process PID
+#
+# It follows the run's metrics.jsonl until its standard input ends or the training process is gone,
+# then takes in the rest and finishes. It tells its parent what to tell the user in JSON lines on
+# the standard output; all other output goes to wandb/mirror.log.
+
 _EXIT_CODES = {events.FINISHED: 0, events.PREEMPTED: 75, events.INTERRUPTED: 130}
 _POLL_SECONDS = 1.0
 Say = Callable[..., None]

@@ -87,6 +87,12 @@ def choose_mode(mode: str, environment: Mapping[str, str] = os.environ) -> tuple
     return "online", ""
 
 
+# The run's mirror in Weights & Biases, kept by a process of its own that follows metrics.jsonl.
+#
+# Training never calls wandb: a second process reads the lines that training writes anyway. So W&B
+# can neither slow nor stop training, whatever it does; a training process that is killed loses
+# nothing of the mirror; and rebuilding a mirror is the same program, started on a finished file.
+
 MODES = ("auto", "online", "offline", "off")
 SETTINGS_FILE = "wandb.json"
 PATIENCE_SECONDS = 30.0  # for the mirror of a process that was killed to finish

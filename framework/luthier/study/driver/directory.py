@@ -93,6 +93,15 @@ def _places(name: str) -> Iterator[pathlib.Path]:
         yield pathlib.Path(spec.origin)
 
 
+# The directory of a study: `<directory>/<name>/`, with everything that is known about it.
+#
+# study.json the recorded graph of the study study.history.json where each of its values was set
+# modules.json the modules that its words may name facts.json what its trials are judged by, for
+# those who do not build it journal.jsonl everything that happened source/ the source that its
+# workers run, and its hashes trials/0007/ config.json, config.history.json, assignment.json,
+# result.json, run/ optuna.journal Optuna's copy, for its dashboard; optuna.log: what went wrong
+# with it lock who drives it
+
 ASSIGNMENT_FORMAT = 1
 """The format of assignment.json; a file without one is of format 1."""
 

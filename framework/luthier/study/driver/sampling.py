@@ -29,6 +29,12 @@ from luthier.study.space import (
     grid_points,
 )
 
+# What a sampler looks back on: a study of Optuna in memory, in the order of the settings.
+#
+# It is kept small: when it has grown to twice what the sampler may look back on, a new one is begun
+# with the best and the newest settings. When that happens depends on the settings alone, so a study
+# that is read from its journal has the same past.
+
 _BEST = 100
 _CANNOT_RUN = "cannot run"
 _TRANSIENT = "tpe:relative_params"
@@ -192,6 +198,13 @@ def _lasting(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def as_direction(direction: str) -> StudyDirection:
     """Return what Optuna calls `lower` and `higher`."""
     return StudyDirection.MINIMIZE if direction == "lower" else StudyDirection.MAXIMIZE
+
+
+# What to try next: a sampler of Optuna or a grid, asked for one setting after the other.
+#
+# The sampler is made anew for every setting, with a seed that comes from the study's seed and the
+# number of the setting. So what it suggests depends on what it was told before, and on nothing
+# else.
 
 
 class Suggester(Protocol):
@@ -413,6 +426,9 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         optuna.logging.set_verbosity(before)
+
+
+# Pruners of Optuna, asked by the driver after each report; workers never see Optuna.
 
 
 class Pruning:

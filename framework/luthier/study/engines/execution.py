@@ -46,6 +46,8 @@ from luthier.trainer.opening import Request
 from luthier.trainer.results import FINISHED, Result
 from luthier.trainer.run import drive, session
 
+# One trial in a worker: from its directory to its result.
+
 RUN = "run"
 _LONGEST_REASON = 500
 
@@ -199,6 +201,8 @@ def _one_line(error: BaseException) -> str:
     return text[:_LONGEST_REASON]
 
 
+# What the driver wants of a worker: read by a thread, taken by the thread that trains.
+
 EXIT_ORPHANED = 3
 
 
@@ -298,6 +302,8 @@ class Inbox:
         self._watchers[trial.trial, trial.fence] = watcher
         self._tasks.append(Task(work, trial, watcher))
 
+
+# What a worker does with work: plans are made once for each program, trials are run one by one.
 
 NUM_PLANS = 8
 """Programs that a worker keeps compiled."""

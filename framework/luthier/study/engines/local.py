@@ -23,6 +23,8 @@ from luthier.storage import read_json
 from luthier.study.engines.messages import Answer, Close, Refill, Stop, Writer, messages
 from luthier.study.protocol import Event, Lost, SliceInfo, TrialWork, Work
 
+# The devices of this machine, cut into slices, each seen by one process only.
+
 _FORM = "write kind:number or kind:i,j,...: cpu:8, cuda:4, cuda:0,2, tpu:4"
 _COUNTING = "import jax, json; d = jax.local_devices(); print(json.dumps([d[0].platform, len(d)]))"
 _KINDS = {"gpu": "cuda"}
@@ -178,6 +180,8 @@ def _among(visible: str | None, numbers: Sequence[int]) -> str:
     names = visible.split(",") if visible else []
     return ",".join(names[i] if i < len(names) else str(i) for i in numbers)
 
+
+# The engine over this machine's devices: one warm worker process for each slice.
 
 START_SECONDS = 300.0  # for a worker to import and find its devices
 CLOSE_SECONDS = 120.0  # for trials to be saved

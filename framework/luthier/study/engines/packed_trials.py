@@ -24,6 +24,11 @@ from luthier.trainer.feed import Fed
 from luthier.trainer.loop import OwnSlot
 from luthier.trainer.results import Result
 
+# K trials in one program: the training step over a leading lane axis, and the state that it takes.
+#
+# Every lane has hoisted values, a batch and a step count of its own, so that nothing of a trial
+# depends on its lane or on its neighbours. A lane is loaded with another trial without compiling.
+
 Batch = Mapping[str, jax.Array]
 LANE = "lane"
 
@@ -274,6 +279,8 @@ def _stack(scalars: Sequence[jax.Array], sharding: NamedSharding) -> jax.Array:
     return jax.device_put(jnp.stack([jnp.asarray(np.asarray(x).item()) for x in scalars]), sharding)
 
 
+# How many trials share a slice, and how: found by a few steps of each, where that can pay.
+
 SHARE = 0.04
 """Of the time that the trials would take one after another, so much may be spent on finding out."""
 
@@ -450,6 +457,9 @@ def _median_seconds(step: Callable[[], jax.Array]) -> float:
 def powers(most: int) -> list[int]:
     """Return 2, 4, 8 and so on, up to `most`."""
     return [2**exponent for exponent in range(1, max(most, 1).bit_length())]
+
+
+# Trials in lanes: each is an ordinary run, whose steps are taken together with its neighbours'.
 
 
 class Source(Protocol):

@@ -24,6 +24,8 @@ from luthier.study.driver.trial_table import Trial
 from luthier.study.views.text import Standing, headline, read_standing
 from luthier.view.page import document
 
+# What happened when: which trial was on which slice, read from a study's journal.
+
 
 @dataclasses.dataclass(slots=True)
 class Span:
@@ -105,6 +107,11 @@ def chronicle_of(lines: Iterable[Mapping[str, Any]]) -> Chronicle:
     return found
 
 
+# Which settings mattered, by Optuna's PED-ANOVA: it takes no forest, and well under a second.
+#
+# Source: Watanabe, Bansal, Hutter, "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in
+# Arbitrary Subspaces", IJCAI 2023, arXiv:2304.10255.
+
 FEWEST, MOST = 10, 500
 """Settings that are needed to say anything, and that are looked at."""
 
@@ -153,6 +160,10 @@ def importance(
         shares = optuna.importance.get_param_importances(study)
     return {name: float(share) for name, share in shares.items()}, len(usable)
 
+
+# A study as one HTML file: what was tried, what came of it, and what mattered.
+#
+# It is read from the study's folder; nothing that the study names is imported.
 
 NAME = "report.html"
 MOST_COLUMNS = 300

@@ -17,6 +17,8 @@ from luthier.study.driver.trial_table import ENDED, Ledger, Trial
 from luthier.study.protocol import TRACEBACK, SliceInfo
 from luthier.terminal import Printable, cell
 
+# How a study stands, read from its folder; nothing that it names is imported.
+
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
@@ -92,6 +94,8 @@ def read_standing(directory: pathlib.Path) -> Standing:
         contents.problems,
     )
 
+
+# A study as lines of text.
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -213,6 +217,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
         cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
         yield "  ".join(cells).rstrip()
 
+
+# A study while it runs: a table that renews itself on a terminal, lines elsewhere.
 
 _SECONDS = 0.5
 

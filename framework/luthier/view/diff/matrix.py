@@ -155,6 +155,9 @@ def _letter(index: int) -> str:
     return letters
 
 
+# The matrix of what varies among many trials as one HTML file.
+
+
 def render(matrix: Mapping[str, Any]) -> str:
     """Return the page of a matrix as the text of one HTML file.
 

@@ -31,6 +31,9 @@ def render(comparison: Mapping[str, Any], effects: Mapping[str, Any] | None = No
     )
 
 
+# `luthier.diff(a, b)`: what differs between two graphs, for a notebook or a program.
+
+
 @dataclasses.dataclass(frozen=True)
 class Difference:
     """What differs between two graphs; false where nothing does.

@@ -149,6 +149,8 @@ def _verdict(verdict: Mapping[str, Any]) -> list[Text]:
     return [line.append(first, style=style), *(Text(f"    {reason}") for reason in reasons)]
 
 
+# Which changes of a comparison are shown.
+
 Only = Literal["changed", "values", "structure"]
 
 _VALUES = ("changed", "set", "reset", "default")
@@ -216,6 +218,10 @@ def pattern_of(text: str) -> re.Pattern[str]:
 def _matches(pattern: re.Pattern[str], change: Mapping[str, Any]) -> bool:
     return any(pattern.fullmatch(path) for path in (change["path"], change["path_before"]) if path)
 
+
+# A comparison as text: a tree of what differs, grouped by the parts of the graph.
+#
+# It reads the JSON of a comparison, so that nothing which a graph names is imported.
 
 UNBOUNDED = 100_000
 """A width at which no line is broken."""

@@ -159,6 +159,8 @@ def _listed(start: str, reasons: Sequence[str]) -> str:
     return "\n".join([start + (":" if shown else ""), *shown])
 
 
+# What follows from the difference of two experiments, as the JSON that views and pages read.
+
 Number = int | float | str | None
 
 _FLOPS = {

@@ -120,6 +120,8 @@ def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     ]
 
 
+# What was worked out before, kept in the user's cache folder by fingerprint.
+
 _FORMAT = 2
 
 
@@ -164,6 +166,8 @@ def _write(path: pathlib.Path, text: str) -> None:
     with replacing(path) as file:
         file.write(text.encode())
 
+
+# What follows from one graph, found without making an array of its state.
 
 Points = Sequence[tuple[float, float]]
 

@@ -1,4 +1,9 @@
-"""List the experiments below configs/, with the first line of their docstrings."""
+"""List the experiments below configs/, with the first line of their docstrings.
+
+Files are read, not imported: this takes no time, and works where an import would fail. A line
+`Pax: C4Spmd1BAdam4Replicas` of an experiment's docstring tells what Pax calls it, and with
+arguments, `Pax: C4Spmd1BAdam4ReplicasLimitSteps(steps=15_000)`, what Pax calls a variant of it.
+"""
 
 from __future__ import annotations
 

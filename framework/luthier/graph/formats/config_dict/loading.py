@@ -99,6 +99,8 @@ def _inside(value: ast.expr, above: Key) -> Iterator[tuple[Key, int]]:
                 yield from _inside(keyword.value, (*above, keyword.arg))
 
 
+# Files with `get_config()`: run as ml_collections' flags run them, `FILE.py` or `FILE.py:ARG`.
+
 FUNCTION, TABLE = "get_config", "RENAMES"
 SOURCE = "config_dict"
 """What a ConfigDict that comes from no file is called."""

@@ -369,6 +369,8 @@ def _are_equal(a: Any, b: Any) -> bool:
     return leaf_key(values.evaluate(a)) == leaf_key(values.evaluate(b))
 
 
+# Words of the override grammar: `config_dict:FILE.py[:ARG]` and `config_dict_rename:FILE.toml`.
+
 CONFIG, RENAME = "config_dict:", "config_dict_rename:"
 
 

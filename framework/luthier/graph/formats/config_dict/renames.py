@@ -121,6 +121,8 @@ def _paths(meant: Any) -> tuple[Path, ...]:
     return tuple(parse_path(path) for path in listed)
 
 
+# Where the keys of a ConfigDict went, as the history of the graph tells.
+
 _ORIGIN = re.compile(rf"(?:.*\.py(?::\d+)?|{SOURCE}): (?P<key>[^=\s]+)(?:=.*| \(computed once\))?")
 
 

@@ -375,6 +375,8 @@ def _hashable(problem: Problem) -> Problem:
     return dataclasses.replace(problem, nearest=tuple(problem.nearest))
 
 
+# Gin files read: over a graph, or to a graph of their own.
+
 _FILE, _BINDINGS, _SEARCH_PATHS, _SKIP_UNKNOWN = GIN
 _FALSE = ("", "false", "0", "no")
 

@@ -317,6 +317,17 @@ def _directives(text: str) -> Iterator[tuple[int, Directive]]:
         return  # the parser says so
 
 
+# Comments in gin files for what gin has no words for; every export begins with the first.
+#
+# # luthier: format 1 what follows is an export: its values are taken as they stand # luthier: root
+# @Experiment() what the file describes, where there is no graph to change # luthier: partial
+# scope/Name @scope/Name is a template, though it has no arguments # luthier: factory scope/Name
+# @scope/Name is made anew for every call (fdl.ArgFactory) # luthier: instance scope/Name
+# @scope/Name() is made at once, and is no node # luthier: tag scope/Name.arg pkg.Tag the argument
+# has this tag # luthier: shared NAME every %NAME is one and the same; gin makes one for each #
+# luthier: called NAME "dim" the constant NAME is called so; null: it has no name # luthier: value
+# NAME {"dtype": ...} %NAME is this value, written as in JSON records
+
 VERSION = "1"
 KINDS = (
     *("format", "root", "partial", "factory", "instance"),

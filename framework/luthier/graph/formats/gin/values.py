@@ -18,6 +18,8 @@ from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.load import decode
 from luthier.graph.paths import is_node, nearest, walk
 
+# Values of gin in the places that they are for: as they stand where they fit, else converted.
+
 # Gin spells these without quotes: text that looks like them is text.
 _SPELLED = (bool, int, float, type(None))
 
@@ -71,6 +73,13 @@ def _fits(value: Any, annotation: Any) -> bool:
     except Unreadable:
         return False
     return True
+
+
+# Macros as constants of a graph: one live value node for all places that use the macro.
+#
+# A macro that is, or holds, a reference has no value that could be shared: as in gin, every use of
+# it makes a node of its own. Where the graph has a constant of a macro's name, the macro is that
+# one.
 
 
 class Constants:
@@ -294,6 +303,8 @@ def _is_plain(value: Any, macros: dict[str, Binding], above: tuple[str, ...] = (
         return not any(isinstance(item, MacroUse) or not _is_plain(item, macros) for item in inside)
     return True
 
+
+# Values of gin as values of a graph: references become nodes, macros constants.
 
 _MOST_NODES = 100_000
 _SINGLETON = ("singleton", "gin.singleton")

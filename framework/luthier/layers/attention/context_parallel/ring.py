@@ -22,6 +22,10 @@ from luthier.layers.parameters import wide
 from luthier.layers.positions import Tokens
 from luthier.parallel import Layout, current_layout, varying
 
+# Which part of each row every place of a ring holds, and how often keys are passed on.
+#
+# Shapes: L tokens of a row at each place, P pieces that a place attends to and from one by one.
+
 Axes = tuple[str, ...]
 
 
@@ -141,6 +145,14 @@ def _by_parity(one: jax.Array, other: jax.Array, axes: Axes) -> jax.Array:
     first, last = jnp.where(is_even, one, other), jnp.where(is_even, other, one)
     return jnp.concatenate([first, last], axis=1)
 
+
+# The rounds of a ring, forward and back.
+#
+# Shapes: B rows, L queries and S keys of one place, G key and value heads, R query heads of each, K
+# head_dim.
+#
+# Source: Liu et al. 2023, Ring Attention with Blockwise Transformers, arXiv 2310.01889, algorithm
+# 1.
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -376,6 +388,12 @@ def _where_any(visible_BLS: jax.Array, change: Callable[[T], T], x: T) -> T:
     """Change something if any query sees any key."""
     changed: T = jax.lax.cond(visible_BLS.any(), change, lambda x: x, x)
     return changed
+
+
+# Ring attention: every place holds a part of each row, and keys and values go round.
+#
+# Shapes: B rows, L queries, S keys, H heads, G key and value heads, R = H / G, K head_dim. Inside
+# of the ring L and S count the tokens of one place.
 
 
 @dataclasses.dataclass(frozen=True)
