@@ -189,7 +189,7 @@ def test_where_no_python_runs_any_more_the_stacks_stay_with_the_run(tmp_path, ho
     path = tmp_path / "crash" / "native-process-0.txt"
     stacks = path.read_text()
     assert 'File "<string>", line ' in stacks
-    assert "luthier-watchdog" in stacks or "watch.py" in stacks, "of all threads"
+    assert "luthier-watchdog" in stacks or "watchdog.py" in stacks, "of all threads"
     status = RunDirectory(tmp_path).read_status()
     assert (status.status, status.message) == (
         "interrupted",
@@ -263,7 +263,7 @@ def test_data_that_cannot_be_opened_trips_the_watchdog_and_sigterm_is_a_requeue(
         process = start(tmp_path, *stuck, stderr=log)
         assert process.wait(timeout=200) == 1
         assert "luthier: nothing has happened for 3 s, opening the data; to resume: " in text()
-        assert "text_files.py" in text(), "the stacks: there is no run as yet"
+        assert "documents.py" in text(), "the stacks: there is no run as yet"
         process = start(tmp_path, *stuck[:2], stderr=log)
         ends = []
         wait(lambda: ends.append(_write_end(tmp_path / "stuck.txt")) or ends[-1] is not None)
