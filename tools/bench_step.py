@@ -46,9 +46,9 @@ from luthier.records import Console, Goodput, Recorder
 from luthier.records.goodput import Spans
 from luthier.records.metrics_file import JsonLines
 from luthier.records.status import StatusFile
-from luthier.trainer.feed import Fed
+from luthier.trainer.feed import Batch
 from luthier.trainer.interrupt import StopSignals
-from luthier.trainer.loop import NUM_PENDING, Loop, OwnSlot, Position, Rates
+from luthier.trainer.loop import NUM_PENDING, CompiledStep, Loop, Position, Rates
 from luthier.trainer.profile import Profiler
 from tools.bench import report
 
@@ -87,11 +87,11 @@ class StillFeed:
     agreeing = None
 
     def __init__(self, arrays, tokens):
-        self._fed = Fed(arrays, tokens, 0.0)
+        self._batch = Batch(arrays, tokens, 0.0)
 
     def next(self):
         """Return the batch."""
-        return self._fed
+        return self._batch
 
     def get_state(self):
         """Return nothing: there is no position."""
@@ -136,15 +136,12 @@ class Case:
 
     def ours(self):
         """Return a function that takes `count` steps in our loop."""
-        slot, loop = self._loop()
-        slot.load(self.values, self.program.init(self.values))
-        steps = loop.steps(StopSignals())
-        fed = next(steps)
+        loop = self._loop()
+        loop.begin()
 
         def run(count):
-            nonlocal fed
             for _ in range(count):
-                fed = steps.send(slot.step(fed.arrays))
+                loop.advance(loop.next_batch())
             loop._drain(0)
 
         return run
@@ -154,22 +151,26 @@ class Case:
 
         The two lists are the seconds outside of the compiled call, and in it.
         """
-        slot, loop = self._loop()
-        slot.load(self.values, self.program.init(self.values))
-        steps = loop.steps(StopSignals())
-        fed = next(steps)
-        own, call = [], []
-        for _ in range(count):
+        loop, call = self._loop(), []
+        step = loop.step
+
+        def timed(state, batch):
             start = time.thread_time()
-            vector = slot.step(fed.arrays)
-            middle = time.thread_time()
-            fed = steps.send(vector)
-            own.append(time.thread_time() - middle)
-            call.append(middle - start)
+            taken = step(state, batch)
+            call.append(time.thread_time() - start)
+            return taken
+
+        loop.begin()
+        loop.step = timed
+        own = []
+        for number in range(count):
+            start = time.thread_time()
+            loop.advance(loop.next_batch())
+            own.append(time.thread_time() - start - call[number])
         return own, call
 
     def _loop(self):
-        """Return a slot and our loop over it, with everything that records a run."""
+        """Return our loop from initial parameters, with everything that records a run."""
         folder = self._directory / str(time.time_ns())
         folder.mkdir()
         goodput = Goodput()
@@ -181,20 +182,21 @@ class Case:
         ]
         recorder = Recorder(sinks, goodput)
         self._recorders.append(recorder)
-        slot = OwnSlot(self.program)
-        loop = Loop(
+        step = CompiledStep(self.program)
+        return Loop(
             self.plan,
             self.values,
-            slot,
+            step,
+            step.load(self.values, self.program.init(self.values)),
             Position(),
             StillFeed(self.batch, self.tokens),
+            StopSignals(),
             emit=planner.Measured().watching(recorder.emit),
             save=lambda *_: None,
             rates=Rates(self.plan.model_flops.full, 1e12, 1000),
             profiler=Profiler(None, Path("unused")),
             goodput=goodput,
         )
-        return slot, loop
 
     def by_hand(self):
         """Return a function that takes `count` steps in a plain `jax.jit` loop over a dict."""

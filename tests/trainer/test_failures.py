@@ -18,10 +18,10 @@ from luthier.cli.main import main
 from luthier.data import Source, TextFiles
 from luthier.records import Notice, RunDirectory, crash, read_events
 from luthier.trainer import failures
-from luthier.trainer.loop import OwnSlot
+from luthier.trainer.loop import CompiledStep
 from tests.trainer.conftest import TINY
 
-STEP = OwnSlot.step
+STEP = CompiledStep.__call__
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -50,11 +50,11 @@ class Faulty(Source):
         return TextFiles(self.pattern).name(index)
 
 
-def break_step(self, batch):
-    """Take a step like `OwnSlot`, but for the fifth."""
+def break_step(self, state, batch):
+    """Take a step like `CompiledStep`, but for the fifth."""
     if Faulty.fault == "step" and (steps := Faulty.steps.append(0) or len(Faulty.steps)) == 5:
         raise RuntimeError(f"step {steps} is broken")
-    return STEP(self, batch)
+    return STEP(self, state, batch)
 
 
 def failing(graph, fault, message):
@@ -86,7 +86,7 @@ def test_a_new_run_that_cannot_be_planned_is_recorded_once_for_all_processes(
 def test_the_traceback_of_every_failure_stays_with_the_run(
     tiny, corpus, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(OwnSlot, "step", break_step)
+    monkeypatch.setattr(CompiledStep, "__call__", break_step)
     source = f"data.source:=tests.trainer.test_failures.Faulty({corpus!r})"
     graph = tiny(tmp_path, source, "checkpoints.every.count=2")
     graph = graphs.apply(graph, ["evaluations:={}"])

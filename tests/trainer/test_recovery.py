@@ -32,9 +32,9 @@ from luthier.records import RunDirectory
 from luthier.storage.json_lines import seal
 from luthier.storage.trash import list_trash
 from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, Watcher
-from luthier.trainer.loop import OwnSlot
+from luthier.trainer.loop import CompiledStep
 from luthier.trainer.opening import Request
-from luthier.trainer.run import drive, session
+from luthier.trainer.run import open_session
 
 STOPPED = "training.stop=luthier.durations.Steps(11)"
 
@@ -53,9 +53,13 @@ class Leaving(Watcher):
 
 def interrupted(graph, steps=7, reason=INTERRUPTED, **request):
     plan = planner.make(graph, jax.devices()[:1])
-    slot = OwnSlot(plan.program)
-    training = session(graph, plan, slot, Request(**request), Leaving(steps, reason))
-    return drive(training, slot.step)
+    return trained(graph, plan, CompiledStep(plan.program), Leaving(steps, reason), **request)
+
+
+def trained(graph, plan, step, watcher, **request):
+    with open_session(graph, plan, step, Request(**request), watcher) as session:
+        session.run()
+    return session.outcome
 
 
 def rows(result, kind):
@@ -190,23 +194,23 @@ def test_a_damaged_checkpoint_and_its_record_wait_in_the_trash(run):
 def test_a_run_whose_folder_is_moved_ends_and_stays_in_one_piece(tiny, tmp_path):
     graph = tiny(tmp_path / "runs")
     plan = planner.make(graph, jax.devices()[:1])
-    slot = OwnSlot(plan.program)
     moved = tmp_path / "moved"
     places, taken = [], []
 
-    def step(batch):
-        taken.append(1)
-        if len(taken) == 7:
-            places.extend(tmp_path.glob("runs/quickstart/*"))
-            deadline = time.monotonic() + 60
-            while not (places[0] / "checkpoints" / "5" / "commit.json").exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            places[0].rename(moved)
-        return slot.step(batch)
+    class Moving(CompiledStep):
+        def __call__(self, state, batch):
+            taken.append(1)
+            if len(taken) == 7:
+                places.extend(tmp_path.glob("runs/quickstart/*"))
+                deadline = time.monotonic() + 60
+                while not (places[0] / "checkpoints" / "5" / "commit.json").exists():
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+                places[0].rename(moved)
+            return super().__call__(state, batch)
 
     with pytest.raises(LockLost, match="was moved or deleted while it was in use"):
-        drive(session(graph, plan, slot, Request(), Watcher()), step)
+        trained(graph, plan, Moving(plan.program), Watcher())
     assert not places[0].exists()
     moved.rename(places[0])
     result = trainer.run(graph)
@@ -239,16 +243,16 @@ real = time.perf_counter
 time.perf_counter = lambda: real() * factor
 import jax, jax.numpy as jnp
 from luthier.trainer import loop
-step, taken = loop.OwnSlot.step, []
-def poisoned(self, batch):
+step, taken = loop.CompiledStep.__call__, []
+def poisoned(self, leaves, batch):
     taken.append(1)
     if len(taken) == poison:
-        self.leaves = tuple(
-            x * jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else x for x in self.leaves
+        leaves = tuple(
+            x * jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else x for x in leaves
         )
-    return step(self, batch)
+    return step(self, leaves, batch)
 if poison:
-    loop.OwnSlot.step = poisoned
+    loop.CompiledStep.__call__ = poisoned
 from luthier.cli.main import main
 sys.exit(main(["train", "defaults:experiment"]))
 """
@@ -527,18 +531,18 @@ def test_who_agrees_to_a_changed_shard_agrees_to_no_other(prepared, tmp_path):
 def test_a_shard_that_is_cut_short_while_it_is_used_ends_the_run_at_the_save(prepared):
     folder, graph = prepared
     plan = planner.make(graph, jax.devices()[:1])
-    slot = OwnSlot(plan.program)
     taken = []
 
-    def step(batch):
-        taken.append(1)
-        if len(taken) == 3:  # the end of a shard that these few batches do not reach
-            path = folder / "shard-00002" / "tokens.npy"
-            os.truncate(path, path.stat().st_size - 8)
-        return slot.step(batch)
+    class Cutting(CompiledStep):
+        def __call__(self, state, batch):
+            taken.append(1)
+            if len(taken) == 3:  # the end of a shard that these few batches do not reach
+                path = folder / "shard-00002" / "tokens.npy"
+                os.truncate(path, path.stat().st_size - 8)
+            return super().__call__(state, batch)
 
     with pytest.raises(DataError, match=r"shard-00002: its files were written .* bytes, not "):
-        drive(session(graph, plan, slot, Request(), Watcher()), step)
+        trained(graph, plan, Cutting(plan.program), Watcher())
 
 
 def _add_format(path, number):

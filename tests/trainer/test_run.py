@@ -10,10 +10,10 @@ from luthier import planner, trainer
 from luthier.errors import BadInput, CheckpointError, RunError, TrainingStopped
 from luthier.records import RunDirectory
 from luthier.trainer.interrupt import StopSignals, Watcher
-from luthier.trainer.loop import OwnSlot
+from luthier.trainer.loop import CompiledStep
 from luthier.trainer.opening import Request
 from luthier.trainer.results import next_steps
-from luthier.trainer.run import drive, session
+from luthier.trainer.run import open_session
 
 
 def _lines(result, kind):
@@ -236,15 +236,15 @@ def test_a_damaged_checkpoint_falls_back_to_the_newest_whole_one(tiny, tmp_path)
     import luthier.trainer.loop as loops
 
     graph = tiny(tmp_path)
-    original, steps = loops.OwnSlot.step, itertools.count()
+    original, steps = loops.CompiledStep.__call__, itertools.count()
 
-    def crash(self, batch):
+    def crash(self, state, batch):
         if next(steps) == 11:
             raise OSError("the power is gone")
-        return original(self, batch)
+        return original(self, state, batch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops.OwnSlot, "step", crash)
+        patch.setattr(loops.CompiledStep, "__call__", crash)
         with pytest.raises(OSError, match="power"):
             trainer.run(graph)
     (directory,) = (tmp_path / "quickstart").iterdir()
@@ -275,8 +275,10 @@ class _Ends(Watcher):
 
 def _watched(graph, directory, watcher, plan=None):
     plan = plan or planner.make(graph)
-    slot = OwnSlot(plan.program)
-    return drive(session(graph, plan, slot, Request(directory=directory), watcher), slot.step)
+    step = CompiledStep(plan.program)
+    with open_session(graph, plan, step, Request(directory=directory), watcher) as session:
+        session.run()
+    return session.outcome
 
 
 @pytest.mark.full
@@ -327,15 +329,17 @@ def test_a_trace_that_outlasts_its_run_is_written_and_the_next_run_traces(tiny, 
 def test_what_a_step_raises_is_recorded_by_the_run(tiny, tmp_path):
     graph = tiny(tmp_path)
     plan, directory = planner.make(graph), tmp_path / "0001" / "run"
-    training = session(
-        graph, plan, OwnSlot(plan.program), Request(directory=directory), StopSignals()
-    )
 
-    def step(batch):
-        raise OSError("the device is gone")
+    class Broken(CompiledStep):
+        def __call__(self, state, batch):
+            raise OSError("the device is gone")
 
-    with pytest.raises(OSError, match="the device is gone"):
-        drive(training, step)
+    request = Request(directory=directory)
+    with (
+        pytest.raises(OSError, match="the device is gone"),
+        open_session(graph, plan, Broken(plan.program), request, StopSignals()) as session,
+    ):
+        session.run()
     status = RunDirectory(directory).read_status()
     assert (status.status, status.message) == ("failed", "OSError: the device is gone")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 
@@ -12,9 +13,9 @@ from luthier import planner, trainer
 from luthier.checkpoint import commit
 from luthier.parallel import hosts
 from luthier.trainer.interrupt import Watcher
-from luthier.trainer.loop import OwnSlot
+from luthier.trainer.loop import CompiledStep
 from luthier.trainer.opening import Request
-from luthier.trainer.run import drive, session
+from luthier.trainer.run import open_session
 
 FAST = 'checkpoints.fast=luthier.checkpoint.FastTier("{}", luthier.durations.Steps(2))'
 
@@ -22,12 +23,16 @@ FAST = 'checkpoints.fast=luthier.checkpoint.FastTier("{}", luthier.durations.Ste
 def _stop_after(graph, steps):
     """Train some steps, and leave without a save."""
     plan = planner.make(graph, hosts.devices())
-    slot = OwnSlot(plan.program)
-    training = session(graph, plan, slot, Request(), Watcher())
-    fed = next(training)
-    for _ in range(steps):
-        fed = training.send(slot.step(fed.arrays))
-    training.close()
+    step = CompiledStep(plan.program)
+    with (
+        contextlib.suppress(GeneratorExit),
+        open_session(graph, plan, step, Request(), Watcher()) as session,
+    ):
+        loop = session.loop
+        loop.begin()
+        for _ in range(steps):
+            loop.advance(loop.next_batch())
+        raise GeneratorExit
 
 
 @pytest.mark.full
@@ -83,6 +88,7 @@ def test_whoever_asks_to_stop_is_heard_until_the_last_state_is_saved(tiny, tmp_p
     monkeypatch.setattr(commit, "write", watched)
     graph = tiny(tmp_path / "runs", "training.steps=2", "checkpoints.every=None")
     plan = planner.make(graph, hosts.devices())
-    slot = OwnSlot(plan.program)
-    result = drive(session(graph, plan, slot, Request(), Leaving()), slot.step)
-    assert (result.status, seen, Leaving.left.is_set()) == ("finished", [False], True)
+    step = CompiledStep(plan.program)
+    with open_session(graph, plan, step, Request(), Leaving()) as session:
+        session.run()
+    assert (session.outcome.status, seen, Leaving.left.is_set()) == ("finished", [False], True)

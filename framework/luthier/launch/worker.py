@@ -25,8 +25,7 @@ from luthier.study.engines.execution import RAISED, Execution, ended
 from luthier.study.gate import memory_problem, step_bytes
 from luthier.study.protocol import Lost, TrialWork, Work
 from luthier.trainer.interrupt import Watcher
-from luthier.trainer.loop import OwnSlot
-from luthier.trainer.run import drive
+from luthier.trainer.loop import CompiledStep
 
 # One trial on several processes: all of them train it, the first one speaks with the driver.
 
@@ -81,9 +80,10 @@ class GangExecution(Execution):
             problem = memory_problem(plan, self.memory_bytes)
             if problem is not None:
                 raise problem
-            slot = OwnSlot(plan.program)
-            training = self.begin(plan, slot, trial, Together(watcher, name))  # type: ignore[arg-type]
-            result = drive(training, slot.step)
+            together: Any = Together(watcher, name)
+            with self.open(plan, CompiledStep(plan.program), trial, together) as session:
+                session.run()
+            result = session.outcome
         except RAISED as raised:
             error = raised
             traceback.print_exc()

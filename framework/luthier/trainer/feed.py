@@ -18,7 +18,7 @@ from luthier.trainer.processes import Agreed, Agreeing
 
 
 @dataclasses.dataclass(frozen=True)
-class Fed:
+class Batch:
     """A batch on the devices.
 
     Args:
@@ -65,7 +65,7 @@ class Feed:
         self._check = check
         self._share = share
         self._iterator = iterator
-        self._batch = batch
+        self._entries = batch
         self._count_tokens = count_tokens
         self._depth = depth
         self._vocab_size = vocab_size
@@ -75,7 +75,7 @@ class Feed:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def next(self) -> Fed:
+    def next(self) -> Batch:
         """Return the next batch, waiting for it if need be."""
         if self._thread is None:
             self._start()
@@ -85,7 +85,7 @@ class Feed:
         if isinstance(item, BaseException):
             raise item
         arrays, tokens, agreed, self._state = item
-        return Fed(arrays, tokens, wait, agreed)
+        return Batch(arrays, tokens, wait, agreed)
 
     def get_state(self) -> Any:
         """Return the position after the last batch that was handed out."""
@@ -122,17 +122,17 @@ class Feed:
         try:
             while not stop.is_set():
                 start = time.perf_counter()
-                rows = next(self._iterator)
+                batch = next(self._iterator)
                 if self._check is not None:
-                    self._check(rows)
-                check_token_ids(rows, self._vocab_size)
-                tokens, agreed = int(self._count_tokens(self._share.count_in(rows))), None
+                    self._check(batch)
+                check_token_ids(batch, self._vocab_size)
+                tokens, agreed = int(self._count_tokens(self._share.count_in(batch))), None
                 if self.agreeing is not None:
                     seconds = time.perf_counter() - start
                     agreed = self.agreeing(tokens, stop.is_set, seconds)
                     tokens = agreed.tokens
                 state = self._iterator.get_state()
-                arrays = self._share.global_batch(rows, self._batch)
+                arrays = self._share.global_batch(batch, self._entries)
                 self._put(ready, stop, (arrays, tokens, agreed, state))
         except distributed.GaveUp:
             return

@@ -8,7 +8,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -25,10 +25,11 @@ from luthier.storage import require_format
 from luthier.trainer.cadence import is_due, is_over
 from luthier.trainer.divergence import Rise
 from luthier.trainer.evaluate import Evaluator, Patience
-from luthier.trainer.feed import Fed, Feed
+from luthier.trainer.feed import Batch, Feed
 from luthier.trainer.interrupt import Watcher
 from luthier.trainer.media import Shows
 from luthier.trainer.profile import Profiler
+from luthier.trainer.results import FINISHED
 
 NUM_PENDING = 2
 """Steps whose scalars may still be on the device: the host never runs further ahead."""
@@ -103,25 +104,35 @@ class Rates:
     rows_per_epoch: int
 
 
-class Slot(Protocol):
-    """The place on devices where the state of a run is, and where its steps are taken."""
+State = Any
+"""The state of a run as its step keeps it: the flat leaves, or nothing where a pack holds them."""
+
+
+class TrainStep(Protocol):
+    """How the steps of a run are taken: by a program of its own, or with other trials in one."""
 
     def begin(self) -> None:
-        """Begin to compile the step, while the state is made or restored."""
+        """Begin to compile, while the state is made or restored."""
 
-    def load(self, values: Values, leaves: Leaves) -> None:
-        """Put a state here, with the hoisted scalars that its steps take."""
+    def load(self, values: Values, leaves: Leaves) -> State:
+        """Return the state to begin with, and keep the hoisted scalars that steps take."""
 
     def prepare(self) -> None:
-        """Compile the step, so that the first one takes no longer than the others."""
+        """Compile, so that the first step takes no longer than the others."""
 
-    @property
-    def leaves(self) -> Leaves:
-        """The state as it is now; the next step may donate it."""
+    def __call__(self, state: State, batch: Mapping[str, jax.Array]) -> tuple[State, jax.Array]:
+        """Take a step; return the new state, and the vector of the step's scalars.
+
+        The arrays of the state are donated: it must not be used any more. The vector may be
+        anything that NumPy can make an array of; nothing waits for it here.
+        """
+
+    def leaves(self, state: State) -> Leaves:
+        """Return the flat leaves of a state; the next step may donate them."""
 
 
-class OwnSlot:
-    """The slot of a run that has its devices to itself.
+class CompiledStep:
+    """The step of a run that has its devices to itself.
 
     Args:
       program: What the state belongs to.
@@ -131,24 +142,27 @@ class OwnSlot:
         self._program = program
         self._values: Values = ()
         self._step: Callable[..., Any]
-        self.leaves: Leaves = ()
 
     def begin(self) -> None:
-        """Begin to compile the step, in a thread."""
+        """Begin to compile, in a thread."""
         self._program.begin_step()
 
-    def load(self, values: Values, leaves: Leaves) -> None:
-        """Put a state here, with the hoisted scalars that its steps take."""
-        self._values, self.leaves = values, leaves
+    def load(self, values: Values, leaves: Leaves) -> State:
+        """Return the leaves, which are the state; keep the hoisted scalars."""
+        self._values = values
+        return leaves
 
     def prepare(self) -> None:
         """Wait for the compiled step."""
         self._step = self._program.compile_step()
 
-    def step(self, batch: Mapping[str, jax.Array]) -> jax.Array:
-        """Take a step; return the vector of its scalars."""
-        self.leaves, vector = self._step(self._values, self.leaves, batch)
-        return vector
+    def __call__(self, state: State, batch: Mapping[str, jax.Array]) -> tuple[State, jax.Array]:
+        """Take a step; return the new state, and the vector of the step's scalars."""
+        return self._step(self._values, state, batch)
+
+    def leaves(self, state: State) -> Leaves:
+        """Return the leaves."""
+        return state
 
 
 class Loop:
@@ -157,9 +171,11 @@ class Loop:
     Args:
       plan: What runs (`luthier.planner.Plan`).
       values: The hoisted scalars.
-      slot: Where the state is.
+      step: Takes the steps.
+      state: The state to begin with, as `step` keeps it.
       position: Where the run is.
       feed: The training batches, at the position.
+      watcher: Asked at every step boundary and told every evaluation.
       emit: Takes the events of the run.
       save: Saves (step, leaves, position, metrics of this step by `evaluation/metric`), in the
         fast tier where it is told `durable=False`.
@@ -174,9 +190,11 @@ class Loop:
         self,
         plan: Any,
         values: Values,
-        slot: Slot,
+        step: TrainStep,
+        state: State,
         position: Position,
         feed: Feed,
+        watcher: Watcher,
         *,
         emit: Callable[[Any], None],
         save: Callable[..., None],
@@ -188,10 +206,13 @@ class Loop:
     ):
         self.plan = plan
         self.values = values
-        self.slot = slot
+        self.step = step
+        self.state = state
         self.position = position
+        self.status: str | None = None
         self.metrics: dict[str, dict[Metric, float]] = {}
         self._feed = feed
+        self._watcher = watcher
         self._emit = emit
         self._save = save
         self._rates = rates
@@ -200,7 +221,7 @@ class Loop:
         self._beat = beat
         self._experiment = plan.program.experiment
         self._global_batch_size = self._experiment.training.global_batch_size
-        self._pending: collections.deque[tuple[Progress, jax.Array, Fed]] = collections.deque()
+        self._pending: collections.deque[tuple[Progress, jax.Array, Batch]] = collections.deque()
         self._evaluators = {
             name: Evaluator(plan.program, evaluation, f"evaluations.{name}", self._alive)
             for name, evaluation in self._experiment.evaluations.items()
@@ -218,79 +239,102 @@ class Loop:
         self._divergence: str | None = None
         self._clock = time.perf_counter()
 
-    def steps(self, watcher: Watcher) -> Generator[Fed, jax.Array, str]:
-        """Train; whoever drives this generator takes the steps.
-
-        Args:
-          watcher: Asked at every step boundary and told every evaluation.
-
-        Yields:
-          A batch; what is sent back is the vector of the scalars of the step that took it, or
-          anything that NumPy can make an array of.
-
-        Returns:
-          `finished`, or the watcher's reason to leave.
+    def run(self) -> None:
+        """Train to the end, or to the first reason to stop; `status` then says which.
 
         Raises:
           TrainingStopped: The run has diverged.
         """
+        self.begin()
+        while (batch := self.next_batch()) is not None:
+            self.advance(batch)
+
+    def begin(self) -> None:
+        """Compile what the first step needs."""
         with self._goodput.span("compile"):
-            self.slot.prepare()
+            self.step.prepare()
             self._scalar_names = self.plan.program.scalar_names
         self._clock = time.perf_counter()
         self._alive()
-        watcher.ready()
-        while not self._is_complete():
-            reason = self._verdict or self._requested(watcher)
-            if reason is not None:
-                return self._leave(reason)
-            self._profiler.before(self.position.progress.steps)
-            fed = self._feed.next()
-            self._goodput.add("data_wait", fed.wait_seconds)
-            vector = yield fed
-            self._take_in(fed, vector, watcher)
-            if self._divergence is not None:
-                self._stop_diverged()
-        self._drain(0)
-        self._heed_last_step()
+        self._watcher.ready()
+
+    def next_batch(self) -> Batch | None:
+        """Return the batch of the next step, waiting for it if need be.
+
+        Returns:
+          None where there is no next step. All is evaluated and saved then as the end demands, and
+          `status` is `finished`, or the watcher's reason to leave.
+
+        Raises:
+          TrainingStopped: The run has diverged.
+        """
+        if self._is_complete():
+            self._finish()
+            return None
+        reason = self._verdict or self._requested()
+        if reason is not None:
+            self._leave(reason)
+            return None
+        self._profiler.before(self.position.progress.steps)
+        batch = self._feed.next()
+        self._goodput.add("data_wait", batch.wait_seconds)
+        return batch
+
+    def advance(self, batch: Batch) -> None:
+        """Take a step, then do what is due after it.
+
+        The host runs ahead of the devices: the scalars of this step are read when `NUM_PENDING`
+        more have been taken, and nothing else here waits for it unless an evaluation, a save or a
+        picture is due.
+
+        Args:
+          batch: What `next_batch` returned.
+
+        Raises:
+          TrainingStopped: The run has diverged.
+        """
+        self.state, scalars = self.step(self.state, batch.arrays)
+        self._after_step(batch, scalars)
         if self._divergence is not None:
             self._stop_diverged()
-        if not self.position.finished:
-            self._finish(watcher)
-        return "finished"
 
-    def _requested(self, watcher: Watcher) -> str | None:
+    @property
+    def leaves(self) -> Leaves:
+        """The flat state as it is now; the next step may donate it."""
+        return self.step.leaves(self.state)
+
+    def _requested(self) -> str | None:
         """Return why to leave at this step: the same in all processes, where there are several."""
-        return watcher.requested if self._feed.agreeing is None else self._agreed_stop
+        return self._watcher.requested if self._feed.agreeing is None else self._agreed_stop
 
     def _alive(self) -> None:
         self._beat(self.position.progress.steps)
 
-    def _take_in(self, fed: Fed, vector: jax.Array, watcher: Watcher) -> None:
-        if self._profiler.after(self.position.progress.steps, vector):
+    def _after_step(self, batch: Batch, scalars: jax.Array) -> None:
+        if self._profiler.after(self.position.progress.steps, scalars):
             self._emit(events.Notice("the trace of the profiled steps is written"))
         if self._feed.agreeing is not None:
-            self._feed.agreeing.times.stepped(vector)
-        before, now = self._judged, self._next_progress(fed)
+            self._feed.agreeing.times.stepped(scalars)
+        before, now = self._judged, self._next_progress(batch)
         self.position.progress = self._judged = now
-        self._agreed_stop = None if fed.agreed is None else fed.agreed.stop
-        self._pending.append((now, vector, fed))
+        self._agreed_stop = None if batch.agreed is None else batch.agreed.stop
+        self._pending.append((now, scalars, batch))
         self._drain(NUM_PENDING)
         if self._divergence is not None:
             return
-        self._evaluate_due(before, now, watcher)
-        self._show_due(before, now, fed)
+        self._evaluate_due(before, now)
+        self._show_due(before, now, batch)
         self._save_due(before, now)
         self._alive()
 
-    def _next_progress(self, fed: Fed) -> Progress:
+    def _next_progress(self, batch: Batch) -> Progress:
         before = self.position.progress
         steps = before.steps + 1
         return Progress(
             steps=steps,
-            tokens=before.tokens + fed.tokens,
+            tokens=before.tokens + batch.tokens,
             epochs=steps * self._global_batch_size / self._rates.rows_per_epoch,
-            seconds=before.seconds if fed.agreed is None else fed.agreed.seconds,
+            seconds=before.seconds if batch.agreed is None else batch.agreed.seconds,
         )
 
     def _is_complete(self) -> bool:
@@ -302,14 +346,14 @@ class Loop:
     def _drain(self, num_pending: int) -> None:
         """Record the oldest steps, until at most `num_pending` are on the device."""
         while len(self._pending) > num_pending:
-            progress, vector, fed = self._pending.popleft()
+            progress, vector, batch = self._pending.popleft()
             scalars = np.asarray(vector).tolist()
             now = time.perf_counter()
             elapsed, self._clock = now - self._clock, now
             seconds = self._count_seconds(elapsed)
             values = dict(zip(self._scalar_names, scalars, strict=True))
             values |= {"tokens": progress.tokens, "epochs": progress.epochs, "seconds": seconds}
-            self._add_timings(values, elapsed, fed)
+            self._add_timings(values, elapsed, batch)
             self._emit(events.Step(progress.steps, values))
             self._heed_guard(progress.steps, values)
             self._heed_divergence(progress.steps, values)
@@ -325,12 +369,12 @@ class Loop:
             self.position.progress = Progress(now.steps, now.tokens, now.epochs, self._seconds)
         return self._seconds
 
-    def _add_timings(self, values: dict[str, float], elapsed: float, fed: Fed) -> None:
+    def _add_timings(self, values: dict[str, float], elapsed: float, batch: Batch) -> None:
         rates = self._rates
         values["step_seconds"] = elapsed
         values["steps_per_second"] = 1 / elapsed
-        values["tokens_per_second"] = fed.tokens / elapsed
-        values["data_wait_seconds"] = fed.wait_seconds
+        values["tokens_per_second"] = batch.tokens / elapsed
+        values["data_wait_seconds"] = batch.wait_seconds
         values["memory_bytes"] = self._memory.peak_bytes(self._clock)
         if rates.peak_flops:
             values["mfu"] = rates.model_flops_per_step / elapsed / rates.peak_flops
@@ -381,7 +425,7 @@ class Loop:
             self._write()
         raise TrainingStopped(self._divergence)
 
-    def _evaluate_due(self, before: Progress, now: Progress, watcher: Watcher) -> None:
+    def _evaluate_due(self, before: Progress, now: Progress) -> None:
         if self._is_complete():
             return
         due = {
@@ -390,14 +434,12 @@ class Loop:
             if is_due(evaluation.every, before, now)
         }
         if due:
-            self._verdict = self._evaluate(due, watcher)
+            self._verdict = self._evaluate(due)
             self._heed_patience(due)
 
-    def _evaluate(
-        self, due: Mapping[str, int | None], watcher: Watcher, last: bool = False
-    ) -> str | None:
+    def _evaluate(self, due: Mapping[str, int | None], last: bool = False) -> str | None:
         self._drain(0)
-        step, leaves = self.position.progress.steps, self.slot.leaves
+        step, leaves = self.position.progress.steps, self.leaves
         for name, num_batches in due.items():
             with self._goodput.span("evaluate"):
                 metrics = self._evaluators[name](self.values, leaves, num_batches)
@@ -405,7 +447,7 @@ class Loop:
             values = {metric.name: value for metric, value in metrics.items()}
             better = {metric.name: metric.better for metric in metrics}
             self._emit(events.Evaluation(step, name, values, better))
-        verdict = watcher.evaluated(step, self._measured_now(), last)
+        verdict = self._watcher.evaluated(step, self._measured_now(), last)
         self._clock = time.perf_counter()
         return verdict
 
@@ -433,12 +475,12 @@ class Loop:
             self.position.ended = ended
             self._emit(events.Notice(f"stopped early: {ended}"))
 
-    def _show_due(self, before: Progress, now: Progress, fed: Fed) -> None:
+    def _show_due(self, before: Progress, now: Progress, batch: Batch) -> None:
         kinds = self._shows.due(before, now)
         if kinds:
             self._drain(0)
             with self._goodput.span("show"):
-                self._shows.show(kinds, now.steps, self.slot.leaves, fed.arrays)
+                self._shows.show(kinds, now.steps, self.leaves, batch.arrays)
             self._clock = time.perf_counter()
 
     def _save_due(self, before: Progress, now: Progress) -> None:
@@ -453,7 +495,7 @@ class Loop:
     def _write(self) -> None:
         self._drain(0)
         step = self.position.progress.steps
-        self._save(step, self.slot.leaves, self.position, self._saved_metrics())
+        self._save(step, self.leaves, self.position, self._saved_metrics())
         self._saved_step = step
         self._clock = time.perf_counter()
 
@@ -461,19 +503,25 @@ class Loop:
         """Save into the fast tier, which does not count when the run is left."""
         self._drain(0)
         step, metrics = self.position.progress.steps, self._saved_metrics()
-        self._save(step, self.slot.leaves, self.position, metrics, durable=False)
+        self._save(step, self.leaves, self.position, metrics, durable=False)
         self._clock = time.perf_counter()
 
-    def _leave(self, reason: str) -> str:
+    def _leave(self, reason: str) -> None:
         if self.position.progress.steps > self._saved_step:
             self._write()
-        return reason
+        self.status = reason
 
-    def _finish(self, watcher: Watcher) -> None:
-        self._evaluate(dict.fromkeys(self._experiment.evaluations), watcher, last=True)
-        self.position.finished = True
-        if self.position.progress.steps > self._saved_step:
-            self._write()
+    def _finish(self) -> None:
+        self._drain(0)
+        self._heed_last_step()
+        if self._divergence is not None:
+            self._stop_diverged()
+        if not self.position.finished:
+            self._evaluate(dict.fromkeys(self._experiment.evaluations), last=True)
+            self.position.finished = True
+            if self.position.progress.steps > self._saved_step:
+                self._write()
+        self.status = FINISHED
 
 
 class _Memory:

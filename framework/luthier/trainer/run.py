@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ from luthier.program.program import Leaves
 from luthier.records import Recorder, RunDirectory, crash, events
 from luthier.trainer import failures
 from luthier.trainer.checks import DocumentLimit, require_documents, vocabulary
-from luthier.trainer.feed import Fed, Feed
+from luthier.trainer.feed import Feed
 from luthier.trainer.interrupt import INTERRUPTED, PREEMPTED, Preempted, StopSignals, Watcher
-from luthier.trainer.loop import Loop, OwnSlot, Position, Rates, Slot
+from luthier.trainer.loop import CompiledStep, Loop, Position, Rates, TrainStep
 from luthier.trainer.media import check_shows
 from luthier.trainer.opening import Opened, Request, open_run, run_id
 from luthier.trainer.processes import HOSTS_FILE, Agreeing, Times, check_devices, check_same
@@ -103,30 +103,70 @@ def run(
         except Exception as error:
             failures.record_early(error, graph, request, phase="planning")
             raise
-        slot = OwnSlot(plan.program)
-        training = session(
-            graph, plan, slot, request, signals, profile=steps, extend=extend, command=command
-        )
-        return drive(training, slot.step)
+        with open_session(
+            graph,
+            plan,
+            CompiledStep(plan.program),
+            request,
+            signals,
+            profile=steps,
+            extend=extend,
+            command=command,
+        ) as session:
+            session.run()
+        return session.outcome
 
 
-def session(
+class Session:
+    """A run that is open: `open_session` makes one.
+
+    Attributes:
+      loop: What trains it; None where the run was over before.
+      result: Where the run stands, once `open_session` is left.
+    """
+
+    def __init__(self) -> None:
+        self.loop: Loop | None = None
+        self.result: Result | None = None
+
+    def run(self) -> None:
+        """Train to the end, or to the first reason to stop; nothing is left to do where it is over.
+
+        Raises:
+          TrainingStopped: The run has diverged.
+        """
+        if self.loop is not None:
+            self.loop.run()
+
+    @property
+    def outcome(self) -> Result:
+        """Where the run stands."""
+        assert self.result is not None, "the session is still open"
+        return self.result
+
+
+@contextlib.contextmanager
+def open_session(
     graph: Any,
     plan: planner.Plan,
-    slot: Slot,
+    step: TrainStep,
     request: Request,
     watcher: Watcher,
     *,
     profile: ProfiledSteps | None = None,
     extend: bool = False,
     command: str = "",
-) -> Generator[Fed, jax.Array, Result]:
-    """Train an experiment by steps that somebody else takes: all of `run` but the steps.
+) -> Iterator[Session]:
+    """Open all that training needs; record how it ends, when the `with` block is left.
+
+    A block that calls `session.run()` trains the experiment. Packed trials call the methods of
+    `session.loop` instead, by turns with those of their neighbours. What is raised in the block is
+    recorded by the run, and raised again.
 
     Args:
       graph: The experiment graph, which is valid.
       plan: Its plan.
-      slot: Where its state is kept, and its steps are taken.
+      step: Takes its steps.
       request: Where the run is recorded.
       watcher: Looks on, and may end the run.
       profile: Steps to trace.
@@ -134,15 +174,13 @@ def session(
       command: The command that resumes the run, for messages.
 
     Yields:
-      A batch that is ready; what is sent back is the vector of scalars of the step that took it.
-
-    Returns:
-      Where the run stands.
+      The session; its `result` is there when the block was left.
 
     Raises:
       BadInput: The graph cannot be run; nothing was written.
       TrainingStopped: Training cannot go on; the run can be resumed from its last checkpoint.
     """
+    session = Session()
     directory: RunDirectory | None = None
     watch = Watch(plan.program.experiment.records.watchdog, command)
     with watch:
@@ -158,26 +196,28 @@ def session(
                 open_run(graph, plan, request, warm.open) as opened,
             ):
                 if opened.is_over:
-                    return _over(opened)
+                    session.result = _over(opened)
+                    yield session
+                    return
                 directory = opened.directory
                 again = _again(command, directory, graph)
                 watch.opened(directory.path, again, distributed.process_index())
                 distributed.tell_parent(run=str(directory.path.absolute()), again=again)
                 try:
-                    return (
-                        yield from _train(
-                            plan,
-                            slot,
-                            opened,
-                            watcher,
-                            watch,
-                            request=request,
-                            profile=profile,
-                            extend=extend,
-                            command=command,
-                            warm=warm,
-                        )
-                    )
+                    with _open_loop(
+                        session,
+                        plan,
+                        step,
+                        opened,
+                        watcher,
+                        watch,
+                        request=request,
+                        profile=profile,
+                        extend=extend,
+                        command=command,
+                        warm=warm,
+                    ):
+                        yield session
                 except Exception as error:  # while the run's lock is held
                     if not failures.is_refusal(error, watch.phase):
                         failures.record(directory, error, graph, phase=watch.phase)
@@ -188,32 +228,11 @@ def session(
             raise
 
 
-def drive(
-    training: Generator[Fed, jax.Array, Result],
-    step: Callable[[Mapping[str, jax.Array]], jax.Array],
-) -> Result:
-    """Take the steps of a `session` until it ends; what a step raises is recorded by the run.
-
-    Args:
-      training: What `session` returned.
-      step: From a batch to the vector of scalars.
-    """
-    try:
-        fed = next(training)
-        while True:
-            try:
-                vector = step(fed.arrays)
-            except BaseException as error:
-                fed = training.throw(error)
-            else:
-                fed = training.send(vector)
-    except StopIteration as end:
-        return end.value
-
-
-def _train(
+@contextlib.contextmanager
+def _open_loop(
+    session: Session,
     plan: planner.Plan,
-    slot: Slot,
+    step: TrainStep,
     opened: Opened,
     watcher: Watcher,
     watch: Watch,
@@ -223,7 +242,7 @@ def _train(
     extend: bool,
     command: str,
     warm: WarmStart,
-) -> Generator[Fed, jax.Array, Result]:
+) -> Iterator[None]:
     experiment, directory = plan.program.experiment, opened.directory
     with contextlib.ExitStack() as stack:
         watch.enter(failures.CHECKING)
@@ -243,15 +262,14 @@ def _train(
             )
             agreeing = Agreeing(lambda: watcher.requested, times)
         feed = stack.enter_context(contextlib.closing(_feed(plan, agreeing)))
-        slot.begin()
+        step.begin()
         values = plan.program.values()
         source = store if last is not None else None
         first = warm.open() if source is None else None
         leaves = materialize(
             plan.program, values, store=source, step=last, data=feed, restoration=first
         )
-        slot.load(values, leaves)
-        del leaves  # a step donates them
+        state = step.load(values, leaves)
         restored = _record_restored(directory, first)
         warm.close()
         if store is not None and not opened.is_new:
@@ -279,9 +297,11 @@ def _train(
         loop = Loop(
             plan,
             values,
-            slot,
+            step,
+            state,
             position,
             feed,
+            watcher,
             emit=measured.watching(recorder.emit),
             save=_saver(plan, store, feed, recorder, directory, verification),
             rates=_rates(plan),
@@ -290,12 +310,17 @@ def _train(
             beat=watch.beat,
             saved_step=_saved_step(store),
         )
+        del leaves, state  # a step donates them
         if request.directory is None:  # the trials of a study would all read the same corpus
             stack.enter_context(verification)
         watch.enter(failures.COMPILING)
         with watcher:  # whoever asks to stop while the last state is saved is heard, too
             settle = functools.partial(_settle, store, recorder, directory)
-            status = yield from _run_loop(loop, recorder, watcher, directory, settle)
+            with _recording_failures(loop, recorder, directory, settle):
+                session.loop = loop
+                yield
+            assert loop.status is not None, "the loop was left before its end"
+            status = loop.status
             settle()
             if store is not None and status == FINISHED:
                 store.discard_fast()
@@ -303,7 +328,7 @@ def _train(
         watch.enter(failures.AFTER)
         _compare(loop, directory, recorder, measured)
         result = _end(loop, opened, recorder, status, command, watcher.samples)
-        return dataclasses.replace(result, restored=restored.table)
+        session.result = dataclasses.replace(result, restored=restored.table)
 
 
 def _newest_whole(store: Saves) -> tuple[int | None, list[str]]:
@@ -427,17 +452,17 @@ def _record_restored(directory: RunDirectory, restoration: Restoration | None) -
     return _Restored(restoration.table, restoration.summary)
 
 
-def _run_loop(
+@contextlib.contextmanager
+def _recording_failures(
     loop: Loop,
     recorder: Recorder,
-    watcher: Watcher,
     directory: RunDirectory,
     settle: Callable[[], None],
-) -> Generator[Fed, jax.Array, str]:
-    """Run the loop while it is watched; record a failure before it goes on."""
+) -> Iterator[None]:
+    """Record what the loop raises before it goes on; the time in it is that of steps."""
     try:
         with recorder.goodput.span("step"):
-            return (yield from loop.steps(watcher))
+            yield
     except Preempted:
         recorder.emit(events.Ended(PREEMPTED, loop.position.progress.steps))
         raise
@@ -470,7 +495,7 @@ def _compare(
 ) -> None:
     """Tell and record what was predicted beside what was measured, where steps were taken."""
     program = loop.plan.program
-    compiled = program.compile_step() if isinstance(loop.slot, OwnSlot) else None
+    compiled = program.compile_step() if isinstance(loop.step, CompiledStep) else None
     found = measured.to_dict(compiled)
     if not found:
         return
@@ -488,7 +513,7 @@ def _end(
     sample = ""
     if status == FINISHED and samples and not distributed.is_several():
         with recorder.goodput.span("sample"):
-            sample = _sample(program, loop.slot.leaves, opened.directory, recorder, step)
+            sample = _sample(program, loop.leaves, opened.directory, recorder, step)
         if sample:
             recorder.emit(events.Sample(step, sample))
     summary = {

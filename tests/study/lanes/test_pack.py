@@ -28,15 +28,15 @@ def test_the_first_update_of_a_lane_is_that_of_the_step_alone(program, tiny, lan
     step, expected = program.compile_step(), []
     for lane, graph in enumerate(graphs):
         values = program.values(graph)
-        pack.slot(lane).load(values, program.init(values))
-        leaves = pack.slot(lane).leaves
+        lane_step = pack.train_step(lane)
+        leaves = lane_step.leaves(lane_step.load(values, program.init(values)))
         for own, wanted in zip(leaves, program.init(values), strict=True):
             np.testing.assert_array_equal(own, wanted)
         expected.append(step(values, program.init(values), _batch(program, lane)))
     vectors = pack.step({lane: _batch(program, lane) for lane in (0, 1)})
     for lane, (leaves, vector) in enumerate(expected):
         np.testing.assert_allclose(np.asarray(LaneVector(vectors, lane)), vector, rtol=1e-6)
-        for name, own, wanted in zip(program.names, pack.slot(lane).leaves, leaves, strict=True):
+        for name, own, wanted in zip(program.names, pack.leaves(lane), leaves, strict=True):
             apart = np.linalg.norm(np.float64(own) - np.float64(wanted))
             assert apart <= 1e-6 * max(np.linalg.norm(np.float64(wanted)), 1e-30), name
 

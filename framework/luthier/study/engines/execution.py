@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -10,7 +11,7 @@ import queue
 import statistics
 import threading
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 import jax
@@ -39,12 +40,11 @@ from luthier.study.protocol import (
     write_result,
 )
 from luthier.trainer.evaluate import Evaluator
-from luthier.trainer.feed import Fed
 from luthier.trainer.interrupt import INTERRUPTED, PRUNED, Watcher
-from luthier.trainer.loop import OwnSlot, Slot
+from luthier.trainer.loop import CompiledStep, TrainStep
 from luthier.trainer.opening import Request
 from luthier.trainer.results import FINISHED, Result
-from luthier.trainer.run import drive, session
+from luthier.trainer.run import Session, open_session
 
 # One trial in a worker: from its directory to its result.
 
@@ -440,12 +440,12 @@ class Execution:
             "slice": {"devices": len(devices), "kind": devices[0].device_kind},
         }
 
-    def begin(
-        self, plan: planner.Plan, slot: Slot, work: TrialWork, watcher: TrialWatcher
-    ) -> Generator[Fed, Any, Result]:
-        """Return the training of a trial, whose steps the caller takes."""
+    def open(
+        self, plan: planner.Plan, step: TrainStep, work: TrialWork, watcher: TrialWatcher
+    ) -> contextlib.AbstractContextManager[Session]:
+        """Return the session of a trial, to be entered."""
         request = Request(packages=self._packages, directory=pathlib.Path(work.directory, RUN))
-        return session(plan.program.graph, plan, slot, request, watcher)
+        return open_session(plan.program.graph, plan, step, request, watcher)
 
     def tell(self, event: Ended | Faulted | None) -> None:
         """Send how a trial ended, if it did."""
@@ -473,9 +473,9 @@ class Execution:
             problem = memory_problem(plan, self.memory_bytes)
             if problem is not None:
                 raise problem
-            slot = OwnSlot(plan.program)
-            result = drive(self.begin(plan, slot, trial, watcher), slot.step)
-            self.tell(ended(self.slice, trial, plan, mode, result, step_bytes(plan)))
+            with self.open(plan, CompiledStep(plan.program), trial, watcher) as session:
+                session.run()
+            self.tell(ended(self.slice, trial, plan, mode, session.outcome, step_bytes(plan)))
         except RAISED as error:
             self.tell_failed(trial, mode, error)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -20,16 +21,17 @@ from luthier.program.program import Leaves, Values, vector_of
 from luthier.study.engines.execution import RAISED, Execution, Task, ended
 from luthier.study.gate import needed_bytes, too_large
 from luthier.study.protocol import Lanes
-from luthier.trainer.feed import Fed
-from luthier.trainer.loop import OwnSlot
+from luthier.trainer.feed import Batch
+from luthier.trainer.loop import CompiledStep
 from luthier.trainer.results import Result
+from luthier.trainer.run import Session
 
 # K trials in one program: the training step over a leading lane axis, and the state that it takes.
 #
 # Every lane has hoisted values, a batch and a step count of its own, so that nothing of a trial
 # depends on its lane or on its neighbours. A lane is loaded with another trial without compiling.
 
-Batch = Mapping[str, jax.Array]
+Arrays = Mapping[str, jax.Array]
 LANE = "lane"
 
 
@@ -141,20 +143,20 @@ def _over_lanes(program: Program, lanes: Lanes, mesh: jax.sharding.Mesh) -> Call
     """Return the step over the lane axis."""
     num_scalars = len(program.scalar_names)
 
-    def one(values: Values, leaves: Leaves, batch: Batch) -> tuple[Leaves, jax.Array]:
+    def one(values: Values, leaves: Leaves, batch: Arrays) -> tuple[Leaves, jax.Array]:
         leaves, scalars = program.step(values, leaves, batch)
         return leaves, vector_of(scalars)
 
-    def rest(values: Values, leaves: Leaves, batch: Batch) -> tuple[Leaves, jax.Array]:
+    def rest(values: Values, leaves: Leaves, batch: Arrays) -> tuple[Leaves, jax.Array]:
         return leaves, jnp.zeros(num_scalars, jnp.result_type(float))
 
-    def each(values: Values, leaves: Leaves, batch: Batch, active: jax.Array) -> Any:
+    def each(values: Values, leaves: Leaves, batch: Arrays, active: jax.Array) -> Any:
         # A lane without a trial costs nothing here; under vmap it is computed with the others.
         return lax.map(
             lambda x: lax.cond(x[0], one, rest, *x[1]), (active, (values, leaves, batch))
         )
 
-    def stacked(batches: Sequence[Batch]) -> Batch:
+    def stacked(batches: Sequence[Arrays]) -> Arrays:
         return jax.tree.map(lambda *entries: jnp.stack(entries), *batches)
 
     if lanes == "vmap":
@@ -182,12 +184,38 @@ class Pack:
         self._leaves = packed.empty()
         self._lane_values: list[Values] = [packed.program.values()] * packed.num_lanes
         self._values: Values | None = None
+        self._vectors: Any = None
+        self._failure: Exception | None = None
 
-    def slot(self, lane: int) -> LaneSlot:
-        """Return the slot of a lane."""
-        return LaneSlot(self, lane)
+    def train_step(self, lane: int) -> LaneStep:
+        """Return how the loop of the trial in a lane takes its steps."""
+        return LaneStep(self, lane)
 
-    def step(self, batches: Mapping[int, Batch]) -> jax.Array:
+    def take_steps(self, batches: Mapping[int, Arrays]) -> None:
+        """Take the next step of all trials at once; each loop then takes its own result.
+
+        What the program raises is raised by every loop, so that each trial records it.
+
+        Args:
+          batches: The batch of each lane that has a trial.
+        """
+        try:
+            self._vectors = self.step(batches)
+        except Exception as error:
+            self._failure = error
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a step failed: the states of all trials went down with it."""
+        return self._failure is not None
+
+    def taken(self, lane: int) -> LaneVector:
+        """Return the scalars of a lane after `take_steps`; raise what that raised."""
+        if self._failure is not None:
+            raise self._failure
+        return LaneVector(self._vectors, lane)
+
+    def step(self, batches: Mapping[int, Arrays]) -> jax.Array:
         """Take a step in lanes; the others stay as they are, or hold nothing of worth.
 
         Args:
@@ -224,14 +252,17 @@ class Pack:
         shardings = [leaf.sharding for leaf in self.packed.program.abstract_leaves]
         return tuple(map(jax.device_put, leaves, shardings))
 
-    def _placed(self, batch: Batch) -> Batch:
+    def _placed(self, batch: Arrays) -> Arrays:
         if self.packed.lanes != "shard":
             return batch
         return {name: jax.device_put(entry, self.packed.whole) for name, entry in batch.items()}
 
 
-class LaneSlot:
-    """The slot (`luthier.trainer.loop.Slot`) of a trial that runs in a lane.
+class LaneStep:
+    """The step (`luthier.trainer.loop.TrainStep`) of a trial that runs in a lane.
+
+    The pack holds the states of all trials and takes their steps together, so a call only hands out
+    what came of this lane's batch.
 
     Args:
       pack: Where the lane is.
@@ -246,15 +277,18 @@ class LaneSlot:
         """Do nothing: the pack is compiled before its first trial begins."""
 
     def load(self, values: Values, leaves: Leaves) -> None:
-        """Put a state here, with the hoisted scalars that its steps take."""
+        """Put a state into the lane, with the hoisted scalars that its steps take."""
         self._pack.load(self.lane, values, leaves)
 
     def prepare(self) -> None:
         """Do nothing: the pack is compiled before its first trial begins."""
 
-    @property
-    def leaves(self) -> Leaves:
-        """The state as it is now, in arrays of its own."""
+    def __call__(self, state: Any, batch: Arrays) -> tuple[Any, Any]:
+        """Return the scalars of the step that `Pack.take_steps` took with this batch."""
+        return state, self._pack.taken(self.lane)
+
+    def leaves(self, state: Any) -> Leaves:
+        """Return the state as it is now, in arrays of its own."""
         return self._pack.leaves(self.lane)
 
 
@@ -401,13 +435,19 @@ def measure_alone(plan: Plan) -> Measured:
     """Measure steps of one trial that has the slice to itself."""
     program = plan.program
     start = time.perf_counter()
-    slot = OwnSlot(program)
-    slot.prepare()
+    step = CompiledStep(program)
+    step.prepare()
     compiled = time.perf_counter() - start
     values = program.values()
-    slot.load(values, program.init(values))
+    state = step.load(values, program.init(values))
     batch = _blank(program)
-    return Measured(_median_seconds(lambda: slot.step(batch)), compiled)
+
+    def advance() -> jax.Array:
+        nonlocal state
+        state, scalars = step(state, batch)
+        return scalars
+
+    return Measured(_median_seconds(advance), compiled)
 
 
 def measure_lanes(
@@ -469,23 +509,56 @@ class Source(Protocol):
         """Return a trial that fits; None where there is none now."""
 
 
-@dataclasses.dataclass
 class _Running:
-    """A trial in a lane.
+    """A trial in a lane: an open session, whose loop is driven by turns with its neighbours'.
 
     Args:
       task: The trial.
       plan: Its plan.
       mode: How it is run.
-      training: Its session, which waits for the vector of a step.
-      fed: The batch of that step.
+      opening: Opens its session.
+
+    Attributes:
+      batch: The batch of its next step; None when the session is closed.
     """
 
-    task: Task
-    plan: Plan
-    mode: dict[str, Any]
-    training: Generator[Fed, Any, Result]
-    fed: Fed
+    def __init__(
+        self,
+        task: Task,
+        plan: Plan,
+        mode: dict[str, Any],
+        opening: contextlib.AbstractContextManager[Session],
+    ):
+        self.task, self.plan, self.mode = task, plan, mode
+        self.batch: Batch | None = None
+        self._opening = opening
+        self.session = opening.__enter__()
+        self._go_on(self.begin)
+
+    def begin(self) -> None:
+        """Prepare the first step, unless the run was over before."""
+        if self.session.loop is not None:
+            self.session.loop.begin()
+
+    def advance(self) -> None:
+        """Take the step of the batch, and get the next one."""
+        loop, batch = self.session.loop, self.batch
+        assert loop is not None
+        assert batch is not None
+        self._go_on(lambda: loop.advance(batch))
+
+    def _go_on(self, take: Callable[[], None]) -> None:
+        """Do a part of the `with` block of the session, and leave that where it ends or raises."""
+        self.batch = None
+        try:
+            take()
+            if self.session.loop is not None:
+                self.batch = self.session.loop.next_batch()
+        except BaseException as error:
+            self._opening.__exit__(type(error), error, error.__traceback__)
+            raise
+        if self.batch is None:
+            self._opening.__exit__(None, None, None)
 
 
 class LaneRunner:
@@ -570,15 +643,17 @@ class _Lanes:
         self._begin(lane, task)
         self._fill()
         while self._running:
-            batches = {lane: running.fed.arrays for lane, running in self._running.items()}
-            try:
-                vectors = self._pack.step(batches)
-            except Exception as error:  # all lanes go down with their program
-                for lane in list(self._running):
-                    self._advance(lane, error=error)
-                return
+            self._pack.take_steps(
+                {
+                    lane: running.batch.arrays
+                    for lane, running in self._running.items()
+                    if running.batch is not None
+                }
+            )
             for lane in list(self._running):
-                self._advance(lane, vector=LaneVector(vectors, lane))
+                self._advance(lane)
+            if self._pack.has_failed:
+                return
             self._fill()
 
     def _fill(self) -> None:
@@ -609,28 +684,31 @@ class _Lanes:
             graph = execution.read(task.trial)
             plan = execution.plans.plan(graph, task.work.hoist, choice.num_devices)
             mode["hoisted"] = list(plan.program.hoist)
-            training = execution.begin(plan, self._pack.slot(lane), task.trial, task.watcher)
-            fed = next(training)
-        except StopIteration as end:  # it was over before, and only its result was missing
-            self._tell(task, plan, mode, end.value)
+            step = self._pack.train_step(lane)
+            opening = execution.open(plan, step, task.trial, task.watcher)
+            running = _Running(task, plan, mode, opening)
         except RAISED as error:
             execution.tell_failed(task.trial, mode, error)
         else:
-            self._running[lane] = _Running(task, plan, mode, training, fed)
+            self._keep(lane, running)
 
-    def _advance(self, lane: int, vector: Any = None, error: Exception | None = None) -> None:
-        """Go on with a trial after a step, or after what kept the step from being taken."""
-        running, execution = self._running[lane], self._execution
+    def _advance(self, lane: int) -> None:
+        """Let the loop of a trial take its step."""
+        running = self._running.pop(lane)
         try:
-            if error is not None:
-                running.training.throw(error)
-            running.fed = running.training.send(vector)
-            return
-        except StopIteration as end:
-            self._tell(running.task, running.plan, running.mode, end.value)
-        except RAISED as raised:
-            execution.tell_failed(running.task.trial, running.mode, raised)
-        del self._running[lane]
+            running.advance()
+        except RAISED as error:
+            self._execution.tell_failed(running.task.trial, running.mode, error)
+        else:
+            self._keep(lane, running)
+
+    def _keep(self, lane: int, running: _Running) -> None:
+        """Keep a trial that has a next step; tell the result of one that has none."""
+        if running.batch is not None:
+            self._running[lane] = running
+        else:
+            result = running.session.outcome
+            self._tell(running.task, running.plan, running.mode, result)
 
     def _tell(self, task: Task, plan: Plan, mode: dict[str, Any], result: Result) -> None:
         execution, step_bytes = self._execution, self._pack.packed.step_bytes
