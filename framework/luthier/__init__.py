@@ -25,6 +25,10 @@ _FUNCTIONS = {
     "sweep": "luthier.study.start:run",
     "train": "luthier.trainer.run:run",
 }
+# Only these packages are lazy. Each of them imports all of its modules when it is named: bare names
+# in overrides are looked up among the loaded subclasses of an annotation, and what is found must
+# not depend on what was imported before. Lazy packages would load 391 of 534 modules for a plan by
+# shapes and save 4 to 7 % of its time, which is not worth that.
 _PACKAGES = (
     "checkpoint",
     "data",

@@ -1,6 +1,7 @@
 """Lengths of training, in the unit that the user thinks in.
 
 A duration is a node of the graph (`checkpoints.every = Seconds(600)`), swapped like any other node.
+`training.steps` alone is a plain number, because schedules share it as a value node.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Protocol
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far a run has come, in every unit at once."""
+    """The progress of a run, in every unit at once."""
 
     steps: int = 0
     tokens: int = 0

@@ -1,6 +1,6 @@
-"""How a process is set up before it imports JAX.
+"""Sets up a process before it imports JAX.
 
-Things that are told at the start or never:
+These things can be set at the start only:
 
 * Large pages. XLA's CPU client allocates the temporary memory of a step anew at every step; the C
   library maps such blocks from the system and gives them back, so that each step touches all of its
@@ -36,7 +36,7 @@ TUNABLES = "GLIBC_TUNABLES"
 LARGE_PAGES = "glibc.malloc.hugetlb"
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 MOST_BYTES = 8 * 2**30
-"""Of compiled programs on the disk; beyond it the oldest are dropped at a start."""
+"""The limit for compiled programs on the disk; beyond it the oldest are dropped at a start."""
 
 NEW_OBJECTS = 200_000
 """After so many, cycles are looked for among them; older ones in the usual proportion."""
@@ -85,6 +85,8 @@ def end_with(parent: int) -> None:
     """
 
     def follow() -> None:
+        # A child of a process that has ended is adopted by another one, so that its parent's id
+        # changes; this works on every Unix, and for a parent that was killed.
         while os.getppid() == parent:
             time.sleep(_POLL_SECONDS)
         os._exit(1)
@@ -175,6 +177,8 @@ def _kind_of_processor() -> str:
     """Return a name of what machine code may use here."""
     flags = ""
     if _PROCESSOR.exists():
+        # The flags, and not the model's name: machine code may use an instruction set or not, and
+        # containers can hide some of them.
         lines = _PROCESSOR.read_text(encoding="utf-8", errors="replace").splitlines()
         flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     told = hashlib.sha256(flags.encode()).hexdigest()[:8]

@@ -16,7 +16,10 @@ EXIT_FAILED = 1
 """Diverged, no complete trial, a lost lock, an error in the user's code, or our own bug."""
 EXIT_BUG = EXIT_FAILED
 EXIT_BAD_INPUT = 2
+# EX_TEMPFAIL of sysexits.h: "try again later". Queues and our own launchers start the same command
+# again.
 EXIT_REQUEUE = 75
+# What shells report for a program that SIGINT has ended: 128 + 2.
 EXIT_INTERRUPTED = 130
 
 
@@ -46,6 +49,7 @@ class Problem:
             line += f"; did you mean {' or '.join(self.nearest)}?"
         if self.remedy:
             line += f"; {self.remedy}"
+        # Messages hold names and texts of files that somebody else may have made.
         return printable(" ".join(line.split()))
 
 

@@ -1,4 +1,4 @@
-"""What kind of fault an exception is: it decides what is done about it.
+"""Classifies exceptions by the kind of fault, which decides how they are handled.
 
 One table serves single runs, sweeps and launch scripts, so that a full disk means the same thing
 everywhere: it is never the fault of the trial that happened to meet it.

@@ -1,4 +1,4 @@
-"""Text of others on a terminal: what runs, records, files and models say cannot move it.
+"""Makes text from runs, records, files and models safe to print on a terminal.
 
 A terminal obeys control characters in whatever is printed: they set its title, hide lines, make
 links, and some terminals answer them as if the user had typed. Names of folders, messages in
@@ -62,7 +62,7 @@ def cell(text: str) -> str:
 
 
 class Printable:
-    """What Rich draws, with the control characters in its texts escaped.
+    """A Rich renderable, with the control characters in its texts escaped.
 
     Args:
       content: What is drawn; its styles stay.

@@ -1,14 +1,16 @@
-"""Spares Orbax what TensorStore never frees: the Python dicts that it makes of JSON.
+"""Reads and writes arrays through Orbax, and works around a leak of TensorStore.
 
-`KvStore.Spec.to_json` and `experimental_collect_matching_metrics` keep a reference to each key and
-each value for ever (TensorStore 0.1.84 to 0.1.86). Orbax calls the first once for each array of a
-save, to have the spec of a local folder that it has just written said back to it, and the second
-twice for each save, to log a rate. No setting, leaf handler or type handler of Orbax comes between:
-both stand in functions of one private module. That module is given a view of TensorStore which
-answers these two calls from what is known; everything else goes to TensorStore itself.
+TensorStore never frees the Python dicts that it makes of JSON: `KvStore.Spec.to_json` and
+`experimental_collect_matching_metrics` keep a reference to each key and each value for ever
+(TensorStore 0.1.84 to 0.1.86). Orbax calls the first once for each array of a save, to read back
+the spec of a local folder that it has just made, and the second twice for each save, to log a rate.
+Both calls are in functions of one private module, which no setting, leaf handler or type handler of
+Orbax reaches. So that module gets a view of TensorStore that answers these two calls from what is
+known; everything else goes to TensorStore itself.
 
-Where a later Orbax has arranged itself otherwise nothing is changed, and
-`tests/checkpoint/test_tensorstore_json.py` fails if its saves leak.
+Where a later Orbax is arranged differently nothing is changed, and
+`tests/checkpoint/test_tensorstore_json.py` fails if its saves leak. A slow test there tells when
+the view is no longer needed.
 """
 
 from __future__ import annotations
@@ -35,6 +37,11 @@ def spare() -> None:
     """Give Orbax the view, for the rest of the process."""
     try:
         import tensorstore
+
+        # A private module: both leaking calls stand in functions of it, and Orbax has no setting or
+        # handler that is asked in between. Each attribute is replaced only where it is what we
+        # know; where a later Orbax has moved it, the import or the test fails and Orbax stays as it
+        # is.
         from orbax.checkpoint._src.serialization import tensorstore_utils as orbax
     except ImportError:
         return
@@ -68,6 +75,7 @@ class _KvStore:
         return _Spec(json, self._kv_store.Spec(json))
 
     def open(self, spec: Any, **options: Any) -> Any:
+        # TensorStore is C++ and takes only its own specs.
         return self._kv_store.open(spec.own if isinstance(spec, _Spec) else spec, **options)
 
 
@@ -99,8 +107,10 @@ def _is_local(json: Any) -> bool:
     )
 
 
+# `experimental_collect_matching_metrics` returns dicts, which leak; the Prometheus text of the same
+# metrics is a list of plain strings, which do not.
 class _RawBytes:
-    """How many bytes TensorStore has written or read: a sum over its text, which it frees."""
+    """The bytes that TensorStore has written or read: a sum over its text, which it frees."""
 
     def __init__(self, tensorstore: Any, original: Any):
         self._tensorstore = tensorstore
@@ -125,6 +135,10 @@ class _RawBytes:
 # too.
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
+# glibc raises its threshold for mmap whenever a mapped block is freed, up to 32 MiB. From then on
+# buffers below it come from the heap, which keeps the pages. So a restore, which frees one buffer
+# for each array, would hold the state twice. Setting the threshold by `mallopt` also ends its
+# growth.
 _AT_ONCE_BYTES = 1 << 17  # glibc's own, until it has seen larger ones freed
 _USUAL_BYTES = 1 << 25  # the largest that glibc itself goes to
 _SHARE = 16
@@ -141,6 +155,8 @@ def returned() -> Iterator[None]:
     try:
         yield
     finally:
+        # There is no way back to the automatic threshold, so it is set to the value that the
+        # automatic one reaches; glibc ties the trim threshold to twice that.
         libc.mallopt(_MMAP_THRESHOLD, _USUAL_BYTES)
         libc.mallopt(_TRIM_THRESHOLD, 2 * _USUAL_BYTES)
         libc.malloc_trim(0)
@@ -154,6 +170,7 @@ def trim() -> None:
 
 
 def _glibc() -> ctypes.CDLL | None:
+    # The symbols of the running program itself; musl and macOS have no `malloc_trim`.
     libc = ctypes.CDLL(None)
     return libc if hasattr(libc, "malloc_trim") else None
 
@@ -168,6 +185,9 @@ def on_the_way(arrays: Iterable[jax.ShapeDtypeStruct]) -> int:
     for array in arrays:
         sharding, size = array.sharding, array.dtype.itemsize
         devices = len(sharding.addressable_devices)
+        # What this process holds counts for the sixteenth. Any single array must fit, whole:
+        # Orbax's byte limiter raises ValueError for a request that is not smaller than its limit,
+        # hence also the `+ 1`.
         own += math.prod(sharding.shard_shape(array.shape)) * size * devices
         largest = max(largest, math.prod(array.shape) * size)
     return max(own // _SHARE, largest) + 1
@@ -186,12 +206,16 @@ class Pending(Protocol):
         """Wait until everything is written, and raise what went wrong."""
 
 
+# Grain's own handler writes a file for each process, named `process_I-of-N`, which ties a
+# checkpoint to the number of processes. Our iterators have one state for all of them.
 class _StateFile:
     """Gives Orbax an iterator that only has `get_state` and `set_state`: one file for all hosts."""
 
     def __init__(self, iterator: Any):
         self._iterator = iterator
 
+    # Orbax's protocol in two parts: what is awaited here runs before `save` returns, so that the
+    # iterator may move on; the returned coroutine runs in the background.
     async def save(self, directory: Any) -> Awaitable[None]:
         """Take the state now; the result writes it."""
         state = json.dumps(self._iterator.get_state())
@@ -223,6 +247,8 @@ def save(path: pathlib.Path, arrays: Mapping[str, jax.Array], iterator: Any = No
     from orbax.checkpoint import v1 as ocp
 
     spare()
+    # Arrays without elements are left out: there is nothing to write, and `load` makes them anew
+    # from their shape.
     items: dict[str, Any] = {_ARRAYS: {k: v for k, v in arrays.items() if math.prod(v.shape)}}
     if iterator is not None:
         items[_ITERATOR] = _checkpointable(iterator)
@@ -240,10 +266,13 @@ def load(
     spare()
     placed = {}
     for name, array in abstract.items():
+        # Orbax would otherwise restore with the sharding that is recorded in the checkpoint, which
+        # may name devices that this machine does not have.
         sharding = array.sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
         placed[name] = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
     stored = {name: array for name, array in placed.items() if math.prod(array.shape)}
     context = ocp.Context() if context is None else context
+    # Otherwise Orbax insists on the whole tree; what is left over is our own `compare`'s to refuse.
     context.pytree.loading.partial_load = True
     context.memory.read_concurrent_bytes = on_the_way(stored.values())
     with returned(), context:
@@ -269,6 +298,8 @@ def load_iterator(path: pathlib.Path, iterator: Any) -> None:
         with without_logs():
             ocp.load_checkpointables(path, {_ITERATOR: _checkpointable(iterator)})
     except Exception as error:
+        # Orbax wraps what the iterator raises, several times; the reason that the user can act on
+        # is at the end of the chain.
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, BadInput):
@@ -319,6 +350,8 @@ def without_logs() -> Iterator[None]:
     def is_not_orbax(record: logging.LogRecord) -> bool:
         return "orbax" not in pathlib.Path(record.pathname).parts
 
+    # A filter on the logger by the path of the file that logs: Orbax logs through absl, and so do
+    # others whose messages must stay.
     logger = logging.getLogger("absl")
     logger.addFilter(is_not_orbax)
     try:

@@ -1,4 +1,14 @@
-"""The commit of a checkpoint: its last file, its checks, and how processes agree on it."""
+"""The commit of a checkpoint: its last file, its checks, and how processes agree on it.
+
+Orbax has its own commit, which says that all files were written. It does not say what is in them,
+and restores a flipped bit without an error. Therefore `commit.json` is written last of all and
+lists every file with its size and CRC-32: a folder without it is no checkpoint, and one whose files
+differ from it is damaged.
+
+How several processes save: each writes its shards, flushes and checksums its own files
+(`seal_own`), and sends the sums to the primary (`finish`). The primary alone gives the folder its
+name and writes the commit file, after all have reported success, and answers all of them.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +39,8 @@ if TYPE_CHECKING:
 
 FILE = "commit.json"
 _FORMAT = 1
+# `zlib.crc32` and reads release the interpreter's lock for blocks of this size, so that threads
+# checksum in parallel with each other and with the training loop.
 _BLOCK_BYTES = 1 << 20
 _NUM_THREADS = 4
 # Orbax's names: arrays/ocdbt.process_3/..., arrays/array_metadatas/process_3.
@@ -37,7 +49,7 @@ _OF_PROCESS = re.compile(r"(?:.*[._-])?process_(\d+)(?:[._-].*)?")
 
 @dataclasses.dataclass(frozen=True)
 class Commit:
-    """What is in a checkpoint.
+    """The contents of a checkpoint.
 
     Args:
       step: Optimizer steps done.
@@ -77,6 +89,8 @@ def writer(path: str) -> int | None:
     Args:
       path: In the checkpoint, as `arrays/ocdbt.process_3/d/0f...`.
     """
+    # The last match: a file of `ocdbt.process_3` may lie below a folder with another process's
+    # number.
     parts = [match for part in path.split("/") if (match := _OF_PROCESS.fullmatch(part))]
     return int(parts[-1][1]) if parts else None
 
@@ -94,8 +108,12 @@ def write(
       sums: What `seal_own` returned to the processes; files without are read here.
     """
     files = {path: (size, checksum) for path, (size, checksum) in (sums or {}).items()}
+    # What no process claimed was written by Orbax's primary for all of them (metadata, the merged
+    # manifest); we are that primary, so these are in our page cache.
     files |= _seal(directory, [path for path in _paths(directory) if path not in files])
     commit = dataclasses.replace(commit, files=dict(sorted(files.items())))
+    # The commit file has a checksum of itself, over its JSON in sorted order: a flipped bit in a
+    # step number or a metric would otherwise be believed.
     content = {"format": _FORMAT, **dataclasses.asdict(commit)}
     text = json.dumps({"checksum": _text_checksum(content), **content}, indent=1)
     temporary = directory / f"{FILE}.new"
@@ -104,6 +122,8 @@ def write(
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, directory / FILE)
+    # The names of the files, of the commit file and of the checkpoint itself; each is durable only
+    # with the directory it is in.
     _sync_directory(directory)
     _sync_directory(directory.parent)
     return commit
@@ -126,6 +146,9 @@ def read(directory: pathlib.Path) -> Commit:
         checksum = content.pop("checksum")
         if checksum != _text_checksum(content):
             raise ValueError("its checksum differs")
+        # The order of the two tests separates damage from a later version. Damage lets a start fall
+        # back to an older checkpoint; a later version must end the start, because falling back
+        # would throw away good steps.
         # The checksum is right: what is not known here was written on purpose.
         format, fields = content.pop("format"), dataclasses.fields(Commit)
         if format != _FORMAT or set(content) - {field.name for field in fields}:
@@ -168,6 +191,8 @@ def _is_sound(commit: Commit) -> bool:
         and all(isinstance(value, int | float) for value in commit.metrics.values())
         and all(isinstance(version, str) for version in commit.versions.values())
         and all(list(map(type, sums)) == [int, int] for sums in commit.files.values())
+        # A commit file may come with a checkpoint that somebody else made; checking it must not
+        # read files outside of it.
         and not any(path.is_absolute() or ".." in path.parts for path in paths)
     )
 
@@ -212,6 +237,9 @@ def share(commit: Commit, process: int, num_processes: int) -> list[str]:
     if num_processes == 1:
         return sorted(commit.files)
     load = [0] * num_processes
+    # All processes compute the same assignment from the same list without talking: largest files
+    # first, each to its writer unless that has a quarter more than its share already, else to the
+    # least loaded (the first of equals).
     fair = 1.25 * sum(size for size, _ in commit.files.values()) / num_processes
     mine = []
     for path, (size, _) in sorted(commit.files.items(), key=lambda item: (-item[1][0], item[0])):
@@ -242,6 +270,8 @@ def _checksum(path: pathlib.Path, sync: bool = False) -> tuple[int, int]:
         while count := file.readinto(block):
             size += count
             checksum = zlib.crc32(block[:count], checksum)
+        # fsync on a descriptor that was opened for reading flushes the file's pages, whoever wrote
+        # them.
         if sync:
             os.fsync(file.fileno())
     return size, checksum
@@ -264,6 +294,11 @@ def _sync_directory(directory: pathlib.Path) -> None:
 # The primary decides which checkpoint is looked at; the others help it until it has found one. All
 # of them read at the same time, and what one of them finds, the primary learns.
 
+# The primary looks for the newest whole checkpoint by reading everything, which takes minutes where
+# one host reads what many wrote. So the others enter a loop (`help_primary`), in which each
+# receives a directory, checks its share and gives back the damage; None ends the loop. A context
+# variable tells `check_in_parallel` whether the others are in that loop: an exchange that they do
+# not answer would wait for ever.
 _is_helped = contextvars.ContextVar("is_helped", default=False)
 
 
@@ -318,6 +353,8 @@ def _check_part(directory: pathlib.Path, commit: Commit | None) -> list[str]:
     damage: list[str] = []
     refusal: tuple[int | None, str] | None = None
     try:
+        # Errors are caught and exchanged instead of raised: a process that left here would let the
+        # others wait in `gather`.
         commit = read(directory) if commit is None else commit
         part = share(commit, distributed.process_index(), distributed.process_count())
         damage = check(directory, commit, part)
@@ -337,8 +374,11 @@ def _check_part(directory: pathlib.Path, commit: Commit | None) -> list[str]:
 Sums = Mapping[str, tuple[int, int]]
 """Size in bytes and CRC-32 of files, by their path in the checkpoint."""
 
+# Exchanges are addressed by name, and a process may open a second store on the same directory (a
+# resumed run within a notebook): without the number its first exchange would read the answers of
+# the first store.
 _num_saving: dict[pathlib.Path, int] = {}
-"""How many stores have saved in a directory: the same in all processes."""
+"""The number of stores that have saved in a directory: the same in all processes."""
 
 
 def rounds(directory: pathlib.Path) -> Rounds:
@@ -377,6 +417,9 @@ def finish(
       Exception: This process's own error.
       CheckpointError: The error of another process.
     """
+    # Every path through here reaches `exchange` exactly once, in every process, whatever fails: a
+    # process that raised before would leave the others waiting. Only then does each raise its own
+    # error, or report that of another.
     own: Exception | None = None
 
     def commit_all(said: Sequence[tuple[str, Sums]]) -> str:
@@ -392,6 +435,7 @@ def finish(
     try:
         with arrays_lib.without_logs():
             pending.result()
+        # Orbax's host copies are freed now, and glibc would keep their pages for the process.
         arrays_lib.trim()
         sums = seal()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Whether there is room for what will be saved."""
+"""The folder of a run's checkpoints: its states on the disk, and whether they have room."""
 
 from __future__ import annotations
 
@@ -57,6 +57,8 @@ def _size(num_bytes: float) -> str:
 # Orbax writes this file last: a folder that has it holds all arrays, although nobody sealed it.
 _ORBAX_METADATA = "_CHECKPOINT_METADATA"
 _REPLACED = ".replaced"
+# `900` and `900.replaced` can be checkpoints; `900.saving-1f2e3d4c`, and Orbax's own temporary
+# names that begin so, never are. What begins otherwise is not ours and is never touched.
 _NAME = re.compile(rf"(\d+)({re.escape(_REPLACED)})?")
 _OURS = re.compile(r"\d+(\..*)?")
 
@@ -76,6 +78,8 @@ class Directory:
     def committed(self) -> dict[int, pathlib.Path]:
         """Return the checkpoints by step; one that is being replaced counts until it is."""
         found = {}
+        # The longest names first, so that `900` overwrites `900.replaced` where both are committed:
+        # the new one is whole, and only the deletion of the old one is missing.
         for path in sorted(self._entries(), key=lambda path: -len(path.name)):
             match = _NAME.fullmatch(path.name)
             if match and (path / commit_lib.FILE).is_file():
@@ -118,6 +122,9 @@ class Directory:
         """
         return self.path / f"{step}.saving-{token}"
 
+    # Until the rename the former checkpoint counts under its own name, after it under `.replaced`
+    # (see `committed`), and from the commit file on the new one counts. There is no moment without
+    # one.
     def put_in_place(self, saving: pathlib.Path, step: int) -> pathlib.Path:
         """Give a finished save its name, and return it; a checkpoint of that step is moved aside.
 
@@ -156,6 +163,8 @@ class Directory:
             is_copy = not _NAME.fullmatch(path.name) and (path / commit_lib.FILE).is_file()
             if _OURS.fullmatch(path.name) and path not in committed.values() and not is_copy:
                 self._discard_remains(path)
+        # The save that was to replace it was killed before its commit: its remains are gone by now,
+        # and the former checkpoint gets its name back.
         for step, path in committed.items():
             if path.name != str(step):
                 os.rename(path, path.with_name(str(step)))
@@ -176,6 +185,8 @@ class Directory:
         """Remove from the trash what belongs to earlier steps than one that is committed now."""
         empty_before_step(self.path, step)
 
+    # A folder with all of Orbax's files, later than every checkpoint, may be hours of work whose
+    # commit file a disk has lost. It is kept in the trash, from where a person can take it.
     def _discard_remains(self, path: pathlib.Path) -> None:
         newest = max(self.committed(), default=-1)
         if path.name.isdigit() and int(path.name) > newest and (path / _ORBAX_METADATA).is_file():

@@ -1,4 +1,4 @@
-"""Which checkpoints are made, how they are copied and stored, and which of them are kept."""
+"""The checkpoint policy: when to save, how to copy and store, and which checkpoints to keep."""
 
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ class Storage:
         context = ocp.Context()
         context.array.saving.ocdbt_target_data_file_size = self.file_bytes
         if self.saving_replicas is not None:
+            # Otherwise the first replica writes everything, and the hosts of the others wait for
+            # it.
             context.array.saving.use_replica_parallel = self.saving_replicas > 1
             context.array.saving.max_replicas_for_replica_parallel = self.saving_replicas
         return context
@@ -88,6 +90,7 @@ class Storage:
                 raise CheckpointError(
                     Problem(f"{name} is shared out over {axis!r}", path, "", remedy)
                 )
+            # With one replica there is nobody to send to.
             index = mesh.axis_names.index(axis) if mesh.shape[axis] > 1 else None
         return index
 
@@ -177,6 +180,9 @@ class FastTier:
         Raises:
           CheckpointError: It cannot be made, or this process does not see it.
         """
+        # The name of the folder is random and recorded among the run's own checkpoints, instead of
+        # being made from the run's id. A run that is deleted and started again has the same id, and
+        # must not find the state of the deleted one on the fast disk.
         root = pathlib.Path(self.directory).expanduser().absolute()
         note = checkpoints / FILE
         try:
@@ -208,6 +214,8 @@ def _named(note: pathlib.Path) -> str | None:
         name = json.loads(note.read_text(encoding="utf-8"))["name"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+    # The name is joined to a path that is deleted when the run is over: a note that was changed by
+    # hand must not lead anywhere else.
     ours = isinstance(name, str) and name.startswith("run-") and name[4:].isalnum()
     return name if ours else None
 
@@ -224,7 +232,7 @@ LOSS = "loss"
 
 
 class Choice(Protocol):
-    """What decides which checkpoint is best; `luthier.metrics.Selector` is one."""
+    """Decides which checkpoint is best; `luthier.metrics.Selector` is one."""
 
     @property
     def name(self) -> str:
@@ -299,6 +307,8 @@ class Checkpoints:
         if self.keep_every is not None:
             reached = 0
             for step in steps:
+                # The first save at or after each multiple, because saves are timed in minutes or
+                # evaluations and rarely meet a multiple exactly.
                 if step // self.keep_every > reached:
                     kept.add(step)
                     reached = step // self.keep_every

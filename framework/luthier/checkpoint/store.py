@@ -1,4 +1,19 @@
-"""Which packages wrote a checkpoint, and what it means when they have changed."""
+"""The checkpoint store: saving, restoring and checking, and the versions that wrote a checkpoint.
+
+A save passes through these states, and a kill between any two of them leaves older checkpoints
+whole and at most remains that the next start removes (`Directory.clean`):
+
+1. Orbax writes into `STEP.saving-TOKEN`, in the background.
+2. Every process flushes and checksums its own files and reports to the primary.
+3. The primary checks the fence and renames the folder to `STEP`; a checkpoint of the same step
+   moves to `STEP.replaced` first.
+4. The primary writes `commit.json`, and the folder is a checkpoint.
+5. What the policy does not keep is deleted, and so are `STEP.replaced` and the trash of earlier
+   steps.
+
+What is wrong with a checkpoint has three verdicts: it is damaged (a start may fall back to an older
+one), it cannot be read now (nothing may be done to it), or another version wrote it (a start ends).
+"""
 
 from __future__ import annotations
 
@@ -75,6 +90,7 @@ _T = TypeVar("_T")
 _RETRY_SECONDS = (0.1, 0.5, 2.0)
 """Waits before a file that could not be read is read again."""
 _DISK_FULL = re.compile(r"no space left|disk quota exceeded|ENOSPC|EDQUOT", re.IGNORECASE)
+# TensorStore's errors are ValueErrors (and others) without an errno; the code is in their text.
 _CODE = re.compile(r"os_error_code='(\d+)'")
 _REMEDIES = {
     errno.ENOSPC: "free some space",
@@ -95,11 +111,15 @@ class Store:
     """
 
     def __init__(self, directory: str | os.PathLike[str], policy: Checkpoints | None = None):
+        # Commits rest on rename and fsync, which object stores do not have. Runs are copied to them
+        # by `records.object_storage` instead.
         if "://" in os.fspath(directory):
             what = f"{directory} is not a directory of a disk"
             raise CheckpointError(Problem(what, remedy="give a local or a mounted one"))
         self._directory = Directory(pathlib.Path(directory).absolute())
         self._policy = policy or Checkpoints()
+        # One thread, so that saves finish in the order in which they began, and exchanges of the
+        # processes stay in step.
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         self._pending: tuple[pathlib.Path, int, concurrent.futures.Future[None]] | None = None
         self._token = ""
@@ -120,7 +140,7 @@ class Store:
 
     @property
     def directory(self) -> pathlib.Path:
-        """Where the checkpoints are."""
+        """The folder of the checkpoints."""
         return self._directory.path
 
     # What there is.
@@ -209,6 +229,8 @@ class Store:
         Args:
           step: A step that `newest_whole` returned, here or to another process of the run.
         """
+        # The checksums and not the step are remembered: if the checkpoint is replaced meanwhile,
+        # they differ, and it is read again.
         self._trusted = self.read(step).files
 
     # Saving.
@@ -241,6 +263,8 @@ class Store:
         commit = Commit(
             step=step,
             arrays={name: (tuple(a.shape), str(a.dtype)) for name, a in arrays.items()},
+            # A deep copy, and a proof here and now that it is JSON: the commit file is written by
+            # another thread, minutes later.
             extra=json.loads(json.dumps(extra or {})),
             metrics={name: float(value) for name, value in (metrics or {}).items()},
             versions=current(),
@@ -248,11 +272,15 @@ class Store:
         )
         try:
             if arrays_lib.process_index() == 0:
+                # At the first save and not when the store is opened: whoever only restores or lists
+                # must not change a directory that another process may be writing.
                 if not self._is_clean:
                     self._directory.clean()
                 self.directory.mkdir(parents=True, exist_ok=True)
             self._is_clean = True
             path = self._directory.saving(step, self._agreed_token())
+            # No process may write into the folder before the primary has removed the remains of
+            # earlier saves.
             self._barrier("may begin")
             with self._policy.storage.saving():
                 pending = arrays_lib.save(path, arrays, iterator)
@@ -339,13 +367,18 @@ class Store:
             over, or of another shape or dtype: all are listed.
         """
         commit, path = self.read(step), self._directory.committed()[step]
+        # Names and shapes first, because they cost nothing and reading every file for its checksum
+        # takes minutes.
         problems = arrays_lib.compare(commit.arrays, abstract, partial)
         if iterator is not None and not commit.has_iterator:
             problems.append(Problem(f"{path} was saved without the state of a data iterator"))
+        # Used once: what was whole when it was checked may be damaged by the next restore, hours
+        # later.
         trusted, self._trusted = self._trusted, None
         if problems := problems or (self.check(step) if trusted != commit.files else []):
             raise CheckpointError(problems)
         if iterator is not None:
+            # The iterator before the arrays: it refuses in milliseconds, they take minutes.
             arrays_lib.load_iterator(path, iterator)
         return arrays_lib.load(path, abstract, self._policy.storage.loading(abstract))
 
@@ -409,6 +442,12 @@ class Store:
             self._exchanges = commit_lib.rounds(self.directory)
         return self._exchanges
 
+    # The fence is checked as late as possible, right before the rename. Between the check and the
+    # rename a pause can still happen, which is why saves are written under a random token: a writer
+    # that was taken over can at worst put a whole checkpoint in place.
+    #
+    # Deleting comes after the commit file is durable, so that at every moment as many whole
+    # checkpoints exist as the policy keeps.
     def _commit(self, saving: pathlib.Path, commit: Commit, sums: commit_lib.Sums) -> None:
         self.fence()
         path = self._directory.put_in_place(saving, commit.step)
@@ -419,6 +458,7 @@ class Store:
         self._directory.delete_replaced(commit.step)
         self._directory.empty_trash(commit.step)
 
+    # The number makes each name new: Orbax's barriers may not be used twice under one name.
     def _barrier(self, event: str) -> None:
         self._num_barriers += 1
         arrays_lib.barrier(f"{self.directory} {event} {self._num_barriers}")
@@ -430,6 +470,8 @@ class Store:
           CheckpointError: It refuses still. Nothing is known about the checkpoint, so that nothing
             may be done to it.
         """
+        # Only faults that pass by themselves are retried (a network disk that is away for a moment,
+        # EIO); see `faults`.
         for seconds in (*_RETRY_SECONDS, None):
             try:
                 return look()
@@ -462,6 +504,8 @@ def _told(store: Store, step: int, error: Exception) -> str:
     return " ".join(str(error).split()) or repr(error)
 
 
+# Orbax and TensorStore wrap what the system said in exceptions of their own, so the chain of causes
+# is searched for an errno. An error without one is a bug (ours or theirs), and keeps its traceback.
 def _blame_disk(store: Store, step: int, error: BaseException) -> None:
     """Raise the one-line error for a full or unwritable disk; return when it is our own bug."""
     cause: BaseException | None = error

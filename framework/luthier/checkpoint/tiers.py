@@ -1,4 +1,4 @@
-"""Two tiers as one store: a fast one for the next minutes, a durable one for good."""
+"""A fast checkpoint tier for the next minutes and a durable one for good, used as one store."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ def open_checkpoints(
     if (tier := policy.fast) is not None:
         from luthier.parallel import distributed
 
+        # Made by the primary and then looked up by all: a process that does not see the folder (a
+        # fast disk that is local to each machine) must fail here, and not at the first restore.
         distributed.decided(lambda: str(tier.folder(path, primary=True)))
         with distributed.together():
             folder = tier.folder(path, primary=False)
@@ -53,6 +55,7 @@ def open_checkpoints(
 class _Position:
     """The state of a data iterator as it was when this was made."""
 
+    # The save begins in a thread while the loop already draws the next batches from the iterator.
     def __init__(self, iterator: Any):
         self._state = iterator.get_state()
 
@@ -92,6 +95,7 @@ class Tiers:
         """Return the store to read a step from: the fast one where both have it."""
         return next((store for store in self._stores() if step in store.steps()), self._durable)
 
+    # Of the durable tier only: this is what a record may promise, see `committed`.
     def latest(self) -> int | None:
         """Return the step of the newest checkpoint that is durable; see `Store.latest`."""
         return self._durable.latest()
@@ -163,6 +167,8 @@ class Tiers:
         if not self._copying.in_background:
             store.save(step, arrays, iterator, extra, metrics)
             return
+        # On the device the copies are ordered before the next step, which donates the originals.
+        # The thread then waits for them and hands them to Orbax, while the loop goes on.
         copies = self._copying(arrays)
         position = None if iterator is None else _Position(iterator)
 
@@ -208,6 +214,8 @@ class Tiers:
         """Delete the fast tier: the run is over. A checkpoint that nothing durable holds stays."""
         if self._fast is not None:
             self._fast.wait()
+            # A run that ends between two durable saves may have its newest state in the fast tier
+            # alone, and deleting that would lose steps.
             if process_index() == 0 and (self._fast.latest() or 0) <= (self.latest() or 0):
                 discard(self._fast.directory)
 
@@ -230,6 +238,8 @@ class Tiers:
         """Read arrays from the nearest tier that has the step; see `Store.restore`."""
         return self._store_of(step).restore(step, abstract, iterator)
 
+    # Both tiers, because `newest_whole` looks at both: a later step that stayed in one of them
+    # would be what the next start resumes from.
     def cut_back(self, step: int | None) -> None:
         """Move every later checkpoint of both tiers into the trash; see `Store.cut_back`."""
         self._wait_for_start()
@@ -238,4 +248,4 @@ class Tiers:
 
 
 Saves = Store | Tiers
-"""What keeps the checkpoints of a run."""
+"""The checkpoints of a run: a store, or two tiers."""

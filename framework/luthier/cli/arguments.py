@@ -1,4 +1,4 @@
-"""Reading command lines: options anywhere, all problems at once, nearest names.
+"""Parses command lines: options anywhere, all problems at once, nearest names.
 
 Built on argparse. Differences: an error is raised as `BadInput` instead of exiting, options are not
 abbreviated, and unknown options come back as problems, so that they are told beside all others.
@@ -53,6 +53,8 @@ class Parser(argparse.ArgumentParser):
 
     def takes(self, argument: str) -> bool:
         """Return whether the command has an argument of this name."""
+        # `_actions` and `_option_string_actions` are argparse's own names: it has no public way to
+        # list the options of a parser.
         return argument in {action.dest for action in self._actions}
 
     def _without_unknown(self, words: list[str]) -> tuple[list[str], list[Problem]]:

@@ -1,4 +1,4 @@
-"""What the first word of a command line stands for: an experiment, or a run that was recorded."""
+"""References of the command line: the first word names an experiment, or a recorded run."""
 
 from __future__ import annotations
 
@@ -173,6 +173,8 @@ def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tupl
             texts[name] = f"{texts.get(name, '')}{text}\n"
     if any(word.startswith(GIN) for word in words):
         texts |= gin.files_of(words)
+    # A graph is made of all files together, so a package may be named only where every one of them
+    # may name it.
     allowed = tuple(packages)
     for file, text in texts.items():
         theirs = trust.packages_for(file, text, packages)

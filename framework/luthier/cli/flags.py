@@ -54,6 +54,7 @@ def _is_damaged(words: Sequence[str], index: int) -> bool:
     target, value = word[: match.start()], word[match.end() :].strip()
     if _EMPTIED.match(value) or not _is_balanced(word) or re.search(r"\[[^'\"\]]* ", target):
         return True
+    # Brace expansion (`a={1,2}` became `a=1 a=2`): a neighbour that sets the same path.
     beside = [other for i, other in enumerate(words) if abs(i - index) == 1]
     return any(other.startswith(word[: match.end()]) for other in beside)
 

@@ -196,6 +196,7 @@ def joined(process: Process) -> Iterator[None]:
         if error is raised:
             raise
         raise error from raised
+    # Only where all went well: it waits for the other processes, which may have failed.
     jax.distributed.shutdown()
 
 
@@ -227,15 +228,17 @@ def main(argv: Sequence[str]) -> NoReturn:
 
 def _keep_libraries_off_the_terminal() -> None:
     """Send what libraries in C++ write to the standard output to the log, where errors go."""
+    # At the level of descriptors, since native code does not know `sys.stdout`.
     terminal = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = os.fdopen(terminal, "w", buffering=1, encoding="utf-8", errors="replace")
 
 
 def _follow_parent(parent: int) -> None:
-    """When the parent has ended, save and end too."""
+    """End as well, after saving, when the parent has ended."""
     while os.getppid() == parent:
         time.sleep(1.0)
+    # As if the machine were taken away: the run is saved first.
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(ORPHAN_SECONDS)
     os._exit(1)

@@ -27,6 +27,9 @@ ORDERLY = (errors.EXIT_DONE, errors.EXIT_REQUEUE, errors.EXIT_INTERRUPTED)
 """Exit codes of a process that ended together with all others."""
 
 _SPOKEN = re.compile(r"^luthier: (.*)$", re.MULTILINE)
+# JAX's coordination service ends a process whose peer is lost with a fatal log message, and no
+# exception reaches Python. So who was lost is read from the log; where the texts change in a later
+# version, the line names nobody, and the logs are still shown.
 _SILENT = re.compile(r"stopped sending heartbeats\):\n(.*?)The tasks? ha", re.DOTALL)
 _TASK = re.compile(r"(?:^|task:)(\d+)\s*$", re.MULTILINE)
 _NO_COORDINATOR = re.compile(r"Failed to send RPC to coordination service")
@@ -34,7 +37,7 @@ _NO_COORDINATOR = re.compile(r"Failed to send RPC to coordination service")
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """How a process ended.
+    """The end of a process.
 
     Args:
       code: As `subprocess` tells it: below zero for a signal; None where its parent killed it.
@@ -74,7 +77,7 @@ class End:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What the parent says and exits with.
+    """The message and the exit code of the parent.
 
     Args:
       code: The exit code.
@@ -141,6 +144,9 @@ def judge(ends: Sequence[End], is_preempted: bool = False) -> Verdict:
     return Verdict(code, spoken, run, again)
 
 
+# The order of the verdicts: bad input first, since the others break only because one process left;
+# then processes that died without a word, since they are the cause of what the others report; then
+# what processes said themselves.
 def _refused(ends: Sequence[End]) -> list[str]:
     """Return the lines of those that ended over bad input, where others broke only over that."""
     killed = [end for end in ends if end.code is not None and end.code < 0 and not end.blamed()]
@@ -204,10 +210,10 @@ def _saved_step(run: pathlib.Path) -> int | None:
 NOTES_VARIABLE = "LUTHIER_NOTES"
 POLL_SECONDS = 0.1
 ABRUPT_SECONDS = 1.0
-"""What the others get to end by themselves when one was ended by a signal."""
+"""The time for the others to end by themselves when one was ended by a signal."""
 
 ORDERLY_SECONDS = 15.0
-"""What the others get when one has ended with an error of its own."""
+"""The time for the others when one has ended with an error of its own."""
 
 
 class Child:
@@ -233,6 +239,9 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=_stdout(process, log),
                 stderr=log,
+                # A terminal sends Ctrl-C to a whole process group: the children would hear it
+                # twice, from the terminal and from this process, and a second interrupt ends a run
+                # at once.
                 start_new_session=True,
             )
 
@@ -251,6 +260,7 @@ class Child:
 
 def _stdout(process: Process, log: IO[bytes]) -> IO[bytes] | None:
     """Return the terminal for whoever may be the primary, and the log for all others."""
+    # Only one process draws on the terminal.
     return log if process.membership.get("process_id", 0) else None
 
 
@@ -287,6 +297,8 @@ def _watch(children: Sequence[Child]) -> None:
     """Return when all have ended; when one fails, the others get a while and are then killed."""
     deadline = float("inf")
     while None in (codes := [child.running.poll() for child in children]):
+        # A process that ended with an error of its own leaves the others in a collective that never
+        # returns; a while is enough for those that fail of the same cause to say so.
         failed = [code for code in codes if code is not None and code not in ORDERLY]
         deadline = min([deadline, *(time.monotonic() + _patience(code) for code in failed)])
         if time.monotonic() >= deadline:

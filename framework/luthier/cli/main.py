@@ -1,4 +1,4 @@
-"""`luthier COMMAND ...`: finds the command, runs it, and turns errors into lines and exit codes."""
+"""`luthier COMMAND ...`: finds and runs the command, and turns errors into lines and exit codes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COMMANDS = {
     "help": "read a page of the manual, or about one component",
 }
 
-# The sub-rooms of luthier.cli.commands; every other command stands in the room itself.
+# The packages below luthier.cli.commands; every other command is a module of it.
 _ROOMS = {
     "project": ("init", "list", "completion", "help"),
     "recorded": ("evaluate", "generate", "export", "runs"),

@@ -1,4 +1,4 @@
-"""What commands print for other programs to read, and what they tell beside it."""
+"""Output of commands for other programs to read, and notices beside it."""
 
 from __future__ import annotations
 

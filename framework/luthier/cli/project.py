@@ -15,7 +15,7 @@ SETTINGS = tuple(EXAMPLES)
 
 @dataclasses.dataclass(frozen=True)
 class Project:
-    """What a project says about itself.
+    """The settings of a project.
 
     Args:
       root: The folder of its pyproject.toml; the working directory where there is none.

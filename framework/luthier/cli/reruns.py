@@ -1,4 +1,4 @@
-"""Which run a command that names a recorded one trains: one of its own, or the one it began."""
+"""Chooses the run that `luthier train run:ID` trains: a new one, or the one it began earlier."""
 
 from __future__ import annotations
 

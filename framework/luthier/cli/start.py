@@ -1,4 +1,4 @@
-"""What the command line does before it imports anything heavy: it puts its environment in order."""
+"""Prepares the environment of the command line before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -34,4 +34,5 @@ def prepare(words: list[str]) -> None:
     if asked:
         with contextlib.suppress(OSError):
             words_of_process = [sys.executable, *sys.orig_argv[1:]]
+            # `sys.orig_argv` has the interpreter's own options too, such as `-m luthier` and `-X`.
             os.execve(sys.executable, words_of_process, {**os.environ, **asked})

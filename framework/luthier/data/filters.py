@@ -1,4 +1,4 @@
-"""Decisions about single documents."""
+"""Filters, which keep or drop single documents of a source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Filter(abc.ABC):
     @property
     @abc.abstractmethod
     def label(self) -> str:
-        """What the filter is called in counts; different for every filter of a source."""
+        """The filter's name in counts; different for every filter of a source."""
 
     @abc.abstractmethod
     def start(self) -> Keep:
@@ -139,7 +139,7 @@ UNREADABLE = "unreadable"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Verdict:
-    """What became of every document of a source.
+    """The decisions of all filters about every document of a source.
 
     Args:
       masks: By the label of each filter, True for the documents that it kept, bool [documents];
@@ -157,7 +157,7 @@ class Verdict:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many documents each filter refused, and how many are `kept`."""
+        """The number of documents that each filter dropped, and of those `kept`."""
         refused = {label: int(np.sum(~mask)) for label, mask in self.masks.items()}
         return {**refused, "kept": len(self.kept)}
 
@@ -186,7 +186,7 @@ class Filtered(Source):
 
     @functools.cached_property
     def verdict(self) -> Verdict:
-        """What became of every document."""
+        """The decisions about every document."""
         labels = [UNREADABLE, *(filter_.label for filter_ in self.filters)]
         twice = sorted({label for label in labels if labels.count(label) > 1})
         if twice:
@@ -204,6 +204,7 @@ class Filtered(Source):
             masks[UNREADABLE][start:stop] = [document is not None for document in documents]
             for label, keep in decide.items():
                 mask = np.asarray(keep(texts), bool) if texts else np.zeros(0, bool)
+                # `indices` shrinks with each filter: the next one is asked only about what is left.
                 masks[label][np.array(indices, np.int64)[~mask]] = False
                 indices = [index for index, kept in zip(indices, mask, strict=True) if kept]
                 texts = [text for text, kept in zip(texts, mask, strict=True) if kept]
@@ -218,6 +219,8 @@ class Filtered(Source):
         try:
             return self.source.read(start, stop)
         except DataError:
+            # The block could not be read as a whole; one by one, to find which documents are at
+            # fault.
             documents: list[bytes | None] = []
             for index in range(start, stop):
                 try:

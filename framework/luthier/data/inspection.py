@@ -1,4 +1,4 @@
-"""A look at what a data node gives: batches as text, lengths, shares, time of each stage."""
+"""Inspection of a data node: its batches as text, lengths, shares, and the time of each stage."""
 
 from __future__ import annotations
 

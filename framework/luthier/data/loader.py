@@ -1,4 +1,8 @@
-"""Batches of rows through Grain: prefetched by threads, and checkpointed with the model.
+"""Batches of rows through Grain, prefetched by threads and checkpointed with the model.
+
+Grain is used for its prefetching threads only. Its source is indexed by the step, and an element is
+the whole batch of this process: order, sharding and state are computed from the step, so a state is
+one number that does not depend on the number of processes, threads or prefetched batches.
 
 This is the only module that imports Grain, and it is imported at the first batch.
 """
@@ -54,6 +58,8 @@ class _Batches:
         self._places = places
 
     def _positions(self, step: int) -> np.ndarray:
+        # `_places` are this process's rows within the global batch: with another number of
+        # processes the same global rows are read by others.
         return int(step) * self._global_batch_size + self._places
 
 
@@ -63,6 +69,7 @@ class _Ordered(_Batches):
         self._order = order
 
     def __len__(self) -> int:
+        # Grain wants a length; positions must stay below 2**63.
         return sys.maxsize // self._global_batch_size
 
     def __getitem__(self, step: int) -> Batch:
@@ -104,6 +111,7 @@ class ShuffledIterator(grain.DatasetIterator):
 
     def get_state(self) -> dict[str, Any]:
         """Return where the iterator stands, as JSON-able values; the same on every process."""
+        # Grain counts what was taken out, not what its threads have prefetched.
         step = self._steps.get_state()["next_index"]
         rows = step * self._global_batch_size
         return {"rows": rows, "seed": self._order.seed, "data": self._data}
@@ -135,6 +143,8 @@ class ShuffledIterator(grain.DatasetIterator):
         """Read the state that any process saved (Grain wants as many processes as there were)."""
 
         async def read() -> None:
+            # All processes save the same state, so any of the files will do; Grain would look for
+            # its own process's.
             files = sorted(directory.glob("process_*.json"))
             if not files:
                 what = f"{directory}: no state of the data iterator"
@@ -189,6 +199,7 @@ def once(
     return _iterate(source, num_threads, prefetch_batches)
 
 
+# `MapDataset.source` with an element per batch: Grain's own batching and sharding are not used.
 def _iterate(source: Any, num_threads: int, prefetch_batches: int) -> grain.DatasetIterator:
     options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=prefetch_batches)
     return iter(grain.MapDataset.source(source).to_iter_dataset(options))

@@ -1,4 +1,4 @@
-"""Which component a row of a mixture is from: a pure function of its position.
+"""Mixtures: the component of each row is a pure function of its position in the global order.
 
 K components, P = 65,536 rows in a period.
 """
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from luthier.data.loader import Batch, Rows
 
 
+# Shares are realised to within one row in so many; a table takes a megabyte.
 PERIOD = 1 << 16
 
 
@@ -67,6 +68,7 @@ class Table:
         part = np.bincount(self.components[:rest], minlength=len(self.quotas))
         return periods * self.quotas + part
 
+    # The inverse of `counts`: whole periods first, then the place of the rest within one.
     def length_of(self, component: int, count: int) -> int:
         """Return the shortest run from the start that has `count` >= 1 rows of a component."""
         periods, rest = divmod(count - 1, int(self.quotas[component]))
@@ -84,13 +86,17 @@ def table(weights: tuple[float, ...]) -> Table:
     shares = np.array(weights, np.float64) * (PERIOD / math.fsum(weights))
     quotas = np.floor(shares).astype(np.int64)
     short = PERIOD - int(quotas.sum())
+    # Largest remainders get the rows that rounding down has left; a stable sort decides ties alike
+    # everywhere.
     quotas[np.argsort(quotas - shares, kind="stable")[:short]] += 1
+    # A component with a tiny weight would never come at all; the largest gives up a row for it.
     starved = (quotas == 0) & (shares > 0)
     quotas[starved] = 1
     quotas[np.argmax(quotas)] -= int(starved.sum())
     components = np.repeat(np.arange(len(quotas)), quotas)
     occurrences = np.concatenate([np.arange(quota) for quota in quotas])
     places = (2 * occurrences + 1) / (2 * quotas[components])
+    # Ties by the component's number, so that the table is the same on every machine.
     order = np.lexsort((components, places))
     return Table(quotas, components[order], occurrences[order])
 
@@ -128,6 +134,10 @@ class Mixed:
     @functools.cached_property
     def _segments(self) -> tuple[list[_Segment], int | None]:
         """Return the runs of equal weights, and the position at which nothing is left, or None."""
+        # Positions are cut where the weights change: at the start of a stage, and where a component
+        # reaches its limit, after which its share is divided among the others. Each cut takes the
+        # shortest run until one of these happens, counted exactly by the tables, so that there are
+        # few segments however long the training.
         before = np.zeros(len(self.orders), np.int64)
         segments: list[_Segment] = []
         start, number = 0, 0
@@ -163,6 +173,8 @@ class Mixed:
         """A fingerprint of weights, stages, limits and the components' own rules."""
         rules = [order.rule for order in self.orders]
         text = repr((PERIOD, list(self.num_rows), list(self.limits), list(self.stages), rules))
+        # It is part of the iterator's state: a resume with other weights or stages is refused,
+        # because positions would mean other rows.
         return "-" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def counts(self, length: int) -> np.ndarray:
@@ -220,6 +232,7 @@ class Mixed:
 
 def component_seed(seed: int, name: str) -> int:
     """Return the seed of a component's order, which no other component changes."""
+    # By name and not by number: adding a component leaves the order of the others as it was.
     digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -275,8 +288,11 @@ class MixedRows:
         first_id = 0
         for number, (name, component) in enumerate(self.components.items()):
             here = np.flatnonzero(numbers == number)
+            # The last component answers for a batch of nothing but padding, whose entries are
+            # needed all the same.
             if here.size or (not batch and number == len(self.components) - 1):
                 own = rows[here] - (self._ends[number] - component.num_rows)
+                # A component draws the same random numbers as it would by itself under that seed.
                 seen = visit and Visit(visit.epochs[here], component_seed(visit.seed, name))
                 for entry, values in component.gather(own, seen).items():
                     if entry in ID_ENTRIES:

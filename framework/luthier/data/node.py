@@ -1,4 +1,4 @@
-"""What all data nodes share: sizes, batches in a global order, every row once in evaluation."""
+"""The base of all data nodes: sizes, batches in a global order, every row once in evaluation."""
 
 from __future__ import annotations
 

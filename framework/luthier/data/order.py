@@ -1,4 +1,10 @@
-"""Random numbers that are a function of the example, the epoch and the seed alone."""
+"""The order of rows, and random numbers, as functions of the seed, the epoch and the row alone.
+
+A position in the endless order is enough to tell its row, so there is no shuffle buffer and no
+state but a number: resuming is exact, on any number of processes. Grain's own shuffle is not used,
+because it seeds an epoch with `seed + epoch`: the second epoch of seed 0 would be the first of
+seed 1.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +32,9 @@ class Draws:
     def __init__(self, examples: np.ndarray, visit: Visit, salt: int = 0):
         seed = np.array([visit.seed % 2**64], np.uint64)
         # An array, since NumPy warns where a scalar wraps around.
+        # Seed, salt, example and epoch are mixed in one after another: a sum of them would give the
+        # same numbers to example 1 in epoch 0 and example 0 in epoch 1. All arithmetic is modulo
+        # 2**64.
         key = mix(mix(seed) + np.array([salt], np.uint64) * _GOLDEN)
         key = mix(key + np.asarray(examples).astype(np.uint64) * _GOLDEN)
         self._keys = mix(key + np.asarray(visit.epochs).astype(np.uint64) * _GOLDEN)
@@ -45,6 +54,7 @@ class Draws:
         streams = mix(self._keys + np.uint64(self._calls))
         counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
         bits = mix(streams[:, None] + counters[None, :])
+        # The upper 53 bits, as many as a double has: all numbers are exact, and 1.0 never comes.
         numbers = (bits >> np.uint64(11)) * 2.0**-53
         return numbers.reshape(len(self._keys), *shape)
 
@@ -56,6 +66,7 @@ class Draws:
 
         Source: Box and Muller 1958, A note on the generation of random normal deviates.
         """
+        # 1 - u and not u, which may be 0.
         radius = np.sqrt(-2 * np.log1p(-self.uniform(*shape)))
         return radius * np.cos(2 * np.pi * self.uniform(*shape))
 
@@ -154,10 +165,14 @@ def shuffled_rows(positions: np.ndarray, num_rows: int, seed: int) -> np.ndarray
       and 3; the round function is the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
     """
     epochs, places = np.divmod(np.asarray(positions, np.int64), num_rows)
+    # Two words, for seeds of more than 64 bits, and negative ones.
     seeds = np.array([seed % 2**64, seed // 2**64 % 2**64], np.uint64)
     key = mix(mix(seeds[:1]) + seeds[1:] * _GOLDEN)
     keys = mix(key + epochs.astype(np.uint64) * _GOLDEN)
     rows = _permute(places, num_rows, keys)
+    # Cycle walking: the network permutes a*b >= N places. Applying it again to a place outside
+    # leads, by the cycle of the permutation, back inside after finitely many rounds, and no two
+    # rows meet. Since a*b is at most about N + sqrt(N), few places need it.
     outside = np.flatnonzero(rows >= num_rows)
     while outside.size:
         rows[outside] = _permute(rows[outside], num_rows, keys[outside])
@@ -167,6 +182,8 @@ def shuffled_rows(positions: np.ndarray, num_rows: int, seed: int) -> np.ndarray
 
 def _permute(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
     """Permute 0..a*b - 1, the smallest near-square that holds `size`."""
+    # Mixed radices instead of powers of two: a domain of 4**k could be four times too large, and
+    # then three of four places would have to walk.
     b = math.isqrt(size - 1) + 1
     a = -(-size // b)
     left, right = np.divmod(values.astype(np.uint64), np.uint64(b))

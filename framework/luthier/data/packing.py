@@ -1,4 +1,11 @@
-"""How documents share the rows of a batch, and the rows, assembled when they are asked for."""
+"""Packing of documents into rows: plans, and rows that are assembled when they are asked for.
+
+All documents are one stream of tokens: `bos d1 ... eos bos d2 ... eos ...`. A document with t
+targets (its tokens and `eos`) takes t + 1 places, and a chunk that starts at place s with n targets
+has inputs s..s + n - 1 and targets s + 1..s + n. So a plan only has to say, for each chunk, where
+it starts and how long it is, and rows are made by indexing; no token is ever copied into rows
+beforehand.
+"""
 
 from __future__ import annotations
 
@@ -225,6 +232,9 @@ class Concatenate(Packing):
         edges[places] = begins
         edges[row_starts] = np.arange(num_rows, dtype=np.int64) * length
         lengths = np.diff(edges, append=total).astype(np.int32)
+        # So far edges count targets. In the stream each document has one more place in front (its
+        # `bos`): a chunk of the i-th document (from 0) lies i places further back than its target
+        # count says.
         edges += np.cumsum(is_document) - 1
         return Plan(
             row_starts=np.append(row_starts, len(edges)),
@@ -261,6 +271,9 @@ class FirstFit(Packing):
         """Return the plan; full chunks have a row each, the ends of documents share rows."""
         starts, lengths = _chunks(num_targets, length)
         rows = np.arange(len(lengths))
+        # A full chunk fills a row and can share none: only the ends of documents are packed, which
+        # leaves the slow loop a fraction of the chunks. The row of a chunk is named by the chunk
+        # that opened it, so that rows come out in the order of the corpus.
         ends = np.flatnonzero(lengths < length)
         rows[ends] = ends[_first_fit(lengths[ends], length)]
         return _by_row(starts, lengths, rows)
@@ -291,6 +304,10 @@ def _by_row(starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> Plan:
 def _first_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:
     """Return, for each item, the index of the item that opened its bin; O(capacity) an item."""
     none = len(lengths)
+    # First fit in O(capacity) for each item instead of O(bins): for every amount of room, the
+    # earliest bin with exactly that much. The earliest bin that fits is the minimum over all
+    # sufficient amounts, by one vectorized `argmin`; bins of equal room wait in a heap by their
+    # number.
     first_by_room = np.full(capacity + 1, none)  # the earliest bin with exactly this much room
     bins_by_room: list[list[int]] = [[] for _ in range(capacity + 1)]
     opened = np.empty(len(lengths), np.int64)
@@ -318,7 +335,7 @@ INT_ENTRIES = ("inputs", "targets", "segments", "positions", "documents", "targe
 
 
 class Places(NamedTuple):
-    """Where the chunks of some rows stand in a batch.
+    """The positions of the chunks of some rows in a batch.
 
     Args:
       chunk_E: The chunk.
@@ -418,6 +435,10 @@ class PackedRows:
           inputs, targets, segments, positions, documents, target_bytes, all int32 [B, L], and
           weights, float32 [B, L]; padding is 0 in all of them.
         """
+        # Everything is flat over the N targets of the batch, chunk after chunk, and scattered into
+        # the batch once: no Python loop over rows or chunks. `first_E` turns a running index over
+        # all targets into a place in the stream: within chunk e, place = start_e + (index -
+        # before_e).
         plan, at = self.plan, self._places(rows)
         first_E = plan.starts[at.chunk_E] - at.before_E
         position_N = at.index_N - np.repeat(at.before_E, at.length_E)
@@ -427,6 +448,8 @@ class PackedRows:
         bytes_N = self.byte_lengths[target_N]
         if self.prefix_bytes:
             first = at.before_E[self.opens[at.chunk_E]]
+            # Tokenizers such as SentencePiece's put a space in front of a document that the text
+            # does not have; without this, bits per byte would be too low.
             bytes_N[first] = np.maximum(bytes_N[first] - self.prefix_bytes, 0)
         shape = (len(rows), self.length)
         batch = {name: np.zeros(shape, np.int32) for name in INT_ENTRIES}
@@ -453,9 +476,11 @@ class PackedRows:
         chunk_E = first[row_E] + segment_E
         length_E = plan.lengths[chunk_E].astype(np.int64)
         before_E = np.cumsum(length_E) - length_E
+        # The 0 is for trailing rows without chunks, whose first index would be one past the end.
         row_before = np.append(before_E, 0)[np.cumsum(counts) - counts]
         place_E = row_E * length + before_E - row_before[row_E]
         index_N = np.arange(int(length_E.sum()))
+        # Rows that are full, as nearly all of `Concatenate` are, need no scatter.
         place_N: np.ndarray | slice = slice(None)
         if len(index_N) < len(rows) * length:
             place_N = index_N + np.repeat(place_E - before_E, length_E)

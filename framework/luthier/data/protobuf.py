@@ -62,6 +62,8 @@ def packed_varints(data: memoryview) -> np.ndarray:
     Raises:
       ValueError: when the last one is cut off.
     """
+    # All numbers at once: a byte below 128 ends a number, and each byte gives seven bits, the
+    # lowest first.
     octets = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(octets < 128)
     if len(octets) and (not len(ends) or ends[-1] != len(octets) - 1):

@@ -1,4 +1,4 @@
-"""Libraries that only some readers need: imported at their first use, or one line that says how."""
+"""Imports of libraries that only some readers need; a missing one is one line that names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How inputs and targets come from one row of tokens; swap the node.
+"""Rows of plain tokens as in seqio and Pax: how they are split, and shifted to inputs and targets.
 
 Shapes: B rows, L length.
 """
@@ -183,6 +183,8 @@ class ShiftedRows(PackedRows):
             first = at.before_E[self.opens[at.chunk_E]]
             bytes_N[first] = np.maximum(bytes_N[first] - self.prefix_bytes, 0)
         id_E = plan.ids[at.chunk_E]
+        # A segment may be several chunks, one of each document in it; a new one begins at a row's
+        # first chunk and wherever the number changes.
         opens_E = (at.segment_E == 0) | (id_E != np.roll(id_E, 1))
         segment_E = np.cumsum(opens_E)
         start_E = at.before_E[opens_E][segment_E - 1]
@@ -267,6 +269,8 @@ class SplitTokens(ShiftedPacking):
 
     def plan(self, num_targets: np.ndarray, length: int) -> Plan:
         """Return the plan; places count the tokens of documents, one after another."""
+        # Places here count the tokens of documents only. In the stream each document has two more,
+        # its start and its end token, and the start comes first: `begins + 2 * document + 1`.
         ends = np.cumsum(num_targets - 1)
         last = np.arange(self.documents_per_group, len(ends), self.documents_per_group) - 1
         edges = np.concatenate([[0], ends[last], ends[-1:]])
@@ -326,6 +330,8 @@ def _opens_row(lengths: np.ndarray, length: int) -> np.ndarray:
     before, fill = -1, 0
     for index in np.flatnonzero(lengths < length).tolist():
         size = int(lengths[index])
+        # Only the segment right before can be shared with: seqio packs as it goes and never looks
+        # back.
         fits = index == before + 1 and index % length and fill + size <= length
         opens[index] = not fits
         before, fill = index, size + (fill if fits else 0)

@@ -1,4 +1,4 @@
-"""Launching: one run, or the slices of a sweep, on the machines of SLURM, Ray and Kubernetes.
+"""Launching: one run, or the device groups of a sweep, on SLURM, Ray and Kubernetes.
 
 What a process on another machine needs to begin is light, so names are imported when they are used.
 """

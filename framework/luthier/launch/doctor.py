@@ -1,4 +1,4 @@
-"""How fast a disk is written and read."""
+"""Measures what the hosts of a run can do: devices, sums over all of them, disk and clocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BLOCK = 4 << 20
 
 @dataclasses.dataclass(frozen=True)
 class DiskRates:
-    """What a disk does, in bytes per second.
+    """The rates of a disk, in bytes per second.
 
     Args:
       write: With everything on the disk at the end.
@@ -48,6 +48,7 @@ def disk_rates(directory: str | os.PathLike[str]) -> DiskRates:
       RunError: The disk refuses.
     """
     place = _place(directory)
+    # Random, because some disks compress.
     block = os.urandom(_BLOCK)
     try:
         with tempfile.TemporaryFile(dir=place, prefix=".luthier-doctor-", buffering=0) as file:
@@ -57,6 +58,8 @@ def disk_rates(directory: str | os.PathLike[str]) -> DiskRates:
             os.fsync(file.fileno())
             written = time.perf_counter() - start
             if hasattr(os, "posix_fadvise"):
+                # Only pages that were written back are dropped from the cache, hence after the
+                # fsync.
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             file.seek(0)
             start = time.perf_counter()
@@ -226,7 +229,7 @@ def findings(examinations: Sequence[Examination]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Examination:
-    """What a process found; rates are per second.
+    """The measurements of a process; rates are per second.
 
     Args:
       process: Which process of the run, from 0.

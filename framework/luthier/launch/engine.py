@@ -1,23 +1,27 @@
-"""What an engine is: it starts gangs of processes on the machines of a site, and tells how they do.
+"""The protocol of engines, which start process groups on a site's machines and report their state.
 
-One interface serves a single run on many hosts (`luthier train EXP --on slurm:nodes=8`: one gang)
-and the slices of a sweep (`luthier sweep STUDY --on slurm:nodes=2,slices=4`: a gang for each slice;
-`luthier.launch.Slices` speaks with their workers, whatever engine started them).
+One interface serves a single run on many hosts (`luthier train EXP --on slurm:nodes=8`: one process
+group) and the device groups of a sweep (`luthier sweep STUDY --on slurm:nodes=2,slices=4`: a
+process group for each; `luthier.launch.Slices` talks to their workers, whatever engine started
+them).
 
 An engine is a plain constructor and may be a node of a graph; its arguments are what a site has to
 say, and `luthier.launch.settings` reads them from files and from the command line. So
 its arguments are numbers, strings, and lists or mappings of these, all with defaults. To add an
 engine: write the class, and name it in `luthier.launch.settings.ENGINES`.
 
-What every engine promises to the processes of a gang:
+Engines know processes and nothing of training: how workers of a sweep talk to their driver is in
+`luthier.launch.link`, the same for all engines.
+
+Every engine promises to the processes of a group:
 
 - All of them run `python *command` in `working_directory`, and see the disk of `directory`.
-- `environment` is set, and where the gang has several processes `JAX_COORDINATOR_ADDRESS`,
+- `environment` is set, and where the group has several processes `JAX_COORDINATOR_ADDRESS`,
   `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` are too, new ones for each start. JAX's own detection of
-  clusters is not asked: it takes one port for all gangs of an allocation.
+  clusters is not asked: it takes one port for all process groups of an allocation.
 - A process sees the devices that are its own: `JAX_LOCAL_DEVICE_IDS`, where a host has several.
 - SIGTERM comes first when machines are taken away; the processes save and leave with exit code 75,
-  and the gang is started again, with the same command. Exit code 0 is the end of it. After
+  and the group is started again, with the same command. Exit code 0 is the end of it. After
   any other code it is started again at most `restarts` times.
 - What each process prints is appended to a file of its own: `Gang.log_path`.
 """
@@ -47,7 +51,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What one gang gets of an engine.
+    """The resources of one process group.
 
     Args:
       hosts: Machines.
@@ -61,7 +65,7 @@ class Layout:
 
     @property
     def num_processes(self) -> int:
-        """Processes of the gang."""
+        """Processes of the group."""
         return self.hosts * self.processes_per_host
 
 
@@ -75,7 +79,7 @@ class Gang:
       directory: The folder of its logs, and of what its processes meet by; all hosts see it.
       working_directory: Where the processes run: the user's project.
       environment: Variables of the processes, beside those of the engine.
-      restarts: How often it is started again after it died; a gang that leaves with exit code 75
+      restarts: How often it is started again after it died; a group that leaves with exit code 75
         (preempted, and saved) is always started again, and not counted.
     """
 
@@ -97,13 +101,13 @@ class Gang:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A gang that was handed to an engine.
+    """A process group that was handed to an engine.
 
     Args:
       engine: The engine's name, as `--on` takes it.
       id: What the engine calls the job: `123`, `123_0`, a name.
-      gang: The gang's name; several gangs may be in one job.
-      directory: The gang's folder.
+      gang: The group's name; several process groups may be in one job.
+      directory: The group's folder.
       place: What the engine needs beside the id to find the job again: a namespace, an address.
     """
 
@@ -116,7 +120,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """How a job stands.
+    """The status of a job.
 
     Args:
       state: In words that are the same for all engines.
@@ -132,15 +136,15 @@ class Standing:
 
 
 class Engine(Protocol):
-    """Starts gangs on the machines of a site; nothing is done before a method is called."""
+    """Starts process groups on a site's machines; nothing is done before a method is called."""
 
     @property
     def name(self) -> str:
-        """What `--on` calls it."""
+        """Its name for `--on`."""
 
     @property
     def layout(self) -> Layout:
-        """What one gang gets."""
+        """The resources of one process group."""
 
     def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
         """Return what `submit` would write and use: scripts and manifests, by file name.
@@ -160,7 +164,7 @@ class Engine(Protocol):
         """
 
     def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
-        """Write the files, and hand the gangs over; return a job for each gang, in their order.
+        """Write the files, and hand the groups over; return a job for each, in their order.
 
         Args:
           gangs: What is started.

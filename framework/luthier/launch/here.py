@@ -1,4 +1,4 @@
-"""The engine over processes of this machine, to try out what gangs on many will do."""
+"""The engine over processes of this machine, to try out what process groups on many will do."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ from luthier.storage.process import ProcessIdentity
 SCRIPT = "job.sh"
 CANCELLED = "cancelled"
 
+# In the script: `wait` returns early, with a code above 128, when a trapped signal arrives, so it
+# is repeated for as long as the process exists. 75 of any process counts for all of them: the
+# others may have failed because that one left. The exit code is moved into place, because a driver
+# may read at any moment.
 _GANG = """\
 # run_gang NAME RESTARTS WORDS...: all processes of one gang. It is started again where it died.
 run_gang() {{
@@ -59,10 +63,10 @@ run_gang() {{
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Here:
-    """Starts gangs on this machine, in processes that go on when the one that started them ends.
+    """Starts process groups on this machine, which outlive the process that started them.
 
     Args:
-      processes: Processes of each gang.
+      processes: Processes of each group.
       devices: What each process runs on, as `--devices` takes it.
     """
 
@@ -77,7 +81,7 @@ class Here:
 
     @property
     def layout(self) -> Layout:
-        """What one gang gets."""
+        """The resources of one process group."""
         return Layout(1, self.processes, self.devices)
 
     def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
@@ -115,6 +119,7 @@ class Here:
         Args:
           directory: Where it is.
         """
+        # A session of its own: it outlives the terminal, and Ctrl-C does not reach it.
         return ["setsid", "bash", f"{directory}/{SCRIPT}"]
 
     def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:

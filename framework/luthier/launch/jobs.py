@@ -1,4 +1,4 @@
-"""What is kept of a launch: its folder, and its jobs."""
+"""The record of a launch: its folder, and its jobs."""
 
 from __future__ import annotations
 

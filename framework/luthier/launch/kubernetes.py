@@ -24,10 +24,10 @@ API_VERSION = "jobset.x-k8s.io/v1alpha2"
 JOB = "gang"
 PORT = 8476
 SAVE_SECONDS = 120
-"""What pods get to save, between SIGTERM and SIGKILL."""
+"""The time for pods to save, between SIGTERM and SIGKILL."""
 
 JOIN_SECONDS = 600
-"""How far apart the pods of a gang may start: each node pulls the image by itself."""
+"""The time within which the pods of a group must start: each node pulls the image by itself."""
 
 _LONGEST_NAME = 40
 _INDEX = "$JOB_COMPLETION_INDEX"
@@ -35,17 +35,17 @@ _INDEX = "$JOB_COMPLETION_INDEX"
 
 @dataclasses.dataclass(frozen=True)
 class Pods:
-    """What the pods of a gang are like.
+    """The pods of a process group.
 
     Args:
       image: The container image, with Python, luthier and the user's project.
-      hosts: Pods of the gang, one for each host.
+      hosts: Pods of the group, one for each host.
       namespace: Where the JobSet is.
       limits: What each pod gets, by the names that Kubernetes has for resources.
       node_selector: Labels of the nodes that may be used.
       volumes: Claims of volumes by the path that they are mounted at.
       queue: The queue of Kueue; empty for none.
-      exclusive: The label of nodes whose groups a gang has to itself; empty for none.
+      exclusive: The label of nodes whose groups a process group has to itself; empty for none.
     """
 
     image: str
@@ -59,10 +59,10 @@ class Pods:
 
 
 def job_set(gang: Gang, pods: Pods) -> dict[str, Any]:
-    """Return the manifest of a gang as nested plain data.
+    """Return the manifest of a process group as nested plain data.
 
     Args:
-      gang: The gang.
+      gang: The group.
       pods: What its pods are like.
     """
     name = resource_name(gang.name, gang.directory)
@@ -78,6 +78,9 @@ def job_set(gang: Gang, pods: Pods) -> dict[str, Any]:
         "metadata": metadata,
         "spec": {
             "network": {"enableDNSHostnames": True, "subdomain": name},
+            # Two policies work together. The Job fails for a pod that left with exit code 75, or
+            # whose node was taken away, with the reason PodFailurePolicy; the JobSet then starts
+            # all pods again without counting it. Any other failure counts against `maxRestarts`.
             "failurePolicy": {
                 "maxRestarts": gang.restarts,
                 "rules": [
@@ -95,12 +98,14 @@ def job_set(gang: Gang, pods: Pods) -> dict[str, Any]:
 
 
 def resource_name(name: str, directory: str) -> str:
-    """Return what a gang's JobSet is called: names of pods and of their network follow from it.
+    """Return the name of a group's JobSet: names of pods and of their network follow from it.
 
     Args:
-      name: The gang's name.
-      directory: The gang's folder: two gangs of one name are told apart by it.
+      name: The group's name.
+      directory: The group's folder: two process groups of one name are told apart by it.
     """
+    # Names of pods are made of this name, the job's and an index, and must be DNS labels of at most
+    # 63 characters.
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_LONGEST_NAME].strip("-")
     digits = hashlib.sha256(directory.encode()).hexdigest()[:6]
     return f"{plain if plain[:1].isalpha() else f'gang-{plain}'.strip('-')}-{digits}"
@@ -120,6 +125,8 @@ def _job(gang: Gang, pods: Pods, name: str) -> dict[str, Any]:
             "parallelism": pods.hosts,
             "completions": pods.hosts,
             "completionMode": "Indexed",
+            # A single pod that is started again would wait for peers that are in the middle of a
+            # run.
             "backoffLimit": 0,
             "podFailurePolicy": {"rules": [saved, lost]},
             "template": {"spec": _pod(gang, pods, name)},
@@ -138,6 +145,7 @@ def _pod(gang: Gang, pods: Pods, name: str) -> dict[str, Any]:
     }
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
+        # The default of 30 seconds is too short for a save.
         "terminationGracePeriodSeconds": SAVE_SECONDS,
     }
     if pods.node_selector:
@@ -169,6 +177,9 @@ def _script(gang: Gang, pods: Pods) -> str:
     """Return what a pod runs: Python in the place of the shell, so that it hears SIGTERM."""
     logs = shlex.quote(f"{gang.directory}/{LOGS}")
     log = f"{logs}/{shlex.quote(gang.name)}-rank-{_INDEX}.log"
+    # `tee` in a process substitution: `kubectl logs` shows the output, and the shared disk keeps
+    # it. A pipe would make Python a child of the shell, which does not pass signals on; `exec` puts
+    # it in the shell's place.
     lines = [f"mkdir -p {logs} || exit 1", f"exec > >(tee -a {log}) 2>&1"]
     if pods.hosts > 1:
         lines.append(f"export JAX_PROCESS_ID={_INDEX}")
@@ -190,21 +201,21 @@ _NODE_POOL = "cloud.google.com/gke-nodepool"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kubernetes:
-    """Starts gangs as JobSets.
+    """Starts process groups as JobSets.
 
     Args:
       image: The container image, with Python, luthier and the user's project.
       namespace: Where JobSets go.
-      hosts: Pods of each gang.
+      hosts: Pods of each process group.
       devices: What each pod runs on, as `--devices` takes it.
       gpus: GPUs of each pod.
       limits: What else each pod gets: `{"cpu": "16", "memory": "64Gi"}`.
-      topology: The slice of Cloud TPUs of each gang, as `4x4`; `hosts` follows from it.
+      topology: The slice of Cloud TPUs of each process group, as `4x4`; `hosts` follows from it.
       accelerator: What GKE calls these TPUs, as `tpu-v6e-slice`.
       chips_per_host: TPU chips of each host of the slice.
       volumes: Claims of volumes by the path that they are mounted at: `{"/shared": "runs"}`.
       node_selector: Labels of the nodes that may be used.
-      queue: The local queue of Kueue, which starts gangs whole; empty for none.
+      queue: The local queue of Kueue, which starts process groups whole; empty for none.
     """
 
     image: str = ""
@@ -257,7 +268,7 @@ class Kubernetes:
 
     @property
     def layout(self) -> Layout:
-        """What one gang gets."""
+        """The resources of one process group."""
         hosts = self._num_chips // self.chips_per_host if self.topology else self.hosts
         return Layout(hosts, 1, self.devices)
 
@@ -314,6 +325,7 @@ class Kubernetes:
         """
         write_files(self.files(gangs, directory), directory)
         _ask(self.command(directory))
+        # Kept with the job: kubectl may be set to another cluster when the job is looked at.
         place = json.dumps({"context": _context(), "namespace": self.namespace})
         return [
             Job(self.name, resource_name(gang.name, gang.directory), gang.name, directory, place)

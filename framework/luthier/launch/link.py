@@ -1,4 +1,4 @@
-"""Lines between a driver and the workers of its slices, over TCP, for those who share a secret.
+"""TCP connections between a driver and the workers of its device groups, with a shared secret.
 
 The driver listens, and says where in a file that only its user can read, in the study's folder. A
 worker reads the file and connects. Both prove that they know the secret without sending it: each
@@ -31,7 +31,7 @@ _LONGEST_LINE = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Address:
-    """Where a driver listens.
+    """The address of a driver.
 
     Args:
       hosts: Names and addresses of its machine; workers take the first that answers.
@@ -50,6 +50,8 @@ class Address:
           path: The file.
         """
         building = path.with_suffix(".tmp")
+        # The mode is given at creation: a chmod afterwards leaves a moment in which anybody can
+        # open it.
         descriptor = os.open(building, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
             json.dump(dataclasses.asdict(self), file)
@@ -81,6 +83,8 @@ def _names() -> list[str]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # sends nothing; asks which address would be used
+            # A connected UDP socket sends nothing; 192.0.2.1 is reserved for documentation, so that
+            # the default route decides.
             names.append(probe.getsockname()[0])
         except OSError:
             pass
@@ -125,6 +129,8 @@ def greet(connection: socket.socket, secret: str) -> tuple[Line, dict[str, Any]]
         mine = secrets.token_hex(16)
         _say(line, {"challenge": mine})
         told = _hear(line)
+        # The worker proves itself first, so that a stranger who connects learns no keyed hash of a
+        # challenge of its own choice. `compare_digest` takes equally long for any difference.
         is_known = hmac.compare_digest(told["proof"], _proof(secret, "worker", mine))
         if not is_known:
             line.cut()
@@ -185,9 +191,14 @@ def _introduce(line: Line, secret: str, about: dict[str, Any]) -> Line | None:
 
 def _prepare(connection: socket.socket) -> Line:
     connection.settimeout(HELLO_SECONDS)
+    # Small messages that wait for answers: without it, each could be held back for an
+    # acknowledgement.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
+        # Keep-alive finds a machine that is gone while nothing is sent; TCP_USER_TIMEOUT one that
+        # does not acknowledge what is sent. The system's own limits are hours and a quarter of an
+        # hour.
         ("TCP_KEEPIDLE", DEAD_SECONDS // 3),
         ("TCP_KEEPINTVL", DEAD_SECONDS // 6),
         ("TCP_KEEPCNT", 4),
@@ -199,6 +210,7 @@ def _prepare(connection: socket.socket) -> Line:
 
 
 def _proof(secret: str, who: str, challenge: str) -> str:
+    # The role is in the hash: a worker's proof cannot be sent back to it as the driver's.
     return hmac.new(secret.encode(), f"{who} {challenge}".encode(), hashlib.sha256).hexdigest()
 
 

@@ -1,4 +1,9 @@
-"""The entry point of one rank: it finds the other ranks of its group, then runs the command."""
+"""The entry point of a process of a group: it finds the others, then becomes the command.
+
+JAX can detect clusters by itself, but takes one port for all groups of an allocation. So process 0
+chooses a free port and writes its address into a file that all hosts see; the file's name is
+different for each start, so that nobody reads the address of the start before.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +27,18 @@ from luthier.errors import EXIT_BAD_INPUT, BadInput, LuthierError, Problem, RunE
 
 VARIABLES = ("LUTHIER_RANK", "LUTHIER_RANKS", "LUTHIER_LOCAL_RANK", "LUTHIER_START")
 """Which process this is, of how many, which on its host, and a word that only the processes of one
-start of a gang share: where an engine has no such variables of its own."""
+start of a process group share: where an engine has no such variables of its own."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The place of a process in its gang.
+    """The place of a process in its group.
 
     Args:
       rank: Which process it is, from 0.
-      count: Processes of the gang.
+      count: Processes of the group.
       local: Which process of its host it is, from 0.
-      start: What only the processes of this start of the gang have; a file name.
+      start: What only the processes of this start of the group have; a file name.
       host: The name or address that the others reach this machine by.
     """
 
@@ -57,6 +62,8 @@ def read_place(environment: Mapping[str, str]) -> Place:
         rank, count, local, start = (environment.get(name, "0") for name in VARIABLES)
         return Place(int(rank), int(count), int(local), start, "127.0.0.1")
     if "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
+        # A requeued job keeps its id and counts its steps from 0 again; only the restart count
+        # differs.
         names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
         return Place(
             int(environment["SLURM_PROCID"]),
@@ -76,6 +83,8 @@ def _slurm_address(node: str) -> str:
             ["scontrol", "show", "node", node, "--oneliner"],
             capture_output=True,
             text=True,
+            # With it set, scontrol asks the cluster that it names instead of the one that this node
+            # is in.
             env={k: v for k, v in os.environ.items() if k != "SLURM_CLUSTERS"},
         )
         if found := re.search(r"\bNodeAddr=(\S+)", told.stdout):
@@ -92,11 +101,11 @@ def _slurm_address(node: str) -> str:
 # never meet by accident. JAX's detection of clusters is left out.
 
 MEETING_SECONDS = 120.0
-"""How far apart the processes of a gang may start."""
+"""The time within which the processes of a group must start."""
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Join the gang, and go on as the program that follows `--`.
+    """Join the group, and go on as the program that follows `--`.
 
     Args:
       arguments: The words of the command line.
@@ -113,13 +122,14 @@ def main(arguments: Sequence[str]) -> NoReturn:
         print(f"luthier: {error}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     sys.stdout.flush()
+    # In the place of this process and not as its child: signals of the engine reach the command.
     os.execve(sys.executable, [sys.executable, *options.command], {**os.environ, **told})
 
 
 def variables(
     place: Place, meeting: pathlib.Path, devices_per_process: int = 0
 ) -> Mapping[str, str]:
-    """Return what tells JAX which process this is; nothing for a gang of one.
+    """Return what tells JAX which process this is; nothing for a process group of one.
 
     Args:
       place: The place of this process.
@@ -165,6 +175,8 @@ def _coordinator(place: Place, meeting: pathlib.Path) -> str:
 
 def _free_port() -> int:
     with socket.socket() as found:
+        # The port is free again until JAX binds it; another process may take it, and then the group
+        # fails to join and is started again, with another port.
         found.bind(("", 0))
         return found.getsockname()[1]
 

@@ -30,17 +30,17 @@ _TOPOLOGY = re.compile(r"\d+(x\d+)+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ray:
-    """Starts gangs on a Ray cluster.
+    """Starts process groups on a Ray cluster.
 
     Args:
       address: Of the cluster, as `ray.init` takes it; `auto` is the one that this node belongs to.
-      hosts: Nodes of each gang.
+      hosts: Nodes of each process group.
       processes_per_host: Processes on each node.
       devices: What each process runs on, as `--devices` takes it.
       cpus: CPUs of each process.
       gpus: GPUs of each process.
       resources: Further resources of each process, by the names that Ray has for them.
-      topology: The slice of TPUs of each gang, as `4x4`; `hosts` follows from it.
+      topology: The slice of TPUs of each process group, as `4x4`; `hosts` follows from it.
       accelerator: The generation of its TPUs, as `v5e`.
       chips_per_host: TPU chips of each host of the slice.
     """
@@ -80,7 +80,7 @@ class Ray:
 
     @property
     def layout(self) -> Layout:
-        """What one gang gets."""
+        """The resources of one process group."""
         request = self._request
         return Layout(request.num_hosts, self.processes_per_host, self.devices)
 
@@ -90,7 +90,7 @@ class Ray:
         return Request(**{name: getattr(self, name) for name in fields})
 
     def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
-        """Return the gangs and what they want, by the file's name.
+        """Return the groups and what they want, by the file's name.
 
         Args:
           gangs: What would be started.
@@ -105,7 +105,7 @@ class Ray:
         return {GANGS: json.dumps(told, indent=1) + "\n"}
 
     def command(self, directory: str) -> Sequence[str]:
-        """Return the words that hand the written gangs to the cluster.
+        """Return the words that hand the written process groups to the cluster.
 
         Args:
           directory: Where the file is.
@@ -113,7 +113,7 @@ class Ray:
         return ["python", "-m", "luthier.launch.ray", f"{directory}/{GANGS}"]
 
     def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
-        """Write the file, and hand the gangs to the cluster.
+        """Write the file, and hand the groups to the cluster.
 
         Args:
           gangs: What is started.
@@ -148,7 +148,7 @@ class Ray:
 
 
 def submit_file(path: pathlib.Path) -> list[Job]:
-    """Hand written gangs to their cluster.
+    """Hand written process groups to their cluster.
 
     Args:
       path: The file, as `Ray.files` has it.
@@ -167,7 +167,11 @@ def submit_file(path: pathlib.Path) -> list[Job]:
             name=id,
             namespace=NAMESPACE,
             lifetime="detached",
+            # The supervisor takes no resources: it must run, and be found, while the cluster is
+            # full.
             num_cpus=0,
+            # A supervisor whose node is lost is started again elsewhere, and `Keeper.__init__` runs
+            # again.
             max_restarts=-1,
             max_concurrency=4,
         ).remote(fields, told["request"])
@@ -220,7 +224,7 @@ def _standing(job: Job) -> Standing:
     except RunError as error:
         return Standing("unknown", str(error))
     if keeper is None:
-        # It ends right after it has written how the gang ended.
+        # It ends right after it has written how the group ended.
         return _over(job) or Standing("failed", "its keeper is gone")
     import ray
 

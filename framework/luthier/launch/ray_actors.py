@@ -1,4 +1,10 @@
-"""The actors of a launch on Ray: one reserves nodes and starts processes, one runs on each."""
+"""Ray actors of a launch: a supervisor reserves nodes and starts processes, another runs on each.
+
+The supervisor (`Keeper`) is detached, so that it outlives the process that submitted it, and
+is restarted where it died: its constructor begins the group again, which resumes from checkpoints.
+The processes are ordinary ones, started by an actor (`Member`) on their node, and not the actors
+themselves: they get signals, exit codes and logs as under any other engine.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +31,7 @@ from luthier.storage import write_atomically
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a gang wants of a Ray cluster.
+    """The resources that a process group requests of a Ray cluster.
 
     Args:
       hosts: Nodes.
@@ -49,17 +55,17 @@ class Request:
 
     @property
     def num_hosts(self) -> int:
-        """Nodes of a gang: those of its slice, where it has one."""
+        """Nodes of a process group: those of its slice, where it has one."""
         return num_chips(self.topology) // self.chips_per_host if self.topology else self.hosts
 
     @property
     def num_processes(self) -> int:
-        """Processes of a gang."""
+        """Processes of a group."""
         return self.num_hosts * self.processes_per_host
 
     @property
     def process_options(self) -> dict[str, Any]:
-        """What Ray reserves for each process, in the words of its `options`."""
+        """The resources of each process, as arguments of Ray's `options`."""
         resources = dict(self.resources)
         if self.topology:
             resources["TPU"] = self.chips_per_host / self.processes_per_host
@@ -67,7 +73,7 @@ class Request:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What Ray reserves on each node, in the words of its placement groups."""
+        """The resources on each node, as a bundle of a placement group."""
         each = {"CPU": self.cpus, "GPU": self.gpus, **self.process_options["resources"]}
         return {name: n * self.processes_per_host for name, n in each.items() if n}
 
@@ -91,7 +97,7 @@ WAIT_SECONDS = 5.0
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """What Ray has reserved for a gang.
+    """The resources that Ray has reserved for a process group.
 
     Args:
       group: The placement group, with a bundle for each node.
@@ -103,7 +109,7 @@ class Places:
 
 
 def reserve(request: Request, name: str, give_up: Callable[[], bool]) -> Places | None:
-    """Wait until all of what a gang wants is free at once, and reserve it.
+    """Wait until all of what a process group wants is free at once, and reserve it.
 
     Args:
       request: What it wants.
@@ -124,6 +130,9 @@ def reserve(request: Request, name: str, give_up: Callable[[], bool]) -> Places 
 def _group(request: Request, name: str) -> Places:
     import ray
 
+    # One bundle per node: processes of a group expect as many hosts as they asked for. Resources
+    # are reserved all at once, because groups that each hold a part would wait for each other for
+    # ever.
     strategy = "STRICT_SPREAD" if request.hosts > 1 else "PACK"
     bundles = [request.bundle] * request.hosts
     group = ray.util.placement_group(bundles, strategy=strategy, name=name)
@@ -144,6 +153,8 @@ def _slice(request: Request, name: str, give_up: Callable[[], bool]) -> Places |
                 name=name,
                 head_reservation_timeout_s=WAIT_SECONDS,
             )
+        # The timeout is short so that a cancellation is noticed; it is tried again as long as the
+        # group is wanted.
         except TimeoutError:
             continue
         return Places(reserved.placement_group, reserved.shutdown)
@@ -174,6 +185,7 @@ class Member:
         with socket.socket() as found:
             found.bind(("", 0))
             port = found.getsockname()[1]
+        # libtpu numbers the hosts of a slice itself, and JAX's process ids must be in that order.
         worker = int(os.environ.get("TPU_WORKER_ID", "0"))
         return ray.util.get_node_ip_address(), port, worker
 
@@ -224,20 +236,20 @@ def _ends_with_parent() -> list[str]:
 # saved.
 
 LOST = -9
-"""What counts as the exit code of a process whose node is lost."""
+"""The exit code of a process whose node is lost."""
 
 END_SECONDS = 30.0
-"""How long the other processes of a gang may take to end when one has failed."""
+"""The time for the other processes of a group to end when one has failed."""
 
 SAVE_SECONDS = 120.0
-"""How long the processes of a gang that is taken back may take to save."""
+"""The time for the processes of a cancelled group to save."""
 
 _POLL_SECONDS = 1.0
 _FIND_SECONDS = 120.0
 
 
 class Keeper:
-    """Runs a gang to its end, again where it died.
+    """Runs a process group to its end, again where it died.
 
     Args:
       gang: The fields of the `Gang`.
@@ -253,7 +265,7 @@ class Keeper:
         threading.Thread(target=self._keep, name="luthier-keeper", daemon=True).start()
 
     def standing(self) -> dict[str, Any]:
-        """Return the fields of how the gang stands."""
+        """Return the fields of how the group stands."""
         return dataclasses.asdict(self._standing)
 
     def cancel(self) -> None:
@@ -267,7 +279,7 @@ class Keeper:
         _leave()
 
     def _begin(self) -> list[int]:
-        """Start the gang once; return the exit codes."""
+        """Start the group once; return the exit codes."""
         restarts = self._starts
         self._starts += 1
         name = f"luthier {self._gang.name}"
@@ -312,10 +324,12 @@ class Keeper:
         """Return the exit codes; when one process has failed, the others must end soon."""
         import ray
 
+        # What has not ended by the deadline counts as lost, and is killed with its actor (`_TIE`).
         codes = [LOST] * len(members)
         deadline = float("inf")
         was_told = False
         while running and time.monotonic() < deadline:
+            # With a time limit, so that a cancellation is seen.
             ready, _ = ray.wait(list(running), timeout=_POLL_SECONDS)
             for reference in ready:
                 rank = running.pop(reference)
@@ -331,10 +345,10 @@ class Keeper:
 
 
 def keep(gang: Gang, begin: Any, is_cancelled: Any) -> int:
-    """Start a gang until it is over; return the exit code of the last start.
+    """Start a process group until it is over; return the exit code of the last start.
 
     Args:
-      gang: The gang.
+      gang: The group.
       begin: Starts it once, and returns the exit codes of its processes.
       is_cancelled: Whether it was taken back.
     """
@@ -343,6 +357,8 @@ def keep(gang: Gang, begin: Any, is_cancelled: Any) -> int:
         code = worst(begin())
         if code == EXIT_DONE or is_cancelled():
             return code
+        # Preemptions are not counted: a group on spot machines may be preempted any number of
+        # times.
         if code != EXIT_REQUEUE:
             failures += 1
             if pathlib.Path(gang.directory, "closed").exists() or failures > gang.restarts:
@@ -350,7 +366,7 @@ def keep(gang: Gang, begin: Any, is_cancelled: Any) -> int:
 
 
 def worst(codes: Sequence[int]) -> int:
-    """Return the exit code of a gang, whose processes ended with these.
+    """Return the exit code of a process group, whose processes ended with these.
 
     One that was told to save and leave speaks for all: the others may have failed for it.
 
@@ -368,7 +384,7 @@ def variables(gang: Gang, rank: int, count: int, coordinator: str) -> dict[str, 
     Args:
       gang: What it belongs to.
       rank: Which one it is, from 0.
-      count: Processes of the gang.
+      count: Processes of the group.
       coordinator: Where the first of them is, and a port that is free there.
     """
     if count == 1:
@@ -382,7 +398,7 @@ def variables(gang: Gang, rank: int, count: int, coordinator: str) -> dict[str, 
 
 
 def ended(gang: Gang) -> pathlib.Path:
-    """Return the file that says how a gang ended, once it did."""
+    """Return the file that says how a process group ended, once it did."""
     return pathlib.Path(gang.directory, f"{gang.name}.exit")
 
 
@@ -394,6 +410,7 @@ def _members(request: Request, places: Places) -> list[Any]:
         ray.remote(Member)
         .options(
             **request.process_options,
+            # `run` blocks for the whole run; `end` must get through meanwhile.
             max_concurrency=2,
             scheduling_strategy=PlacementGroupSchedulingStrategy(
                 placement_group=places.group,
@@ -418,5 +435,7 @@ def _leave() -> None:
     """End this actor, which nobody else would."""
     import ray
 
+    # A detached actor lives until somebody kills it. `ray.kill` ends it for good, where a process
+    # that just exits would be restarted (`max_restarts=-1`).
     me = ray.get_runtime_context().current_actor
     ray.kill(me)

@@ -1,4 +1,4 @@
-"""Which engine `--on` means, and what the site has to say to it.
+"""The settings of engines: which engine `--on` means, and what the site's files say about it.
 
 A setting is taken from the first of these that has it:
 
@@ -49,7 +49,7 @@ ENGINES = {
 
 FILE = "launch.toml"
 SLICES = {"slices": int, "memory_bytes": int | None, "host": str | None}
-"""What else may be said where the slices of a sweep are started: arguments of `Slices`."""
+"""Further settings where the device groups of a sweep are started: arguments of `Slices`."""
 
 COMMAND_LINE = "--on"
 
@@ -137,6 +137,8 @@ def choose(text: str, project: str | os.PathLike[str], of_sweep: bool = False) -
     name, _, words = text.partition(":")
     problems: list[Problem] = []
     tables = _tables(project, problems)
+    # A name may be a site: a table with `engine = "slurm"` of its own. The project's file is read
+    # after the user's, so that it wins.
     engine = name
     for table in tables.values():
         engine = table.get(name, {}).get("engine", engine)
@@ -238,6 +240,7 @@ class _Known:
         if entry:
             before = dict(kept[name].value) if name in kept else {}
             value = before | {entry: value}
+        # `--on slurm:account=1234`: read as TOML it is a number, but the setting wants a string.
         elif not types.fits(value, annotation) and types.fits(given, annotation):
             value = given  # text that reads as a number
         if not types.fits(value, annotation):

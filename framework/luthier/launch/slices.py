@@ -1,8 +1,8 @@
-"""The slices of a sweep on other machines: a gang for each, whatever engine starts it.
+"""The device groups of a sweep on other machines: a process group for each, from any engine.
 
-The driver runs anywhere, such as a login node. It hands the gangs to the engine, listens, and the
-first process of each gang connects to it. A gang that is lost is started again by its engine; until
-it is back, its slice is away and its trials go to other slices.
+The driver runs anywhere, such as a login node. It hands the process groups to the engine, listens,
+and the first process of each connects to it. A group that is lost is started again by its engine;
+until it is back, its device group is away and its trials go to others.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Seat:
 
 @dataclasses.dataclass(frozen=True)
 class _Said:
-    """What was heard: of a connection (None is its end), or of the queue of jobs."""
+    """A message of a connection; None is its end."""
 
     slice: int
     line: link.Line
@@ -68,12 +68,16 @@ def _without_worker(slice: int, seat: _Seat) -> Lost:
     return Lost(slice, reason, counts=False, is_away=True, is_gone=bool(seat.gone))
 
 
+# Threads: one accepts connections, one per connection reads lines, one asks the queue how jobs
+# stand. None of them touches state; each puts what it heard into `_said`, and the driver's thread
+# takes it out in `_take`. The state of a slice is its `_Seat`: the line that counts now. Messages
+# of another line than that are of a worker that was superseded, and are dropped.
 class Slices:
-    """Runs the trials of a study on gangs that an engine starts.
+    """Runs the trials of a study on process groups that an engine starts.
 
     Args:
-      on: The engine; what it gives to one gang is one slice.
-      slices: How many gangs.
+      on: The engine; what it gives to one process group is one slice.
+      slices: How many process groups.
       memory_bytes: Memory of one device that trials may use; None means what the device has.
       host: The name or address by which workers reach the machine of the driver; None tries all
         that it has.
@@ -113,6 +117,7 @@ class Slices:
         place = jobs.new_folder(pathlib.Path(directory).absolute())
         self._place = place
         self._seats = [_Seat() for _ in range(self._num_slices)]
+        # Before the jobs are submitted: a job may start at once.
         self._listening, address = link.listen(self._host)
         address.write(place / DRIVER)
         self._gangs = [self._gang(index, place) for index in range(self._num_slices)]
@@ -135,6 +140,8 @@ class Slices:
         for index, seat in enumerate(self._seats):
             if seat.line is None:
                 self._found.append(_without_worker(index, seat))
+        # Slices whose workers have not come are taken to be like the first one: they have the same
+        # layout.
         named = [
             dataclasses.replace(first, index=index, name=self._gangs[index].name)
             for index in range(self._num_slices)
@@ -171,6 +178,7 @@ class Slices:
 
     def close(self) -> None:
         """End all workers; trials that run are saved first, so that they can go on later."""
+        # First of all: the job scripts look for this file before they start a process group again.
         (self._place / CLOSED).touch()
         self._closing.set()
         deadline = time.monotonic() + CLOSE_SECONDS
@@ -182,6 +190,7 @@ class Slices:
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
+        # Workers that start after this find no driver, and end at once (exit code 0).
         (self._place / DRIVER).unlink(missing_ok=True)
         for seat in self._seats:
             if seat.line is not None:
@@ -193,6 +202,9 @@ class Slices:
         deadline = time.monotonic() + END_SECONDS
         while self._jobs:
             standings = self._engine.standings(self._jobs)
+            # A job in the queue would not end by itself before it has run, so as soon as one waits,
+            # everything that lives is cancelled. Where all run, they get a few seconds to end by
+            # themselves, and the queue records them as finished.
             live = [j for j, s in zip(self._jobs, standings, strict=True) if s.state in LIVE]
             is_waiting = any(standing.state == "waiting" for standing in standings)
             if not live or is_waiting or time.monotonic() >= deadline:
@@ -216,13 +228,15 @@ class Slices:
         if self._memory_bytes is not None:
             words += ["--memory-bytes", str(self._memory_bytes)]
         inherited = {n: os.environ[n] for n in ("XDG_CACHE_HOME", "PYTHONPATH") if n in os.environ}
+        # Only what holds on any machine: not the parent's flags, and no platform, which the
+        # worker's own machine decides.
         made = environment(Slice(name, "", ()), inherited, search)
         made = {n: v for n, v in made.items() if n.startswith("JAX_") or n == "PYTHONPATH"}
         del made["JAX_PLATFORMS"]
         return Gang(name, words, str(place), str(pathlib.Path.cwd()), made, RESTARTS)
 
     worker = _WORKER
-    """The module that a process of a gang runs."""
+    """The module that a process of a group runs."""
 
     def _begin(self, function: Any, *arguments: Any) -> None:
         threading.Thread(
@@ -305,6 +319,8 @@ class Slices:
         """Take in how jobs stand: a slice whose job is over gets no worker any more."""
         for index, (seat, standing) in enumerate(zip(self._seats, standings, strict=True)):
             is_over = standing.state in ("finished", "failed", "cancelled")
+            # While a line is open its end will tell; a job that is over without one is noticed here
+            # only.
             if seat.line is None and is_over:
                 told = self._last_line(index)
                 what = f"job {self._jobs[index].id} is over: {standing.detail}{told}"
@@ -324,7 +340,7 @@ class Slices:
                 writer.send(message)
 
     def _last_line(self, slice: int) -> str:
-        """Return the last line that any process of a gang printed, to be put behind a reason."""
+        """Return the last line that any process of a group printed, to be put behind a reason."""
         gang = self._gangs[slice]
         paths = sorted(
             (gang.log_path(rank) for rank in range(self._engine.layout.num_processes)),

@@ -1,4 +1,4 @@
-"""What SLURM's commands say of jobs."""
+"""The engine over SLURM: process groups as job steps of a script, submitted with sbatch."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ _STATES: dict[str, State] = {
     "REQUEUE_FED": "waiting",
     "REQUEUE_HOLD": "waiting",
     "SPECIAL_EXIT": "waiting",
+    # Jobs are submitted with --requeue, so that a preempted one comes back.
     "PREEMPTED": "waiting",
     "SUSPENDED": "waiting",
     "STOPPED": "waiting",
@@ -46,7 +47,7 @@ _STATES: dict[str, State] = {
     "CANCELLED": "cancelled",
     "REVOKED": "cancelled",
 }
-"""What people see of a state; all others are ways to fail."""
+"""Our states for those of SLURM; all others are failures."""
 
 
 def call(*words: str, what: str) -> str:
@@ -84,6 +85,8 @@ def standings(ids: Sequence[str]) -> list[Standing]:
     Args:
       ids: As `12`, or `12_0` for one of an array.
     """
+    # A separator of our own, because fields hold spaces (`CANCELLED by 1000`). `--array` lists
+    # every job of an array by itself; `--states=all` those that have just ended, too.
     layout = ",".join(f"{field}:{_SEPARATOR}" for field in _FIELDS)
     words = ["squeue", "--noheader", "--array", "--states=all", f"--user={getpass.getuser()}"]
     try:
@@ -125,8 +128,11 @@ def _hosts(text: str) -> tuple[str, ...]:
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 MEETINGS = "meetings"
 _MEMBER = "luthier.launch.member"
-_AFTER_FIRST_SECONDS = 120  # that the processes of a gang may take to end after its first one
+_AFTER_FIRST_SECONDS = 120  # for the processes of a group to end after its first one
 
+# In the script: `--kill-on-bad-exit=0`, because one process that leaves with exit code 75 must not
+# have the others killed while they save; `--wait` bounds how long they may take. The file `closed`
+# is the driver's word that no further start is wanted.
 _GANG = """\
 # run_gang NAME RESTARTS WORDS...: one step for one gang. It is started again where it died.
 run_gang() {{
@@ -147,6 +153,10 @@ run_gang() {{
 }}
 """
 
+# The script traps TERM and stays to the end: the steps get the signal, too, and save, and a script
+# that ended at once would end the job. `wait` is repeated as long as the process exists, since a
+# trapped signal interrupts it. Whether to requeue is asked of the queue: a job that is being
+# cancelled has left the state RUNNING, and requeueing it would undo the cancellation.
 _END = """\
 # Exit code {requeue}: the machines are taken away, and all is saved. The job goes back to the
 # queue, unless it is being cancelled.
@@ -181,15 +191,15 @@ def render(
     setup: Sequence[str],
     notes: Sequence[str],
 ) -> str:
-    """Return the script of one job, or of an array of jobs, for gangs of one layout.
+    """Return the script of one job, or of an array of jobs, for process groups of one layout.
 
     Args:
       gangs: What it starts; their commands may differ.
       directory: Where it is written.
-      layout: What each gang gets.
+      layout: What each process group gets.
       options: Long options of sbatch, without their dashes.
       step_options: Long options of srun, beside those that follow from the layout.
-      gangs_per_job: Gangs that share an allocation.
+      gangs_per_job: Process groups that share an allocation.
       devices_per_process: Devices of its host that belong to each process; 0 means all.
       setup: Lines of shell that come first.
       notes: Lines of comment: which setting came from where.
@@ -213,6 +223,8 @@ def render(
             nodes=layout.hosts,
             tasks=layout.num_processes,
             per_node=layout.processes_per_host,
+            # Without --exact the first step of an allocation gets all of its cores and GPUs, and
+            # the others wait for it.
             step=" --exact" * (gangs_per_job > 1) + step,
             wait=_AFTER_FIRST_SECONDS,
             logs=shlex.quote(f"{directory}/{LOGS}"),
@@ -280,27 +292,27 @@ def _start(gang: Gang) -> str:
 
 SCRIPT = "job.sh"
 GRACE_SECONDS = 120
-"""How long before the end of its time a job is told to save."""
+"""The time before the end of its time limit at which a job is signalled to save."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Slurm:
-    """Starts gangs with sbatch and srun.
+    """Starts process groups with sbatch and srun.
 
     The script that it submits is kept beside the logs. A job that is preempted, or whose time is
     over, saves and goes back to the queue; so `time_limit` is that of one piece of a run.
 
     Args:
-      nodes: Machines of each gang.
+      nodes: Machines of each process group.
       processes_per_node: Processes on each; 1 drives all devices of its machine.
       devices: What each process runs on, as `--devices` takes it; None leaves it to JAX.
-      gpus_per_node: GPUs of each gang on each of its machines; shared by its processes there.
+      gpus_per_node: GPUs of each group on each of its machines; shared by its processes there.
       cpus_per_process: Cores of each process.
       memory: Memory on each node, as `64G`.
       time_limit: As sbatch takes it: `2-00:00:00`; None means the partition's.
       partition: Where it runs; None means the site's default.
       account: Who pays.
-      gangs_per_job: Gangs that share one allocation, each in a step of its own; jobs of equal
+      gangs_per_job: Groups that share one allocation, each in a step of its own; jobs of equal
         allocations make an array.
       options: Further long options of sbatch by name, without dashes: `{"qos": "high"}`.
       setup: Lines of shell before everything else: `["module load cuda"]`.
@@ -331,7 +343,7 @@ class Slurm:
 
     @property
     def layout(self) -> Layout:
-        """What one gang gets."""
+        """The resources of one process group."""
         return Layout(self.nodes, self.processes_per_node, self.devices)
 
     def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
@@ -342,6 +354,8 @@ class Slurm:
           directory: Where the script would be.
         """
         check_script(self.name, gangs, directory)
+        # GPUs are requested for the node, and divided among its processes by JAX's local device ids
+        # (`launch.member`).
         share = (self.gpus_per_node or 0) // self.processes_per_node
         text = render(
             gangs,

@@ -12,7 +12,7 @@ from luthier.launch.engine import Job, Standing
 from luthier.launch.jobs import Launch
 
 ANSWER_SECONDS = 10.0
-"""How long the queues may take to answer, all together."""
+"""The time limit for the answers of all queues together."""
 
 
 def standings(
@@ -50,6 +50,7 @@ class _Question(threading.Thread):
     """
 
     def __init__(self, engine: str, jobs: Sequence[tuple[Launch, Job]]):
+        # A daemon: a queue that does not answer must not keep the command from ending.
         super().__init__(daemon=True, name=f"luthier-queue-{engine}")
         self.engine, self._jobs = engine, jobs
         self.answer: Sequence[Standing] | None = None

@@ -1,4 +1,4 @@
-"""The machines of a Cloud TPU slice, reached by ssh: the command for a person to run."""
+"""Cloud TPU slices, reached by ssh: the engine writes the command, and a person runs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from luthier.launch.engine import Gang, Job, Layout, Standing, check_script
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TpuVm:
-    """Writes the command that starts a gang on all machines of a Cloud TPU slice.
+    """Writes the command that starts a process group on all machines of a Cloud TPU slice.
 
     A Cloud TPU tells its processes who they are, so nothing but the command is needed. It is run by
     a person: whoever may use a TPU is logged in with gcloud, and luthier is not.
@@ -35,11 +35,11 @@ class TpuVm:
 
     @property
     def layout(self) -> Layout:
-        """What one gang gets: how many hosts it has, its machines know."""
+        """The resources of one process group; the number of hosts is known to its machines only."""
         return Layout()
 
     def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
-        """Return the commands, one for each gang.
+        """Return the commands, one for each process group.
 
         Args:
           gangs: What would be started.

@@ -1,4 +1,11 @@
-"""The worker of a device group on other machines, with one process or several."""
+"""The worker of a device group on other machines, with one process or several.
+
+Only process 0 talks to the driver. The others learn of trials, of verdicts and of the end from it
+through `distributed.Rounds`, which are exchanges over JAX's coordination service: every process
+must call the same ones in the same order. What makes this hard is failure. A process that fails
+alone cannot simply report it, because the others wait for it in a collective of the compiled step,
+where nothing but its death is noticed.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +71,7 @@ class GangExecution(Execution):
         """Run one trial, from where it was left to its end; the first process tells of it.
 
         Where it fails in all processes, or in some that are not waited for, it has failed. A
-        process that fails while others wait for it ends itself, and so the gang.
+        process that fails while others wait for it ends itself, and so the group.
 
         Args:
           work: What the trial belongs to.
@@ -88,6 +95,9 @@ class GangExecution(Execution):
             error = raised
             traceback.print_exc()
         try:
+            # All processes come here, also those that failed. Where one fails alone, the others are
+            # stuck in the step and never come: it waits `APART_SECONDS` for them, then ends itself,
+            # and with it the whole group, which the engine starts again.
             theirs = _gathered(error, name)
         except distributed.GaveUp:
             assert error is not None  # without one, this process waits
@@ -125,6 +135,8 @@ def _gathered(error: BaseException | None, name: str) -> list[list[str] | None]:
     """
     mine = None if error is None else [_one_line(error), faults.classify(error).value]
     deadline = time.monotonic() + APART_SECONDS
+    # Named by the trial, because a group runs many. Only a process that failed gives up waiting:
+    # one that succeeded may be minutes ahead of the others, which still save.
     rounds = distributed.Rounds(f"ends/{name}")
     return rounds.exchange(mine, list, lambda: mine is not None and time.monotonic() > deadline)
 
@@ -178,17 +190,20 @@ def described(told: Mapping[str, Any]) -> tuple[Work, TrialWork]:
 # the worker leaves with exit code 75.
 
 DRIVER_SECONDS = 60.0
-"""How long a worker looks for its driver."""
+"""The time for which a worker looks for its driver."""
 
 JOIN_SECONDS = 300.0
-"""How far apart the processes of a gang may start."""
+"""The time within which the processes of a group must start."""
 
 TAKEN_AWAY = "its machines were taken away"
 BROKEN = "its worker left after a fault of its devices"
 
 
+# SIGTERM must be heard while the main thread is in a compiled step or waits for a peer: Python runs
+# signal handlers only between bytecodes of the main thread. `set_wakeup_fd` makes the C-level
+# handler write the signal's number into a pipe at once, and a thread reads it.
 class Farewell:
-    """What happens when the machine is taken away: heard by a thread, whatever the others do."""
+    """Reacts to SIGTERM, when the machine is taken away, from a thread of its own."""
 
     def __init__(self) -> None:
         self.is_heard = False
@@ -202,6 +217,8 @@ class Farewell:
 
     def listen(self) -> None:
         """Hear SIGTERM, also where a library has its own way with it by now."""
+        # A handler must be installed for the pipe to be written, or SIGTERM would end the process.
+        # A library may install its own when processes join, hence this is called again after that.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
 
     def then(self, act: Callable[[], None]) -> None:
@@ -219,7 +236,7 @@ class Farewell:
             pass
         self.is_heard = True
         if self._act is None:
-            os._exit(EXIT_REQUEUE)  # nothing runs as yet
+            os._exit(EXIT_REQUEUE)  # nothing runs yet
         self._act()
 
 
@@ -242,6 +259,8 @@ def main(arguments: Sequence[str]) -> int:
     farewell = Farewell()
     rank = int(os.environ.get("JAX_PROCESS_ID", "0"))
     line = None
+    # Before JAX is imported, which takes seconds: a worker without a driver should free its
+    # machines.
     if rank == 0:
         line = link.connect(options.driver, {"slice": options.slice}, DRIVER_SECONDS)
         if line is None:
@@ -261,6 +280,7 @@ def _serve(options: argparse.Namespace, line: link.Line | None, farewell: Farewe
     if "JAX_NUM_PROCESSES" in os.environ:
         facts = read_facts(options.package)
         membership = distributed.Membership.of_environment(os.environ)
+        # Versions and source are compared here, before the first collective.
         distributed.join(dataclasses.replace(membership, join_seconds=JOIN_SECONDS), facts)
     farewell.listen()
     devices = jax.devices()
@@ -317,6 +337,7 @@ def _lead(
         inbox.close()
         writer.send(Lost(options.slice, BROKEN, counts=False))
     if is_several:
+        # None instead of a trial: the followers leave their loop.
         rounds.exchange(None, lambda _: None)
     if farewell.is_heard and not execution.is_broken:
         writer.send(Lost(options.slice, TAKEN_AWAY, counts=False))
@@ -359,7 +380,7 @@ def _follow(execution: Any, farewell: Farewell) -> int:
 
 
 if __name__ == "__main__":
-    redact_output()  # what is printed is kept in a file of the gang
+    redact_output()  # what is printed is kept in a file of the group
     try:
         code = main(sys.argv[1:])
     except BadInput as error:

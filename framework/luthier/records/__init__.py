@@ -1,4 +1,4 @@
-"""The facts of a run: its directory, its metrics, what it shows, and its mirrors."""
+"""Records of a run: its directory, metrics, console, media and mirrors."""
 
 from luthier.records.catalogue import RunSummary, find, list_runs, summarize
 from luthier.records.console import Console

@@ -1,4 +1,4 @@
-"""The runs under a root: listing them, and finding the one that is meant."""
+"""Lists the runs under a root, and finds a run by a reference."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ def _directories(root: pathlib.Path) -> Iterator[RunDirectory]:
 
 def _changed(directory: RunDirectory) -> float:
     """Return when the run last wrote something."""
+    # Not the directory's own time, which changes with checkpoints that are deleted, and not with
+    # appends.
     times = []
     for path in (directory.metrics_path, directory.status_path, directory.config_path):
         try:
@@ -112,6 +114,7 @@ def find(root: str | os.PathLike[str], reference: str | os.PathLike[str]) -> Run
         for run in runs
         if text and (run.id.startswith(text) or f"{run.name}/{run.id}".startswith(text))
     ]
+    # A whole id wins over one that it is the beginning of (`1a2b3c4d` and `1a2b3c4d-2`).
     found = exact or begins
     if len(found) == 1:
         return found[0]

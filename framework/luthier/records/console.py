@@ -1,4 +1,4 @@
-"""What a run shows while it trains: a header, a live line, evaluations and notices above it.
+"""The console of a run while it trains: a header, a live line, evaluations and notices above it.
 
 In a terminal the live line is redrawn in place, in a notebook it is one output that is updated, and
 in a pipe or a log file it becomes a plain line now and then. rich is imported when a console opens.
@@ -142,6 +142,8 @@ class _Pace:
         self._marks: deque[tuple[float, int]] = deque(maxlen=64)
 
     def mark(self, now: float, step: int) -> None:
+        # Half a second apart at least, so that 64 marks cover a while also where steps take
+        # milliseconds.
         if not self._marks or now - self._marks[-1][0] >= 0.5 or len(self._marks) < 2:
             self._marks.append((now, step))
 
@@ -270,6 +272,7 @@ class ConsoleSink:
             parts[MFU] = (3, f"MFU {100 * self._smooth[MFU]:.1f}%")
         if left is not None:
             parts["left"] = (1, f"{format_seconds(left)} left")
+        # The number of a part is its rank: the largest goes first where the line is too long.
         while len(parts) > 1 and _width(parts) >= width:
             del parts[max(parts, key=lambda name: parts[name][0])]
         if total and "bar" in parts:

@@ -1,4 +1,4 @@
-"""What a failure leaves: a file with its traceback, and with the state of the machine.
+"""Crash reports: a file with the traceback of a failure, and with the state of the machine.
 
 <run>/crash/20261123-201500.txt          an exception: traceback, step, versions, memory, devices
 <run>/crash/native-process-0.txt         stacks of a process that the system ended (SIGSEGV, SIGBUS,
@@ -69,6 +69,8 @@ def write(
     except Exception:  # a full disk, an error whose __str__ raises: see the module's docstring
         return None
     with contextlib.suppress(Exception):  # an exception class with __slots__
+        # On the exception itself, so that whoever catches it next writes no second report, and the
+        # command line can name the file.
         setattr(error, _WRITTEN, (path, graph_path))
     return path
 
@@ -112,6 +114,8 @@ def user_frame(error: BaseException) -> tuple[FrameType, int] | None:
         for frame, line in traceback.walk_tb(link.__traceback__):
             if is_users(frame.f_code.co_filename):
                 found = (frame, line)
+        # Causes that were raised explicitly (`raise ... from`) are followed to the end; an implicit
+        # context is often unrelated.
         if found is not None and link.__cause__ is None:
             break
     return found

@@ -161,6 +161,8 @@ class RunDirectory:
         if (path / "config.json").exists():
             remedy = "open it to continue the run, or choose another id"
             raise RunError(Problem(f"the run {path} exists already", remedy=remedy))
+        # Beside the final place, since a rename does not cross file systems. A run exists once it
+        # has its config.json, and appears with all of its files at once.
         building = path.with_name(f".{id}.{os.getpid()}.tmp")
         files = configuration.files()
         if source is not None:
@@ -229,32 +231,32 @@ class RunDirectory:
 
     @property
     def goodput_path(self) -> pathlib.Path:
-        """Where its time went, a line for each stretch."""
+        """The account of its time, a line for each stretch."""
         return self.path / goodput.FILE
 
     @property
     def status_path(self) -> pathlib.Path:
-        """How the run stands."""
+        """The status of the run."""
         return self.path / "status.json"
 
     @property
     def checkpoints_path(self) -> pathlib.Path:
-        """Where checkpoints are kept."""
+        """The folder of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def tokenizer_path(self) -> pathlib.Path:
-        """Where the tokenizer that came with restored weights is kept."""
+        """The folder of the tokenizer that came with restored weights."""
         return self.path / "tokenizer"
 
     @property
     def restored_path(self) -> pathlib.Path:
-        """Where each first parameter came from."""
+        """The provenance of the initial parameters."""
         return self.path / "restored.txt"
 
     @property
     def lock_path(self) -> pathlib.Path:
-        """Who writes here."""
+        """The lock file, which names the process that writes here."""
         return self.path / "lock"
 
     def read_config(self) -> str:
@@ -331,8 +333,12 @@ class RunDirectory:
                 before = path.read_text(encoding="utf-8") if path.exists() else None
             except OSError as error:
                 raise run_error("read", path, error) from error
+            # Files that did not change keep no copy: a run that is resumed a hundred times has one
+            # config.
             if before != text:
                 changed[name] = (before, text)
+        # One number for all files of a change, so that `config.2.json` and `config.history.2.json`
+        # belong together.
         number = 1
         while any((self.path / _numbered(name, number)).exists() for name in changed):
             number += 1
@@ -348,6 +354,7 @@ class RunDirectory:
           RunError: status.json is damaged.
         """
         status = read_status(self.status_path)
+        # A process that is killed cannot write how it ended. That its lock is free says so for it.
         if status.status == events.RUNNING and self.writer() is None:
             message, path = "the process ended without a word", crash.newest(self.path)
             relative = ""
@@ -412,6 +419,8 @@ class RunDirectory:
         self.fence()
         last = -1 if step is None else step
         reason = f"training was resumed from step {step or 0}"
+        # The order: a copy first, then the cut, then the copy into the trash. A kill in between
+        # leaves the copy beside the file, and the next start cuts again.
         copy, reached = self._copy_of_metrics(last)
         MediaFiles(self.path).cut_back(last, reason)
         result = cut_back(self.metrics_path, last)

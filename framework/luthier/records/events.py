@@ -1,4 +1,4 @@
-"""What happens in a run, as typed facts. Everything that a run tells anybody is one of these.
+"""The events of a run, as typed facts: everything that a run reports to anybody is one of these.
 
 Events are emitted in the order of their steps. Step numbers count finished optimizer steps:
 `Step(1)` is the first, and an evaluation of untrained parameters is at step 0.

@@ -1,4 +1,9 @@
-"""The stopwatch of a process: exclusive seconds by kind of work, cut into pieces."""
+"""Goodput: where the time of a run went, over all of its processes.
+
+A stopwatch counts exclusive seconds by kind of work. Its pieces are written as lines while the run
+lasts, since a killed process writes nothing at its end, and the account of a run is computed from
+the lines: what a process did after the step from which a later one resumed is lost time.
+"""
 
 from __future__ import annotations
 
@@ -110,6 +115,8 @@ class Goodput:
         with self._lock:
             if self._open:
                 self._count(kind, seconds)
+                # The open span will count this stretch as its own when it ends; so it is taken off
+                # in advance.
                 self._count(self._open[-1], -seconds)
                 return
             now = self.clock()
@@ -197,6 +204,8 @@ class Spans:
         self._goodput = goodput
         self._report = report
         self._wall = wall
+        # Taken once: lines hold wall-clock times, but their differences are those of a monotonic
+        # clock.
         self._offset = wall() - goodput.clock()
         self._began = goodput.clock()
         self._lock = threading.Lock()
@@ -302,6 +311,8 @@ class Spans:
     def _follow(self) -> None:
         while True:
             elapsed = self._goodput.clock() - self._began
+            # Often in a short run and rarely in a long one: what a kill can lose stays a small
+            # share.
             pause = min(max(SHARE * elapsed, LEAST_SECONDS), MOST_SECONDS)
             if self._wake.wait(pause):
                 return
@@ -381,7 +392,7 @@ class Lifetime:
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-    """Where the time of a run went, over all its processes.
+    """The account of a run's time, over all its processes.
 
     Args:
       lifetimes: Its processes in order.
@@ -403,7 +414,7 @@ class Account:
 
     @property
     def restarts(self) -> int:
-        """How often training went on after a process had ended."""
+        """The number of times that training resumed after a process had ended."""
         return max(len(self.lifetimes) - 1, 0)
 
 
@@ -421,6 +432,8 @@ def account_of(lines: Sequence[Mapping[str, Any]], alive: bool = False) -> Accou
     restored = [process[0]["step"] for process in processes]
     lifetimes: list[Lifetime] = []
     for number, process in enumerate(processes):
+        # The least of all later restarts: work that the next process kept may be thrown away by one
+        # after it.
         until = min(restored[number + 1 :], default=None)
         is_last = number + 1 == len(processes)
         lifetime = _lifetime(process, until, alive and is_last)

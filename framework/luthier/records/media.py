@@ -1,4 +1,4 @@
-"""What a run shows beside its scalars, and how often; all of it is off unless asked for."""
+"""Histograms, text samples and images of a run, and how often they are recorded."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def encode_png(pixels: Any) -> bytes:
     Raises:
       ValueError: It is no such array.
     """
-    import numpy as np  # not at the top: to import the room is to be cheap
+    import numpy as np  # not at the top: importing this package must be cheap
 
     array = np.asarray(pixels)
     if array.ndim == 2:
@@ -100,6 +100,8 @@ def encode_png(pixels: Any) -> bytes:
         raise ValueError(f"an image is uint8 [height, width, 1, 3 or 4 channels], not {what}")
     height, width, channels = array.shape
     rows = array.reshape(height, width * channels)
+    # Each row of a PNG begins with the number of its filter; 0 is none. With it and zlib, PNG needs
+    # no library.
     unfiltered = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1)
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
     data = zlib.compress(unfiltered.tobytes(), 6)
@@ -170,6 +172,8 @@ class MediaFiles:
         ]
         if not later:
             return 0
+        # Collected in one folder, whose name has the latest step: the trash is emptied by that
+        # number.
         folder = self._run_path / f"{FOLDER}.{max(number for number, _ in later)}"
         for _, path in later:
             target = folder / path.relative_to(self._run_path / FOLDER)

@@ -42,7 +42,7 @@ class Recorded(NamedTuple):
 
 
 class CutBack(NamedTuple):
-    """How many lines `cut_back` kept and dropped, and how many of the dropped were unreadable."""
+    """Numbers of lines that `cut_back` kept and dropped, and of the dropped that were damaged."""
 
     kept: int
     dropped: int
@@ -70,6 +70,9 @@ def encode_number(value: Any) -> int | float | str:
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
+# Never raises: these are the texts and facts of rare events, which must not be lost because one of
+# their values is of an odd type. The values of steps, which are numbers by contract, go through
+# `encode_number`, which does raise.
 def _encode(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _encode(entry) for key, entry in value.items()}
@@ -127,6 +130,7 @@ def decode_event(record: Mapping[str, Any]) -> Recorded | None:
 
 
 def _decode_number(value: Any) -> Any:
+    # JSON has no NaN and no infinities; `encode_number` writes them as strings.
     return float(value) if isinstance(value, str) else value
 
 
@@ -277,9 +281,14 @@ def _cut_back(path: pathlib.Path, step: int) -> CutBack:
     dropped = whole - kept + damaged
     if end == size and not holes:
         return CutBack(kept, 0, 0)
+    # Lines before the restored step are gone from the new file where they were damaged; what is
+    # left of them stays readable for a person.
     if inner_damage:
         copy = path.with_name(path.name + ".damaged")
         copy.write_bytes(path.read_bytes())
+    # Usually the dropped lines are a tail, and truncating is one atomic call. Where damaged lines,
+    # or lines of later steps, stand among those that stay, the file is written again, with new
+    # numbers, or readers would report the gaps as missing lines.
     if holes:
         _rewrite(path, step)
     else:
@@ -340,6 +349,14 @@ def _silent(text: str) -> None:
     del text
 
 
+# The thread that trains must never wait for a disk, so `emit` queues, and one thread encodes,
+# writes and syncs. Everything that is shared is guarded by one condition:
+#
+# `_pending` are events that were not taken yet; they are popped only after they are in the file's
+# own memory (`LineWriter`), so that the capacity counts each once. `_asked` and `_answered` number
+# the flushes: a flush is answered by the first sync that began after it was asked. `_error` is what
+# the disk says at the moment; `_defect` ended the thread for good (a bug, or the lost lock), and
+# every later call raises it.
 class JsonLines:
     """Appends events to a file, in the order in which they are emitted.
 
@@ -398,6 +415,8 @@ class JsonLines:
           TypeError: A value of a step or an evaluation is not a number.
         """
         entry: _Entry
+        # `set(map(type, ...))` runs in C: this line is executed for every step on the thread that
+        # trains.
         if isinstance(event, Step) and set(map(type, event.values.values())) <= _PLAIN:
             # Nothing can be refused: the writer's thread encodes it.
             entry, step = (event, time.time(), event.step), event.step
@@ -468,6 +487,7 @@ class JsonLines:
         while True:
             with self._condition:
                 self._wait()
+                # A copy; the entries stay queued until `_answer`, which counts how many were taken.
                 batch = list(self._pending)
                 asked, closing = self._asked, self._closing
             error = self._append(batch)

@@ -1,4 +1,4 @@
-"""The recorder: what a run emits goes to every sink, and no sink can harm another or the run."""
+"""The recorder passes what a run emits to every sink; no sink can harm another or the run."""
 
 from __future__ import annotations
 
@@ -56,6 +56,8 @@ class Recorder:
         self._sinks = list(sinks)
         self._reports: deque[str] = deque()
         self._closed = False
+        # For programs that forget to close, such as notebooks: what waits in memory is written at
+        # exit.
         atexit.register(self._close_at_exit)
 
     def add(self, sink: Sink) -> None:
@@ -64,6 +66,9 @@ class Recorder:
 
     def report(self, text: str) -> None:
         """Have one line emitted as a `Notice` at the next opportunity; callable from any thread."""
+        # Sinks report from their own threads, but events must reach all sinks in one order, from
+        # the thread that trains. A deque's append is atomic, so no lock is needed, also not in a
+        # signal handler.
         self._reports.append(text)
 
     def emit(self, event: Event) -> None:
@@ -75,6 +80,7 @@ class Recorder:
           ValueError: The pixels of an image are no image.
         """
         if isinstance(event, Ended):
+            # Filled in here, because the stopwatch runs until the very end of the run.
             summary = {**self.goodput.summary(), **event.summary}
             event = dataclasses.replace(event, summary=summary)
         kept = self._kept(event) if isinstance(event, Image) else event
@@ -107,6 +113,8 @@ class Recorder:
         atexit.unregister(self._close_at_exit)
         failure: Exception | None = None
         while self._sinks:
+            # Removed before it is closed, so that the reports of one that is closing go to those
+            # that are left.
             sink = self._sinks.pop(0)
             try:
                 sink.close()
@@ -142,6 +150,8 @@ class Recorder:
 
     def _each(self, verb: str, call) -> None:
         failure: Exception | None = None
+        # Every sink is given the event before an error is raised: the console shows the last step,
+        # also where the disk is full.
         for sink in tuple(self._sinks):
             try:
                 call(sink)
@@ -210,6 +220,8 @@ class Records:
         report = recorder.report
         if run_directory is not None:
             fence = run_directory.fence
+            # The order is that of closing: the record first, and the mirrors, which follow it,
+            # afterwards.
             recorder.add(JsonLines(run_directory.metrics_path, report, fence=fence))
             recorder.add(Spans(run_directory.goodput_path, recorder.goodput, report, fence=fence))
             recorder.add(StatusFile(run_directory.status_path, report, fence=fence))

@@ -1,4 +1,9 @@
-"""Secrets are kept out of records: passwords, keys and tokens in texts, output and JSON files."""
+"""Keeps secrets out of records: passwords, keys and tokens in texts, output and JSON files.
+
+Records are shared: they are copied to object stores, uploaded to W&B and attached to reports. Known
+secrets are the values of variables with a telling name, the passwords of netrc, and whatever stands
+where a URL holds a credential.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +42,8 @@ _NAME = re.compile(
     re.IGNORECASE,
 )
 _PASSWORD_IN_URL = re.compile(
+    # The look-ahead keeps what was redacted before as it is, so that redacting twice gives the same
+    # text, and `find_secret` finds nothing in it.
     r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]*://)(?!\*\*\*@)[^\s/?#@'\"<>]+@"
 )
 _SECRET_IN_QUERY = re.compile(
@@ -110,6 +117,8 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 def _known() -> tuple[tuple[str, str], ...]:
     """Return the secrets of this process and what each is called, the longest first."""
+    # Read anew at each call, because programs set variables at run time; what is made of them is
+    # cached by their values.
     named = tuple((name, value) for name, value in os.environ.items() if _NAME.search(name))
     return _forms(named, _netrc_path())
 
@@ -119,12 +128,16 @@ def _forms(named: tuple[tuple[str, str], ...], path: str) -> tuple[tuple[str, st
     """Return secrets as they stand in texts and in JSON, with what each is called."""
     found = {value: name for name, value in named if _is_secret(value)}
     found |= dict.fromkeys(_passwords(path), "a password of netrc")
+    # Also as JSON writes them, with escapes. The longest first: a secret that contains another
+    # would otherwise be cut up by it, and its ends stay.
     forms = dict(found) | {json.dumps(value)[1:-1]: name for value, name in found.items()}
     return tuple(sorted(forms.items(), key=lambda form: -len(form[0])))
 
 
 def _is_secret(value: str) -> bool:
     """Return whether the value of a secret's variable is one: no number, flag, or file."""
+    # `GOOGLE_APPLICATION_CREDENTIALS` holds the path of a file, and its text would be found all
+    # over the records.
     return len(value) >= _LEAST and not value.isdigit() and not os.path.exists(value)
 
 
@@ -162,6 +175,8 @@ class Redacted:
     def write(self, text: str) -> int:
         """Write the lines that are whole now; the rest waits for its end, or for a flush."""
         with self._lock:
+            # Whole lines only: `print` writes a text and its line break in two calls, and a secret
+            # that is split over two writes would be found in neither.
             whole, end, self._rest = (self._rest + text).rpartition("\n")
             if end:
                 self._stream.write(redact(whole + end))

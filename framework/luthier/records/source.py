@@ -57,6 +57,8 @@ def keep_code(directory: pathlib.Path, packages: Sequence[str]) -> str:
     files = {}
     for name, content in _contents(packages).items():
         files[name] = digest = hashlib.sha256(content).hexdigest()
+        # Named by content: a resumed run adds only the files that changed, and an earlier start's
+        # list (`code.1.json`) still finds its own.
         copy = copy_of(directory, digest)
         if len(content) <= _LARGEST_FILE_BYTES and not copy.exists():
             with one_line_errors("create", copy.parent):
@@ -110,6 +112,8 @@ def reached_files(modules: Iterable[str], packages: Sequence[str]) -> set[str]:
 
 def _imports(content: bytes, name: str) -> list[str]:
     try:
+        # Parsed and not imported: this runs before anything of the user's has been imported, and a
+        # module that fails at import must not keep a run from being checked.
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError):
         return []
@@ -152,7 +156,7 @@ Files = tuple[tuple[str, pathlib.Path], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What source a run ran.
+    """The source that a run ran.
 
     Args:
       versions: Version of every package that matters, by distribution name.
@@ -298,6 +302,8 @@ def _hash_files(files: Files, stamps: tuple[tuple[int, int, int], ...]) -> str:
         except OSError:
             continue
         for part in (relative.encode(), content):
+            # Lengths first, so that moving bytes from the end of a name to the start of a content
+            # changes the hash.
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
     return digest.hexdigest()
@@ -316,6 +322,7 @@ def _python_files(locations: Sequence[str]) -> Iterator[tuple[str, pathlib.Path]
 
 
 def _git(directory: pathlib.Path) -> tuple[dict[str, Any], str]:
+    # `-z`: names come as they are, unquoted. Without renames an entry is one name.
     status = _call_git(directory, "status", "--porcelain=v2", "--branch", "-z", "--no-renames")
     if status is None:
         return {}, ""
@@ -339,12 +346,16 @@ def _git(directory: pathlib.Path) -> tuple[dict[str, Any], str]:
     }
     if not changed or not git["revision"]:
         return git, ""
+    # External diff programs and text conversions of the user's would make a patch that cannot be
+    # applied.
     patch = _call_git(directory, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv")
     if patch is None:
         return git, ""
     git["patch_sha256"] = hashlib.sha256(patch).hexdigest()
     if len(patch) > _LARGEST_PATCH_BYTES:
         return git, ""
+    # A patch may hold bytes that are no UTF-8; half of a surrogate pair could not be written as
+    # UTF-8.
     return git, patch.decode(errors="surrogateescape").encode(errors="replace").decode()
 
 

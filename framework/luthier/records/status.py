@@ -1,4 +1,4 @@
-"""status.json: how a run stands, for those who look from outside."""
+"""status.json: the status of a run, for those who look from outside."""
 
 from __future__ import annotations
 
@@ -174,6 +174,8 @@ class StatusFile:
         written: tuple[Status, events.Step | None] = (self._earlier, None)
         while True:
             closing = self._closing
+            # Fields are replaced as a whole by the training thread and compared here: no lock is
+            # needed, and an update that was not seen now is seen at the next look.
             latest = (self._status, self._step)
             if latest != written:
                 self._write(*latest)

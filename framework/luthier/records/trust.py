@@ -1,4 +1,4 @@
-"""Whose record it is: the user's own packages are called for records of the same project alone.
+"""Trust in records: only records of the same project may call the user's own packages.
 
 What luthier and its libraries let a record name is listed (`luthier.graph.public_names`) and only
 describes. The user's packages are code that anything may be in, and a record chooses the function
@@ -46,6 +46,8 @@ def trust(path: str | os.PathLike[str]) -> None:
     full = pathlib.Path(path).resolve()
     if not full.exists():
         raise RecordError(Problem(f"--trust {path}: there is no such file or folder"))
+    # In the environment, so that workers, mirrors and launched processes inherit the user's answer
+    # and do not ask again.
     known = os.environ.get(VARIABLE, "").split(os.pathsep)
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(filter(None, [*known, str(full)])))
 
@@ -147,6 +149,7 @@ def is_trusted(path: pathlib.Path) -> bool:
       path: The resolved path.
     """
     known = filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
+    # Paths are resolved on both sides: a link inside of a trusted folder does not lead out of it.
     return any(path.is_relative_to(folder) for folder in known)
 
 
@@ -159,6 +162,7 @@ def record_place(path: str | os.PathLike[str]) -> None:
       path: The folder of the run or of the study.
     """
     place = pathlib.Path(path).resolve()
+    # The file has a path per line: a path with a line break could name a second folder.
     if is_trusted(place) or _is_same_project(place) or "\n" in str(place):
         return
     file = _places_file()
@@ -189,6 +193,7 @@ def _here() -> pathlib.Path:
 def _places_file() -> pathlib.Path:
     """Return the file of the folders in which this project began runs and studies."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    # One file for each project: what one project began is not trusted by another.
     name = hashlib.sha256(os.fsencode(_here())).hexdigest()[:16]
     return pathlib.Path(cache, "luthier", "places", name)
 
@@ -204,6 +209,7 @@ def _mentions(text: str, package: str) -> bool:
 
 
 def _agreed(what: str) -> bool:
+    # Nobody is asked where nobody can answer (a batch job, a pipe): there the answer is no.
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     print(f"luthier: {what}.\nluthier: trust it? [y/N] ", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: a reader never sees half of one, whatever dies meanwhile."""
+"""Atomic writes: a reader sees the old file or the new one, whichever process dies meanwhile."""
 
 from __future__ import annotations
 
@@ -70,11 +70,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
     # Random, because two hosts of a shared disk, and two threads, may have the same process id.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(3).hex()}.tmp")
     try:
+        # The order matters for a power cut: the content is made durable first, then the name is
+        # switched, then the directory is synced. Without the first fsync some file systems replace
+        # the name before the data is written, and the file is empty after the crash.
         with open(temporary, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    # Also for KeyboardInterrupt, so that no temporary files pile up.
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -121,6 +125,9 @@ def write_together(directory: str | os.PathLike[str], files: Mapping[str, str]) 
     """
     with contextlib.ExitStack() as opened:
         written = []
+        # All files are written before the first fsync, because an fsync makes the journal of the
+        # file system wait for everything before it; file by file, each would wait on its own. There
+        # is no rename: the caller makes the whole directory visible afterwards.
         for name, text in files.items():
             path = pathlib.Path(directory, name)
             with one_line_errors("write", path):
@@ -141,6 +148,9 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
       path: The directory; one that is not there, or cannot be synced, is no error.
     """
     with contextlib.suppress(OSError):
+        # A rename or a new file is durable only when its directory is. Some network file systems
+        # refuse to sync a directory; they keep their own promises about names, and nothing better
+        # can be done.
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -167,6 +177,7 @@ def write_json(
 
 def json_text(value: Any) -> str:
     """Return a value as strict, indented JSON."""
+    # `NaN` is no JSON, and strict readers (browsers, jq) refuse the whole file because of it.
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 

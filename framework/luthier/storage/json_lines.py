@@ -1,4 +1,4 @@
-"""Files of JSON lines that are appended to for days: numbered, checksummed, cut back on failure.
+"""Append-only files of JSON lines: numbered, checksummed, and cut back when a write fails.
 
 A line is what its writer made, with a number and a checksum spliced in at its end:
 
@@ -35,6 +35,7 @@ FORMAT = 2
 
 _CRC = b',"crc":"'
 _TAIL_BYTES = len(_CRC) + len('01234567"}\n')
+# The comma is optional because an object without members (`{}`) gets its number without one.
 _NUMBER = re.compile(rb'(?:,"format":\d+)?,?"n":(\d+)\Z')
 _CHUNK_BYTES = 1 << 16
 
@@ -47,6 +48,8 @@ def seal(text: bytes, number: int, format: int | None = None) -> bytes:
       number: How many lines the file has before it.
       format: The format of the file, told in the first line that a process writes.
     """
+    # Spliced in as bytes and not by parsing the object and dumping it again: this runs for every
+    # line of every step, and the checksum must cover exactly the bytes that are written.
     body = text[:-1]
     if format is not None:
         body += b'%s"format":%d' % (b"," if len(body) > 1 else b"", format)
@@ -56,6 +59,8 @@ def seal(text: bytes, number: int, format: int | None = None) -> bytes:
 
 def _body(line: bytes) -> bytes | None:
     """Return what the checksum of a line covers; None where it has none, or another one."""
+    # The tail has a fixed length, so that the checksum is found by position, also in a line whose
+    # JSON is damaged: `,"crc":"` ends 11 bytes before the end (8 digits, `"}` and the line break).
     if line[-_TAIL_BYTES:-11] != _CRC:
         return None
     body = line[:-_TAIL_BYTES]
@@ -174,6 +179,10 @@ class LineReader:
                 if line is not None:
                     yield line
 
+    # Judges a line by its number alone. Smaller than expected: it stands twice (a copy of a file
+    # that was cut back was put together wrongly), and the first one counts. Larger: lines are
+    # missing, except for the damaged ones just before it, which are counted already. After a gap
+    # the next number is taken as it is, so that one gap is reported once.
     def _take(self, raw: bytes) -> Line | None:
         """Return the next line; None where it is damaged, or stands twice."""
         self._place, begin = self._place + 1, self._start
@@ -203,6 +212,8 @@ class LineReader:
         """
         self._note(line.place, "damaged")
 
+    # Runs of damaged lines are one entry: a block of zeros in the middle of a file would otherwise
+    # be thousands of entries.
     def _note(self, place: int, what: str) -> None:
         last = self.damage[-1] if self.damage else None
         if last is not None and last.what == what and last.place + last.count == place:
@@ -215,6 +226,8 @@ class LineReader:
         if line is None:
             return None
         format = line.record.pop("format", None) if line.number is not None else None
+        # Each process that appends writes the format into its first line, so that a later luthier
+        # that resumed the run is noticed at the place where its lines begin.
         require_format(self.path, {"format": format}, self._newest)
         return line if self._accepts(line.record) else None
 
@@ -251,6 +264,8 @@ class LineFollower(LineReader):
             if self._file is None:
                 self._file = open(self.path, "rb")  # noqa: SIM115
             while chunk := self._file.read(1 << 20):
+                # The rest is a line that is being written at this moment. It is kept, and completed
+                # by the next call: reading it as a line would report damage that is none.
                 *whole, self._rest = (self._rest + chunk).split(b"\n")
                 for text in whole:
                     line = self._take(text + b"\n")
@@ -281,6 +296,8 @@ def looks_whole(path: str | os.PathLike[str], window_bytes: int = 1 << 18) -> bo
             lines = file.read().splitlines(keepends=True)
     except OSError:
         return True
+    # Where the window begins in the middle of the file, its first line is cut and its numbers begin
+    # anywhere.
     expected = None if start else 0
     for raw in lines[1:] if start else lines:
         if not raw.endswith(b"\n"):
@@ -315,11 +332,16 @@ def parse(raw: bytes, start: int = 0, place: int = 1) -> Line | None:
     """
     if not raw.endswith(b"\n"):
         return None
+    # Three kinds of lines: with a right checksum, of an earlier version (without any), and damaged.
+    # A flipped bit in the tail must not turn the first kind into the second, hence the refusal of
+    # lines that have `n` or `crc` without being sealed by them.
     claims_crc = raw[-_TAIL_BYTES:-11] == _CRC
     if claims_crc and _body(raw) is None:
         return None
     try:
         record = json.loads(raw)
+    # A damaged file can hold anything, such as ten thousand brackets, at which Python's parser
+    # recurses too deeply.
     except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict):
@@ -353,6 +375,10 @@ def require_known_format(path: str | os.PathLike[str], newest: int = FORMAT) -> 
         with open(path, "rb") as file:
             rest = b""
             while chunk := file.read(1 << 22):
+                # A search of the bytes, because a file of days has gigabytes and only the first
+                # line of each process has a format. What matches always stands at the end of a
+                # line, so that the text of a user cannot imitate it; 128 bytes of overlap are more
+                # than the pattern can match.
                 for match in _FORMAT_TOLD.finditer(rest + chunk):
                     require_format(path, {"format": int(match[1])}, newest)
                 rest = chunk[-128:]
@@ -362,6 +388,11 @@ def require_known_format(path: str | os.PathLike[str], newest: int = FORMAT) -> 
         raise run_error("read", path, error) from error
 
 
+# How a line travels: `add` puts it into `_waiting` (memory only), `write` into the file and
+# `_unsynced`, `sync` takes it out of `_unsynced`. `_end` is where the file ends as far as we wrote
+# it, `_synced_end` how far it is known to be durable. A failure moves lines backwards along this
+# path and cuts the file to the matching end, so that a line is always in exactly one of file and
+# memory.
 class LineWriter:
     """Appends JSON lines to a file; its only writer, under a lock that the caller holds.
 
@@ -392,6 +423,9 @@ class LineWriter:
         self._unsynced: list[bytes] = []
         self._is_torn = False
         try:
+            # O_APPEND, so that a superseded writer that wakes up can only append, and never
+            # overwrite the lines of its successor; the successor cuts off what was appended
+            # (`_find_end`).
             self._descriptor = os.open(
                 self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666
             )
@@ -408,12 +442,12 @@ class LineWriter:
 
     @property
     def num_waiting(self) -> int:
-        """How many lines are not in the file."""
+        """The number of lines that are not in the file yet."""
         return len(self._waiting)
 
     @property
     def num_unsynced(self) -> int:
-        """How many lines are in the file, but perhaps not on the disk."""
+        """The number of lines that are in the file, but perhaps not on the disk."""
         return len(self._unsynced)
 
     def add(self, text: str | bytes) -> None:
@@ -424,6 +458,8 @@ class LineWriter:
         """
         data = text.encode() if isinstance(text, str) else text
         self._waiting.append(seal(data, self._next, self._format))
+        # The number is given when the line is taken in: a line that is written again after a
+        # failure keeps it.
         self._next += 1
         self._format = None
 
@@ -443,6 +479,8 @@ class LineWriter:
         try:
             self._cut()
             while data:
+                # A write may be short, above all on a disk that is nearly full: the rest of the
+                # loop then meets ENOSPC, and the whole batch is cut off again.
                 data = data[os.write(self._descriptor, data) :]
         except OSError:
             self._tear()
@@ -463,6 +501,9 @@ class LineWriter:
             if self._is_file:
                 os.fsync(self._descriptor)
         except OSError:
+            # After a failed fsync Linux marks the dirty pages clean and reports the error once. The
+            # file may look right in the page cache and be wrong on the disk, so everything since
+            # the last successful fsync is taken out and written again from memory.
             # Pages that could not be written may be dropped, and the next fsync would succeed.
             self._end = self._synced_end
             self._waiting = self._unsynced + self._waiting
@@ -512,6 +553,8 @@ class LineWriter:
             os.ftruncate(self._descriptor, self._end)
             self._is_torn = False
 
+    # Searches backwards in chunks for the last line break: what stands behind it is a line that a
+    # killed process did not finish. It is found without reading a file of gigabytes.
     def _mend(self) -> int:
         """Cut off a torn last line; return the file's length."""
         end = position = os.fstat(self._descriptor).st_size
@@ -527,6 +570,8 @@ class LineWriter:
             self.mended = end - position
         return position
 
+    # The window grows because the last lines may be damaged or long; the whole file is read only
+    # where no line has a number.
     def _last_number(self) -> int:
         """Return the number of the last line that has one; -1 where none has."""
         window = _CHUNK_BYTES

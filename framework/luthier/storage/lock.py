@@ -1,4 +1,4 @@
-"""One writer per directory: a lock that is fenced, because a holder may be paused for any time.
+"""A fenced lock that gives a directory one writer, although the holder may be paused at any time.
 
 The lock is `flock` on a file that also says who holds it. Where the kernel is the same, `flock`
 alone decides, and the lock of a process that was killed is free at once. For a holder on another
@@ -38,11 +38,19 @@ from luthier.storage.atomic import run_error
 from luthier.storage.process import ProcessIdentity
 
 HEARTBEAT_SECONDS = 10.0
-"""How often a holder shows that it lives; it is taken over after three times that."""
+"""Seconds between two heartbeats of a holder; it is taken over after three times that."""
 
+# Only for showing a holder (`holder`): longer than the three heartbeats after which a take-over
+# would succeed, because showing a dead holder for a while is harmless.
 _SHOWN_SECONDS = 60.0
+# What file systems without `flock` answer. The lock then rests on the name in the file, the claim
+# file and the heartbeat alone.
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+# ESTALE is NFS's answer for a file that another client has removed; ENOTDIR and ELOOP mean that a
+# part of the path has been replaced by something else.
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
+# Weak, so that a lock that nobody releases is collected with its owner; `fence` and the fork hook
+# find the locks of this process here.
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()
 _fork_hook_installed = False
 
@@ -71,6 +79,8 @@ def _parse(text: bytes) -> Holder | None:
     try:
         fields: dict[str, Any] = json.loads(text)
         known = {field.name for field in dataclasses.fields(Holder)}
+        # Unknown fields are dropped instead of refused: a holder that runs a newer luthier must
+        # still be recognised as a holder.
         # A later version may tell more.
         return Holder(**{name: value for name, value in fields.items() if name in known})
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -108,6 +118,8 @@ def _not_a_file(path: pathlib.Path) -> RunError:
     return RunError(Problem(what, remedy="look at what it is, and remove it"))
 
 
+# `holder` takes a shared `flock` for a moment to see whether the file is free. A writer that tries
+# in just that moment must not be refused, hence the patience.
 def _flock(descriptor: int, patience_seconds: float) -> bool | None:
     """Try to lock for a while (`holder` may take a glance); None where the file system cannot."""
     deadline = time.monotonic() + patience_seconds
@@ -146,6 +158,9 @@ def holder(path: str | os.PathLike[str]) -> Holder | None:
             quiet = time.time() - os.fstat(descriptor).st_mtime
             return named if quiet < _SHOWN_SECONDS else None
         if named.alive:
+            # The named process lives, but the file may be a copy (`cp -r` of a run) that names the
+            # holder of the original. Both signs are needed: another inode, and a file that nobody
+            # has locked. An inode of 0 comes from a file that did not record it.
             is_copy = named.inode not in (0, os.fstat(descriptor).st_ino)
             return None if is_copy and _is_free(descriptor) else named
         return None if _is_free(descriptor) else named
@@ -155,6 +170,8 @@ def holder(path: str | os.PathLike[str]) -> Holder | None:
 
 def _is_free(descriptor: int) -> bool:
     with contextlib.suppress(OSError):
+        # Shared, so that several readers that look at once do not see each other as holders.
+        # Closing the descriptor, which the caller does, lets go of it.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return True
     return False
@@ -213,9 +230,13 @@ class Lock:
         if self._lost:
             raise LockLost(self._lost)
 
+    # The fence. Three things must hold: the path still leads to the file that we opened (it was not
+    # moved, deleted or replaced), its text parses, and its token is ours. The pid would not do: the
+    # process that took over may have the same one on another machine, and we ourselves may hold the
+    # lock for the second time.
     def _find_loss(self) -> str:
         try:
-            # By its path, and anew: that is what others see, also on a network file system.
+            # Opened again, by its path: that is what others see, also on a network file system.
             descriptor = os.open(self._place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             if error.errno in _GONE:
@@ -235,6 +256,9 @@ class Lock:
         who = "another process" if named is None else f"another process ({named})"
         return f"{who} has taken over {self.path.parent}; nothing more was written"
 
+    # Everything between opening the file and writing the name into it can be overtaken by another
+    # process (a release, a take-over, a deletion). Rather than to handle each interleaving, `_take`
+    # detects that anything changed and the loop starts over with the file that is at the path then.
     def _acquire(self) -> int:
         """Return the descriptor of the lock file, which names this process."""
         while True:
@@ -248,14 +272,20 @@ class Lock:
             os.close(descriptor)
 
     def _take(self, descriptor: int) -> bool:
-        """Become the holder; return False where something changed, so that it must begin anew."""
+        """Become the holder; return False where something changed, so that it must start over."""
         locked = _flock(descriptor, self._patience_seconds)
         before = os.pread(descriptor, 4096, 0)
         named = _parse(before)
+        # The order of proof: a `flock` that is refused means a living holder on a disk that shares
+        # locks, whatever the file says. A `flock` that is granted proves nothing yet when the name
+        # is of another machine, because network disks may grant it to both.
         if locked is False:
             raise self._refusal(named)
         if named is not None and not self._is_dead(descriptor, named, locked):
             raise self._refusal(named)
+        # Two processes may both have found the holder dead, on a disk whose `flock` excludes
+        # nobody. The claim serialises them, and the comparison below makes the second one start
+        # over: the text is not what it judged.
         with _claim(self._place, self._pulse_seconds):
             # Since it was looked at, somebody else may have taken it, or removed it.
             if os.pread(descriptor, 4096, 0) != before or not self._is_at_the_path(descriptor):
@@ -271,6 +301,10 @@ class Lock:
             return False
         return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
 
+    # In descending certainty: `flock` under the same kernel; else a heartbeat that is watched, for
+    # other machines; else the process table, for this machine and this namespace of process ids. A
+    # pid in another container means nothing here, so containers of one host count as other machines
+    # where `flock` is missing.
     def _is_dead(self, descriptor: int, named: Holder, locked: bool | None) -> bool:
         if locked is True and named.same_kernel:
             return True  # whoever holds it would hold `flock`, too
@@ -284,16 +318,19 @@ class Lock:
 
     def _is_silent(self, descriptor: int) -> bool:
         """Watch the heartbeat of a holder on another machine; no clock is compared with another."""
+        # Comparing the time stamp with our clock would take over living locks where clocks differ
+        # by hours. So we wait and see whether it changes: any change is a heartbeat, whatever time
+        # it shows.
         before = os.fstat(descriptor).st_mtime_ns
         deadline = time.monotonic() + 3 * self._pulse_seconds
         while time.monotonic() < deadline:
             time.sleep(self._pulse_seconds / 10)
-            # Opening anew makes network file systems look at the server's time stamp.
+            # Opening it again makes network file systems look at the server's time stamp.
             try:
                 with open(self._place, "rb") as file:
                     if os.fstat(file.fileno()).st_mtime_ns != before:
                         return False
-            except FileNotFoundError:  # `_take` finds that, too, and begins anew
+            except FileNotFoundError:  # `_take` finds that, too, and starts over
                 return True
         return True
 
@@ -315,6 +352,9 @@ class Lock:
         remedy = f"wait for it, or stop it with `kill {named.pid}` on {named.host}"
         return RunError(Problem(what, remedy=remedy))
 
+    # In place and not by a rename: `flock` belongs to the inode, so that a replaced file would be
+    # locked by nobody. A kill between truncating and writing leaves a file that `_parse` returns
+    # None for, which is a lock that nobody holds.
     def _write(self, descriptor: int) -> None:
         mine = dataclasses.asdict(ProcessIdentity.current())
         inode = os.fstat(descriptor).st_ino
@@ -323,6 +363,9 @@ class Lock:
         os.pwrite(descriptor, json.dumps(dataclasses.asdict(named)).encode(), 0)
         os.fsync(descriptor)
 
+    # The heartbeat checks the fence first: a holder that wakes up after a take-over must not
+    # refresh the time stamp of its successor's file. An OSError is a disk that is away for a
+    # moment; only silence for three heartbeats costs the lock.
     def _pulse(self) -> None:
         while not self._released.wait(self._pulse_seconds):
             try:
@@ -338,12 +381,16 @@ class Lock:
         if self._released.is_set():
             return
         self._released.set()
+        # The thread may be in the middle of `utime`, whose descriptor is closed below and whose
+        # number may be somebody else's then.
         self._thread.join()
         with contextlib.suppress(OSError, LockLost):
             self.check()
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
 
+    # A `flock` belongs to the open file description, which a forked child (a data worker, a
+    # subprocess before exec) inherits: the lock would stay taken for as long as any child lives.
     def _forget(self) -> None:
         """In a forked child: close the copy, which would hold the lock beyond the parent's life."""
         if not self._released.is_set():
@@ -362,6 +409,9 @@ class Lock:
 def _claim(path: pathlib.Path, pulse_seconds: float) -> Iterator[None]:
     """Hold `PATH.claim` for the moment in which a name is written into the lock file."""
     claim = path.with_name(f"{path.name}.claim")
+    # O_EXCL is atomic on every POSIX disk, also on those without `flock`; the file is only there
+    # for the milliseconds of a take-over, and so its own staleness can be judged more simply than
+    # that of the lock.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     patience = _Patience(3 * pulse_seconds)
     while True:
@@ -389,7 +439,7 @@ def _claim(path: pathlib.Path, pulse_seconds: float) -> Iterator[None]:
 
 
 class _Patience:
-    """How long a claim is waited for: not at all where its owner is dead."""
+    """The time to wait for a claim: none where its owner is dead."""
 
     def __init__(self, seconds: float):
         self._deadline = time.monotonic() + seconds
@@ -402,6 +452,8 @@ class _Patience:
                 inode, owner = os.fstat(file.fileno()).st_ino, _parse(file.read(4096))
         except OSError:
             return False
+        # An owner on this machine is looked up; one elsewhere, or one that was killed before it
+        # wrote its name, is waited for.
         if owner is not None and owner.here:
             return not owner.alive
         if inode != self._seen:  # another one than a moment ago: somebody is alive
@@ -438,5 +490,7 @@ def _remember(lock: Lock) -> None:
     global _fork_hook_installed
     _held.add(lock)
     if not _fork_hook_installed:
+        # Once per process: hooks cannot be unregistered, and one per lock would pile up in a long
+        # sweep.
         os.register_at_fork(after_in_child=_forget_all)
         _fork_hook_installed = True

@@ -1,4 +1,4 @@
-"""Which process is meant: a process id alone is soon somebody else's."""
+"""The identity of a process beyond its process id, which the kernel soon gives to another one."""
 
 from __future__ import annotations
 
@@ -43,6 +43,9 @@ class ProcessIdentity:
     @property
     def same_kernel(self) -> bool:
         """Whether it runs (or ran) under this very kernel, perhaps in another container."""
+        # The boot id is the same in all containers of a host and changes with every boot; a host
+        # name can be shared by several containers or machines. The name decides only where /proc is
+        # missing.
         return self.boot == _boot() if self.boot else self.host == socket.gethostname()
 
     @property
@@ -60,6 +63,8 @@ class ProcessIdentity:
         if self.pid <= 0:
             return False
         try:
+            # Signal 0 only asks. EPERM (a process of another user) also means that it exists, hence
+            # every OSError but ESRCH passes on to /proc.
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
@@ -68,6 +73,8 @@ class ProcessIdentity:
         fields = _stat(self.pid)
         if not fields:
             return True
+        # Field 3 of proc(5) is the state, and Z and X are processes that have ended. Field 22 is
+        # the start time: a recycled pid has another one.
         return fields[0] not in ("Z", "X") and self.started in ("", fields[19])
 
 
@@ -91,6 +98,8 @@ def _stat(pid: int) -> list[str]:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return []
+    # Field 2 is the program's name in parentheses and may itself hold spaces and parentheses, so
+    # the fields are counted from the last one.
     return stat.rpartition(")")[2].split()
 
 

@@ -1,4 +1,4 @@
-"""Large objects of object stores, moved piece by piece.
+"""Transfers of large objects of object stores, piece by piece.
 
 A store answers a request when all of its bytes are there, so that a time limit on a request is a
 least speed: 2 GB in 60 s is 34 MB/s, and a slower line never succeeds. In pieces the limit is one
@@ -15,6 +15,8 @@ from typing import Any
 STALL_SECONDS = 60.0
 """A request that took so long has stalled; none carries more than a piece."""
 
+# Also the first size: the speed of the line is not known yet, and a piece that is too large would
+# cost a whole time limit, where one that is too small costs a round trip.
 LEAST_PIECE_BYTES = 1 << 16
 LARGEST_PIECE_BYTES = 1 << 24
 
@@ -38,6 +40,8 @@ class PieceSize:
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         took = time.monotonic() - self._start
+        # Between the two limits the size stays, so that it does not alternate. A piece that failed
+        # never makes the next one larger, however quickly it failed.
         if kind is None and took < self._short:
             self.num_bytes = min(2 * self.num_bytes, LARGEST_PIECE_BYTES)
         elif took > self._long:
@@ -77,6 +81,8 @@ def read_pieces(
             except OutOfRange:
                 is_last, first = True, max(0, start - 1)
                 found = read(slice(first, None))
+        # Pieces of two versions must not be glued together. The generation that comes with each
+        # answer is compared instead of asking beforehand, which would leave a window.
         if found.state == "missing" or version not in (None, found.stamp.generation):
             raise ChangedObject
         version = found.stamp.generation

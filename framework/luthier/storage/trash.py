@@ -1,4 +1,4 @@
-"""What would be deleted is moved aside first: `.trash/`, beside it, with the reason in a line.
+"""A trash folder, `.trash/`, that takes what would otherwise be deleted, with the reason in a line.
 
 A move is one rename into a folder of its own:
 
@@ -56,6 +56,7 @@ def move_to_trash(path: str | os.PathLike[str], reason: str) -> pathlib.Path:
     """
     path = pathlib.Path(path)
     with one_line_errors("move to the trash", path):
+        # First, so that a path that does not exist leaves no empty entry behind.
         os.lstat(path)
         entry = _new_entry(path.parent / TRASH)
         try:
@@ -93,6 +94,8 @@ def copy_to_trash(path: str | os.PathLike[str], reason: str) -> pathlib.Path:
         try:
             (entry / _REASON).write_text(" ".join(reason.split()) + "\n", encoding="utf-8")
             try:
+                # A hard link keeps the content for free, and only because whoever asked promises to
+                # replace the file: writing into it would change the kept copy, too.
                 os.link(path, target)
             except OSError:  # a disk without hard links
                 shutil.copy2(path, target)
@@ -106,6 +109,8 @@ def copy_to_trash(path: str | os.PathLike[str], reason: str) -> pathlib.Path:
 def _new_entry(trash: pathlib.Path) -> pathlib.Path:
     trash.mkdir(exist_ok=True)
     while True:
+        # A folder for each move, with a random part: two things of the same name (step 900 was
+        # damaged twice) must not collide, and a rename onto an existing folder fails.
         entry = trash / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
         with contextlib.suppress(FileExistsError):
             entry.mkdir()
@@ -175,4 +180,6 @@ def empty_before_step(directory: str | os.PathLike[str], saved_step: int) -> int
 
 
 def _step_of(name: str) -> int:
+    # The largest number in the name, and -1 without one, which is less than every step: what
+    # belongs to no step is always emptied.
     return max((int(part) for part in re.split(r"\D+", name) if part), default=-1)

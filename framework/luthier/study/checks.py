@@ -1,4 +1,4 @@
-"""Can a study run? Everything that is wrong with it, at once, before anything starts."""
+"""Checks of a study: everything that is wrong with it, at once, before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate: what cannot run on a slice is told before a slice is occupied.
+"""Feasibility check: trials that cannot run on a device group are rejected before it is occupied.
 
 Shapes and divisibility, then bytes of the state, are worked out in a process of its own, on
 virtual CPU devices of the slice's number. The compiled program's memory is looked at by the slice's
@@ -41,6 +41,8 @@ class ShapeGate:
         Raises:
           RunError: The process that works it out died.
         """
+        # One process for each number of devices, because the number of virtual devices is fixed
+        # when JAX starts; kept, because importing takes seconds and a trial milliseconds.
         process = self._process(slice.num_devices)
         asked = {"graph": graphs.to_json(graph), "memory_bytes": slice.memory_bytes}
         assert process.stdin is not None
@@ -186,6 +188,7 @@ def memory_problem(plan: Any, memory_bytes: int | None) -> ValidationError | Non
     """
     if memory_bytes is None:
         return None
+    # The cheap bound first: it needs no compiler.
     held = sum(p.bytes_per_device for p in plan.program.placements.values())
     problem = too_large("the state", held, memory_bytes)
     return problem or too_large("the compiled step", step_bytes(plan) or 0, memory_bytes)
@@ -202,6 +205,8 @@ def needed_bytes(compiled: Any) -> int | None:
     analysis = compiled.memory_analysis()
     if analysis is None:
         return None
+    # Donated arguments are counted among the arguments and among the outputs; `alias` is their
+    # overlap.
     inputs, outputs = analysis.argument_size_in_bytes, analysis.output_size_in_bytes
     return inputs + outputs - analysis.alias_size_in_bytes + analysis.temp_size_in_bytes
 
@@ -237,6 +242,7 @@ def main() -> None:
     It is called with the id of the process that asks, and the packages.
     """
     environment.end_with(int(sys.argv[1]))
+    # User code that prints must not write into the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(sys.stdin, answers, sys.argv[2:])

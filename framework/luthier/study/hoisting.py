@@ -1,4 +1,4 @@
-"""Which leaves of a graph can be hoisted, and which trials one compiled program serves.
+"""Hoisting: finds the leaves that can be runtime arguments, and trials that can share a program.
 
 Nothing is declared: a leaf can be hoisted if the initialization, the training step and every
 evaluation can be traced with a tracer in its place. No array is made, and no device is needed.
@@ -23,7 +23,7 @@ from luthier.program.hoist import problem_with, substitutions, values_of
 
 @dataclasses.dataclass(frozen=True)
 class Hoisting:
-    """What can be hoisted of a graph.
+    """The leaves of a graph that can be hoisted.
 
     Args:
       paths: Leaves that may enter the compiled step as arguments, all of them together.
@@ -50,6 +50,9 @@ def discover(graph: Any, candidates: Sequence[str]) -> Hoisting:
         else:
             possible.append(path)
     paths: list[str] = []
+    # Usually all leaves together can be traced, which costs one trace. Otherwise the group is
+    # halved until each culprit is alone: leaves that are found innocent stay in `paths` for the
+    # following traces, because two leaves may be fine one by one and not together.
     groups = [possible] if possible else []
     while groups:
         group = groups.pop(0)
@@ -65,7 +68,7 @@ def discover(graph: Any, candidates: Sequence[str]) -> Hoisting:
 
 
 class Discoveries:
-    """What was discovered so far, by program: the same question is answered without a trace."""
+    """A cache of discoveries by program: the same question is answered without a trace."""
 
     def __init__(self) -> None:
         self._known: dict[str, Hoisting] = {}
@@ -110,6 +113,9 @@ def program_key(graph: Any, hoist: Sequence[str]) -> str:
       BadInput: A path cannot be hoisted.
     """
     types = [str(array.dtype) for array in values_of(graph, hoist)]
+    # Two fingerprints: `rest` leaves out the hoisted paths. `host` leaves out only the fields that
+    # nothing but the compiled step reads, so that a value which is shared between a hoisted leaf
+    # and something on the host still separates programs.
     rest = graphs.fingerprint(graph, kind="program", without=hoist)
     host = graphs.fingerprint(graph, kind="program", without=HOISTABLE_FIELDS)
     batch = {name: [list(shape), str(dtype)] for name, (shape, dtype) in _batch(graph).items()}
@@ -134,6 +140,8 @@ def _batch(graph: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
 
 def _trace_problem(graph: Any, paths: Sequence[str]) -> str | None:
     """Return why a graph cannot be traced with `paths` hoisted; None where it can."""
+    # The shapes of batches come from a graph with constants: `batch_spec` runs on the host and
+    # could not use a tracer.
     outer = graphs.build(graph)
     batches = {
         name: _abstract(evaluation.data, evaluation.global_batch_size, outer.task)
@@ -154,6 +162,10 @@ def _trace_problem(graph: Any, paths: Sequence[str]) -> str | None:
     try:
         jax.eval_shape(trace, values_of(graph, paths), batch, batches)
     except Exception as error:  # a component may raise anything where it meets a tracer
+        # Typical problems: a Python branch on a tracer, a shape that depends on it, and floats that
+        # Python would add or raise to a power in double precision (`program.hoist` refuses these,
+        # because a float32 tracer would lose the digits). Such a leaf stays a constant, and trials
+        # that differ in it compile programs of their own.
         line = " ".join(str(error).strip().partition("\n")[0].split())
         return f"{type(error).__name__}: {line}"
     return None

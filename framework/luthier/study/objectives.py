@@ -1,4 +1,4 @@
-"""What counts as better: a metric of an evaluation, or a fact that the system measures."""
+"""Objectives of a study: a metric of an evaluation, or a fact that the system measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which trials share a program and a slice: the `packing` of a study."""
+"""The `packing` of a study: groups trials that can share a compiled program and a device group."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ class SharedPrograms:
         """Return how the trial with `graph` runs on a slice; `base` is the study's experiment."""
         if self._paths is None:
             self._seen |= {change.path for change in graphs.diff(base, graph)}
+        # Sorted, because the order of the paths is part of the program's key.
         hoist = self._discoveries.discover(graph, sorted(self._seen)).paths
         key = program_key(graph, hoist)
         num_lanes = 1 if self._lanes == "single" else self._num_lanes

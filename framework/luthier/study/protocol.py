@@ -1,4 +1,4 @@
-"""What the driver of a sweep and its engines say to each other; every message is plain JSON.
+"""The protocol between the driver of a sweep and its engines; every message is plain JSON.
 
 The driver leases a slice to one unit of work: one trial, or several that run as lanes of one
 program. A lease has a fence, a number that grows with every lease of the study; what arrives with
@@ -26,7 +26,7 @@ that they are faster one after another, those that do not run yet wait in the wo
 
 @dataclasses.dataclass(frozen=True)
 class SliceInfo:
-    """A gang of devices that runs one unit of work at a time.
+    """A process group of devices that runs one unit of work at a time.
 
     Args:
       index: Its number in the engine, from 0.
@@ -60,7 +60,7 @@ class TrialWork:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a slice is leased for.
+    """The work that a device group is leased for.
 
     Args:
       trials: One trial, or one for each lane.
@@ -68,7 +68,7 @@ class Work:
         out which of them can, and its results say so.
       lanes: How several trials share the slice.
       asks: Whether every report waits for an answer, so that the trial can be pruned there.
-      spare_lanes: Lanes without a trial as yet, which `Engine.refill` may use.
+      spare_lanes: Lanes without a trial yet, which `Engine.refill` may use.
     """
 
     trials: Sequence[TrialWork]

@@ -1,4 +1,4 @@
-"""Running a finished trial once more, just as it was run: bit for bit on a slice of the same shape.
+"""Reruns a finished trial exactly: bit for bit on a device group of the same shape.
 
 A plain `luthier train` of the trial's graph gives the same numbers to 1e-5: hoisted leaves and
 lanes compile to other programs.
@@ -56,6 +56,8 @@ def rerun(
         raise RunError(Problem(f"{source} has no result to be repeated"))
     mode = before.result["mode"]
     shape = {"devices": len(own), "kind": own[0].device_kind}
+    # XLA compiles another program for another number or kind of devices, whose reductions may
+    # have another order.
     if mode["slice"] != shape:
         had = "{devices} x {kind}".format(**mode["slice"])
         here = "{devices} x {kind}".format(**shape)
@@ -86,6 +88,8 @@ def _run(
         execution.run(work, trial, task.watcher)
     else:
         num_devices = 1 if mode["lanes"] == "shard" else 0
+        # In the same lane of as many, with the others empty: what a lane computes does not depend
+        # on its neighbours, but the program has another shape without them.
         choice = Choice(mode["lanes"], mode["num_lanes"], num_devices)
         LaneRunner(execution, _Nobody()).run(task, choice, mode["lane"])
     return next(event for event in events if isinstance(event, Ended))

@@ -1,4 +1,4 @@
-"""What the command line makes a study of: samplers and objectives by their names."""
+"""Samplers and objectives by the names that the command line has for them."""
 
 from __future__ import annotations
 

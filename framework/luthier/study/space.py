@@ -80,6 +80,7 @@ class Log:
 
     def probes(self) -> Sequence[Stored]:
         """Return stored choices that show whether all of them fit."""
+        # In the middle a number that is not round: 10.0, of log(1, 100), would fit a whole number.
         return float(self.low), math.sqrt(self.low * self.high) * (1 + 1e-9), float(self.high)
 
     def points(self, resolution: int) -> Sequence[Stored]:
@@ -454,6 +455,8 @@ def settings(key: str, dimension: Dimension, value: Any) -> list[str | tuple[str
 def setting(key: str, value: Any) -> str | tuple[str, Any]:
     """Return the override that sets a value: as a word, where it can be written as one."""
     if value is None or type(value) in (bool, int, float, str):
+        # `repr` of a float is the shortest text that reads back as the same number, so nothing is
+        # lost in words.
         return f"{key}={value!r}"
     return key, value
 

@@ -1,4 +1,4 @@
-"""From an assignment to a graph and back, and the checks of a space against its experiment."""
+"""Converts assignments to graphs and back, and checks a space against its experiment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from luthier.study.space import (
 
 @dataclasses.dataclass(frozen=True)
 class Editing:
-    """How words of a space are read.
+    """The context in which the overrides of a space are read.
 
     Args:
       shelves: Modules whose fiddlers may be named without their module.
@@ -79,6 +79,8 @@ def _locate(base: Any, space: Space, editing: Editing, prefix: str) -> dict[str,
         for stored in _candidates(base, key, dimension):
             value = dimension.value(stored)
             try:
+                # An option's words can do anything, so whether it is the base's own choice is found
+                # by applying it: the right one changes nothing.
                 changed = editing.apply(base, settings(key, dimension, value))
             except BadInput:
                 continue
@@ -113,7 +115,7 @@ def _candidates(base: Any, key: str, dimension: Any) -> Sequence[Stored]:
 
 @dataclasses.dataclass(frozen=True)
 class _Claim:
-    """What a dimension changes.
+    """The paths that a dimension changes.
 
     Args:
       name: Its name.

@@ -1,4 +1,4 @@
-"""Beginning a study, or going on with one: checks, lock, journal, and then the loop."""
+"""Starts or resumes a study: checks, lock, journal, and then the loop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MIRROR_SECONDS = 120.0
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a call came to.
+    """The outcome of a call.
 
     Args:
       directory: The study's folder.
@@ -245,8 +245,12 @@ def _drive(given: _Given, view: View | None, engine: Engine | None) -> Outcome:
     recorded, storage = without_secrets(given.graph), mirror.storage_of(study)
     directory.create()
     with Lock(directory.path / "lock", patience_seconds=2.0) as lock:
+        # Looked at once more within the lock: two starts may have passed the first look together.
         if given.is_new and directory.exists:
             raise BadInput(Problem(f"another process has just begun {directory.path}"))
+        # The order within the lock: what is there is checked, then the source is copied, then the
+        # study is recorded. `exists` looks for study.json, so that a start that was killed before
+        # that is no study.
         require_whole(directory.journal_path)
         _require_known_results(directory)
         directories.take(directory.path, given.editing.packages)
@@ -325,6 +329,8 @@ def _read_back(
             asked = Asked(line["assignment"], line.get("notes", {}))
             waiting[line["setting"]] = every[line["setting"]] = asked
             if line["setting"] or asked.assignment:
+                # Asked and told in the order of the journal, which is the order in which the
+                # sampler saw them.
                 suggester.restore(line["setting"], asked)
         elif kind == "ended":
             series[line["trial"]] = dict(line.get("series", ()))
@@ -412,6 +418,7 @@ def _stopping(driver: Driver) -> Iterator[None]:
 
     def stop(number: int, frame: Any) -> None:
         if number == signal.SIGHUP:
+            # After SIGHUP the terminal is gone, and printing to it would raise.
             environment.forget_terminal()
         if number != signal.SIGINT:
             driver.is_preempted = True

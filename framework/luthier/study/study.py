@@ -1,4 +1,4 @@
-"""The study: a graph of what is tried, by which sampler, for how long, and what is better."""
+"""The study: a graph with the search space, the sampler, the budget and the objectives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from luthier.study.space import Grid, Space
 # When a study is enough.
 
 DEFAULT_TRIALS = 32
-"""What `trials="auto"` means for a sampler that has no end of its own."""
+"""The number of trials of `trials="auto"` for a sampler that has no end of its own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""When something that happens every so often is due."""
+"""Decides when something that happens at an interval is due."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ def is_due(every: Duration | None, before: Progress, now: Progress) -> bool:
     """
     if every is None:
         return False
+    # Multiples that were passed, and not a remainder of 0: tokens, epochs and seconds advance by
+    # more than one unit a step and would jump over it.
     passed = math.floor(every.measure(now) / every.count)
     return passed > math.floor(every.measure(before) / every.count)
 

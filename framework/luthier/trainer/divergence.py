@@ -1,4 +1,4 @@
-"""Whether the loss has left for good."""
+"""Detects divergence: a loss that stays far above its best, or is not finite for many steps."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class Rise:
             return True
         if rule.rise is None or not math.isfinite(loss):
             return False
+        # An exponential average over about `patience_steps` steps: single spikes move it little.
         share = 1 / rule.patience_steps
         before = loss if math.isnan(self.smoothed) else self.smoothed
         self.smoothed = before + share * (loss - before)

@@ -105,6 +105,8 @@ class Patience:
         Returns:
           Whether the patience is over.
         """
+        # The value is made worse by `min_delta` before it is compared: an improvement counts only
+        # beyond it.
         margin = rule.min_delta if rule.metric.direction == "lower" else -rule.min_delta
         if math.isnan(self.best) or rule.metric.better(value + margin, self.best):
             self.best, self.best_step, self.waited = value, step, 0

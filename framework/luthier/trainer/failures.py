@@ -1,4 +1,4 @@
-"""What is recorded of a run that fails: before its directory is open, in it, and after training."""
+"""Records failures of a run: before its directory is open, while it is open, and after training."""
 
 from __future__ import annotations
 
@@ -134,6 +134,7 @@ def path_in_graph(error: BaseException, graph: Any) -> str:
             for frame, _ in traceback.walk_tb(link.__traceback__)
             if crash.is_users(frame.f_code.co_filename)
         ]
+        # The innermost frame that belongs to a node: outer ones are of the nodes that contain it.
         for frame in reversed(frames):
             found = codes.get(frame.f_code) or classes.get(type(frame.f_locals.get("self")))
             if found:

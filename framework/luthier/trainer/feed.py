@@ -1,4 +1,4 @@
-"""Batches on their way to the devices, one thread ahead of the step."""
+"""Moves batches to the devices, in a thread ahead of the step, as agreed with other processes."""
 
 from __future__ import annotations
 
@@ -84,6 +84,8 @@ class Feed:
         wait = time.perf_counter() - start
         if isinstance(item, BaseException):
             raise item
+        # Each batch carries the state of the iterator after it: the thread is batches ahead, and
+        # its own state would skip them after a resume.
         arrays, tokens, agreed, self._state = item
         return Batch(arrays, tokens, wait, agreed)
 
@@ -102,6 +104,7 @@ class Feed:
         if self._thread is None:
             return
         self._stop.set()
+        # The thread may wait for room in the queue; emptying it lets it see `_stop`.
         while self._thread.is_alive():
             with contextlib.suppress(queue.Empty):
                 self._queue.get(timeout=0.01)
@@ -112,6 +115,8 @@ class Feed:
     def _start(self) -> None:
         self._queue = queue.Queue(maxsize=self._depth)
         self._stop = threading.Event()
+        # Given as arguments, so that a thread that is slow to end never touches those of its
+        # successor.
         arguments = (self._queue, self._stop)
         self._thread = threading.Thread(
             target=self._fetch, args=arguments, name="luthier-feed", daemon=True
@@ -131,11 +136,14 @@ class Feed:
                     seconds = time.perf_counter() - start
                     agreed = self.agreeing(tokens, stop.is_set, seconds)
                     tokens = agreed.tokens
+                # Right after the batch was drawn, and before anything else can draw from the
+                # iterator.
                 state = self._iterator.get_state()
                 arrays = self._share.global_batch(batch, self._entries)
                 self._put(ready, stop, (arrays, tokens, agreed, state))
         except distributed.GaveUp:
             return
+        # Raised by `next`, in the thread that trains.
         except BaseException as error:
             self._put(ready, stop, error)
 

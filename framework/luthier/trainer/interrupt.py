@@ -1,4 +1,4 @@
-"""What may end a run before its last step: signals, or whoever watches it."""
+"""Requests to end a run before its last step: signals, or a watcher such as a sweep's."""
 
 from __future__ import annotations
 
@@ -142,6 +142,9 @@ class StopSignals(Watcher):
 
     def _listen(self) -> None:
         """Hear signals in a thread, too: the handler has to wait for the compiler."""
+        # Python runs handlers between bytecodes of the main thread, which may be inside XLA's
+        # compiler for minutes. The C-level handler writes the number into this pipe at once
+        # (`set_wakeup_fd`).
         self._heard, self._told = os.pipe()
         os.set_blocking(self._told, False)
         self._wakeup = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
@@ -153,6 +156,8 @@ class StopSignals(Watcher):
             while numbers := heard.read(64):
                 if not {signal.SIGTERM, signal.SIGHUP} & set(numbers):
                     continue
+                # The handler comes first, where it can: it raises `Preempted`, which closes things
+                # in order.
                 time.sleep(_ABRUPT_SECONDS)
                 if self._is_starting:
                     if self.requested is None:

@@ -1,4 +1,7 @@
-"""Distributions of parameters, counted where they lie."""
+"""Histograms, text samples and images, taken from the state between steps.
+
+Histograms are counted on the devices, where the parameters are.
+"""
 
 from __future__ import annotations
 
@@ -85,6 +88,8 @@ def count_bins(array: jax.Array, num_bins: int) -> tuple[jax.Array, jax.Array, j
     low, high = jnp.where(one, low - 0.5, low), jnp.where(one, high + 0.5, high)
     place = jnp.where(finite, (entries - low) / (high - low) * num_bins, 0)
     bins = jnp.clip(jnp.floor(place), 0, num_bins - 1).astype(jnp.int32)
+    # Entries that are not finite are put into bin 0 and add 0 there: shapes must not depend on
+    # values.
     counts = jnp.zeros(num_bins, jnp.int32).at[bins].add(finite.astype(jnp.int32))
     return low, high, counts
 

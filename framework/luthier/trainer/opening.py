@@ -1,4 +1,4 @@
-"""Which directory a run is recorded in: a new one, or that of the run to be continued."""
+"""Opens the directory of a run: a new one, or that of the run that is to be continued."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPERATIVE_GIN = "operative_config.gin"
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Where the user wants a run to go.
+    """The user's wishes about where a run is recorded.
 
     Args:
       run: The run to continue, by directory, id or name; None goes by the graph.
@@ -108,6 +108,8 @@ def open_run(
       RunError: Another process writes there, the run cannot be continued with this graph, or the
         directory cannot be written.
     """
+    # A list, because only the primary opens the run, and `distributed.decided` passes JSON values
+    # to the others: what cannot travel stays behind in this process.
     record: list[Callable[[], None]] = [_nothing]  # of the process that opens it
 
     with contextlib.ExitStack() as held:
@@ -159,6 +161,7 @@ def check_place(graph: Any, plan: Any) -> None:
     experiment = plan.program.experiment
     path = RunDirectory.locate(experiment.records.directory, experiment.name, run_id(graph))
     configuration(graph).files()
+    # Whether it could be written is asked of the nearest folder that exists; nothing is made.
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
     refusal = 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
     refusal = refusal if there.is_dir() else errno.ENOTDIR
@@ -198,6 +201,7 @@ def _open(
         with directory.lock() as lock:
             yield Opened(directory, is_new=True, notices=[*notices, *_taken_over(lock)])
         return
+    # The lock before anything is compared: another process may be about to change the record.
     with existing.lock() as lock:
         notices = _taken_over(lock)
         if existing.read_plan() is None:  # it was reserved, and never begun
@@ -251,6 +255,7 @@ def run_id(graph: Any) -> str:
 
 def _existing(root: Path, name: str, graph: Any, request: Request) -> RunDirectory | None:
     if request.directory is not None:
+        # A copy in an object store counts as the run: on a new machine the same command resumes it.
         object_storage.bring_back(request.directory)
         is_there = (request.directory / "config.json").is_file()
         return RunDirectory(request.directory) if is_there else None
@@ -258,6 +263,7 @@ def _existing(root: Path, name: str, graph: Any, request: Request) -> RunDirecto
         return find(root, request.run)
     if request.new:
         return None
+    # The same command finds the same run, because its id is the fingerprint of the graph.
     path = RunDirectory.locate(root, name, run_id(graph))
     object_storage.bring_back(path)
     return RunDirectory(path) if (path / "config.json").is_file() else None
@@ -279,6 +285,8 @@ def _check(
 
     Complain, or add to `notices`, where the graphs differ.
     """
+    # All refusals come before `record`: a start that is refused leaves the run byte by byte as it
+    # was.
     directory.require_known_formats()
     _require_known_position(directory)
     recorded = _loaded(directory, request.packages)

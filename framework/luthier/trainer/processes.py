@@ -1,4 +1,10 @@
-"""What all processes decide alike at every batch."""
+"""Decisions that all processes take alike at every batch, checks between them, and slow hosts.
+
+Decisions such as "save and stop after this step" must fall at the same step in every process, or
+one would wait in a collective that the others never join. They are exchanged with each batch over
+JAX's coordination service, by the thread that feeds batches, ahead of the step. So the compiled
+step needs no collective for it, and the exchange costs no time on the devices.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +36,7 @@ _numbers = itertools.count()
 
 @dataclasses.dataclass(frozen=True)
 class Agreed:
-    """What all processes know alike at a batch, so that they take the same decisions after it.
+    """Values that all processes agree on at a batch, so that they take the same decisions.
 
     Args:
       tokens: Targets that count, over all hosts.
@@ -74,6 +80,7 @@ class Agreeing:
         def decide(
             said: Sequence[tuple[int, str | None, dict[str, Any] | None]],
         ) -> tuple[int, float, str | None]:
+            # One process that was asked to stop stops all.
             stop = next((reason for _, reason, _ in said if reason), None)
             if times := [own for *_, own in said if own is not None]:
                 self.times.take_in(times)
@@ -103,6 +110,8 @@ def check_same(graph: Any, packages: Sequence[str] = ()) -> None:
     """
     if not distributed.is_several():
         return
+    # The record fingerprint tells any difference, the program fingerprint those that would compile
+    # other programs, which hang in their first collective instead of failing.
     recorded, program = (
         graphs.fingerprint(graph, kind=kind)[:_DIGITS] for kind in ("record", "program")
     )
@@ -130,6 +139,10 @@ def check_devices() -> None:
 _NUM_PRODUCTS = 4
 
 
+# The time of a step says nothing about who is slow: every host waits for the slowest in its
+# collectives. So a few products without a collective are queued behind a step on each device, and a
+# thread measures from the moment at which the step's result is ready to that at which the products
+# are.
 class Probe:
     """Times the work on the devices of this process.
 
@@ -159,6 +172,8 @@ class Probe:
         if not self._works:
             self._queue.put(vector)  # the thread compiles
             return
+        # `0 * part` ties the work to the step: without a dependency the device could run it at any
+        # time.
         parts = [shard.data for shard in vector.addressable_shards]
         self._queue.put(
             [
@@ -217,7 +232,7 @@ def _products(values: jax.Array, part: jax.Array) -> jax.Array:
 # How long each host takes, and which of them the others wait for.
 
 HOSTS_FILE = "hosts.jsonl"
-"""What hosts took, in the run's directory: a line for every exchange."""
+"""The file of the hosts' times, in the run's directory: a line for every exchange."""
 
 EVERY_STEPS = 100
 """Hosts tell each other their times so often."""
@@ -231,7 +246,7 @@ _LIMITING = 0.8
 
 @dataclasses.dataclass(frozen=True)
 class HostTimes:
-    """What one process took lately.
+    """The recent times of one process.
 
     Args:
       process: Which process of the run, from 0.
@@ -330,6 +345,8 @@ class Times:
         except (RunError, LockLost) as error:  # the metrics, which are essential, end the run
             self._tell(f"{error}; training goes on")
         slow = laggards([HostTimes(**each) for each in said])
+        # Twice in a row, and once until it was well again: a single slow interval is a garbage
+        # collection or a checkpoint.
         for process in slow.keys() & self._suspects.keys() - self._told:
             self._tell(slow[process])
         self._told = (self._told | self._suspects.keys()) & slow.keys()
@@ -353,6 +370,7 @@ def laggards(times: Sequence[HostTimes]) -> dict[int, str]:
         others = [other for other in times if other is not own]
         who = f"process {own.process} of {len(times)} on {own.host} is slow"
         usual = statistics.median(other.batch_seconds for other in others)
+        # Making batches slowly does not matter as long as it stays hidden behind the step.
         limiting = own.batch_seconds > _LIMITING * own.step_seconds
         if limiting and own.batch_seconds > _SLOW_BATCH * usual:
             lines[own.process] = (

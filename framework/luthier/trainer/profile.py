@@ -1,4 +1,4 @@
-"""A trace of some steps, for the profiler's viewers."""
+"""Profiling: a trace of some steps, for the viewers of JAX's profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call of training comes to."""
+"""The result of a call of training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LENGTH = re.compile(r" (--run[ =]\S+|--extend|--new|training\.steps=\S+)(?!\S)"
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Where a run stands after a call.
+    """The state of a run after a call.
 
     Args:
       directory: The run's directory.
@@ -45,7 +45,7 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """What the process should end with."""
+        """The exit code of the process."""
         if self.status == PREEMPTED and not self.is_saved:
             return EXIT_FAILED  # a queue that starts it again would do so for ever
         ends = {INTERRUPTED: EXIT_INTERRUPTED, PREEMPTED: EXIT_REQUEUE}

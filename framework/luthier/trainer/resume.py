@@ -1,4 +1,8 @@
-"""Whether a run can be continued with a graph that is not the one it was started with."""
+"""Checks whether a run can be continued with a changed graph, changed code or changed defaults.
+
+The rule is that nothing changes silently what is trained. Changes are sorted by what they mean for
+the updates: some cannot continue the run, some need the user's consent, and the others are listed.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ REFUSED = {
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What a changed graph means for a run that is to be continued.
+    """The differences of a changed graph, sorted by what they mean for a run that continues.
 
     Args:
       refused: Changes that make another run of it.
@@ -71,6 +75,8 @@ def compare(recorded: Any, graph: Any) -> Comparison:
             found["harmless"].append(line)
         else:
             found["training"].append(line)
+    # Another number of steps is harmless by itself. But schedules share it as a value node, and
+    # then the curve that the steps so far followed was another one; that needs `--extend`.
     steps = tuple(graphs.evaluate(graphs.get(g, "training.steps")) for g in (recorded, graph))
     reshaped = _reshaped(recorded, graph) if steps[0] != steps[1] else []
     return Comparison(found["refused"], reshaped, found["training"], found["harmless"])
@@ -136,6 +142,8 @@ def settle_defaults(directory: RunDirectory, recorded: Any) -> list[str]:
     before = directory.read_values()
     if not before:
         return []
+    # In place, on the graph as it is loaded: today's defaults would otherwise show up as changes of
+    # the user, or change the training without one.
     restored = restore_defaults(recorded, before)
     if restored:
         which = ", ".join(restored[:NUM_SHOWN])
@@ -148,6 +156,7 @@ def settle_defaults(directory: RunDirectory, recorded: Any) -> list[str]:
 
 
 def _changed_defaults(before: Mapping[str, Any], recorded: Any) -> list[str]:
+    # Through JSON, as the recorded values went: tuples are lists there, and keys are strings.
     now = json.loads(json.dumps(graphs.to_dict(recorded), default=str))
     found = list(_differences(before, now, ""))
     if not found:
@@ -224,6 +233,8 @@ def check_code(
         for module in [getattr(getattr(value, "__fn_or_cls__", value), "__module__", None)]
         if isinstance(module, str)
     }
+    # File by file: only files that are reached by imports from the modules of the deciding nodes
+    # count, so that an edit of a plotting script needs no consent.
     deciding = sorted(set(changed) & reached_files(modules, packages))
     if deciding and saved and not accept_changes:
         what = (

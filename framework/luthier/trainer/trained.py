@@ -1,4 +1,4 @@
-"""Looking at what was trained: load a run, evaluate it, let it generate text."""
+"""Loads a trained run, evaluates it, and lets it generate text."""
 
 from __future__ import annotations
 

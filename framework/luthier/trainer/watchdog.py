@@ -37,6 +37,12 @@ from luthier.records import RunDirectory, Watchdog, crash
 _DUMP = signal.SIGRTMIN + 9 if sys.platform == "linux" else signal.SIGUSR2
 
 _STDERR = 2
+# The guard process: a program without imports of ours, so that it starts in milliseconds and holds
+# little memory. It reads heartbeats (a limit and the line to print) and counts only the time in
+# which the run could have sent one: not while the run is stopped (SIGSTOP, a debugger), and at most
+# two polls for each look, since a guard that was itself not scheduled saw the whole machine stop.
+# It dumps the stacks by a signal, which faulthandler handles in C without the interpreter's lock,
+# and then kills: a thread that holds the lock in native code cannot be interrupted.
 _GUARD = """
 import json, os, select, signal, sys, time
 pid, dump = int(sys.argv[1]), int(sys.argv[2])
@@ -138,6 +144,9 @@ class Guard:
 
     def start(self) -> None:
         """Start it; where no process can be started, there is none."""
+        # Isolated (`-I -S`): no site-packages, no variables, nothing of the user's that could fail.
+        # A session of its own, so that Ctrl-C and a killed process group leave it alive until its
+        # parent is gone, which it sees by `getppid`.
         command = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), str(int(_DUMP))]
         with contextlib.suppress(OSError, ValueError):
             self._process = subprocess.Popen(
@@ -154,6 +163,8 @@ class Guard:
         if self._process is None or self._process.stdin is None:
             return
         with contextlib.suppress(OSError):
+            # Unbuffered and small enough to be written whole. The guard empties the pipe at each
+            # look; where it is gone, the write fails and is passed over.
             os.write(self._process.stdin.fileno(), json.dumps([limit, line]).encode() + b"\n")
 
     def close(self) -> None:
@@ -168,7 +179,7 @@ class Guard:
 
 POLL_SECONDS = 1.0
 LINGER_SECONDS = 3.0
-"""What the other processes of the run get to write down where they are."""
+"""The time for the other processes of the run to write down where they are."""
 
 
 class Watch:
@@ -196,6 +207,8 @@ class Watch:
         self._directory: pathlib.Path | None = None
         self._again = again
         self._batches = batches
+        # Written by the training thread without a lock: the watching thread only looks whether it
+        # differs.
         self._beats = 0
         self._steps: int | None = None
         self._phase = "start"
@@ -207,7 +220,7 @@ class Watch:
 
     @property
     def phase(self) -> str:
-        """What is being done, for reports: `opening data`, ..., and `step` since the first."""
+        """The current phase, for reports: `opening data`, ..., and `step` since the first."""
         return self._phase
 
     def enter(self, phase: str) -> None:
@@ -293,8 +306,12 @@ class Watch:
             before = now
             if self._beats != seen:
                 quiet, seen = 0.0, self._beats
+            # Each heartbeat brings the line that is to be printed, because the guard knows nothing
+            # of the run.
             self._guard.heartbeat(self._limit, self._stuck())
             standing = self._pulses.standing() if distributed.is_several() else Standing()
+            # Written down when it is noticed: JAX's coordination service ends this process soon
+            # after it misses another one, and gives no chance to say why.
             if standing.silent != told:
                 told = standing.silent
                 self._tell_silent(told)
@@ -345,6 +362,7 @@ class Watch:
             self._record(told)
         if distributed.is_several():
             time.sleep(LINGER_SECONDS)
+        # Not `sys.exit`: this is not the main thread, and the main thread waits for a device.
         os._exit(EXIT_BUG)
 
     def _dump(self) -> pathlib.Path | None:

@@ -1,3 +1,3 @@
-"""Pages and terminal views of what was compared, planned, run and swept."""
+"""Pages and terminal views of comparisons, plans, runs and sweeps."""
 
 __all__: list[str] = []

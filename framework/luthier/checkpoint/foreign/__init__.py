@@ -1,4 +1,4 @@
-"""The weights of others: declarative, invertible maps between their tensors and our parameters."""
+"""Conversion of foreign weights by declarative, invertible maps to and from our parameters."""
 
 from luthier.checkpoint.foreign import families
 from luthier.checkpoint.foreign.family import Family, Layout, Part, Stacked, Tensor, joined, tensor

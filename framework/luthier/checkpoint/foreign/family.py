@@ -1,4 +1,10 @@
-"""Maps between foreign tensors and our parameters: names, dimensions, and layers of any stack."""
+"""Maps between foreign tensors and our parameters: names, dimensions, and layers of any stack.
+
+A map is declared once and used in both directions. Names on both sides are those of unrolled layers
+(`blocks.3.attention...`); how our stack really holds its layers (one array for all of them, cycles
+of several kinds, a rest) is the business of `Cycles` and `Slot`. A `Layout` says how dimensions are
+split, merged and permuted, in the notation of einops, and is invertible by construction.
+"""
 
 from __future__ import annotations
 
@@ -85,6 +91,8 @@ class Layout:
         there = tuple(_extent(ranges, group) for group in ours)
         if not math.prod(there) or not math.prod(wanted):
             return np.zeros(wanted, np.float32)
+        # A shard of ours is read as the smallest contiguous block of the foreign tensor that holds
+        # it, from each dimension, and cut down afterwards: a device never reads the whole tensor.
         blocks = [_block(group, sizes, ranges) for group in foreign]
         block = fetch(tuple(slice(start, stop) for start, stop, _, _ in blocks))
         block = block.reshape([n for *_, extents, _ in blocks for n in extents])
@@ -104,6 +112,7 @@ class Layout:
         ours = self._sides[1]
         shape = self.foreign_shape(array.shape, limits)
         sizes = self._sizes(array.shape, limits)
+        # Padding of ours is not written.
         kept = array[tuple(slice(0, _extent_of(sizes, group)) for group in ours)]
         atoms = [name for group in ours for name in group]
         apart = kept.reshape([sizes[name] for name in atoms])
@@ -142,6 +151,10 @@ def _block(
     group: Sequence[str], sizes: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]
 ) -> tuple[int, int, list[int], list[slice]]:
     """Return start and stop of the block that holds the ranges, its extents, and what is kept."""
+    # Within a merged dimension, as `(heads head_dim)`, the first name varies slowest. As long as a
+    # name's range is a single entry, the block is contiguous in the next one, too; the first name
+    # with more than one entry takes all of the faster ones with it, which are then cut after
+    # reading.
     start, extents, parts = 0, [], []
     stop = 1
     for place, name in enumerate(group):
@@ -172,7 +185,7 @@ _REST = re.compile(r"rest\.(\d+)\.(.+)")
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Where the array of one layer is.
+    """The place of the array of one layer.
 
     Args:
       parameter: Name of the parameter that holds it.
@@ -200,7 +213,7 @@ class Stacked:
 
 @dataclasses.dataclass(frozen=True)
 class Cycles:
-    """How many kinds of layers take turns in each stack, and how often: `{stack: (kinds, turns)}`.
+    """The kinds of layers that alternate in each stack, and how often: `{stack: (kinds, turns)}`.
 
     Args:
       of: Kinds and turns by the name of the stack, such as `blocks`.

@@ -32,6 +32,8 @@ _LAYER = re.compile(
 )
 _NORMS = ("layer_norm", "pre_layer_norm")
 _JOINED = "self_attention.combined_qkv."
+# Everything whose last dimension is rotated, or multiplied with what is rotated: all of it must be
+# reordered alike.
 _ROTATED = re.compile(
     r"self_attention\.(?:(?:query|key)\.[wb]|combined_qkv\.[wb]\[[01]\]|"
     r"per_dim_scale\.per_dim_scale|layer_norm_[qk]\.(?:scale|bias))"
@@ -141,6 +143,8 @@ def _safetensors(path: pathlib.Path) -> Iterator[tuple[str, Array]]:
 
     def array(name: str) -> Array:
         def read(index: Index) -> np.ndarray:
+            # Opened for each block: the arrays outlive this function, and an open file would have
+            # no owner.
             with Tensors(path) as again:
                 return again.read(name, index)
 
@@ -164,6 +168,8 @@ def _by_layer(found: Mapping[str, Array], interleaved: bool) -> Parameters:
             one, label = found[name], name
             for index in np.unravel_index(turn, sizes) if axes else ():
                 one, label = layer_of(one, 0, int(index)), f"{label}[{index}]"
+            # Scanned layers of Pax: `x_layers_0` to `x_layers_K-1` are the kinds of layers in one
+            # repetition, and each is stacked over the repetitions (and over pipeline stages).
             layer = turn * len(kinds) + int(match[3])
             for part, array in _split(match[4], one, interleaved):
                 own = of_layer(part, layer)
@@ -176,6 +182,7 @@ def _leading(found: Mapping[str, Array], name: str, part: str) -> int:
     """Return how many axes are those of repeats and stages: all but one of a norm's scale."""
     beginning = name.removesuffix(part)
     scales = [found.get(f"{beginning}{norm}.scale") for norm in _NORMS]
+    # The scale of a norm is a vector for each layer; all of its other axes are leading ones.
     return next((len(scale.shape) - 1 for scale in scales if scale is not None), 1)
 
 
@@ -188,6 +195,8 @@ def _split(part: str, array: Array, interleaved: bool) -> Iterator[tuple[str, Ar
     for name, piece in pieces:
         if interleaved and _ROTATED.fullmatch(name):
             size = piece.shape[-1]
+            # Ours rotates the first half of a head with the second: even places come first, then
+            # the odd ones.
             order = np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)])
             piece = reordered(piece, order)
         yield name, piece

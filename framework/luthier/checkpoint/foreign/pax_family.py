@@ -114,6 +114,8 @@ def _outer(found: Parameters, heads_first: bool | None) -> str:
     shape = _shape(found, _POST)
     if heads_first is None:
         dim = (_shape(found, f"{_QKV}.w[0]") or _shape(found, "self_attention.query.w"))[:1]
+        # Two layouts of Pax, `DNH` and `NHD`; where the width equals the other end, shapes alone
+        # cannot tell them apart, and a wrong guess would load without an error.
         heads_first = shape[:1] != dim
         if dim == shape[:1] == shape[-1:]:
             what = f"{of_layer(_POST, 0)} {list(shape)} does not tell which dimension is which"

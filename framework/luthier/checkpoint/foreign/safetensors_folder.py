@@ -25,7 +25,7 @@ FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
-"""How a model is sampled from: nothing here reads it, and it travels with the weights."""
+"""Settings for sampling: nothing here reads them, and they travel with the weights."""
 
 DTYPES = {
     "F64": "float64",
@@ -104,6 +104,7 @@ class Tensors:
             return np.zeros(extents, np.float32)
         if not index:
             return np.asarray(self._files[described.file].get_tensor(name))
+        # Only the block's bytes are read from the file.
         return self._files[described.file].get_slice(name)[index]
 
     def _add(self, path: pathlib.Path) -> None:
@@ -294,6 +295,8 @@ def write(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         what = f"{target} exists and is not empty"
         raise CheckpointError(Problem(what, remedy="name another folder with --output"))
+    # Written beside its place and renamed: a folder that was interrupted would lack files that its
+    # index names.
     building = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         building.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Warm starts: where first parameters come from, by rules, with provenance."""
+"""Warm starts: initial parameters from other checkpoints, by rules, with provenance."""
 
 from luthier.checkpoint.restore.foreign_weights import Safetensors
 from luthier.checkpoint.restore.origins import T5X, BigVision, MaxText

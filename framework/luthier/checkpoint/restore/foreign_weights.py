@@ -1,4 +1,4 @@
-"""Starting from the weights of others: a folder of safetensors, its names mapped to ours."""
+"""Warm starts from pretrained weights: a folder of safetensors, its names mapped to ours."""
 
 from __future__ import annotations
 
@@ -120,6 +120,8 @@ class OfFamily(Opened):
         self._is_tied = config.get("tie_word_embeddings", family.is_tied)
         names = tensors.described
         prefixed = any(name.startswith(family.prefix) for name in names)
+        # Files of a bare model (`GPT2Model`) lack the prefix that files of a model with a head
+        # have.
         self._bare = family.prefix if family.prefix and not prefixed else ""
 
     @property
@@ -236,6 +238,7 @@ class OfFamily(Opened):
         if shape != described[second].shape:
             return False
         whole = [slice(0, size) for size in shape[1:]]
+        # In blocks, since embeddings may be larger than the memory that is free.
         for start in range(0, shape[0], _ROWS):
             rows = (slice(start, min(start + _ROWS, shape[0])), *whole)
             if not np.array_equal(
@@ -274,6 +277,7 @@ class OfFamily(Opened):
         name = self._source_of(view.foreign, resolved)
 
         def fetch(block: Index) -> np.ndarray:
+            # Joined tensors, such as fused queries, keys and values: the part begins at an offset.
             if view.offset:
                 part = block[view.axis]
                 moved = slice(part.start + view.offset, part.stop + view.offset)

@@ -1,4 +1,4 @@
-"""Starting from the checkpoints of other JAX programs, their names mapped to ours; read lazily."""
+"""Warm starts from checkpoints of other JAX programs, their names mapped to ours; read lazily."""
 
 from __future__ import annotations
 

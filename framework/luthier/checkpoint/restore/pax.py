@@ -1,4 +1,4 @@
-"""Starting from the checkpoints of Pax, their names and layouts mapped to ours; read lazily."""
+"""Warm starts from checkpoints of Pax, their names and layouts mapped to ours; read lazily."""
 
 from __future__ import annotations
 

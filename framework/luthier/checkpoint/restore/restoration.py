@@ -1,4 +1,4 @@
-"""A warm start, found and checked before anything is written: what comes from where."""
+"""A warm start: finds and checks where each parameter comes from, before anything is written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """Where one parameter comes from.
+    """The provenance of one parameter.
 
     Args:
       parameter: Its name.
@@ -91,7 +91,7 @@ class Restoration:
 
     @property
     def table(self) -> list[Provenance]:
-        """Where each parameter comes from, in the order of the names."""
+        """The provenance of each parameter, in the order of the names."""
         return [self._provenance(name) for name in sorted(self._targets)]
 
     @property
@@ -109,12 +109,12 @@ class Restoration:
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What else is known of the source, by label."""
+        """Notes about the source, by label."""
         return {**self._source.notes, **self._more}
 
     @property
     def described(self) -> Described | None:
-        """What the source says of its model beside names and shapes; None where it says nothing."""
+        """The source's description of its model beside names and shapes; None where it has none."""
         return self._source.described
 
     @property

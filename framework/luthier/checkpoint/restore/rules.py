@@ -14,7 +14,7 @@ from typing import ClassVar
 from luthier.errors import BadInput, CheckpointError, Problem
 
 ADAPTERS = r"\.lora_[ab]$"
-"""What the names of adapters match, and of no other parameters."""
+"""A pattern of the names of adapters, which matches no other parameters."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +70,7 @@ class Take(Rule):
         """Return what the parameter called `name` is called in the source."""
         if self.source is None:
             return name
+        # The first match only, as `claims` looks for one.
         return re.sub(self.pattern, self.source, name, count=1)
 
 

@@ -58,6 +58,8 @@ def find(there: Mapping[str, tuple[Shape, str]], read: Read, wanted: Wanted, whe
     for name, (source, target) in wanted.taken.items():
         pieces[name], wrong = search.pieces(name, source, target, cycles)
         problems += wrong
+    # What the source has and nobody asked for is an error, too: a typo in a rule would otherwise
+    # leave a layer at its random initial values without a word.
     left = {source for source, _ in wanted.skipped.values()}
     for name in sorted(set(there) - search.used):
         if name not in left and not wanted.is_skipped(name):
@@ -77,6 +79,9 @@ class _Search:
         self._slots = slots(guess({name: shape for name, (shape, _) in there.items()}))
         self.used: set[str] = set()
 
+    # Scanned and unrolled stacks hold the same layers in other forms: one array with a leading axis
+    # of layers, or an array for each layer. So a parameter is looked up by its own name and shape
+    # first, and then layer by layer, each as a whole array or as one index of a stacked one.
     def pieces(
         self, name: str, source: str, target: Target, cycles: Cycles
     ) -> tuple[Piece | list[Piece], list[Problem]]:
@@ -126,6 +131,9 @@ class _Search:
             what = f"{source} has {there} entries in {self._where}, not {rule.size}"
             return [], [Problem(what, remedy="mend the size of its rule")]
         count = min(there if rule.size is None else rule.size, needed)
+        # Vocabularies are often padded with zeros to a round size. Taking the padding for tokens
+        # would leave new tokens with zero embeddings, so the user must say how many entries are
+        # real.
         zeros = self._zeros(source, dimension) if rule.size is None else 0
         if zeros and there - zeros < needed:
             what = f"{source} of {self._where} ends in {zeros} entries of zeros, as padding does"
@@ -273,6 +281,8 @@ class _Checkpoint(Opened):
         alike: dict[str, str] = {}
         for name, pieces in found.pieces.items():
             saved = self._same(pieces, targets[name])
+            # Of a tied array only the first name is loaded directly; a restore takes each array
+            # once.
             if saved and saved not in alike.values():
                 alike[name] = saved
         loaded = self._store.load(
@@ -286,6 +296,8 @@ class _Checkpoint(Opened):
         )
         arrays = {name: loaded[saved] for name, saved in alike.items()}
         others = {name: _arrays_of(own) for name, own in found.pieces.items() if name not in alike}
+        # Bounds the memory of a conversion: an array that is cut into layers, or cast, is held
+        # whole on the host only from its first to its last use.
         waiting = collections.Counter(used for names in others.values() for used in names)
         # Those of one array together: it is read whole, and let go when the last is made.
         for name in sorted(others, key=others.__getitem__):

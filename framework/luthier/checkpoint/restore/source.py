@@ -1,4 +1,4 @@
-"""What a source of weights is: something that finds tensors for parameters, and reads them."""
+"""Sources of weights: they find tensors for parameters, and read them into their shards."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Target:
 
     @property
     def stacked(self) -> Stacked:
-        """What is asked for when layers are looked at."""
+        """Shape and stacking, as lookups of layers need them."""
         return Stacked(self.shape, self.is_stacked)
 
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What is looked for in a source.
+    """A request for parameters of a source.
 
     Args:
       taken: Parameters to restore, with the name that each has in the source.
@@ -84,7 +84,7 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a source has for the parameters that were looked for.
+    """The answer of a source to a request for parameters.
 
     Args:
       problems: What is missing, left over or misshapen.
@@ -97,7 +97,7 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """What a source says of the model that its weights are of, beside names and shapes.
+    """A source's description of the model of its weights, beside names and shapes.
 
     Args:
       config: The content of its config.json.
@@ -122,7 +122,7 @@ class Opened(abc.ABC):
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What else should be known of it, by label."""
+        """Notes about the source, by label."""
         return {}
 
     @property
@@ -132,7 +132,7 @@ class Opened(abc.ABC):
 
     @property
     def described(self) -> Described | None:
-        """What it says of its model, for those who compare it; None where it says nothing."""
+        """Its description of its model, for comparisons; None where it has none."""
         return None
 
     @property
@@ -178,6 +178,7 @@ def assemble(target: Target, pieces: Piece | Sequence[Piece]) -> jax.Array:
     """
     import jax
 
+    # JAX asks for the block of each device; replicas ask for the same one, which is read once.
     blocks: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
 
     def block(index: Any) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""What Tab offers: words from a static index, so that a Tab never imports JAX, Flax or Fiddle."""
+"""Completion from a static index, so that a Tab never imports JAX, Flax or Fiddle."""

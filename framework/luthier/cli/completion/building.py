@@ -1,4 +1,4 @@
-"""Making the index of an experiment: in a process of its own, since it imports the experiment."""
+"""Builds the index of an experiment, in a process of its own, since it imports the experiment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Names in gin files and files with ConfigDicts, and the files themselves; nothing is run."""
+"""Completion: the candidates for the word at the cursor.
+
+A Tab must answer in a fraction of a second, so nothing of the project is imported or run: files are
+read as text, and what needs an import (an experiment's paths, the options of commands) is read from
+files in the cache that were made before.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +73,7 @@ def keys(written: str) -> Iterator[str]:
     """
     path = written.partition(".py:")[0].removesuffix(".py") + ".py"
     try:
+        # Parsed and not run: a ConfigDict file may take seconds, or do anything.
         tree = ast.parse(_read(path))
     except (SyntaxError, ValueError):
         return
@@ -226,6 +232,8 @@ def _found() -> dict:
     options, places = {}, {}
     for command in main.COMMANDS:
         parser = main.parser_of(command)
+        # argparse has no public list of a parser's options. "==SUPPRESS==" is the value of
+        # `argparse.SUPPRESS`, written out because argparse itself is not imported here.
         shown = [action for action in parser._actions if action.help != "==SUPPRESS=="]
         options[command] = {
             option: [
@@ -271,6 +279,8 @@ def start(reference: str) -> bool:
     """
     if not sources(reference) or not index.claim(index.name_of(reference)):
         return False
+    # posix_spawn and not subprocess, whose import alone takes longer than an answer; all streams
+    # lead to nowhere, because a shell waits for whoever holds its pipe open.
     quiet = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in range(3)]
     os.posix_spawn(
         sys.executable,
@@ -298,7 +308,7 @@ def sources(reference: str) -> list[str]:
 # What could stand at the place of the cursor; nothing here imports an experiment, or JAX.
 
 WORDS = ("any:", "class:", "config_dict:", "fiddler:", "gin:", "reset:", "tag:")
-"""How words of the override grammar begin that are no paths."""
+"""Prefixes of overrides that are not paths."""
 
 VARIABLE = "LUTHIER_WORDS"
 """The environment's variable with the words up to the cursor, each with a line break after it."""

@@ -1,6 +1,8 @@
-"""Files of completion below the user's cache folder: whole or not there, and never in a project.
+"""The index of an experiment for completion, in files below the user's cache folder.
 
-What runs at a Tab imports little: no pathlib, dataclasses, typing or argparse.
+What runs at a Tab imports little (no pathlib, dataclasses, typing or argparse), because importing
+them takes longer than the answer. Building an index imports the experiment and takes seconds; so it
+is done by a process of its own, in the background, and a Tab reads what is there, fresh or not.
 """
 
 from __future__ import annotations
@@ -76,6 +78,8 @@ def claim(name: str) -> bool:
     try:
         os.makedirs(folder(), exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
+            # Every Tab would otherwise start a process to build the same index; one that was killed
+            # while it built must not end completion for good.
             if time.time() - os.stat(path).st_mtime > _PATIENCE_SECONDS:
                 os.unlink(path)
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -111,7 +115,7 @@ Entry = collections.namedtuple("Entry", ["kind", "word", "text", "values"], defa
 
 
 class Index:
-    """What is known of an experiment.
+    """The index of an experiment.
 
     Args:
       header: What it was made of.
@@ -124,6 +128,8 @@ class Index:
 
     def starting(self, kind: str, beginning: str = "") -> Iterator[Entry]:
         """Yield the entries of a kind whose words have a beginning."""
+        # The body is sorted text and searched as such: a Tab needs a few of thousands of entries,
+        # and parsing all of them into objects would take longer than everything else.
         marker = f"\n{kind}\t{beginning}"
         at = self.body.find(marker)
         while at >= 0 and self.body.startswith(marker, at):
@@ -153,6 +159,7 @@ def load(reference: str) -> Index | None:
     except (ValueError, TypeError, KeyError):
         return None
     body = f"\n{rest}"
+    # The last line marks a file that is whole.
     return Index(header, body) if is_known and body.endswith(f"\n{_END}") else None
 
 

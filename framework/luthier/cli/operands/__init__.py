@@ -1,1 +1,1 @@
-"""What the operands of `luthier diff` name: experiments, runs, trials, records, git revisions."""
+"""Operands of `luthier diff`: experiments, runs, trials, records and git revisions."""

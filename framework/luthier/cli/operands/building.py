@@ -1,4 +1,4 @@
-"""What follows from two operands: their graphs are built abstractly, on devices of their meshes."""
+"""Effects of the difference of two operands, built abstractly on devices of their meshes."""
 
 from __future__ import annotations
 

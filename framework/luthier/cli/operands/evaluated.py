@@ -1,4 +1,4 @@
-"""The program that makes an experiment of a git revision, and writes down what it is.
+"""The program that builds an experiment of a git revision, and writes its record as JSON.
 
     python -P evaluated.py ANSWER ROOT REFERENCE [OVERRIDE ...]
 
@@ -23,6 +23,8 @@ def answer(reference: str, overrides: Sequence[str]) -> dict[str, Any]:
       reference: As on the command line.
       overrides: Words of the override grammar.
     """
+    # The luthier of the revision: `experiments.load`, `to_json`, `history_record` and `to_dict`
+    # must keep their names and meaning, or older and newer revisions cannot be compared.
     from luthier import graph as graphs
     from luthier.cli import experiments
     from luthier.cli.arguments import Problems

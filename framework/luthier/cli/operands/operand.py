@@ -1,4 +1,4 @@
-"""One side of a comparison, whatever it was read from."""
+"""Operands: the two sides of a comparison, whatever they were read from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a run or trial came to.
+    """A result of a run or trial.
 
     Args:
       name: Evaluation set and metric.

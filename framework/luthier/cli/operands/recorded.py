@@ -1,4 +1,4 @@
-"""Operands that were written down: runs, trials, records in files, mirrors of W&B; read as data."""
+"""Operands from records: runs, trials, records in files and mirrors of W&B, read as data only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIRRORED = "luthier"
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a record is.
+    """The place of a record.
 
     Args:
       name: What the user called it.

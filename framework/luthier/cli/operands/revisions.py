@@ -1,4 +1,4 @@
-"""Operands of the past: an experiment as a git revision has it, or a record that it holds.
+"""Operands from git revisions: an experiment as a revision has it, or a record that it holds.
 
 The experiment is made by a process of its own over a temporary copy of the revision, with the
 luthier of the revision where it has one. The working tree is neither read nor touched.
@@ -29,7 +29,7 @@ from luthier.errors import BadInput, Problem
 _NAMES = re.compile(r"[A-Za-z_][\w.]*")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\(.*\))?", re.DOTALL)
 _OWN = Path("framework", "luthier")
-"""Where a revision has a luthier of its own."""
+"""The folder of luthier in a revision that has one of its own."""
 _TREE = "tree"
 
 
@@ -138,6 +138,7 @@ class _Git:
 
     def call(self, *words: str, folder: Path | None = None) -> subprocess.CompletedProcess[bytes]:
         """Return what came of a call in a folder; the working directory when None."""
+        # Looking must not disturb: no lock on the index, and no prompt for a password.
         environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
         command = ["git", *words]
         try:
@@ -193,6 +194,8 @@ def _evaluate(folder: Path, revision: Revision, overrides: Sequence[str]) -> Map
         check=False,
     )
     try:
+        # Paths of the temporary copy are in the history (where a value was set); they are cut off,
+        # or every value would differ.
         written = answer.read_text(encoding="utf-8")
         found = json.loads(written.replace(f"{folder}{os.sep}", ""))
     except (OSError, ValueError) as error:

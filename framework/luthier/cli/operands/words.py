@@ -1,4 +1,4 @@
-"""From the words of a command line to operands, all problems at once."""
+"""Reads operands from the words of a command line, and collects all problems."""
 
 from __future__ import annotations
 

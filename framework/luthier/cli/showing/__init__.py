@@ -1,1 +1,1 @@
-"""What `luthier show` prints, one module for each kind of answer."""
+"""Output of `luthier show`, one module for each kind of answer."""

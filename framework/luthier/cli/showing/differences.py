@@ -1,4 +1,4 @@
-"""What `luthier diff` and `luthier show --changes` print."""
+"""Output of `luthier diff` and `luthier show --changes`."""
 
 from __future__ import annotations
 

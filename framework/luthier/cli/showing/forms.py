@@ -20,7 +20,7 @@ SUFFIXES = {
     ".svg": "svg",
     ".gin": "gin",
 }
-"""What the suffix of a file says of its form."""
+"""The form of a file, by its suffix."""
 _WIDEST = 72
 
 

@@ -90,13 +90,13 @@ class Component:
 
     @property
     def room(self) -> str:
-        """The room that it is of."""
+        """The package that it belongs to."""
         return self.name.split(".")[1]
 
 
 @functools.cache
 def components() -> tuple[Component, ...]:
-    """Return the shipped components: rooms in their order, names sorted."""
+    """Return the shipped components: packages in their order, names sorted."""
     return tuple(
         describe(target, f"luthier.{room}.{name}")
         for room in ROOMS

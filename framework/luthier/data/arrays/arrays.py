@@ -1,4 +1,4 @@
-"""What a source of labelled arrays is."""
+"""The protocol of sources of labelled arrays, and arrays in memory."""
 
 from __future__ import annotations
 

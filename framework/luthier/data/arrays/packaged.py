@@ -134,7 +134,7 @@ class Ucr(ArrayExamples):
 
     @functools.cached_property
     def _header(self) -> dict[str, str]:
-        """What the lines before the data say, by word."""
+        """The fields of the header lines before the data, by keyword."""
         header: dict[str, str] = {}
         try:
             with open(self._path, encoding="utf-8") as file:

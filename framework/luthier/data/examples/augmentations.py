@@ -1,4 +1,4 @@
-"""What is done to inputs: always (transforms), or at random in training (augmentations).
+"""Transforms of inputs, which always apply, and augmentations, at random in training.
 
 Shapes: B examples, then axes of space or time, then C channels: [B, H, W, C] or [B, L, C].
 """

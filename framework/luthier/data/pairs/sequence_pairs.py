@@ -1,4 +1,4 @@
-"""How pairs of sequences share the rows of a batch; swap the node."""
+"""Pairs of sequences, and how they are packed into the rows of a batch."""
 
 from __future__ import annotations
 
@@ -70,8 +70,11 @@ class PackPairs(PairPacking):
         placed = np.empty(len(needs), np.int64)
         begun = 0
         for pair, need in enumerate(needs):
+            # Only the last rows begun are open, in a ring: first fit over all rows would take time
+            # in the square of the pairs.
             fits = np.flatnonzero(np.all(left >= need, axis=1) & (numbers >= 0))
             if len(fits):
+                # The earliest row that fits; slots of the ring are not in the order of rows.
                 slot = fits[np.argmin(numbers[fits])]
             else:
                 slot = begun % self.open_rows

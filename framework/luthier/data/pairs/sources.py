@@ -1,4 +1,4 @@
-"""Where pairs of texts, and preferences between texts, come from."""
+"""Sources of pairs of texts, and of preferences between texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of packing, kept beside the shards that they are of: made once, then memory-mapped.
+"""Packing plans, kept beside the shards that they belong to: made once, then memory-mapped.
 
 A plan is a folder with an array a file and `plan.json`: what the plan is of, sizes, a few elements
 of every array, and a digest of all this. It is read without a pass over its arrays, and one that is
@@ -33,7 +33,7 @@ _ABANDONED = 24 * 60 * 60  # seconds after which nobody writes a partial plan an
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What a start has to know of a plan.
+    """The facts of a plan that a start needs.
 
     Args:
       documents: All documents.
@@ -80,6 +80,8 @@ class KeptPlan(Plan):
 
 def is_kept(packing: Packing) -> bool:
     """Return whether plans of a packing are kept: its class itself says its `REVISION`."""
+    # `vars` and not `getattr`: a subclass that overrides `plan` inherits the number, but not the
+    # promise that its plans are those of this number.
     return vars(type(packing)).get("REVISION", 0) > 0
 
 
@@ -98,6 +100,8 @@ def identity(
     return {
         "format": FORMAT,
         "manifest": _digest(manifest),
+        # The manifest has the digests of the shards; lengths and dtypes are compared as well,
+        # because they are known from the mapped files without reading them.
         "tokens": _digest([[len(shard), shard.dtype.str] for shard in shards]),
         "length": length,
         "packing": [name, packing.REVISION, repr(packing)],
@@ -132,6 +136,7 @@ def keep(directory: str, of: Mapping[str, Any], rows: PackedRows, documents: int
     plan, corpus = rows.plan, f"{rows.corpus}{rows.length}"
     facts = Facts(documents, plan.num_targets, plan.largest_id, corpus, plan.digest(corpus))
     arrays = {name: np.ascontiguousarray(getattr(plan, name)) for name in _ALWAYS}
+    # Only then does anybody ask which chunks open a document, and finding out needs all documents.
     if rows.prefix_bytes:
         arrays["opens"] = rows.opens
     for root in _roots(directory):
@@ -172,6 +177,8 @@ def _write(
             os.rename(folder, f"{partial}-old")
         os.rename(partial, folder)
     finally:
+        # A process that still maps the old arrays keeps them: removing a file does not take it away
+        # from whoever has it open.
         for left in (partial, f"{partial}-old"):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -209,6 +216,8 @@ def _kept(arrays: Mapping[str, np.ndarray], facts: Facts, folder: str = "") -> K
 
 def _sizes(array: np.ndarray) -> dict[str, Any]:
     """Return the length of an array, and a few elements of it, evenly spread."""
+    # A full check would read as much as making the plan anew. Sizes and a few elements notice what
+    # really happens: a file that was cut short, or blocks of zeros.
     samples = array[np.linspace(0, len(array) - 1, min(_SAMPLES, len(array))).astype(np.int64)]
     return {"length": len(array), "samples": samples.tolist()}
 

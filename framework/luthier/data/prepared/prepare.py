@@ -1,4 +1,4 @@
-"""How a corpus is cut into shards: decided once, from a few of its documents."""
+"""Prepares a corpus: decides once how it is cut into shards, and writes those that are missing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PROBE = "To be,  or\tnot\n\n to be: naïve 東京 123 🎻 ".encode()
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """What a few documents, evenly spread, say of the corpus.
+    """Estimates of a corpus from a few documents, evenly spread.
 
     Args:
       documents: All documents.
@@ -62,7 +62,7 @@ class Survey:
 
     @property
     def disk_bytes(self) -> int:
-        """What the shards take on disk, estimated."""
+        """The size of the shards on disk, estimated."""
         return self.num_tokens * np.dtype(self.dtype).itemsize + 8 * self.documents
 
 
@@ -157,6 +157,8 @@ def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return what tells whether tokens are of this vocabulary, JSON-able."""
     lengths = np.asarray(tokenizer.byte_lengths, np.int32)
     hasher = hashlib.blake2b(lengths.tobytes(), digest_size=16)
+    # A vocabulary is recognised by what it does to a text with difficult parts, and not by its
+    # path.
     hasher.update(np.asarray(tokenizer.encode_many([_PROBE])[0], np.int64).tobytes())
     return {
         "name": f"{tokenizer}"[:400],
@@ -202,6 +204,8 @@ def prepare(
     """
     directory = os.path.expanduser(directory)
     try:
+        # The layout is written before the first shard. An interrupted call continues with the same
+        # cuts, and one with another corpus, tokenizer or number of shards is refused.
         _begin(directory, layout, tokenizer)
         _remove_partial(directory)
         entries, waiting = {}, []

@@ -1,4 +1,7 @@
-"""Whether the tokens of prepared corpora are what was prepared, looked at while a run trains.
+"""Prepared corpora: rows over token arrays on disk, and their verification while a run trains.
+
+A prepared corpus is plain NumPy arrays that are mapped into memory: any run of tokens is read
+without decoding, and the page cache is shared by all processes of a host.
 
 A start cannot read a corpus of terabytes. So a thread reads one shard after another, slowly, and
 compares it with its digest; what was found right is remembered in the run by inode, time and size
@@ -40,10 +43,10 @@ from luthier.errors import DataError, Problem, RunError
 from luthier.storage import write_json
 
 FILE = "verified.json"
-"""What a run remembers of its shards."""
+"""The file in which a run remembers its shards."""
 
 START_SECONDS = 120.0
-"""How long a start reads shards that have changed; the others are left to the thread."""
+"""Time limit for reading changed shards at a start; the thread reads the others."""
 
 _BLOCK_BYTES = 1 << 22
 _DUTY = 0.1  # of one core and of the disk
@@ -119,6 +122,9 @@ class Verification:
             self._stamps[shard.folder] = stamp = shard.stamp()
             known = self._remembered.get(shard.folder)
             has_changed = known is not None and known["stamp"] != stamp
+            # Read before training goes on only if an earlier start knew it otherwise: only here can
+            # the user still agree (`--accept-changes`). What was never verified is left to the
+            # thread.
             if has_changed and time.monotonic() < until:
                 if _is_right(shard):
                     self._remember(shard, stamp, is_verified=True)
@@ -149,10 +155,13 @@ class Verification:
           DataError: With the shard.
         """
         for shard in self._shards:
+            # Called now and then by the training thread: a few `stat` calls per shard.
             before, now = self._stamps.get(shard.folder), shard.stamp()
             if before is None or before == now:
                 continue
             sizes = [(old[2], new[2]) for old, new in zip(before, now, strict=True)]
+            # A mapped file that became shorter kills the process with SIGBUS at the next access
+            # beyond its end, so a change of size is refused without reading.
             cut = [f"{new:,} bytes, not {old:,}" for old, new in sizes if new != old]
             if cut or not _is_right(shard):
                 what = f"{shard.folder}: its files were written while the run reads them"
@@ -237,6 +246,8 @@ def _is_right(
                     break
                 hasher.update(block)
                 if stopped is not None and duty is not None:
+                    # Reading for a tenth of the time: the disk and the page cache belong to the
+                    # batches.
                     rest = (time.monotonic() - since) * (1 / duty - 1)
                     if stopped.wait(rest):
                         return False
@@ -293,10 +304,11 @@ class Prepared(TokenNode):
 
     @functools.cached_property
     def manifest(self) -> dict[str, Any]:
-        """What was prepared."""
+        """The manifest of the corpus."""
         manifest = read_manifest(self._folder)
         if self.tokenizer is not None:
             given, made = tokenizer_facts(self.tokenizer), manifest["tokenizer"]
+            # The name depends on the path of the vocabulary, which may differ between machines.
             if {**given, "name": ""} != {**made, "name": ""}:
                 what = f"{self.directory} was made with {made['name']}, not {given['name']}"
                 raise DataError(Problem(what, remedy="name the tokenizer that it was made with"))
@@ -385,6 +397,7 @@ def made_plans(data: Any) -> Sequence[str]:
     Args:
       data: A node of data, or anything that is built of them.
     """
+    # Collected in the nodes, because data knows no recorder; the run asks and reports.
     return [line for node in nodes_of(data, Prepared) for line in node._told]
 
 

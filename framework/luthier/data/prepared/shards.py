@@ -1,4 +1,4 @@
-"""Shards of tokens on disk: plain NumPy arrays and a manifest.
+"""Shards of tokens on disk: plain NumPy arrays, and a manifest.
 
 A shard is a folder with `tokens.npy` (start token, tokens, end token of each document, one after
 another), `targets.npy` (the targets of each document), `pairs.npy` (counts of pairs of bytes) and
@@ -73,6 +73,8 @@ def write_shard(directory: str, name: str, stream: Stream, counts: ByteCounts) -
             np.save(file, array)
             _sync(file)
     write_json(os.path.join(partial, "shard.json"), entry)
+    # The folder appears with all of its files, each of which is durable: `read_shard` takes a
+    # folder with `shard.json` for done.
     os.rename(partial, os.path.join(directory, name))
     return entry
 
@@ -247,6 +249,8 @@ class ShardedTokens:
 
     def __getitem__(self, positions: np.ndarray) -> np.ndarray:
         """Return the tokens at positions, int64 [n]."""
+        # Positions of a batch come in runs, and a run is rarely in two shards: a slice per run
+        # instead of a copy of all shards into one array.
         numbers = np.searchsorted(self._ends, positions, side="right")
         tokens = np.empty(len(positions), self.dtype)
         edges = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1

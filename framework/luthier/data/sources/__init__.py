@@ -1,4 +1,4 @@
-"""Where documents come from: one family of sources a file."""
+"""Sources of documents, one family a module."""
 
 from luthier.data.sources.containers import ArrayRecord, Bagz, TFRecord
 from luthier.data.sources.documents import Documents, Shakespeare, TextFiles

@@ -1,4 +1,4 @@
-"""What files of byte records share: numbering over several files, and problems with a position."""
+"""Files of byte records: numbering over several files, and errors that name file and record."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Container(Source):
 
     @functools.cached_property
     def _opened(self) -> tuple[list[Any], np.ndarray]:
-        """What reads each file, and the number of records up to the end of each."""
+        """The reader of each file, and the number of records up to the end of each."""
         readers: list[Any] = []
         counts: list[int] = []
         problems: list[Problem] = []
@@ -151,6 +151,9 @@ def crc32c(data: bytes | memoryview) -> int:
     table, state = _table(), np.zeros(num_columns, np.uint32)
     for place in range(length):
         state = table[(state ^ columns[:, place]) & 0xFF] ^ (state >> np.uint32(8))
+    # CRC is linear: the checksum of two columns is that of the first, advanced by as many zero
+    # bytes as the second has, xor that of the second. The operator for a double length is the
+    # operator applied to itself.
     operator = _zeros(length)
     while len(state) > 1:
         state = _apply(operator, state[0::2]) ^ state[1::2]
@@ -261,6 +264,8 @@ class TFRecord(Container):
         """Return where each record begins, from the cache or from a walk; int64 [records]."""
         key = hashlib.blake2b(os.path.realpath(path).encode(), digest_size=12).hexdigest()
         folder = self.cache or os.path.join(_user_cache(), "luthier", "tfrecord")
+        # Size and time of change are in the name: an index of a file that was written again is not
+        # found.
         kept = os.path.join(os.path.expanduser(folder), f"{key}-{stamp}.npy")
         try:
             index = np.load(kept)
@@ -271,6 +276,7 @@ class TFRecord(Container):
 
 
 def _walk(path: str, content: mmap.mmap) -> np.ndarray:
+    # A record whose length happens to begin with gzip's two bytes has a right checksum.
     if content[:2] == _GZIP and not _is_header(content, 0):
         raise unopened(path, "it is compressed with gzip; unpack it with `gunzip`")
     offsets: list[int] = []
@@ -316,6 +322,7 @@ def _keep(path: str, index: np.ndarray) -> None:
 
 # ArrayRecord files.
 
+# Rows are read in shuffled order; reading ahead would decode chunks that nobody asks for.
 _OPTIONS = "readahead_buffer_size:0"
 
 

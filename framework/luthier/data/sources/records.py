@@ -1,4 +1,4 @@
-"""Records with named fields, and how documents come from them."""
+"""Records with named fields, and documents that are a field of them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True)
 class _Index:
-    """Where every record lies: the file's number, the first byte, and the line, counted from 1."""
+    """Places of all records: the file's number, the first byte, and the line, counted from 1."""
 
     file: array[int]
     offset: array[int]

@@ -1,4 +1,4 @@
-"""Files in object stores (`gs://`, `s3://`): listed, and copied to a folder of this machine.
+"""Files in object stores (`gs://`, `s3://`), listed and copied to a folder of this machine.
 
 Readers need random access, and the native ones read local files only. A shard is therefore copied
 whole at its first use and kept; a corpus needs as much disk as its shards. Credentials are those of
@@ -96,6 +96,7 @@ def _newest_copy(path: str) -> str:
 
 
 @functools.cache
+# Cached for the process: the version is asked for once, so that a run reads one version to its end.
 def _copied(path: str) -> str:
     root, key = _split(path)
     try:
@@ -162,7 +163,10 @@ def _store(root: str, hurried: bool) -> Any:
     endpoint = os.environ.get("AWS_ENDPOINT_URL")
     if root.startswith("s3://") and endpoint:
         region = os.environ.get("AWS_REGION", "us-east-1")
+        # URLs of TensorStore cannot hold an endpoint.
         spec = {"driver": "s3", "bucket": root[5:-1], "endpoint": endpoint, "aws_region": region}
+    # TensorStore retries for minutes by default; a bucket that is misspelt should be reported at
+    # once.
     return tensorstore.KvStore.open(spec, context=tensorstore.Context(retries)).result()
 
 
@@ -191,6 +195,8 @@ def _reason(message: str) -> str:
 @contextlib.contextmanager
 def _without_native_logs() -> Iterator[None]:
     """Drop what native code logs of credentials that it looked for; the rest comes afterwards."""
+    # TensorStore's C++ code logs to descriptor 2 directly, past Python's `sys.stderr`; so the
+    # descriptor itself is swapped for the moment.
     with tempfile.TemporaryFile() as file:
         saved = os.dup(2)
         os.dup2(file.fileno(), 2)

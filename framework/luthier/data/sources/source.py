@@ -1,4 +1,8 @@
-"""What a source of documents is, and what happens at a document that cannot be read."""
+"""Sources of documents, and what happens at a document that cannot be read.
+
+Sources sit on the libraries of their formats and not on Grain's data sources, so that damage is
+reported by file and record.
+"""
 
 from __future__ import annotations
 
@@ -79,6 +83,9 @@ def blocks(source: Source) -> Iterator[tuple[int, Sequence[bytes]]]:
         else:
             if not problems:
                 yield start, documents
+            # The number of documents follows their size: a block of long ones must fit into memory,
+            # and short ones are read by the thousand. It starts with one document, since nothing is
+            # known yet.
             small = sum(map(len, documents)) < BLOCK_BYTES
             size = min(size * 2, BLOCK_DOCUMENTS) if small else max(size // 2, 1)
         start = stop

@@ -1,4 +1,4 @@
-"""Parquet files."""
+"""Tables of records: Parquet, Hugging Face and TFDS folders, and `tf.train.Example`."""
 
 from __future__ import annotations
 
@@ -85,6 +85,7 @@ class Parquet(Records):
         path = self.files[file]
         copy = local_copy(path)
         try:
+            # pyarrow does not check page checksums unless told to.
             opened = parquet.ParquetFile(copy, page_checksum_verification=True, memory_map=True)
         except (arrow.ArrowException, OSError) as error:
             raise _unreadable(path, "", error) from None
@@ -96,6 +97,8 @@ class Parquet(Records):
         return opened
 
     def _table(self, number: int) -> Any:
+        # Batches are assembled by threads, and a row group is decoded as a whole: under the lock,
+        # so that two threads that need the same group decode it once.
         kept, lock = self._kept
         with lock:
             if number not in kept:
@@ -199,8 +202,10 @@ class HuggingFace(Records):
 
     @functools.cached_property
     def state(self) -> Mapping[str, Any]:
-        """What `state.json` says: the files, in their order, and the columns."""
+        """The content of `state.json`: the files, in their order, and the columns."""
         state = _read_json(os.path.join(self._root, "state.json"))
+        # `select` and `shuffle` of the datasets library leave the data as it is and keep the chosen
+        # row numbers beside it; reading the files in order would give other rows.
         if state.get("_indices_data_files") or state.get("_indices_files"):
             what = f"{self.folder}: its rows are chosen by an index beside the data"
             raise DataError(Problem(what, remedy="save it again after `flatten_indices()`"))
@@ -210,7 +215,7 @@ class HuggingFace(Records):
 
     @functools.cached_property
     def features(self) -> Mapping[str, Any]:
-        """What `dataset_info.json` says of the columns: their types and names of classes."""
+        """The columns in `dataset_info.json`: their types and names of classes."""
         return _read_json(os.path.join(self._root, "dataset_info.json")).get("features") or {}
 
     @functools.cached_property
@@ -277,6 +282,8 @@ def _record_batches(path: str) -> list[Any]:
     try:
         with arrow.ipc.open_stream(arrow.memory_map(path)) as reader:
             for batch in reader:
+                # Arrow takes offsets and lengths of a file on trust: a damaged one would be read
+                # out of bounds later.
                 batch.validate(full=True)
                 batches.append(batch)
                 row += batch.num_rows
@@ -407,7 +414,7 @@ class Tfds(Records):
 
     @functools.cached_property
     def features(self) -> Mapping[str, Any]:
-        """What `features.json` says of every field."""
+        """The fields in `features.json`."""
         found = _read_json_tfds(os.path.join(os.path.expanduser(self.folder), "features.json"))
         return found.get("featuresDict", {}).get("features", {})
 

@@ -1,4 +1,4 @@
-"""Tokenizers: one vocabulary format a file."""
+"""Tokenizers: one vocabulary format per module."""
 
 from luthier.data.tokenizers.bpe import Bpe, BpeMerges, TrainedBpe, train_bpe
 from luthier.data.tokenizers.sentence_piece import SentencePiece

@@ -51,6 +51,7 @@ class ByteLevelBpe(Tokenizer):
         tokenizer = self._load()
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        # Otherwise a document that contains `<eos>` as text would end in the middle.
         tokenizer.encode_special_tokens = True
         problems = missing_specials(tokenizer, self.path, self.bos_token, self.eos_token)
         if not set(alphabet()) <= set(tokenizer.get_vocab()):
@@ -74,6 +75,8 @@ class ByteLevelBpe(Tokenizer):
                 what = f"{self.path}: not byte-level BPE (its token {token} is {piece!r})"
                 raise DataError(Problem(what, remedy=_TRAIN))
             pieces[token] = bytes(to_byte[character] for character in piece)
+        # Normalizers and prefix spaces change bytes, and bits per byte would be wrong; rather than
+        # to know all of their kinds, a text on which they all do something is encoded.
         tokens = self._tokenizer.encode(PROBE, add_special_tokens=False).ids
         if b"".join(pieces[token] for token in tokens) != PROBE.encode():
             what = f"{self.path}: changes text (a normalizer or a prefix space)"
@@ -356,7 +359,7 @@ class TrainedBpe(ByteLevelBpe):
 
     @property
     def path(self) -> str:  # type: ignore[override]
-        """What messages call the vocabulary."""
+        """The name of the vocabulary in messages."""
         return f"the vocabulary of {self.source}"
 
     def _load(self) -> tokenizers.Tokenizer:

@@ -60,10 +60,13 @@ class SentencePiece(Tokenizer):
 
     @functools.cached_property
     def _model(self) -> tuple[Any, bool]:
-        """What encodes without a space in front, and whether the model wants one."""
+        """The processor, without a space in front, and whether the model wants one."""
         library = require("sentencepiece", "sentencepiece", "reading SentencePiece vocabularies")
         proto = read_file(os.path.expanduser(self.path))
         try:
+            # `add_dummy_prefix` is switched off in the serialized model, and `encode_many` puts the
+            # space in front: a document whose bytes are not all text is encoded in several parts,
+            # each of which would get a space of its own.
             has_prefix, problem = _normalization(proto)
             processor = library.SentencePieceProcessor(model_proto=proto + _NO_DUMMY_PREFIX)
         except (ValueError, RuntimeError, OSError) as error:

@@ -83,7 +83,11 @@ class Tiktoken(Tokenizer):
         ranks = self._ranks
         try:
             return library.Encoding(
-                self.path, pat_str=self.pattern, mergeable_ranks=ranks, special_tokens={}
+                # Without special tokens, so that text that looks like one is encoded as text.
+                self.path,
+                pat_str=self.pattern,
+                mergeable_ranks=ranks,
+                special_tokens={},
             )
         except Exception as error:  # the Rust side raises several kinds
             what = f"{self.path}: the pattern cannot be used: {error}"

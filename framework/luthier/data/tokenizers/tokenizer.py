@@ -1,4 +1,4 @@
-"""What a tokenizer is."""
+"""The protocol of tokenizers, and bytes as tokens."""
 
 from __future__ import annotations
 
@@ -132,6 +132,8 @@ def encode_parts(
     """
     parts = [list(split(document)) for document in documents]
     texts = [part for document in parts for part in document if isinstance(part, str)]
+    # One call for all texts, because libraries run in parallel over a list; the generator is
+    # consumed in the same order below.
     encoded = (np.array(tokens, np.int32) for tokens in encode_texts(texts))
     return [
         np.concatenate(

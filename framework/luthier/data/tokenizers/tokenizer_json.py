@@ -1,4 +1,4 @@
-"""Tokenizers of others in Hugging Face JSON files: WordPiece, Unigram, BPE with byte fallback."""
+"""Tokenizers of published models, in Hugging Face JSON files: WordPiece, Unigram, BPE."""
 
 from __future__ import annotations
 
@@ -62,6 +62,9 @@ class TokenizerJson(Tokenizer):
     @functools.cached_property
     def _loaded(self) -> tuple[tokenizers.Tokenizer, bool, dict[str, Any]]:
         """The tokenizer without a space in front, whether it wants one, and its JSON."""
+        # The prefix space is taken out of the JSON and put in front by `encode_many`: a document is
+        # encoded in several parts where bytes are no text, and the tokenizer would put a space
+        # before each part.
         contents: list[dict[str, Any]] = []
         wanted: list[bool] = []
 

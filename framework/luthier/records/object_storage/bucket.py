@@ -1,4 +1,4 @@
-"""A folder of an object store: whole objects, written at once, under checked names."""
+"""A folder of an object store: objects are written whole, under names that were checked."""
 
 from __future__ import annotations
 
@@ -54,6 +54,9 @@ def open_below(folder: pathlib.Path, key: str) -> BinaryIO:
     """
     *folders, name = key.split("/")
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    # Folder by folder through descriptors, each opened with O_NOFOLLOW: a path that is opened as a
+    # whole follows links in its middle, which another process could put there between a check and
+    # the opening.
     place = os.open(folder, flags)
     try:
         for part in folders:
@@ -107,6 +110,8 @@ class Bucket:
             raise RunError(Problem(f"{url!r} is in no object store", remedy=remedy))
         self.url = url.rstrip("/") + "/"
         self.stall_seconds = stall_seconds
+        # Opened at the first use: `import tensorstore` takes a while, and many commands only name a
+        # bucket.
         self._kept: Any = None
 
     def __truediv__(self, folder: str) -> Bucket:
@@ -157,6 +162,8 @@ class Bucket:
           RunError: The store does not answer, or refuses.
         """
         version = None if over is None else over.version
+        # A conditional write. TensorStore reports a condition that failed not as an error, but by
+        # an empty generation.
         stamp = self._ask(key, lambda store: store.write(key, data, if_equal=version))
         return over is None or bool(stamp.generation)
 
@@ -182,6 +189,8 @@ class Bucket:
         """
         import tensorstore
 
+        # The end of the range of all keys with this prefix: the prefix with its last character
+        # increased. `KeyRange` has no other way to say it, and an empty end means no limit.
         end = folder[:-1] + chr(ord(folder[-1]) + 1) if folder else ""
         keys = tensorstore.KvStore.KeyRange(folder, end)
         names = self._ask(folder, lambda store: store.list(keys))
@@ -194,10 +203,14 @@ class Bucket:
             answer = question(self._store())
             return answer.result(timeout=self.stall_seconds)
         except TimeoutError:
+            # Cancelled, or the request would go on in TensorStore's threads and write after a later
+            # one.
             if answer is not None:
                 answer.cancel()
             why = f"no answer in {self.stall_seconds:g} s"
         except (ValueError, OSError, KeyError) as error:
+            # TensorStore raises ValueError for it, as for all else; the status code is only in the
+            # text.
             if str(error).startswith("OUT_OF_RANGE"):
                 raise OutOfRange from None
             why = " ".join(str(error).split())[:300]
@@ -207,6 +220,8 @@ class Bucket:
         if self._kept is None:
             import tensorstore
 
+            # URLs of TensorStore cannot hold an endpoint; stores that only speak S3's protocol need
+            # the long form.
             spec: Any = self.url
             endpoint = os.environ.get("AWS_ENDPOINT_URL")
             if self.url.startswith("s3://") and endpoint:

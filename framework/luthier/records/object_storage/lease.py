@@ -1,4 +1,12 @@
-"""One writer per copy: an object that says who writes, renewed while it does."""
+"""A lease that gives a copy one writer: an object with the writer's name, which it renews.
+
+Object stores have no locks, but conditional writes: an object is replaced only where it is still
+the version that was read. Of several processes that find a lapsed lease, the store lets one win.
+
+The time since the last renewal counts as silence, so that a restart after a crash need not wait for
+the whole lease. A wrong clock can therefore take over too early. That costs the former writer its
+copy and nothing else: its next renewal finds another name in the object, and it stops writing.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +21,7 @@ from luthier.records.object_storage.bucket import Bucket, Object
 from luthier.storage.transfer import STALL_SECONDS
 
 KEY = "writer.json"
+# Renewed every third of it (`keep`), so that a renewal may stall for its whole time limit.
 LEASE_SECONDS = 90.0
 """A writer that was not heard of for so long has ended."""
 
@@ -21,7 +30,7 @@ _LOOK_SECONDS = 5.0
 
 @dataclasses.dataclass(frozen=True)
 class Writer:
-    """Who writes a copy.
+    """The process that writes a copy.
 
     Args:
       host: The name of its machine.
@@ -58,6 +67,7 @@ class Lease:
         if former is not None and not self._is_mine(former):
             silent = min(max(0.0, time.time() - former.renewed), LEASE_SECONDS)
             deadline = time.monotonic() + LEASE_SECONDS - silent
+            # Any new version is a sign of life, whatever time is in it.
             while found.version == first.version and (left := deadline - time.monotonic()) > 0:
                 time.sleep(min(left, _LOOK_SECONDS))
                 found = bucket.read(KEY)
@@ -90,6 +100,8 @@ class Lease:
     def _renew(self) -> None:
         found = self._bucket.read(KEY)
         former = _read(found)
+        # Read before it is written, although a conditional write alone would do: a process of the
+        # same run on this machine may have renewed it, which is no take-over.
         if former is None or not self._is_mine(former) or not self._write(found, time.time()):
             what = f"{self._bucket.url} was taken over by another process"
             raise RunError(Problem(what + (f" on {former.host}" if former else "")))
@@ -112,6 +124,8 @@ class Lease:
     def _write(self, over: Object, renewed: float) -> bool:
         told = dataclasses.replace(self._me, renewed=renewed)
         data = json.dumps(dataclasses.asdict(told)).encode()
+        # The lease runs from before the write began: the time that the store took for it must not
+        # make it longer.
         start = time.monotonic()
         written = self._bucket.write(KEY, data, over)
         if written:

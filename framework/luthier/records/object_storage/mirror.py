@@ -1,4 +1,13 @@
-"""The copy of a run's directory in an object store: written during the run, and fetched."""
+"""Copies a run's directory to an object store during the run, and fetches such a copy.
+
+The copy must be usable whenever the machine disappears, although an object store has neither
+renames nor appends. Three rules provide for that:
+
+- Files that grow are kept as segments (`segments.Segments`), so that a push writes what is new.
+- A checkpoint's `commit.json` is written last and deleted first, as on a disk.
+- The commits are listed before the files are copied: metrics.jsonl in the copy then reaches at
+  least as far as every checkpoint in the copy, which is what a resume cuts it back to.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +42,11 @@ PUSH_SECONDS = 30.0
 CHECKPOINTS = "checkpoints"
 COMMIT = "commit.json"
 LOCAL = ("lock", "wandb", "profile", "stacks")
-"""What is of this machine only: the lock, traces, and what W&B keeps by itself."""
+"""Files of this machine only: the lock, traces, and the files of W&B itself."""
 
 _GROWING = (".jsonl", ".log")
 _TRIALS = "trials"
+# How often the keeper thread looks; a renewal is due every 30 s (`Lease.keep`).
 _LOOK_SECONDS = 5.0
 
 
@@ -70,10 +80,13 @@ class Mirror:
       RunError: Another machine writes there, or the store refuses.
     """
 
+    # Training goes on where the store does not answer: the copy catches up later.
     essential = False
 
     def __init__(self, path: pathlib.Path, bucket: Bucket, report: Callable[[str], None]):
         self._path, self._report = path, report
+        # Taken in the constructor, so that a start fails before it trains where another machine is
+        # writing the same copy.
         self._lease = Lease(bucket, str(path.absolute()))
         self._bucket = Leased(bucket.url, self._lease, bucket.stall_seconds)
         self._copied: dict[str, tuple[int, int]] = {}
@@ -88,6 +101,8 @@ class Mirror:
         self._trouble = ""
         self._pushing = threading.Lock()
         self._due, self._closing, self._closed = (threading.Event() for _ in range(3))
+        # Two threads, because one push may take longer than the lease lasts: the keeper renews
+        # meanwhile.
         self._thread = threading.Thread(target=self._run, name="luthier-mirror", daemon=True)
         self._keeper = threading.Thread(target=self._keep, name="luthier-lease", daemon=True)
         self._thread.start()
@@ -153,11 +168,15 @@ class Mirror:
         stamp = (status.st_mtime_ns, status.st_size)
         before = self._copied.get(name)
         if before != stamp:
+            # A file that was and is one object has no pieces to look for, which saves a listing for
+            # each of the small files that change often (status.json).
             is_small = before is not None and max(before[1], stamp[1]) <= segments.WHOLE_BYTES
             there = () if is_small else self._bucket.list(f"{name}{segments.PIECES_FOLDER}")
             written = segments.upload(self._bucket, name, path, there)
             for old in {*there, name}.difference(written):  # it was larger, or smaller
                 self._bucket.delete(old)
+            # Only after everything was written: what failed is copied again by the next push. The
+            # stamp is from before the reading, so that a change meanwhile is noticed, too.
             self._copied[name] = stamp
 
     def _can_name(self, name: str) -> bool:
@@ -174,6 +193,7 @@ class Mirror:
                 with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
                     self._push_checkpoint(self._path / CHECKPOINTS / step)
                     self._checkpoints[step] = committed[step]
+        # New ones are complete before old ones are deleted, as on the disk.
         for step in self._checkpoints.keys() - committed:
             self._delete(f"{CHECKPOINTS}/{step}/")
             del self._checkpoints[step]
@@ -181,6 +201,8 @@ class Mirror:
     def _push_checkpoint(self, folder: pathlib.Path) -> None:
         place = f"{CHECKPOINTS}/{folder.name}/"
         there, written = set(self._bucket.list(place)), set()
+        # The same step was saved again after a restart. Without its commit the copy of the old save
+        # is no checkpoint while its files are replaced one by one.
         if f"{place}{COMMIT}" in there:  # it commits another save
             self._bucket.delete(f"{place}{COMMIT}")
         files = [path for path in _files(folder) if path != folder / COMMIT]
@@ -251,6 +273,8 @@ def _files(folder: pathlib.Path, skipped: Collection[str] = ()) -> list[pathlib.
         if not isinstance(error, FileNotFoundError) or error.filename == str(folder):
             raise error
 
+    # `os.walk` swallows errors by default. A folder that could not be listed would look empty, and
+    # the copy of its content would be deleted as if the files were gone.
     found = []
     for place, folders, names in os.walk(folder, onerror=refuse):
         if place == str(folder):
@@ -276,7 +300,7 @@ def _committed_here(folder: pathlib.Path) -> dict[str, int]:
             if _is_file(path / COMMIT):
                 with contextlib.suppress(FileNotFoundError), _named(path / COMMIT):
                     found[path.name] = zlib.crc32((path / COMMIT).read_bytes())
-    except FileNotFoundError:  # nothing was saved as yet
+    except FileNotFoundError:  # nothing was saved yet
         pass
     return found
 
@@ -319,6 +343,7 @@ def fetch(path: pathlib.Path, bucket: Bucket) -> bool:
     if (path / _CONFIG).is_file():
         return False
     names = bucket.list()
+    # Either as one object or in pieces, where it is large.
     if not {_CONFIG, _CONFIG + segments.INDEX}.intersection(names):
         return False
     for name in names:
@@ -364,6 +389,8 @@ def _growing_files(bucket: Bucket, names: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def _wanted(names) -> list[str]:
+    # Checkpoints without a commit are an upload that was killed; segments are put together
+    # separately, and the lease belongs to the writer.
     whole = {name.rpartition("/")[0] for name in names if name.endswith(f"/{COMMIT}")}
     wanted = []
     for name in names:

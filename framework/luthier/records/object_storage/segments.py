@@ -1,4 +1,8 @@
-"""Files in object stores: large ones in pieces, growing ones in named segments."""
+"""Files in object stores: large ones in pieces, growing ones in segments.
+
+The name of each piece is `START-END-DIGEST`. So pieces that a killed upload left behind are found
+by listing names and kept where they hold the file's bytes, and a reader needs no other check.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +42,8 @@ def upload(bucket: Bucket, name: str, path: pathlib.Path, there: Collection[str]
             bucket.write(name, data)
             return [name]
         names, start = [], 0
+        # An upload of a large file that was interrupted resumes here: its pieces are recognised by
+        # name and digest, whatever sizes they were cut into.
         known = [Segment.parse(key.removeprefix(name + PIECES_FOLDER)) for key in there]
         size = PieceSize(bucket.stall_seconds)
         while True:
@@ -53,6 +59,7 @@ def upload(bucket: Bucket, name: str, path: pathlib.Path, there: Collection[str]
                 break
             names.append(str(piece))
             start = piece.end
+    # Last: a reader finds the file only by its index, so that half an upload is no file.
     index = {"bytes": start, "pieces": names}
     bucket.write(name + INDEX, json.dumps(index).encode())
     return [*(f"{name}{PIECES_FOLDER}{piece}" for piece in names), name + INDEX]
@@ -116,6 +123,7 @@ FOLDER = ".segments"
 SEGMENT_BYTES = 1 << 20
 """A piece that is so long is not written again."""
 
+# Where a file grew by more than a segment between two pushes, longer pieces save requests.
 _LONGEST = 4
 """A piece is at most so many times `SEGMENT_BYTES` long, and no more of a file is in memory."""
 
@@ -185,6 +193,9 @@ class Segments:
             if self._known is None:
                 self._known = self._matching(file)
             kept = [one for one in self._known if one.end - one.start >= SEGMENT_BYTES]
+            # Only the last piece is ever rewritten, and only while it is short: a metrics file that
+            # grows by a few kilobytes for each push makes one object a megabyte, and each byte is
+            # sent a bounded number of times.
             if self._known and kept and kept[-1].end == self._known[-1].end:
                 start = kept[-1].end
             else:
@@ -200,6 +211,8 @@ class Segments:
                 start = piece.end
         if new == kept:
             return
+        # The new pieces are there before the old one is deleted; between the two both begin at the
+        # same byte, and readers take the longer (`_chain`).
         for old in replaced:
             if old not in new:
                 self._bucket.delete(f"{self._folder}{old}")
@@ -221,6 +234,8 @@ class Segments:
                 raise self._damaged(f"{segment} does not hold what was written")
             end = segment.end
             yield data
+        # A piece behind a gap says that one before it was lost; the file would end early without a
+        # sign.
         if beyond := [segment for segment in listed if segment.start > end]:
             first = min(segment.start for segment in beyond)
             raise self._damaged(f"bytes {end} to {first} are missing")

@@ -1,4 +1,4 @@
-"""What W&B is given of a run's graph: the record, and what differs from the run that it is of.
+"""The process that mirrors a run in W&B: its graph, metrics, media, and difference to its parent.
 
 All of it is read as data; nothing that a record names is imported.
 """
@@ -36,7 +36,7 @@ _RESTORED_FROM = "luthier.checkpoint.FromRun"
 
 @dataclasses.dataclass(frozen=True)
 class Parent:
-    """What a run was made of.
+    """The run or experiment that a run was derived from.
 
     Args:
       title: What it is called.
@@ -205,6 +205,7 @@ class Rows:
         self._wandb = wandb
         self._run_path = run_path
         # Online and resumed: the server has the rows before this one.
+        # W&B drops rows with a step that is not larger than the last one, with a warning for each.
         self._next = int(run.step or 0) if getattr(run, "resumed", False) else 0
         self._waiting: dict[int, dict[str, Any]] = {}
         self._last_step = -1
@@ -218,6 +219,8 @@ class Rows:
             row = {_step_key(name): value for name, value in event.values.items()}
             self._add(step, recorded.time, row)
             self._last_step = max(self._last_step, step)
+            # An evaluation or an image of a step arrives after the step's own line, so a row is
+            # held back until a later step shows that nothing more belongs to it.
             self.release(self._last_step)
         elif isinstance(event, events.Evaluation):
             row = {f"eval/{event.name}/{name}": value for name, value in event.values.items()}
@@ -234,6 +237,8 @@ class Rows:
         elif isinstance(event, events.Histogram):
             key = f"histograms/{event.name}"
             self._add(step, recorded.time, {key: self._histogram(event)})
+        # A header is the start of another process of the same run: until it ends well, W&B shall
+        # show the run as crashed.
         elif isinstance(event, events.Header):
             self.exit_code = 1
             self._header(event)
@@ -310,10 +315,13 @@ def _begin(wandb: Any, run: RunDirectory, mode: str, process: int) -> Any:
     """Start the W&B run."""
     fields = read_json(run.path / "wandb.json", default={})
     source = run.read_source()
+    # wandb reads `sys.argv` for the command that it shows, and this process has its own arguments.
     program, *sys.argv[1:] = source.get("arguments") or ["luthier"]  # W&B shows the command line
     settings = {
         "program": program,
         "git_commit": source.get("git", {}).get("revision") or None,
+        # `x_stats_pid`: load is sampled of the process that trains and its children, not of this
+        # mirror.
         "x_disable_stats": not fields.get("system_metrics", True),
         "x_stats_pid": process,
         "x_stats_track_process_tree": True,
@@ -340,6 +348,9 @@ def begin(
       settings: Settings of wandb beside those that all our runs have.
     """
     made = wandb.Settings(
+        # Everything that makes wandb print, hook the console, look at git or copy code is off:
+        # records hold source and output already, without secrets. The two time limits keep a
+        # network that hangs from holding the end of the run for ever.
         console="off",
         silent=True,
         disable_git=True,
@@ -361,6 +372,9 @@ def begin(
         dir=str(folder),
         config=dict(config),
         mode=mode,
+        # Offline runs cannot be resumed: each mirror writes a file of its own, with all rows from
+        # the first, and the files of earlier mirrors are deleted once it is complete (see
+        # `mirror`).
         resume="allow" if mode == "online" else None,
         settings=made,
     )
@@ -411,6 +425,7 @@ def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool]
     """
     import wandb
 
+    # Listed before this mirror makes its own.
     superseded = offline_directories(run.path)
     mode, wandb_run = opened(mode, lambda chosen: _begin(wandb, run, chosen, process), say)
     keep_graph(wandb_run, run)
@@ -419,6 +434,8 @@ def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool]
     lines = Lines(run.metrics_path)
     running = True
     while running:
+        # The state is asked before the lines are read, so that one more pass follows after training
+        # has ended: its last lines may have been written in between.
         running = not ended()
         for recorded in lines.read():
             rows.take(recorded)
@@ -438,12 +455,17 @@ def _line(error: BaseException) -> str:
 
 def _has_ended(parent: int) -> bool:
     """Wait a moment; return whether the standard input or the parent has ended."""
+    # The parent holds the other end of the pipe and writes nothing: reading nothing from it means
+    # that it was closed. A parent that was killed is noticed by our new parent, too, because a
+    # forked process may still hold the pipe open.
     readable, _, _ = select.select([sys.stdin], [], [], _POLL_SECONDS)
     return bool(readable and not os.read(0, 4096)) or os.getppid() != parent
 
 
 def own_output() -> Say:
     """Return what tells the parent something, and let nobody else write to it."""
+    # Standard output is a channel of JSON lines to the parent. wandb and its libraries print, so
+    # the channel moves to another descriptor, and descriptor 1 leads to standard error.
     parent_output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -468,10 +490,13 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with contextlib.suppress(OSError):
+        # Steps are dispatched from Python on the same cores.
         os.nice(10)
     say = own_output()
     run = RunDirectory(options.run_directory)
     try:
+        # The mirror of the run's former process may still be uploading: two of them would send rows
+        # of one run at once.
         with Lock(run.path / "wandb" / "lock", patience_seconds=options.patience):
             mirror(run, options.mode, options.process, lambda: _has_ended(parent), say)
     except BaseException as error:

@@ -1,4 +1,8 @@
-"""Whether Weights & Biases can be reached: a key and a way to its server."""
+"""The node that mirrors runs in Weights & Biases, and whether its server can be reached.
+
+The mirror is a process of its own that follows metrics.jsonl, so that wandb can neither block nor
+crash training.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +64,8 @@ def is_reachable(environment: Mapping[str, str] = os.environ, seconds: float = 3
         address = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     port = address.port or (443 if address.scheme == "https" else 80)
     try:
+        # A connection and not a request: it fails at once where there is no network, whereas wandb
+        # would retry for minutes; whether the key is right, wandb finds out itself.
         with socket.create_connection((address.hostname or "", port), timeout=seconds):
             return True
     except (OSError, UnicodeError):
@@ -100,7 +106,7 @@ _abandoned: list[subprocess.Popen[bytes]] = []  # still uploading when training 
 
 
 class Mirrored(NamedTuple):
-    """Where a mirror is: `mode` is `online` or `offline`; `url` is empty offline."""
+    """The place of a mirror: `mode` is `online` or `offline`; `url` is empty offline."""
 
     mode: str
     path: str
@@ -268,6 +274,7 @@ def write_settings(node: Wandb, run_directory: RunDirectory) -> None:
     settings = dataclasses.asdict(node)
     settings["tags"] = list(node.tags)
     settings["name"] = node.name or f"{run_directory.name}/{run_directory.id}"
+    # Kept for good: a restart, and a sync from another machine, continue the same W&B run.
     settings["id"] = earlier.get("id") or os.urandom(4).hex()
     write_json(path, settings)
 
@@ -282,7 +289,7 @@ def _start(run_directory: RunDirectory, mode: str, stdin: int) -> subprocess.Pop
 def start_process(
     module: str, words: Sequence[str], folder: pathlib.Path, stdin: int
 ) -> subprocess.Popen[bytes]:
-    """Start a process of this room, which may import wandb.
+    """Start a process of this package, which may import wandb.
 
     Args:
       module: Its module.
@@ -293,6 +300,8 @@ def start_process(
     if not sys.executable:
         raise RunError(Problem("this Python has no executable to start a process with"))
     folder.mkdir(parents=True, exist_ok=True)
+    # WANDB_SERVICE names the socket of a wandb service of this process: the mirror's run would end
+    # with it.
     environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
     root = str(pathlib.Path(__file__).resolve().parents[3])
     inherited = environment.get("PYTHONPATH")
@@ -302,6 +311,8 @@ def start_process(
     environment.pop("PYTHONWARNINGS", None)
     with open(folder / "mirror.log", "ab") as log:
         return subprocess.Popen(
+            # `-P`: the working directory is a folder called `wandb` within the run, and must not be
+            # searched for modules.
             [sys.executable, "-P", "-m", f"luthier.records.weights_and_biases.{module}", *words],
             cwd=folder,
             env=environment,
@@ -346,7 +357,7 @@ def rebuild(
 
 
 def end_process(process: subprocess.Popen[bytes], what: str, folder: pathlib.Path) -> Mirrored:
-    """Wait for a process of this room; return where it says that the mirror is.
+    """Wait for a process of this package; return where it says that the mirror is.
 
     Args:
       process: What `start_process` returned.

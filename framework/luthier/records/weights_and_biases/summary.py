@@ -2,7 +2,8 @@
 
     python -m luthier.records.weights_and_biases.summary DIRECTORY --mode auto
 
-reads DIRECTORY/wandb.json and DIRECTORY/summary.json, which `mirror_summary` writes.
+reads DIRECTORY/wandb.json and DIRECTORY/summary.json, which `mirror_summary` writes. It is a
+process of its own, so that nothing of wandb can block or crash the one that calls.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ FILE = "summary.json"
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What is told of many runs.
+    """The summary of many runs.
 
     Args:
       name: The name of the W&B run.

@@ -1,1 +1,1 @@
-"""The driver: asks for settings, runs their trials on slices, tells what came of them."""
+"""The driver of a study: it asks the sampler, runs trials on device groups, records results."""

@@ -1,4 +1,4 @@
-"""Which trials get to a slice: those whose graph is whole, new, and fits there."""
+"""Validation of trials: those run whose graph is valid, is no duplicate, and fits a slice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from luthier.study.study import CopyResult, Packed, Study
 
 @dataclasses.dataclass(frozen=True)
 class Admitted:
-    """What becomes of a trial that was asked.
+    """The result of validating a trial.
 
     Args:
       trial: Its number.
@@ -53,6 +53,8 @@ class Admission:
     def __init__(self, study: Study, editing: Editing, marks: dict[str, int]):
         self._study, self._editing, self._first = study, editing, marks
         self._slices: dict[Any, SliceInfo] = {}
+        # Before the first trial: the leaves that the space sets are hoisted from the start, so that
+        # the baseline already compiles the program that all trials share.
         if (learn := getattr(study.packing, "learn", None)) is not None:
             learn(self._set_by_the_space())
 
@@ -138,6 +140,8 @@ class Admission:
         if first == trial or isinstance(self._study.dedupe, CopyResult):
             return graph, first
         changed = graph
+        # A setting that is suggested twice runs with the next free seed instead: the repeat then
+        # tells something about the noise.
         while self._first.setdefault(mark_of(changed), trial) != trial:
             repeat += self._study.seeds
             changed = _with_seed(graph, trial, repeat)
@@ -146,6 +150,8 @@ class Admission:
 
 def mark_of(graph: Any) -> str:
     """Return what two trials of the same graph have in common."""
+    # The program fingerprint leaves out names and records: what does not change the training does
+    # not make two trials different. 64 bits are enough for the trials of one study.
     return graphs.fingerprint(graph, "program")[:16]
 
 

@@ -1,4 +1,4 @@
-"""The source that a study runs: a copy of luthier and the user's packages, taken when it begins.
+"""The folder of a study, with a copy of the source that its trials run.
 
 Workers import from the copy, so that an edit in the middle of a study changes nothing in its
 trials; the driver tells about it.
@@ -60,6 +60,8 @@ def take(
                 else:
                     shutil.copy2(place, copy)
         write_json(temporary / HASHES, {name: hash_package(name) for name in names})
+        # The hashes are written last into the temporary folder: a copy that has them is complete,
+        # and one that was interrupted is taken again.
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
     except (OSError, shutil.Error) as error:

@@ -1,4 +1,4 @@
-"""The journal of a study: a line of JSON for all that happened, on the disk before it counts.
+"""The journal of a study: a JSON line for every event, durable before the event takes effect.
 
 Lines have numbers and checksums, and a disk that refuses leaves the file as it was
 (`luthier.storage.json_lines`). What a killed driver left behind its last line break is cut off when
@@ -46,6 +46,7 @@ class Journal:
         self.path = pathlib.Path(path)
         self._file = LineWriter(self.path, fence)
         self.mended = self._file.mended
+        # The file's own name must survive a power cut, too.
         sync_directory(self.path.parent)
 
     def add(self, kind: str, **fields: Any) -> dict[str, Any]:
@@ -99,6 +100,7 @@ def _strict(value: Any) -> Any:
     if kind in (str, int, bool, type(None)):
         return value
     if kind is float:
+        # A loss of NaN is a result and must come back as one; strict JSON has no name for it.
         return value if math.isfinite(value) else {"float": repr(value)}
     if isinstance(value, Mapping):
         return {key: _strict(child) for key, child in value.items()}
@@ -118,7 +120,7 @@ def decode_numbers(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """What a journal holds.
+    """The contents of a journal.
 
     Args:
       lines: Its lines; those that cannot be followed are left out, and for settings whose own line
@@ -143,6 +145,9 @@ def load_journal(path: str | os.PathLike[str]) -> Contents:
       VersionError: It was written by a later luthier.
     """
     reader = LineReader(path, accepts=_is_line)
+    # Two kinds of damage: the lines themselves (checksums, numbers; `LineReader`), and lines that
+    # are whole but do not follow from those before, because one in between is lost
+    # (`_Consistency`).
     places = [(line.place, decode_numbers(line.record)) for line in reader.lines()]
     problems = [reader.report] if reader.report else []
     consistency, lines = _Consistency(), []
@@ -191,6 +196,8 @@ def require_whole(path: str | os.PathLike[str]) -> None:
 
 
 _NUMBER = (int, float)
+# What `Ledger.follow` reads of each kind without asking: a line that lacks it is damaged, however
+# right its checksum is (lines of the first format have none).
 _NEEDED: dict[str, dict[str, Any]] = {
     "asked": {"setting": int, "trials": list, "assignment": dict, "words": list},
     "told": {"setting": int},
@@ -231,6 +238,9 @@ def _is_slice(slice: Mapping[str, Any]) -> bool:
     return isinstance(slice.get("index"), int) and isinstance(slice.get("num_devices"), int)
 
 
+# Folds the journal into a trial table of its own, and judges each line against the state before it.
+# Where the line of a setting is lost, later lines name trials that nobody asked: placeholders are
+# put in front of them, so that `sweep show` can still display everything else.
 class _Consistency:
     """Looks whether a line can follow those before it."""
 

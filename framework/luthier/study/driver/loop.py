@@ -1,4 +1,16 @@
-"""The loop of a study: ask, edit the graph, admit, lease a slice, follow the reports, tell."""
+"""The loop of a study: ask the sampler, validate trials, lease device groups, record results.
+
+One thread, one journal. Every decision is a line of the journal, and the trial table (`Ledger`) is
+folded from the same lines that are written: what a resumed driver reads back is by construction
+what this one knew. The rule for the order is: a line is on the disk (`commit`) before anybody
+outside of this process can see what follows from it. So work is sent to an engine only after its
+leases are committed, or a driver that is killed in between would lease the same trial again under
+the same fence.
+
+Results arrive twice: as a message, and as `result.json`, which the worker writes first. The file is
+what counts where a worker or the driver dies between the two (`_take_result`). The fence of the
+lease ties a result to a lease: what a worker that was given up still sends or writes is dropped.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +46,12 @@ from luthier.study.space import num_points, told
 from luthier.study.study import Packed, Study
 
 WATCH_SECONDS = 10.0
+# Samplers that look back are asked one setting at a time: a setting that waits in the queue would
+# miss the results that come in meanwhile, and which ones it misses would depend on how fast trials
+# are.
 _AHEAD = 4  # settings asked ahead for each slice, where the sampler does not look back
+# Two in a row on one slice, because the first may be a trial that broke the device for a moment;
+# three for one trial, because a trial that brings down every machine is likely to be the cause.
 MAX_FAULTS = 2  # of the machine, in a row, before a slice is excluded
 MAX_TRIAL_FAULTS = 3  # of the machine, that one trial meets before it is held back
 REST_SECONDS = 2.0  # of a slice after a fault of its machine: a lost mount may come back
@@ -61,7 +78,7 @@ class _Slice:
       info: Which one.
       running: The trials on it.
       packed: How the work on it runs, or the last work ran.
-      is_away: Whether it has no worker as yet.
+      is_away: Whether it has no worker yet.
       excluded: Why it takes no more trials; empty where it does.
       is_gone: Whether that is because no worker was to come any more.
       num_faults: Faults of its machine in a row.
@@ -125,7 +142,7 @@ class _Slice:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What a driver works with.
+    """The parts of a driver.
 
     Args:
       study: The study.
@@ -204,6 +221,10 @@ class _Trials:
 
     def _queue_again(self) -> None:
         """Go on where the journal ends: tell what was not told, queue what has not ended."""
+        # First the trials that ran when the last driver died: their workers died with it, perhaps
+        # after the result was written. Then settings in the order of their numbers, as an
+        # uninterrupted driver would have admitted them: duplicates are decided by which trial came
+        # first.
         for left in [t for t in self._ledger.trials if t.state == "running"]:
             if not self._take_result(left):
                 self._put_back(left, "the driver died")
@@ -234,6 +255,8 @@ class _Trials:
         if self.stop_asked or self.stopped:
             return False
         if number == 0:
+            # Setting 0 is the experiment as it is, and no suggestion. Where the space holds it, the
+            # sampler learns of it as if it had suggested it.
             asked: Asked | None = Asked(self._baseline or {})
         else:
             asked = self._parts.suggester.ask(number)
@@ -261,6 +284,9 @@ class _Trials:
         setting = self._ledger.settings[self._ledger.trials[trial].setting]
         assignment = asked.assignment if setting.number else {}
         try:
+            # The trial's folder is written before its line `admitted`: with the line there is
+            # always a graph. A kill in between leaves a folder without a line, and the same folder
+            # is written again.
             admitted = self._parts.admission.admit(trial, assignment, repeat)
             if admitted.graph is not None:
                 # All that its lines of the journal are made again from, where they are lost.
@@ -310,6 +336,8 @@ class _Trials:
         result = {**event.result, "facts": facts}
         found = [objective.value(result) for objective in self._study.objectives]
         values = [value for value in found if value is not None]
+        # A misspelt objective shows at the first trial, as a failure, instead of a study that
+        # optimizes nothing.
         if outcome == "complete" and len(values) < len(found):
             named = zip(self._study.objectives, found, strict=True)
             missing = [objective.name for objective, value in named if value is None]
@@ -379,6 +407,9 @@ class _Trials:
         came = self._ledger.outcome_of(setting)
         if came is None or setting.is_told:
             return
+        # Written down although it follows from the ends of trials: when the sampler was told,
+        # relative to when it was asked, decides what it suggests, and a resumed driver replays
+        # exactly this order.
         self._note("told", setting=number)
         self._parts.suggester.tell(number, *came, series)
 
@@ -417,6 +448,7 @@ class _Trials:
         except RunError as error:  # torn: of one trial, which runs again, and not of the study
             self._note("noted", notice=f"trial {trial.number} runs again: {error}")
             return False
+        # A result with another fence is of an earlier lease, whose trial was put back since.
         if ended is None or ended.fence != trial.fence:
             return False
         self._finish(ended)
@@ -444,9 +476,11 @@ class Driver(_Trials):
             self._show()
             self._queue_again()
             for event in self._engine.events(0.0):
-                self._handle(event)  # some slices may be away as yet
+                self._handle(event)  # some slices may be away yet
             is_over = self._work()
         finally:
+            # Closing waits until running trials are saved; only then is it known which of them have
+            # results (`_release`), and the last line of the journal can say how the study stands.
             self._engine.close()
             if (close := getattr(self._study.gate, "close", None)) is not None:
                 close()
@@ -459,6 +493,8 @@ class Driver(_Trials):
 
     def _work(self) -> bool:
         while not self.stop_asked and not self.stopped:
+            # The order within a round: fill all slices, commit, and only then wait. A round without
+            # anything that runs or may come is the end.
             self._watch_source()
             if self.is_late:
                 return False
@@ -516,6 +552,9 @@ class Driver(_Trials):
                 self._engine.refill(slice.info.index, work)
 
     def _start(self, slice: _Slice) -> None:
+        # A slice that is free takes the trial at the head of the queue, preferably one of the
+        # program that ran there last, which its worker has compiled. Lanes that stay empty are told
+        # to the worker as spare: they are filled while the others run (`_fill`).
         first = self._next(slice, None)
         if first is None:
             return
@@ -561,6 +600,8 @@ class Driver(_Trials):
                 self._queue.remove(taken)
                 return taken
             # What waits is for slices of another kind, or for another program.
+            # Bounded, because trials that fit no slice that is free now would otherwise pile up
+            # without end.
             is_full = len(self._queue) >= ahead + len(self._slices)
             if key is not None or is_full or not self._ask():
                 return None
@@ -618,6 +659,8 @@ class Driver(_Trials):
             self._held[number] = event.reason
         else:
             self._queue_left(number)
+        # Lanes of one program, and trials that waited in the same worker, meet the same fault: only
+        # a lease that is newer than the last counted fault counts as another one in a row.
         if event.fence <= slice.fault_fence:
             return
         slice.fault_fence = self._ledger.fence
@@ -657,6 +700,7 @@ class Driver(_Trials):
     def _lose(self, trial: int, lost: Lost) -> None:
         """A worker died: take its result if it wrote one, else queue the trial again."""
         state = self._ledger.trials[trial]
+        # The result first: a worker that was killed after it wrote the file has lost nothing.
         if self._take_result(state):
             return
         if lost.counts and state.losses >= self._study.budget.retries:
@@ -676,6 +720,8 @@ class Driver(_Trials):
             for trial in sorted(slice.running):
                 state = self._ledger.trials[trial]
                 if time.monotonic() - slice.leased[trial] >= (limit or math.inf):
+                    # The trial ends here and now in the journal; what its worker still sends has a
+                    # fence of a trial that is not running and is dropped by `_handle`.
                     self._engine.stop(slice.info.index, trial, state.fence)
                     reason = f"took longer than {limit:g} seconds (budget.trial_seconds)"
                     self._end(trial, "failed", reason)

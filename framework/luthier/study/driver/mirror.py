@@ -1,4 +1,4 @@
-"""Optuna's copy of a study, for its dashboard: a process of its own follows the journal.
+"""A copy of a study in Optuna's storage, for its dashboard, written by a process of its own.
 
 So Optuna's storage can neither slow the driver down nor stop it, and the driver need not hold ten
 thousand trials. What a copy lacks is added whenever the study is driven: it can be thrown away.
@@ -100,6 +100,8 @@ def begin(directory: pathlib.Path, storage: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "luthier.study.driver.mirror", str(directory)]
     with open(directory / "optuna.log", "ab") as log:
         told = {**os.environ, VARIABLE: storage}
+        # The pipe is never written to: its end, also by the driver's death, tells the mirror to
+        # finish.
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=told)
 
 
@@ -119,6 +121,8 @@ def mirror(directory: pathlib.Path) -> int:
         directions=["minimize" if d == "lower" else "maximize" for d in said["directions"]],
         load_if_exists=True,
     )
+    # What is there is found by our own number, and not by Optuna's, which counts what was added in
+    # whatever order, perhaps by several mirrors one after another.
     known = {
         (trial.user_attrs.get("setting"), trial.user_attrs.get("retries", 0))
         for trial in study.get_trials(deepcopy=False)
@@ -143,6 +147,8 @@ def _open_storage(directory: pathlib.Path, place: str) -> Any:
         return place
     path = directory / place
     _mend(path)
+    # A lock by O_EXCL instead of the default by symbolic links, which some file systems do not
+    # have.
     backend = JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path)))
     return optuna.storages.JournalStorage(backend)
 
@@ -229,6 +235,8 @@ def main(arguments: Sequence[str]) -> None:
     with lock:
         size, pause = -1, _POLL_SECONDS
         while True:
+            # The end is noticed before the last look, so that what the driver wrote last is in the
+            # copy.
             was_over = is_over.wait(pause)
             now = os.stat(directory / "journal.jsonl").st_size
             if now != size:

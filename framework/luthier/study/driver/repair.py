@@ -1,4 +1,4 @@
-"""Making the journal of a study again, where lines of it are damaged or missing.
+"""Repairs the journal of a study where lines of it are damaged or missing.
 
 What is whole is kept, in its order. What is lost is made again from the trials' folders:
 `assignment.json` has what was asked, `config.json` the graph and so its fingerprint, `result.json`
@@ -31,7 +31,7 @@ from luthier.study.space_checks import Editing, locate
 
 @dataclasses.dataclass(frozen=True)
 class Repaired:
-    """What was done to a journal.
+    """The outcome of repairing a journal.
 
     Args:
       directory: The study's folder.
@@ -69,12 +69,18 @@ def repair(name: str) -> Repaired:
             problems = [f"{directory.journal_path} is empty or missing, but trials have ended"]
         if not problems:
             return Repaired(directory.path, [])
+        # The whole lines are replayed in order. Before each one, the lines without which it could
+        # not have been written are put in: a report needs a lease, an end needs its reports, a
+        # lease needs that its trial was asked. What no later line implies is added at the end
+        # (`finish`), as far as the trials' folders know of it.
         made = _Repair(directory, contents.whole)
         for line in contents.whole:
             made.take(line)
         made.finish()
         old = None
         if directory.journal_path.exists():
+            # A copy and then an atomic replacement: a kill in between leaves the damaged journal in
+            # place.
             old = copy_to_trash(directory.journal_path, f"repaired: {'; '.join(problems)}")
         try:
             with replacing(directory.journal_path) as file:
@@ -93,7 +99,7 @@ class _Repair:
 
     def __init__(self, directory: StudyDirectory, whole: Sequence[Mapping[str, Any]]):
         self._directory = directory
-        # How often each trial is tried again in lines that were not taken in as yet.
+        # How often each trial is tried again in lines that were not taken in yet.
         self._retries = collections.Counter(
             line["trial"] for line in whole if line["kind"] == "retried"
         )
@@ -178,6 +184,8 @@ class _Repair:
         """Make the line of the next setting again, and what follows from its trials' graphs."""
         number, first = len(self._ledger.settings), len(self._ledger.trials)
         trials = list(range(first, first + self._study.seeds))
+        # Any trial of the setting will do: all of them have the same assignment, and differ in the
+        # seed.
         found = next(filter(None, (_assignment(self._directory, t) for t in trials)), None)
         if found is None:
             found = self._located(trials, number)
@@ -241,6 +249,7 @@ class _Repair:
             return
         ended = results_of(self._directory, trial)
         # Of an earlier lease than the last one: that trial was put back, and runs again.
+        # Fences order the leases of a trial, so a result tells which lease it ended.
         if ended is None or ended.fence < state.fence:
             return
         if ended.fence == state.fence and state.state != "running":

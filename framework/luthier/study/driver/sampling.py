@@ -1,4 +1,11 @@
-"""Samplers and pruners of Optuna: an in-memory study that they look back on, and grids."""
+"""Samplers and pruners of Optuna over an in-memory study, and grids.
+
+A study must suggest the same trials after a kill as without one, so a suggestion may depend only on
+what the journal holds. Optuna's samplers keep a random state between calls. Here a sampler is made
+anew for each setting, seeded by the study's seed and the setting's number, and asked about an
+in-memory study that was filled from the journal. What a sampler stores in Optuna's own attributes
+(CMA-ES its state, NSGA-II its generations) goes into the journal as `notes` and comes back from it.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +44,9 @@ from luthier.study.space import (
 
 _BEST = 100
 _CANNOT_RUN = "cannot run"
+# A private key of Optuna's TPESampler (`_RELATIVE_PARAMS_KEY`): the sampler keeps parameters there
+# between two calls about one trial, and nothing reads it later. There is no public name for it;
+# another name in a later version would only make notes longer.
 _TRANSIENT = "tpe:relative_params"
 
 
@@ -68,6 +78,8 @@ class Past:
         self._begin()
 
     def _begin(self) -> None:
+        # The storage is driven directly where Optuna's `Study` has no method: attributes that
+        # samplers write are not reachable otherwise.
         self._storage = optuna.storages.InMemoryStorage()
         with _quiet():
             self._study = optuna.create_study(storage=self._storage, directions=self._directions)
@@ -86,6 +98,8 @@ class Past:
           choose: Takes a trial of Optuna through the space.
         """
         self._make_room()
+        # Samplers write into the attributes of the trial or of the study, and do not say which:
+        # what changed over the call is what they wrote.
         before = dict(self._storage.get_study_system_attrs(self._id))
         self._study.sampler = sampler
         trial = self._study.ask()
@@ -145,15 +159,20 @@ class Past:
         number = self._running.pop(setting, None)
         if number is None:
             return
+        # `Study.tell` calls `after_trial` of the study's sampler, and that one belongs to another
+        # setting by now. A random sampler does nothing there.
         self._study.sampler = optuna.samplers.RandomSampler()
         id = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
         if state in ("complete", "infeasible"):
+            # An infeasible setting is told as a violated constraint, so that constrained samplers
+            # move away from it; a failure would be passed over and suggested again.
             # As `Trial.set_constraint` does; there is no handle of a trial that was read back.
             key = f"constraints:{_CANNOT_RUN}"
             self._storage.set_trial_system_attr(id, key, float(state == "infeasible"))
         if state == "complete" and values and not any(map(math.isnan, values)):
             self._study.tell(number, list(values))
             return
+        # Optuna has intermediate values for studies of one objective only.
         if state == "pruned" and len(self._directions) == 1:
             for step, value in series.items():
                 self._storage.set_trial_intermediate_value(id, step, value)
@@ -161,6 +180,9 @@ class Past:
         self._study.tell(number, state=TrialState.PRUNED if is_known else TrialState.FAIL)
 
     def _make_room(self) -> None:
+        # Samplers take time in proportion to what they look back on. Halved at twice the limit, so
+        # that rebuilding the study is rare, and at sizes that depend on the order of the journal
+        # alone.
         if self._most is None or self._size < 2 * self._most:
             return
         trials = self._study.get_trials(deepcopy=False)
@@ -313,6 +335,8 @@ class OptunaSuggester:
         self._space, self._node, self._seed = space, sampler, seed
         self._kind = sampler.__fn_or_cls__
         self.looks_back = not self._is_a("RandomSampler", "QMCSampler", "BruteForceSampler")
+        # These find their population by the trials of the study: forgetting some of them would
+        # change it.
         keeps_all = self._is_a("BaseGASampler", "NSGAIISampler", "NSGAIIISampler", "CmaEsSampler")
         self._past = Past(directions, None if keeps_all else remembered)
         self._all = {named.name: distribution(named.dimension) for named in space.every()}
@@ -330,6 +354,8 @@ class OptunaSuggester:
             # A quasi-random sequence is one for the whole study.
             of_study = self._is_a("QMCSampler")
             values["seed"] = self._seed if of_study else seed_of(self._seed, setting)
+        # Without groups, a multivariate TPE drops to independent sampling for dimensions that not
+        # every trial has.
         if self._is_a("TPESampler") and self._space.is_conditional:
             values |= {"multivariate": True, "group": True}
         with _quiet():
@@ -384,6 +410,8 @@ def grid_resolution(node: Any) -> int | None:
 
 def seed_of(seed: int, setting: int) -> int:
     """Return the seed of the sampler for one setting."""
+    # Not `hash`, which differs in every process, and not a sum, by which studies with seeds next to
+    # each other would repeat each other's suggestions.
     digest = hashlib.sha256(f"{seed}/{setting}".encode()).digest()
     return int.from_bytes(digest[:4], "little")
 

@@ -51,7 +51,7 @@ class Trial:
 
 @dataclasses.dataclass(slots=True)
 class Setting:
-    """What the sampler chose once.
+    """One suggestion of the sampler.
 
     Args:
       number: Its number; 0 is the baseline.
@@ -92,6 +92,7 @@ class Ledger:
           line: What was read, or is written.
         """
         kind = line["kind"]
+        # Fences must grow over all drivers of the study, hence the maximum over the whole journal.
         self.fence = max(self.fence, line.get("fence", 0))
         self.last_at = max(self.last_at, line.get("at", 0.0))
         if kind == "asked":
@@ -110,6 +111,7 @@ class Ledger:
             self.stopped_by = line.get("stopped_by", "failures" if self.stopped else "")
         elif kind == "noted":
             self.notices.append(line["notice"])
+        # Lines of unknown kinds are passed over: an older luthier can show a study of a newer one.
         elif "trial" in line:
             self._follow_trial(self.trials[line["trial"]], line)
 
@@ -134,7 +136,11 @@ class Ledger:
             trial.values = None if line["values"] is None else tuple(line["values"])
             trial.fault = line.get("fault", "")
             self._spend(trial, line)
+            # Reports matter only while a trial runs; ten thousand trials with a hundred reports
+            # each would fill the driver's memory.
             trial.series = None
+        # As if it had only been asked; the sampler keeps the failure that it was told
+        # (`Suggester.retry`).
         elif kind == "retried":
             trial.state, trial.reason, trial.fault = "waiting", "", ""
             trial.values, trial.losses, trial.lost = None, 0, ""

@@ -1,4 +1,4 @@
-"""Engines: what runs trials on slices of devices."""
+"""Engines, which run trials on device groups."""
 
 from luthier.study.engines.local import Local
 

@@ -1,4 +1,4 @@
-"""How a worker executes trials: a queue of requests, plans made once per program, results."""
+"""Execution of trials in a worker: the inbox, plans made once per program, and results."""
 
 from __future__ import annotations
 
@@ -76,6 +76,7 @@ class TrialWatcher(Watcher):
         self._send(Reported(self._slice, work.trial, work.fence, step, dict(metrics)))
         if not self._asks or last or self.requested is not None:
             return None
+        # Blocks the training loop until the driver has answered; `stop` wakes it by None.
         return PRUNED if self._answers.get() is False else None
 
     def answer(self, go_on: bool) -> None:
@@ -168,6 +169,8 @@ def summary(metrics_path: pathlib.Path, mode: Mapping[str, Any]) -> dict[str, An
       metrics_path: The run's metrics.jsonl.
       mode: How it was run.
     """
+    # From the file and not from memory: a trial that was resumed ran in several processes, and only
+    # the record has all of it.
     series: dict[int, dict[str, float]] = {}
     seconds, steps = [], 0
     for _, step, event in read_events(metrics_path):
@@ -267,7 +270,7 @@ class Inbox:
 
     @property
     def num_waiting(self) -> int:
-        """How many trials wait."""
+        """The number of trials that wait."""
         return len(self._tasks)
 
     def _read(self) -> None:
@@ -276,6 +279,8 @@ class Inbox:
                 with self._changed:
                     self._heed(message)
                     self._changed.notify_all()
+        # The stream has ended without `Close`: the driver is dead. `os._exit`, because the main
+        # thread is in a compiled step, or in user code, and cannot be asked to leave.
         if not self._closing:
             os._exit(EXIT_ORPHANED)
 
@@ -298,7 +303,11 @@ class Inbox:
                 watcher.stop()
 
     def _add(self, work: Work, trial: TrialWork) -> None:
+        # A watcher exists from the moment the trial arrives: a stop that comes before it runs is
+        # remembered there (see `take`).
         watcher = self._make_watcher(trial, work.asks)
+        # By fence, too: an answer to an earlier lease of the same trial must not reach the later
+        # one.
         self._watchers[trial.trial, trial.fence] = watcher
         self._tasks.append(Task(work, trial, watcher))
 
@@ -343,6 +352,8 @@ class Plans:
         def attempt(hoist: tuple[str, ...]) -> bool:
             try:
                 plan = planner.make(graph, self.devices[: num_devices or None], hoist)
+                # Evaluations are traced lazily elsewhere. Here a leaf counts as hoistable only if
+                # they, too, can be traced with it, or the trial would fail at its first evaluation.
                 trace_evaluations(plan.program)
             except Exception:  # which leaf is at fault, or that it is none of them, is found next
                 return False
@@ -379,6 +390,7 @@ class Plans:
 
     def _keep(self, name: str, plan: planner.Plan) -> None:
         self._plans[name] = plan
+        # The least recently used goes first.
         while len(self._plans) > NUM_PLANS:
             self._plans.popitem(last=False)
 

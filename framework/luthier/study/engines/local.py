@@ -28,6 +28,7 @@ from luthier.study.protocol import Event, Lost, SliceInfo, TrialWork, Work
 _FORM = "write kind:number or kind:i,j,...: cpu:8, cuda:4, cuda:0,2, tpu:4"
 _COUNTING = "import jax, json; d = jax.local_devices(); print(json.dumps([d[0].platform, len(d)]))"
 _KINDS = {"gpu": "cuda"}
+# The shape of a process's chips, which libtpu wants beside their numbers.
 _TPU_BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 
 
@@ -65,6 +66,8 @@ class Devices:
         Raises:
           RunError: JAX cannot say.
         """
+        # In a process of its own: once JAX is initialized here, this process would hold the
+        # accelerators (most of the GPU memory, all of a TPU) that the workers need.
         told = subprocess.run([sys.executable, "-c", _COUNTING], capture_output=True, text=True)
         try:
             kind, number = json.loads(told.stdout.splitlines()[-1])
@@ -154,6 +157,7 @@ def environment(
         count = "--xla_force_host_platform_device_count"
         flags = [f for f in made.get("XLA_FLAGS", "").split() if not f.startswith(count)]
         made["XLA_FLAGS"] = " ".join([*flags, f"{count}={len(slice.devices)}"])
+        # It would overrule the flag.
         made.pop("JAX_NUM_CPU_DEVICES", None)
         if slice.cores:
             made["OMP_NUM_THREADS"] = str(len(slice.cores))
@@ -167,6 +171,8 @@ def environment(
         made["TPU_CHIPS_PER_PROCESS_BOUNDS"] = bounds
     made |= environments.large_pages(made)
     made |= environments.kept_programs(made, shortest=0)
+    # By default JAX keeps only programs that took long to compile; trials repeat the short ones,
+    # too.
     made["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     made["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
     paths = [*map(str, search), *filter(None, [made.get("PYTHONPATH")])]
@@ -177,6 +183,8 @@ def environment(
 
 def _among(visible: str | None, numbers: Sequence[int]) -> str:
     """Return the names of devices by number among those that this process may see."""
+    # The parent's own selection may name devices in any order, also by UUID (as SLURM does):
+    # numbers here count among those.
     names = visible.split(",") if visible else []
     return ",".join(names[i] if i < len(names) else str(i) for i in numbers)
 
@@ -266,6 +274,9 @@ class Local:
                 event = self._events.get(wait > 0, wait or None)
             except queue.Empty:
                 return found
+            # Restarted in the thread of the driver and not in the reader's, so that workers are
+            # started and closed by one thread only. The event is passed on in any case: its trials
+            # must be queued again.
             if isinstance(event, Lost):
                 try:
                     self._workers[event.slice].start_again(event)
@@ -329,7 +340,7 @@ class _Worker:
 
     @property
     def log_path(self) -> pathlib.Path:
-        """What the worker printed."""
+        """The file with the worker's output."""
         return self._directory / "workers" / f"{self._slice.name}.log"
 
     def start(self) -> None:
@@ -348,6 +359,8 @@ class _Worker:
         source = self._directory / "source"
         packages = [n for n in read_json(source / "hashes.json", default={}) if n != "luthier"]
         search = [source.absolute()] if source.is_dir() else [pathlib.Path.cwd()]
+        # `-P` keeps the working directory off `sys.path`: an edited package there would win over
+        # the copy of the source that the study runs. PYTHONPATH names that copy.
         command = [sys.executable, "-P", "-u", "-m", _MODULE, "--slice", str(self._index)]
         command += ["--name", self._slice.name, "--cores", ",".join(map(str, self._slice.cores))]
         command += [word for name in packages for word in ("--package", name)]
@@ -400,6 +413,8 @@ class _Worker:
                 raise self._broken(f"it says nothing for {START_SECONDS:.0f} s") from None
             if isinstance(told, SliceInfo):
                 return told
+            # A worker that was ended by a signal (the kernel's OOM killer, somebody's kill) is
+            # started again; one that ended by itself has a cause that would not go away.
             if self._process.wait() >= 0:  # by itself: it would do so again
                 raise self._broken(told.reason)
             self.start_again(told)
@@ -444,12 +459,16 @@ class _Worker:
                         self._ready.put(message)
                 else:
                     self._events.put(message)
+        # After the stream has ended: everything that the worker sent before it died is queued in
+        # front of `Lost`, so that a result that was sent is not taken for lost.
         code = process.wait()
         # No trial is to blame for a worker that never was ready, or that left after a fault of its
         # devices.
         lost = Lost(self._index, self._reason(code), counts=is_ready and code != EXIT_REQUEUE)
         if self._closing:
             return
+        # Until it was ready for the first time, `open` waits for it, and the driver does not poll
+        # events.
         (self._events if self._was_ready else self._ready).put(lost)
 
     def _reason(self, code: int) -> str:

@@ -1,4 +1,14 @@
-"""Packed trials: several trials in one program, the training step vmapped over a leading axis."""
+"""Packed trials: several trials in one program, the training step vmapped over a leading axis.
+
+Trials that share a program (they differ in hoisted scalars only) can be stepped together: K states
+are stacked along a leading lane axis, and one call advances all of them. The training loop is a
+generator that yields a batch and receives the scalars of the step, so a packed trial is an ordinary
+run with records and checkpoints of its own, and only whoever takes the steps differs: `_Lanes`
+collects one batch from each generator, takes one step, and sends each its row of the result.
+
+Lanes are of three kinds. `vmap` computes all lanes at once, `map` one after another in one program
+(which saves dispatch only), and `shard` places each lane on one device of the slice.
+"""
 
 from __future__ import annotations
 
@@ -85,6 +95,8 @@ def _compile(
     program: Program, lanes: Lanes, num_lanes: int, devices: Sequence[jax.Device]
 ) -> PackedProgram:
     mesh = program.mesh
+    # Within a lane arrays are sharded as they would be alone; the lane axis is not sharded, except
+    # for `shard`, where a lane is whole on its device and the mesh has the lane axis only.
     specs = [PartitionSpec(None, *p.spec) for p in program.placements.values()]
     if lanes == "shard":
         if num_lanes % len(devices):
@@ -98,12 +110,16 @@ def _compile(
         jax.ShapeDtypeStruct((num_lanes, *leaf.shape), leaf.dtype, sharding=sharding)
         for leaf, sharding in zip(program.abstract_leaves, stacked, strict=True)
     )
+    # Where a lane's state comes from and goes to. Programs of `shard` are planned for one device,
+    # whose sharding names a device that need not be the lane's: their states pass through arrays
+    # that are whole everywhere.
     single = (
         tuple(whole for _ in specs)
         if lanes == "shard"
         else tuple(leaf.sharding for leaf in program.abstract_leaves)
     )
 
+    # The lane is a traced index, so that one compiled function serves all lanes.
     def take(leaves: Leaves, lane: jax.Array) -> Leaves:
         return tuple(lax.dynamic_index_in_dim(x, lane, keepdims=False) for x in leaves)
 
@@ -115,6 +131,8 @@ def _compile(
         return tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in abstract)
 
     over = _over_lanes(program, lanes, mesh)
+    # Lowered with real values and abstract arrays: scalars must be weakly typed here exactly as
+    # they will be in the calls, or the compiled step refuses its arguments.
     values = tuple(_stack([value] * num_lanes, whole) for value in program.values())
     entries = {
         name: jax.ShapeDtypeStruct(
@@ -123,6 +141,7 @@ def _compile(
         for name, entry in program.batch.items()
     }
     active = jax.ShapeDtypeStruct((num_lanes,), jnp.bool_, sharding=whole)
+    # The state is donated: K trials of optimizer state would otherwise exist twice.
     step = jax.jit(over, donate_argnums=1, out_shardings=(stacked, whole))
     lowered = step.lower(values, abstract, (entries,) * num_lanes, active)
     compiled = lowered.compile(program.compiler_options)
@@ -168,6 +187,8 @@ def _over_lanes(program: Program, lanes: Lanes, mesh: jax.sharding.Mesh) -> Call
             values, leaves, stacked(batches), active
         )
     spec = PartitionSpec(LANE)
+    # `check_vma=False`: the step of a trial knows nothing of the lane axis, and each lane is
+    # computed by one device alone, so there is nothing to check.
     shared = jax.shard_map(each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     return lambda values, leaves, batches, active: shared(values, leaves, stacked(batches), active)
 
@@ -181,8 +202,11 @@ class Pack:
 
     def __init__(self, packed: PackedProgram):
         self.packed = packed
+        # Zeros and not undefined memory: lanes without a trial are computed, too, under vmap.
         self._leaves = packed.empty()
         self._lane_values: list[Values] = [packed.program.values()] * packed.num_lanes
+        # Stacked when the next step is taken and kept until a lane changes: a pack steps thousands
+        # of times between two changes.
         self._values: Values | None = None
         self._vectors: Any = None
         self._failure: Exception | None = None
@@ -228,6 +252,7 @@ class Pack:
         if self._values is None:
             columns = zip(*self._lane_values, strict=True)
             self._values = tuple(_stack(column, packed.whole) for column in columns)
+        # Lanes without a trial get any batch of the right shape; what they compute is never read.
         some = next(iter(batches.values()))
         rows = tuple(self._placed(batches.get(i, some)) for i in range(packed.num_lanes))
         active = jax.device_put(
@@ -292,6 +317,8 @@ class LaneStep:
         return self._pack.leaves(self.lane)
 
 
+# `loop` reads scalars one or more steps late. Fetching is delayed with them: the array of all lanes
+# comes to the host once (JAX keeps the copy), instead of K slices being dispatched for each step.
 class LaneVector:
     """The scalars of one lane, fetched with those of all lanes when they are asked for.
 
@@ -310,13 +337,16 @@ class LaneVector:
 
 def _stack(scalars: Sequence[jax.Array], sharding: NamedSharding) -> jax.Array:
     """Return scalars as one array; weakly typed, as they are."""
+    # `.item()` gives a Python number, which `asarray` takes in weakly typed, so that a hoisted 0.1
+    # does not turn bfloat16 products into float32 in lanes and not alone.
     return jax.device_put(jnp.stack([jnp.asarray(np.asarray(x).item()) for x in scalars]), sharding)
 
 
 # How many trials share a slice, and how: found by a few steps of each, where that can pay.
 
+# Measuring costs compiles; it must pay for itself within the study.
 SHARE = 0.04
-"""Of the time that the trials would take one after another, so much may be spent on finding out."""
+"""The share of the trials' own time that may be spent on measuring."""
 
 WORTH = 0.95
 """Lanes are taken where a step takes less than this part of the time that it takes alone."""
@@ -332,7 +362,7 @@ NUM_DEVICES: Mapping[Lanes, int] = {"shard": 1}
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """How trials share a slice.
+    """A way for trials to share a device group.
 
     Args:
       lanes: The kind of lanes; `single` runs one trial after another.
@@ -347,7 +377,7 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What one way to run trials costs.
+    """The cost of one way to run trials.
 
     Args:
       seconds: Of a step of one trial.
@@ -407,6 +437,9 @@ def best(
       steps: Steps of a trial.
       measure: Measures one kind with a number of lanes; None where it does not fit the memory.
     """
+    # The first candidate is bounded by an expectation (a factor on the compile time of one trial),
+    # later ones by what the compiles before really took. A kind is left as soon as it no longer
+    # gets faster: twice as many lanes would be slower still.
     allowance = SHARE * num_trials * steps * alone.seconds
     found, fastest = Choice("single"), WORTH * alone.seconds
     expected = COMPILE_FACTOR * alone.compile_seconds
@@ -491,6 +524,8 @@ def _median_seconds(step: Callable[[], jax.Array]) -> float:
         start = time.perf_counter()
         jax.block_until_ready(step())
         times.append(time.perf_counter() - start)
+    # Without the first, which may still allocate and load code; the median, because other processes
+    # share the machine.
     return float(np.median(times[1:]))
 
 
@@ -503,7 +538,7 @@ def powers(most: int) -> list[int]:
 
 
 class Source(Protocol):
-    """Where further trials come from."""
+    """A source of further trials."""
 
     def take(self, fits: Callable[[Task], bool]) -> Task | None:
         """Return a trial that fits; None where there is none now."""
@@ -636,6 +671,8 @@ class _Lanes:
         self._key = key
         self._choice = choice
         self._running: dict[int, _Running] = {}
+        # Remembered, because `_fill` asks after every step, and deciding means reading a graph and
+        # taking its fingerprint.
         self._others: set[tuple[int, int]] = set()  # trials of other programs, which wait
 
     def run(self, task: Task, lane: int) -> None:

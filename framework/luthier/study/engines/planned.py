@@ -1,4 +1,8 @@
-"""The engine that plans trials instead of training them: for slices that need not be here."""
+"""The engine that plans trials instead of training them, for device groups that need not be here.
+
+Each plan is made by a process of its own (`plan_apart`), because a process has one set of virtual
+devices; the threads here only wait for them.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
     environment.report_native_crashes()
     environment.collect_rarely()
     received, sent = _own_streams()
+    # An interrupt is for the driver, which has running trials saved through the protocol.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Before JAX is imported: XLA sizes its thread pools by the cores that the process may use.
     if options.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, [int(core) for core in options.cores.split(",")])
     return _serve(options, received, sent)
@@ -41,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _own_streams() -> tuple[BinaryIO, BinaryIO]:
     """Return the driver's streams, and let nobody else in this process have them."""
+    # The streams move to new descriptors; 0 reads nothing from here on, and 1 leads to standard
+    # error, also for C code: a `print` in user code must not become a line of the protocol.
     received, sent = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

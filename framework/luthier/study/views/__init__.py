@@ -1,1 +1,1 @@
-"""What people see of a study: a live table, its trials, the best of them."""
+"""Views of a study: a live table, its trials, the best of them."""

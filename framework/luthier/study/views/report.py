@@ -48,7 +48,7 @@ class Span:
 
 @dataclasses.dataclass
 class Chronicle:
-    """What happened when; time without a driver does not count.
+    """The events of a study by time; time without a driver does not count.
 
     Args:
       spans: Trials on slices, in the order in which they began.

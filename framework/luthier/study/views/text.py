@@ -22,7 +22,7 @@ from luthier.terminal import Printable, cell
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """How a study stands.
+    """The status of a study.
 
     Args:
       name: Its name.

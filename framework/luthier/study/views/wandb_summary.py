@@ -1,4 +1,8 @@
-"""A study in Weights & Biases: beside the run of each trial, one that sums them all up."""
+"""A study in Weights & Biases: beside the run of each trial, one that sums them all up.
+
+It is written by a process of its own that imports wandb, as the mirror of a run is: the driver
+never does.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Views of what differs: in the terminal, and as pages."""
+"""Views of differences, in the terminal and as pages."""

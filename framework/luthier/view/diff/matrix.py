@@ -1,4 +1,4 @@
-"""More than two graphs at once: a matrix of what varies, one column for each."""
+"""Differences of more than two graphs: a matrix of the settings that vary, a column per graph."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Difference:
 
     @property
     def changes(self) -> Sequence[Change]:
-        """What one has to change in the first to get the second."""
+        """The changes that turn the first into the second."""
         return self.comparison.changes
 
     def __len__(self) -> int:

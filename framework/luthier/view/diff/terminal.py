@@ -1,4 +1,4 @@
-"""Effects as text: numbers of both sides, curves in a line, and what follows for a run."""
+"""Effects as text: numbers of both sides, curves in a line, and consequences for a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from a graph, and from the difference of two: parameters, bytes, FLOPs, curves."""
+"""Effects of a graph, and of the difference of two: parameters, bytes, FLOPs, curves."""
 
 from luthier.view.effects.effects import Subject, effects
 from luthier.view.effects.facts import Facts, facts_of, is_experiment, known_facts

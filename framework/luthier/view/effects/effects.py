@@ -1,4 +1,4 @@
-"""What a change of the graph means for checkpoints and for compiled programs."""
+"""The effects of a change of the graph on checkpoints, compiled programs, memory and schedules."""
 
 from __future__ import annotations
 
@@ -80,6 +80,8 @@ def recompile_verdict(
     if reshaped:
         start = "yes: the step is of other shapes"
         return Verdict("recompile", _listed(start, reshaped), "warn")
+    # In order of cost: the text of the lowered step, then shapes, then whether the changed leaves
+    # could be arguments, which needs a trace with tracers in their places.
     hoisted, constants = _leaves(*graphs_of)
     if hoisted and not constants:
         problem = _problem_with_hoisting(graphs_of[0], hoisted, devices)

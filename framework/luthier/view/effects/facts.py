@@ -1,4 +1,4 @@
-"""Curves over the steps of a run: the schedules of its optimizer, and what it recorded."""
+"""Facts that follow from an experiment (sizes, FLOPs, schedules), and curves that it recorded."""
 
 from __future__ import annotations
 
@@ -154,6 +154,7 @@ def known_facts(graph: Any, devices: Sequence[jax.Device], packages: Sequence[st
 
 def _key(graph: Any, devices: Sequence[jax.Device], packages: Sequence[str]) -> str:
     """Return what is equal where the same follows: graph, devices and code."""
+    # Facts follow from code as much as from the graph.
     code = [hash_package(name) for name in ("luthier", *packages)]
     hardware = [len(devices), devices[0].device_kind]
     content = [_FORMAT, graphs.fingerprint(graph), hardware, jax.__version__, code]
@@ -174,7 +175,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What follows from an experiment on devices; plain values, so that it can be kept in a file.
+    """Facts that follow from an experiment on devices; plain values, which a file can hold.
 
     Args:
       devices: How many there are, and of what kind.
@@ -259,5 +260,7 @@ def facts_of(graph: Any, devices: Sequence[jax.Device]) -> Facts:
         batch={name: f"{entry.dtype}{list(entry.shape)}" for name, entry in program.batch.items()},
         flops_per_step=flops,
         learning_rates=learning_rates(experiment.optimizer, experiment.training.steps),
+        # The text that the compiler gets: equal texts, equal programs. Lowering takes seconds and
+        # no device.
         step=hashlib.sha256(program.traced_step.lower().as_text().encode()).hexdigest(),
     )

@@ -1,7 +1,9 @@
 """The shell of a page: data, style and program in one HTML file that asks nobody for anything.
 
 What a page shows is data that may come from anywhere: it travels as escaped JSON, the program puts
-it into the page as text, and a content security policy lets the browser run this one program only.
+it into the page as text (`textContent` only), and a content security policy lets the browser run
+this one program only. Programs and styles are plain JavaScript and CSS from `assets`; there is no
+build step.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ def document(title: str, data: Any, files: Sequence[str], without_script: str) -
     style = "".join(_read(name) for name in names if name.endswith(".css"))
     program = "".join(_read(name) for name in names if name.endswith(".js"))
     script = f'"use strict";\n(() => {{\n{program}}})();\n'
+    # The hashes of this program and style: the browser runs nothing else, also where data should
+    # ever get into the page as markup.
     policy = "; ".join(
         [
             "default-src 'none'",

@@ -130,6 +130,7 @@ def _renamed(arrays: Mapping[str, Array]) -> dict[str, Array]:
     if _POSITIONS in found and _CLASS in found and not has_all:
         positions = found[_POSITIONS]
         if math.isqrt(positions.shape[1]) ** 2 + 1 != positions.shape[1]:
+            # Zero adds nothing: the class token keeps having no position.
             none = in_memory(np.zeros((1, 1, positions.shape[2]), np.float32))
             found[_POSITIONS] = with_first(none, positions)
     return found

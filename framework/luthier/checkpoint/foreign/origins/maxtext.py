@@ -102,8 +102,11 @@ def _as_ours(name: str, array: Array, has_norms: bool, interleaved: bool) -> Arr
     """Return an array with the scale and the order of ours."""
     if interleaved and _ROTATED.fullmatch(name):
         size = array.shape[-1]
+        # From neighbours that are rotated together to our halves.
         array = reordered(array, np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)]))
     if _QUERY.fullmatch(name) and not has_norms:
+        # MaxText has the scale 1 / sqrt(head_dim) of attention in its query kernels, unless queries
+        # are normalized; ours scales in attention.
         array = multiple(array, math.sqrt(array.shape[-1]))
     return array
 

@@ -1,4 +1,4 @@
-"""What checkpoints of JAX programs are stored in: zarr arrays, Orbax trees, flax's msgpack, npz."""
+"""Readers of the formats of JAX checkpoints: zarr arrays, Orbax trees, flax's msgpack, npz."""
 
 from __future__ import annotations
 
@@ -96,6 +96,8 @@ def npz(path: pathlib.Path) -> dict[str, Array]:
         raise _unreadable(path, error) from None
 
     @functools.lru_cache(maxsize=1)
+    # zip members are compressed as a whole: a block cannot be read without what is before it. One
+    # array is kept, since the blocks of an array are read one after another.
     def whole(name: str) -> np.ndarray:
         with zipfile.ZipFile(path) as archive, archive.open(name) as file:
             return _typed(np.lib.format.read_array(file, allow_pickle=False))
@@ -187,6 +189,7 @@ def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], str]:
 
 def _typed(values: np.ndarray) -> np.ndarray:
     """Return an array with the type that it was saved with: npz knows no bfloat16."""
+    # `np.save` writes bfloat16 as two raw bytes ("V2").
     if values.dtype.kind == "V" and values.dtype.itemsize == 2:
         import ml_dtypes
 
