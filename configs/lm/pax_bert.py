@@ -39,7 +39,7 @@ def experiment() -> fdl.Config[program.Experiment]:
 
 
 def bert_5m_adafactor() -> fdl.Config[program.Experiment]:
-    """Train 4.92 million parameters with Adafactor, shared out over 8 chips.
+    """Train 4.92 million parameters with Adafactor, split over 8 chips.
 
     Pax: BertSpmdL4H128
     """

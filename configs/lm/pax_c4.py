@@ -11,7 +11,7 @@ copy, and `python tools/make_c4_shards.py DIR` writes a small one.
 Pax published curves. The loss of this one, in nats per token, ends near 2.54 after 53,300 steps;
 that of `decoder_16b` near 2.56 after 11,200 steps on 32 chips, after spikes at about 850, 2,000 and
 2,450 steps. On TPU v4 it used 42.5% of the peak (16B) and 42.3% (32B). As in Pax, what layers hand
-on is shared out along the axis of tensors where there is one, so that less is kept per device.
+on is split along the axis of tensors where there is one, so that less is kept per device.
 
 Pax caps the updates of the queries', keys' and values' kernels together, here each is capped by
 itself. `base_1p3b` asks to keep the attention's projections, but Pax does so only where layers are

@@ -7,7 +7,7 @@ Hardware: 1,536 chips of TPU v4.
 Expected: not measured yet.
 
 Pax stops at 2.69 nats per token on the validation set; here a run ends by its steps. Where Pax's
-vocabulary cannot be shared out over its chips, the table has a few rows more, which stay unused.
+vocabulary cannot be split over its chips, the table has a few rows more, which stay unused.
 """
 
 from __future__ import annotations

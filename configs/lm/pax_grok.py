@@ -22,7 +22,7 @@ from luthier.recipes import decoders
 
 
 def experiment(steps: int = 10) -> fdl.Config[program.Experiment]:
-    """Train 316 billion parameters on 32 machines of 8 GPUs, which share out the experts.
+    """Train 316 billion parameters on 32 machines of 8 GPUs, which split the experts.
 
     Pax: Grok
     """

@@ -22,7 +22,7 @@ from luthier.recipes import decoders
 
 
 def experiment(steps: int = 100) -> fdl.Config[program.Experiment]:
-    """Train 6.69 billion parameters, shared out over 16 GPUs.
+    """Train 6.69 billion parameters, split over 16 GPUs.
 
     Pax: Llama2_7B
     """
@@ -31,7 +31,7 @@ def experiment(steps: int = 100) -> fdl.Config[program.Experiment]:
 
 
 def llama_13b(steps: int = 100) -> fdl.Config[program.Experiment]:
-    """Train 12.95 billion parameters, shared out over 16 GPUs.
+    """Train 12.95 billion parameters, split over 16 GPUs.
 
     Pax: Llama2_13B
     """
@@ -40,7 +40,7 @@ def llama_13b(steps: int = 100) -> fdl.Config[program.Experiment]:
 
 
 def llama_70b(steps: int = 100) -> fdl.Config[program.Experiment]:
-    """Train 68.9 billion parameters, shared out over 4 machines of 16 GPUs.
+    """Train 68.9 billion parameters, split over 4 machines of 16 GPUs.
 
     Pax: Llama2_70B
     """

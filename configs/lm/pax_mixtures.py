@@ -9,8 +9,8 @@ Expected: not measured yet.
 Data as for `pax_nvidia`. Both of Pax's GLaMs say 143 billion parameters; with 8 experts it is 23.
 Pax weighs the balance of the load with 1 in `MoELarge`, as nothing sets it. Its share of the load
 is that of first choices, in each group of rows; here it is of all choices, in the whole batch, and
-an expert's places are counted in each row. `GLaM64B64EProxy` shares out 64 experts over 128
-devices, which does not divide: here other dimensions are shared out. `GLaM64B64EProxy_EP` has a
+an expert's places are counted in each row. `GLaM64B64EProxy` splits 64 experts over 128
+devices, which does not divide: here other dimensions are split. `GLaM64B64EProxy_EP` has a
 mesh of four sizes and three names; here it has the fourth, `expert`.
 """
 
@@ -69,7 +69,7 @@ def train(name: str, model: fdl.Partial, rows: int, mesh: dict[str, int]) -> fdl
 
 
 def share_out_whole(graph: fdl.Config) -> fdl.Config:
-    """Train with what is of no expert shared out over the devices of all experts, too."""
+    """Train with what is of no expert split over the devices of all experts, too."""
     rules = parallel.parameter_rules() | {"embed": ("fsdp", "expert")}
     graph.parallelism.rules = fdl.Config(
         parallel.Rules, parameters=rules, activations=parallel.activation_rules_table()

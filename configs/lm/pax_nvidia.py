@@ -52,7 +52,7 @@ def decoder_10b() -> fdl.Config[program.Experiment]:
 
 
 def decoder_25b() -> fdl.Config[program.Experiment]:
-    """Train 25.2 billion parameters with Adafactor, shared out over 16 GPUs.
+    """Train 25.2 billion parameters with Adafactor, split over 16 GPUs.
 
     Pax: Llama33BProxy
     """
@@ -63,7 +63,7 @@ def decoder_25b() -> fdl.Config[program.Experiment]:
 
 
 def decoder_175b() -> fdl.Config[program.Experiment]:
-    """Train 175 billion parameters with Adafactor, shared out over 8 machines of 16 GPUs.
+    """Train 175 billion parameters with Adafactor, split over 8 machines of 16 GPUs.
 
     Pax: NVIDIA175B_FSDP
     """

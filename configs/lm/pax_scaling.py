@@ -7,7 +7,7 @@ Hardware: 4 chips of TPU v4; the others from 8 to 3,072.
 Expected: not measured yet.
 
 The optimizer and the data are those of `pax_cloud`. Pax keeps the products with parameters for the
-backward pass, as is done here. Its largest shares out a width of 8,192 over 768 devices, which does
+backward pass, as is done here. Its largest splits a width of 8,192 over 768 devices, which does
 not divide: here over 256, with 3 copies.
 """
 

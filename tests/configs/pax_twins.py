@@ -16,7 +16,7 @@ from tests.compiling import quick_step
 
 LENGTH = 16
 ROWS = 8
-"""Of which all microbatches and meshes of twins share out the batch."""
+"""Of which all microbatches and meshes of twins split the batch."""
 
 VOCABULARY = 512
 

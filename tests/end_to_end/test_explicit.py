@@ -98,7 +98,7 @@ def test_training_is_that_of_automatic_axes(shrunk, case, enough_tokens, name):
 
 
 class AmbiguousMlp(nnx.Module):
-    """Sums over a dimension that devices share out, and does not say where the sum goes."""
+    """Sums over a dimension that devices split, and does not say where the sum goes."""
 
     INHERITED = ("dim", "rngs")
 

@@ -2,7 +2,7 @@
 
 Every row is one experiment with the words of one way, or of several, to spread it over devices.
 The first rows have every kind between them, and their gradients are compared always; the others,
-and everything else of a row, belong to the long drills.
+and everything else of a row, belong to the long fault-injection tests.
 """
 
 import jax

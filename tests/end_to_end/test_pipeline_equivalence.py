@@ -8,7 +8,7 @@ from luthier import recipes
 from luthier.layers import Circular, GPipe
 
 CIRCULAR = fdl.Config(Circular, repeats=2)
-# Stages, microbatches, schedule, and what else shares out the work on eight devices.
+# Stages, microbatches, schedule, and what else splits the work on eight devices.
 MIXTURES = [
     pytest.param(2, 4, GPipe, (), id="stage 2 x data 4"),
     pytest.param(4, 8, GPipe, (), id="stage 4 x data 2"),

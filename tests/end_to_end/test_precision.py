@@ -106,7 +106,7 @@ EXPERTS = (
     "model.block.mlp=Experts(num_experts=4, router=TopK(k=2), expert=GatedMlp(hidden_dim=32))",
     "model.block.mlp.dispatch=Dropless()",
 )
-# How the work is shared out, and what the model is; each on two devices.
+# How the work is split, and what the model is; each on two devices.
 WAYS = {
     "fsdp": ((), ("fiddler:fsdp(2)",)),
     "tensor": ((), ("fiddler:tensor(2)",)),

@@ -121,7 +121,7 @@ def watched() -> Iterator[Watched]:
         yield seen
 
 
-def drill(examples: int) -> None:
+def injection(examples: int) -> None:
     """Apply random words to random graphs; see to what must hold whatever they are."""
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
@@ -218,13 +218,13 @@ def step(value: Any, part: Any) -> Any:
 
 @pytest.mark.full
 def test_fuzz():
-    drill(1000)
+    injection(1000)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_fuzz_at_length():
-    drill(20_000)
+    injection(20_000)
 
 
 FUZZED = parts.experiment()

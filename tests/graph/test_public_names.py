@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import fiddle as fdl
 import flax.nnx as nnx
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,11 @@ import pytest
 from graph_toys import parts, recorded
 from orbax.checkpoint import v1 as orbax
 
+from luthier import graph as graphs
+from luthier import launch
+from luthier import study as studies
 from luthier.errors import RecordError
-from luthier.graph import public_names, values
+from luthier.graph import compare, public_names, values
 from luthier.graph.public_names import display_name, load_object, public_name
 
 NAMES = {
@@ -216,3 +220,20 @@ def test_renamed_objects_are_found(monkeypatch):
     monkeypatch.setitem(public_names.RENAMED, "graph_toys.old", "graph_toys.parts")
     assert load_object("luthier.old.Thing") is optax.adamw
     assert load_object("graph_toys.old.Layer", ["graph_toys"]) is parts.Layer
+
+
+def test_a_record_with_old_names_and_arguments_is_the_graph_of_today():
+    graph = fdl.Config(launch.Slurm, slices=4, groups_per_job=2)
+    text = graphs.to_json(graph)
+    old = text.replace("groups_per_job", "gangs_per_job")
+    assert old != text
+    assert graphs.equal(graphs.from_json(old), graph)
+    study = graphs.to_json(fdl.Config(studies.Budget, trials=3))
+    older = study.replace("luthier.study.", "luthier.sweep.")
+    assert older != study
+    assert graphs.fingerprint(graphs.from_json(older)) == graphs.fingerprint(
+        graphs.from_json(study)
+    )
+    for a, b in ((old, text), (older, study)):
+        compared = compare.compare(compare.read(a), compare.read(b))
+        assert compared.changes == []

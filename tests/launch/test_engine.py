@@ -1,4 +1,4 @@
-from luthier.launch.engine import LIVE, Gang, Layout
+from luthier.launch.engine import LIVE, Layout, ProcessGroup
 
 
 def test_a_layout_counts_its_processes():
@@ -6,10 +6,10 @@ def test_a_layout_counts_its_processes():
     assert Layout(hosts=3, processes_per_host=4).num_processes == 12
 
 
-def test_every_process_of_a_gang_has_a_log_of_its_own():
-    gang = Gang("study-0", ["-m", "luthier"], "/shared/launch/1", "/project")
-    assert str(gang.log_path(0)) == "/shared/launch/1/logs/study-0-rank-0.log"
-    assert str(gang.log_path("%t")) == "/shared/launch/1/logs/study-0-rank-%t.log"
+def test_every_process_of_a_group_has_a_log_of_its_own():
+    group = ProcessGroup("study-0", ["-m", "luthier"], "/shared/launch/1", "/project")
+    assert str(group.log_path(0)) == "/shared/launch/1/logs/study-0-rank-0.log"
+    assert str(group.log_path("%t")) == "/shared/launch/1/logs/study-0-rank-%t.log"
 
 
 def test_what_is_over_is_not_live():

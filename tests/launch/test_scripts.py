@@ -8,28 +8,28 @@ import pytest
 import yaml
 
 from luthier.errors import BadInput
-from luthier.launch import Gang, Here, Kubernetes, Ray, Slurm
+from luthier.launch import Here, Kubernetes, ProcessGroup, Ray, Slurm
 from luthier.launch.tpu_vm import TpuVm
 
 ENGINES = [Here(), Slurm(), Kubernetes(image="i"), Ray(), TpuVm(tpu="t", zone="z")]
 EVIL = ("a b$(touch PWN)", "a`touch PWN`", "a';touch PWN;'", "a|touch PWN;#", "a&&touch PWN")
 
 
-def _gang(directory, working_directory="/project", environment=()):
-    return Gang("lab", ["-V"], directory, working_directory, dict(environment))
+def _group(directory, working_directory="/project", environment=()):
+    return ProcessGroup("lab", ["-V"], directory, working_directory, dict(environment))
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 @pytest.mark.parametrize("control", ["\ntouch PWN\n", "\rtouch PWN", "\x1b]0;", "\u2028"])
 def test_folders_with_control_characters_are_refused(engine, control):
     evil, good = f"/runs/a{control}b", "/runs/ab"
-    for directory, gang in (
-        (evil, _gang(evil)),
-        (good, _gang(good, f"/project{control}")),
-        (good, _gang(good, environment={f"A{control}": "b"})),
+    for directory, group in (
+        (evil, _group(evil)),
+        (good, _group(good, f"/project{control}")),
+        (good, _group(good, environment={f"A{control}": "b"})),
     ):
         with pytest.raises(BadInput) as refusal:
-            engine.files([gang], directory)
+            engine.files([group], directory)
         assert str(refusal.value).startswith(f"{engine.name}: ")
         assert "\n" not in str(refusal.value)
 
@@ -45,12 +45,12 @@ def test_folders_with_signs_of_shells_are_names(engine, name, tmp_path):
     for program in ("srun", "squeue", "scontrol", "gcloud", "kubectl", "sbatch", "setsid", "tee"):
         (programs / program).write_text("#!/bin/bash\nexit 0\n")
         (programs / program).chmod(0o755)
-    gang = _gang(str(place), str(place), {"A": name})
+    group = _group(str(place), str(place), {"A": name})
     if engine.name == "slurm" and "'" in name:  # sbatch has quotes of its own
         with pytest.raises(BadInput, match="leave out quotes"):
-            engine.files([gang], str(place))
+            engine.files([group], str(place))
         return
-    files = engine.files([gang], str(place))
+    files = engine.files([group], str(place))
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
     scripts = [shlex.join(engine.command(str(place)))]
     for text in files.values():
@@ -86,4 +86,4 @@ def test_folders_with_signs_of_shells_are_names(engine, name, tmp_path):
 )
 def test_options_of_sbatch_are_one_line_each(name, value):
     with pytest.raises(BadInput, match=r"^slurm: the option .* of sbatch cannot be "):
-        Slurm(options={name: value}).files([_gang("/runs/ab")], "/runs/ab")
+        Slurm(options={name: value}).files([_group("/runs/ab")], "/runs/ab")

@@ -62,7 +62,7 @@ def test_slices_are_settings_of_sweeps_only(project):
     assert {name: s.value for name, s in chosen.slices.items()} == {"slices": 4, "host": "login1"}
     assert set(chosen.settings) == {"nodes"}
     assert _refusal("slurm:slices=4", project) == [
-        "slices is for sweeps [set by --on]; leave it out: a single run is one gang"
+        "slices is for sweeps [set by --on]; leave it out: a single run is one group"
     ]
 
 

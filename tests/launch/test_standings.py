@@ -8,7 +8,7 @@ from luthier.launch.jobs import Launch
 
 
 def _launch(path, engine, *ids):
-    jobs = [Job(engine, id, "gang", str(path)) for id in ids]
+    jobs = [Job(engine, id, "group", str(path)) for id in ids]
     return Launch(path, engine, {}, "luthier train", (), jobs, 0.0)
 
 

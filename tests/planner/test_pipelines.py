@@ -54,9 +54,9 @@ def test_all_that_cannot_be_shared_out_is_told_at_once():
     sizes = ("model.num_layers=6", "training.global_batch_size=8", "training.accumulation=2")
     evaluation = "evaluations.held_out.global_batch_size=10"
     assert problems(pipeline(graph(*sizes, evaluation), 4, 6, CIRCULAR)) == [
-        "model.num_layers: 6 layers cannot be shared out evenly over 4 stages x 2 repeats; "
+        "model.num_layers: 6 layers cannot be split evenly over 4 stages x 2 repeats; "
         "use a multiple of 8 layers, or fewer stages or repeats",
-        "model.stack.microbatches: 6 microbatches cannot be shared out evenly over 4 stages; "
+        "model.stack.microbatches: 6 microbatches cannot be split evenly over 4 stages; "
         "set microbatches=8",
         "training.global_batch_size: 8 rows cannot be cut into 6 microbatches for each of 2 steps "
         "of accumulation, each of them for 2 devices; use a multiple of 24",

@@ -37,7 +37,7 @@ MODELS = {
     "t5 untied": (T5, {"embedding.table": 0, "unembedding.kernel": 1}),
     "t5 tied": (T5_TIED, {"embedding.table": 0}),
 }
-KV = "parallelism.rules.parameters.kv_heads=()"  # one head is not shared out
+KV = "parallelism.rules.parameters.kv_heads=()"  # one head is not split
 SIZE = 258  # of the run that is started from
 
 

@@ -1,4 +1,4 @@
-"""Steps of a model with experts: cut into microbatches, shared out over devices."""
+"""Steps of a model with experts: cut into microbatches, split over devices."""
 
 import fiddle as fdl
 import jax

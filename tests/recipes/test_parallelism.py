@@ -136,5 +136,5 @@ def test_a_model_alone_or_without_attention_is_refused(quickstart):
     with pytest.raises(BadInput) as caught:
         ring(graph)
     assert str(caught.value) == (
-        "model: the model has no attention; use sequence, which shares out everything but attention"
+        "model: the model has no attention; use sequence, which splits everything but attention"
     )

@@ -142,15 +142,15 @@ def test_a_writer_on_another_machine_is_seen_by_its_pulse(path):
     elsewhere(path)
     over = threading.Event()
 
-    def pulse():
+    def heartbeat():
         while not over.wait(0.02):
             os.utime(path)
 
-    thread = threading.Thread(target=pulse)
+    thread = threading.Thread(target=heartbeat)
     thread.start()
     try:
         with pytest.raises(RunError, match="process 123 on other-host"):
-            Lock(path, pulse_seconds=0.3)
+            Lock(path, heartbeat_seconds=0.3)
         assert holder(path).host == "other-host"
     finally:
         over.set()
@@ -159,17 +159,17 @@ def test_a_writer_on_another_machine_is_seen_by_its_pulse(path):
 
 def test_a_silent_writer_on_another_machine_is_taken_over(path):
     there = elsewhere(path)
-    with Lock(path, pulse_seconds=0.05) as lock:
+    with Lock(path, heartbeat_seconds=0.05) as lock:
         assert lock.took_over == there
     there = elsewhere(path)
     os.utime(path, (0, 0))
     assert holder(path) is None
-    with Lock(path, pulse_seconds=0.05) as lock:
+    with Lock(path, heartbeat_seconds=0.05) as lock:
         assert lock.took_over == there
 
 
 def test_the_holder_shows_a_pulse(path):
-    with Lock(path, pulse_seconds=0.02):
+    with Lock(path, heartbeat_seconds=0.02):
         os.utime(path, (0, 0))
         deadline = time.monotonic() + 5
         while path.stat().st_mtime == 0 and time.monotonic() < deadline:

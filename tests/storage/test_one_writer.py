@@ -14,7 +14,7 @@ from luthier.storage import holder
 WRITER = """
 import errno, fcntl, os, socket, sys, time
 
-path, node, flock, clock, steps, pulse = sys.argv[1:]
+path, node, flock, clock, steps, heartbeat = sys.argv[1:]
 from luthier.errors import LuthierError
 from luthier.records import RunDirectory, Step
 from luthier.records.metrics_file import JsonLines
@@ -30,7 +30,7 @@ if node != "here":
     socket.gethostname = lambda: node
 real_time = time.time
 time.time = lambda: real_time() + float(clock)
-lock.HEARTBEAT_SECONDS = float(pulse)
+lock.HEARTBEAT_SECONDS = float(heartbeat)
 
 def train(directory):
     saved = read_json(f"{path}/saved.json", 0)
@@ -57,7 +57,7 @@ except LuthierError as error:
     sys.exit(error.exit_code)
 """
 STEPS = 160
-PULSE_SECONDS = 0.5  # long enough that a busy machine does not look like a dead one
+HEARTBEAT_SECONDS = 0.5  # long enough that a busy machine does not look like a dead one
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def run(tmp_path):
 
 @pytest.fixture
 def write(start, run):
-    def begin(path=run.path, node="here", flock="with", clock=0.0, pulse=PULSE_SECONDS):
-        return start(WRITER, path, node, flock, clock, STEPS, pulse)
+    def begin(path=run.path, node="here", flock="with", clock=0.0, heartbeat=HEARTBEAT_SECONDS):
+        return start(WRITER, path, node, flock, clock, STEPS, heartbeat)
 
     return begin
 
@@ -178,11 +178,11 @@ def test_of_many_that_find_a_dead_holder_one_becomes_the_writer(write, run):
 
 @pytest.mark.slow
 def test_a_pause_of_a_minute_with_the_real_heartbeat(write, run):
-    first = began(write(node="a", flock="without", pulse=10.0))
+    first = began(write(node="a", flock="without", heartbeat=10.0))
     wait_for(run, 20)
     first.send_signal(signal.SIGSTOP)
     time.sleep(60)
-    second = began(write(node="b", flock="without", pulse=10.0))
+    second = began(write(node="b", flock="without", heartbeat=10.0))
     (run.path / "go").touch()
     first.send_signal(signal.SIGCONT)
     assert end(first)[0] == 1

@@ -263,7 +263,7 @@ def test_data_that_cannot_be_opened_trips_the_watchdog_and_sigterm_is_a_requeue(
         process = start(tmp_path, *stuck, stderr=log)
         assert process.wait(timeout=200) == 1
         assert "luthier: nothing has happened for 3 s, opening the data; to resume: " in text()
-        assert "documents.py" in text(), "the stacks: there is no run as yet"
+        assert "documents.py" in text(), "the stacks: there is no run yet"
         process = start(tmp_path, *stuck[:2], stderr=log)
         ends = []
         wait(lambda: ends.append(_write_end(tmp_path / "stuck.txt")) or ends[-1] is not None)

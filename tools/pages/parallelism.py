@@ -27,7 +27,7 @@ START = """\
 # Parallelism
 
 How an experiment is spread over devices is a part of its graph, beside the model and not in it:
-a mesh with named axes, and rules that say which axis shares out which dimension. The model stays
+a mesh with named axes, and rules that say which axis splits which dimension. The model stays
 as it is, and so do its parameters, its gradient and its losses, up to rounding: that is tested for
 every recipe below and for mixtures of them.
 
@@ -55,9 +55,9 @@ feed-forward layer [layers, embed, mlp], and the bytes of state on each device.
 """
 
 END = """
-## Rows that are shared out along their length
+## Rows that are split along their length
 
-`sequence` shares out the length of activations. Attention then needs the keys of whole rows, in
+`sequence` splits the length of activations. Attention then needs the keys of whole rows, in
 one of three ways, all of which give the same result:
 
 - As it is: the compiler gathers keys and values on every device.
@@ -85,9 +85,9 @@ says every layout, and a layer that leaves one open is refused while it is trace
         parallelism.mesh.axis_type=EXPLICIT
 
 Dense models train so, with the same results. A test looks through the traced step of each mesh:
-all that is laid out anew is a parameter that `fsdp` shares out, where a layer uses it, and the keys
-of rows that `sequence` shares out. A layer of your own says the layout of a product that sums over
-a dimension which devices share out by `luthier.parallel.result_sharding`. Pipelines, dropless
+all that is laid out anew is a parameter that `fsdp` splits, where a layer uses it, and the keys
+of rows that `sequence` splits. A layer of your own says the layout of a product that sums over
+a dimension which devices split by `luthier.parallel.result_sharding`. Pipelines, dropless
 experts, `ring` and `all_to_all` need automatic axes.
 
 ## Several slices
@@ -125,7 +125,7 @@ def _recipes() -> str:
     from luthier.parallel import format_bytes, format_spec
 
     rows: list[tuple[str, ...]] = [
-        ("word", "what is shared out", "inputs", "kernel", "bytes per device")
+        ("word", "what is split", "inputs", "kernel", "bytes per device")
     ]
     for name in NAMES:
         word = WORDS.get(name, name)

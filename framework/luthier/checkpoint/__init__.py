@@ -1,6 +1,6 @@
 """Checkpoints: asynchronous, atomic, checked. Orbax is imported here only, and at first use.
 
-Warm starts are here too, from other runs and from the weights of others.
+Warm starts are here too, from other runs and from pretrained weights.
 """
 
 from luthier.checkpoint.directory import require_space

@@ -29,10 +29,10 @@ class Storage:
 
     Args:
       file_bytes: The size at which a data file is full; None is Orbax's own, 2 GiB.
-      saving_replicas: Among how many replicas a save of replicated arrays is shared out; 1 leaves
+      saving_replicas: Among how many replicas a save of replicated arrays is split; 1 leaves
         it to the first, None takes all.
       broadcast_axis: The mesh axis whose first replica reads a checkpoint, and sends it to the
-        others; None has every replica read it. No array may be shared out over this axis.
+        others; None has every replica read it. No array may be split over this axis.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"file_bytes": "1 <= x", "saving_replicas": "1 <= x"}
@@ -61,7 +61,7 @@ class Storage:
           arrays: Shape, dtype and sharding of what is wanted.
 
         Raises:
-          CheckpointError: `broadcast_axis` is no axis of the mesh, or an array is shared out over
+          CheckpointError: `broadcast_axis` is no axis of the mesh, or an array is split over
             it.
         """
         from orbax.checkpoint import v1 as ocp
@@ -87,9 +87,7 @@ class Storage:
                 raise CheckpointError(Problem(f"{name} is on {axes}, without {axis!r}", path))
             if any(axis == part or (isinstance(part, tuple) and axis in part) for part in spec):
                 remedy = "choose an axis that only repeats parameters, or leave it out"
-                raise CheckpointError(
-                    Problem(f"{name} is shared out over {axis!r}", path, "", remedy)
-                )
+                raise CheckpointError(Problem(f"{name} is split over {axis!r}", path, "", remedy))
             # With one replica there is nobody to send to.
             index = mesh.axis_names.index(axis) if mesh.shape[axis] > 1 else None
         return index

@@ -1,6 +1,6 @@
 """The lazy description of an experiment: paths, overrides, validation, recording, comparison.
 
-This is the one room that knows Fiddle. It never imports jax, flax or optax by itself.
+This is the one package that knows Fiddle. It never imports jax, flax or optax by itself.
 
 Some functions are called like the module that holds them (`paths`, `build`, `resolve`): here the
 names mean the functions; import from a module by its full name

@@ -124,9 +124,10 @@ class _Decoder:
         return self.objects[key]
 
     def _node(self, kind: type, data: dict[str, Any], name: str, path: str) -> Any:
-        given = _mapping(data, "arguments")
+        given = public_names.current_arguments(name, _mapping(data, "arguments"))
         arguments = {part: self.decode(child, join(path, part)) for part, child in given.items()}
-        tags = {part: self._tags(names) for part, names in _mapping(data, "tags").items()}
+        tagged = public_names.current_arguments(name, _mapping(data, "tags"))
+        tags = {part: self._tags(names) for part, names in tagged.items()}
         if kind is tagging.TaggedValueCls:
             found = tags.get("value", frozenset())
             return tagging.TaggedValue(found, arguments.get("value", fdl.NO_VALUE))

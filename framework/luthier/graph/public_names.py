@@ -47,6 +47,11 @@ RENAMED: dict[str, str] = {
     "luthier.train": "luthier.trainer",
 }
 
+# Arguments that had another name: by the current name of the class or function, old -> new.
+RENAMED_ARGUMENTS: dict[str, dict[str, str]] = {
+    "luthier.launch.Slurm": {"gangs_per_job": "groups_per_job"},
+}
+
 _CONSTANT_TYPES = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -302,6 +307,17 @@ def current_name(name: str) -> str:
         if new is not None:
             return ".".join((new, *parts[length:]))
     return name
+
+
+def current_arguments(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments by what they are called now, by the table of renamed ones.
+
+    Args:
+      name: The class or function that takes them, as a record names it.
+      arguments: What it is given.
+    """
+    renamed = RENAMED_ARGUMENTS.get(current_name(name), {})
+    return {renamed.get(part, part): value for part, value in arguments.items()}
 
 
 def load_object(

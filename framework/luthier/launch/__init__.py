@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from luthier.launch.engine import Engine, Gang, Job, Layout, Standing
+    from luthier.launch.engine import Engine, Job, Layout, ProcessGroup, Standing
     from luthier.launch.here import Here
     from luthier.launch.kubernetes import Kubernetes
     from luthier.launch.ray import Ray
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "Engine": "engine",
-    "Gang": "engine",
+    "ProcessGroup": "engine",
     "Here": "here",
     "Job": "engine",
     "Kubernetes": "kubernetes",
@@ -33,11 +33,11 @@ _PLACES = {
 
 __all__ = [
     "Engine",
-    "Gang",
     "Here",
     "Job",
     "Kubernetes",
     "Layout",
+    "ProcessGroup",
     "Ray",
     "Slices",
     "Slurm",

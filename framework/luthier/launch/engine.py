@@ -23,7 +23,7 @@ Every engine promises to the processes of a group:
 - SIGTERM comes first when machines are taken away; the processes save and leave with exit code 75,
   and the group is started again, with the same command. Exit code 0 is the end of it. After
   any other code it is started again at most `restarts` times.
-- What each process prints is appended to a file of its own: `Gang.log_path`.
+- What each process prints is appended to a file of its own: `ProcessGroup.log_path`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Layout:
 
 
 @dataclasses.dataclass(frozen=True)
-class Gang:
+class ProcessGroup:
     """Processes that begin, work and end together: those of one run, or the worker of one slice.
 
     Args:
@@ -106,14 +106,14 @@ class Job:
     Args:
       engine: The engine's name, as `--on` takes it.
       id: What the engine calls the job: `123`, `123_0`, a name.
-      gang: The group's name; several process groups may be in one job.
+      group: The group's name; several process groups may be in one job.
       directory: The group's folder.
       place: What the engine needs beside the id to find the job again: a namespace, an address.
     """
 
     engine: str
     id: str
-    gang: str
+    group: str
     directory: str
     place: str = ""
 
@@ -146,13 +146,13 @@ class Engine(Protocol):
     def layout(self) -> Layout:
         """The resources of one process group."""
 
-    def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
+    def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
         """Return what `submit` would write and use: scripts and manifests, by file name.
 
         A person can read them, and run them again by hand. Nothing is written here.
 
         Args:
-          gangs: What would be started.
+          groups: What would be started.
           directory: Where the files would be; all hosts see it.
         """
 
@@ -163,11 +163,11 @@ class Engine(Protocol):
           directory: Where the files are.
         """
 
-    def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
+    def submit(self, groups: Sequence[ProcessGroup], directory: str) -> Sequence[Job]:
         """Write the files, and hand the groups over; return a job for each, in their order.
 
         Args:
-          gangs: What is started.
+          groups: What is started.
           directory: Where the files go; all hosts see it.
 
         Raises:
@@ -192,12 +192,12 @@ class Engine(Protocol):
         """
 
 
-def check_script(engine: str, gangs: Sequence[Gang], directory: str) -> None:
+def check_script(engine: str, groups: Sequence[ProcessGroup], directory: str) -> None:
     """Refuse what a script cannot hold: a line end in a folder's name would end a comment there.
 
     Args:
       engine: The engine's name.
-      gangs: What the script starts.
+      groups: What the script starts.
       directory: Where the script goes.
 
     Raises:
@@ -205,9 +205,9 @@ def check_script(engine: str, gangs: Sequence[Gang], directory: str) -> None:
     """
     texts = {"the folder of the run": directory, "the working directory": ""}
     names: dict[str, None] = {}
-    for gang in gangs:
-        texts |= {"the name": gang.name, "the working directory": gang.working_directory}
-        names |= dict.fromkeys(gang.environment)
+    for group in groups:
+        texts |= {"the name": group.name, "the working directory": group.working_directory}
+        names |= dict.fromkeys(group.environment)
     remedy = "choose another one, without line ends and control characters"
     problems = [
         Problem(f"{what} has control characters: {text!r}", engine, remedy=remedy)

@@ -16,7 +16,15 @@ import time
 from collections.abc import Mapping, Sequence
 
 from luthier.errors import BadInput, Problem, RunError
-from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing, check_script, write_files
+from luthier.launch.engine import (
+    LOGS,
+    Job,
+    Layout,
+    ProcessGroup,
+    Standing,
+    check_script,
+    write_files,
+)
 from luthier.storage.process import ProcessIdentity
 
 SCRIPT = "job.sh"
@@ -26,9 +34,9 @@ CANCELLED = "cancelled"
 # is repeated for as long as the process exists. 75 of any process counts for all of them: the
 # others may have failed because that one left. The exit code is moved into place, because a driver
 # may read at any moment.
-_GANG = """\
-# run_gang NAME RESTARTS WORDS...: all processes of one gang. It is started again where it died.
-run_gang() {{
+_GROUP = """\
+# run_group NAME RESTARTS WORDS...: all processes of one group. It is started again where it died.
+run_group() {{
   local name=$1 restarts=$2 starts=0 failures=0 code worst rank numbers
   shift 2
   trap 'kill -TERM $(jobs -p) 2>/dev/null' TERM
@@ -84,21 +92,21 @@ class Here:
         """The resources of one process group."""
         return Layout(1, self.processes, self.devices)
 
-    def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
+    def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
         """Return the script by its name.
 
         Args:
-          gangs: What would be started.
+          groups: What would be started.
           directory: Where the script would be.
         """
-        check_script(self.name, gangs, directory)
-        first = gangs[0]
+        check_script(self.name, groups, directory)
+        first = groups[0]
         lines = ["#!/bin/bash", "# Written by luthier. To run it again by hand:", "#"]
         lines += [f"#     {shlex.join(self.command(directory))}", ""]
         lines += ["trap 'kill -TERM $(jobs -p) 2>/dev/null' TERM"]
         lines += [f"cd {shlex.quote(first.working_directory)} || exit 1", "unset WANDB_SERVICE"]
         lines += [f"export {name}={shlex.quote(v)}" for name, v in first.environment.items()]
-        text = _GANG.format(
+        text = _GROUP.format(
             ranks=" ".join(map(str, range(self.processes))),
             count=self.processes,
             python=shlex.quote(sys.executable),
@@ -107,9 +115,9 @@ class Here:
             cancelled=CANCELLED,
         )
         lines += ["", text]
-        for gang in gangs:
-            words = shlex.join([gang.name, str(gang.restarts), *gang.command])
-            lines += [f"run_gang {words} &"]
+        for group in groups:
+            words = shlex.join([group.name, str(group.restarts), *group.command])
+            lines += [f"run_group {words} &"]
         lines += ['while [ -n "$(jobs -pr)" ]; do wait; done']
         return {SCRIPT: "\n".join([*lines, ""])}
 
@@ -122,14 +130,14 @@ class Here:
         # A session of its own: it outlives the terminal, and Ctrl-C does not reach it.
         return ["setsid", "bash", f"{directory}/{SCRIPT}"]
 
-    def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
+    def submit(self, groups: Sequence[ProcessGroup], directory: str) -> Sequence[Job]:
         """Write the script, and start it.
 
         Args:
-          gangs: What is started.
+          groups: What is started.
           directory: Where the script goes.
         """
-        write_files(self.files(gangs, directory), directory)
+        write_files(self.files(groups, directory), directory)
         with open(pathlib.Path(directory, LOGS, "script.log"), "ab") as log:
             started = subprocess.Popen(
                 ["bash", f"{directory}/{SCRIPT}"],
@@ -142,7 +150,7 @@ class Here:
         # An id alone is soon, and on another host at once, that of another process.
         identity = json.dumps(dataclasses.asdict(ProcessIdentity.of(started.pid)))
         id = str(started.pid)
-        return [Job(self.name, id, gang.name, directory, identity) for gang in gangs]
+        return [Job(self.name, id, group.name, directory, identity) for group in groups]
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
         """Return how jobs stand, in their order.
@@ -226,7 +234,7 @@ def _standing(job: Job) -> Standing:
 
 def _over(job: Job) -> Standing | None:
     try:
-        code = int(pathlib.Path(job.directory, f"{job.gang}.exit").read_text())
+        code = int(pathlib.Path(job.directory, f"{job.group}.exit").read_text())
     except FileNotFoundError:
         return None
     if pathlib.Path(job.directory, CANCELLED).exists():

@@ -15,6 +15,7 @@ from luthier.storage import read_json
 
 FOLDER = "launch"
 JOBS = "jobs.json"
+_RENAMED = {"gang": "group", "gangs_per_job": "groups_per_job"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +106,13 @@ def read_launch(path: pathlib.Path) -> Launch:
       path: The folder.
     """
     fields = read_json(path / JOBS)
-    jobs = tuple(Job(**job) for job in fields.pop("jobs"))
+    # Before process groups were called that, a job named its `gang`.
+    named = [
+        {_RENAMED.get(key, key): value for key, value in job.items()} for job in fields["jobs"]
+    ]
+    jobs = tuple(Job(**job) for job in named)
+    del fields["jobs"]
+    fields["values"] = {_RENAMED.get(key, key): x for key, x in fields["values"].items()}
     return Launch(path, jobs=jobs, **fields)
 
 

@@ -14,14 +14,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.errors import EXIT_REQUEUE, BadInput, Problem, RunError
-from luthier.launch.engine import LOGS, Gang, Job, Layout, Standing, check_script, write_files
+from luthier.launch.engine import (
+    LOGS,
+    Job,
+    Layout,
+    ProcessGroup,
+    Standing,
+    check_script,
+    write_files,
+)
 
-# The manifest of a JobSet that is a gang.
+# The manifest of a JobSet that is a group.
 #
 # Source: the JobSet API `jobset.x-k8s.io/v1alpha2`, and pod failure policies of `batch/v1`.
 
 API_VERSION = "jobset.x-k8s.io/v1alpha2"
-JOB = "gang"
+JOB = "group"
 PORT = 8476
 SAVE_SECONDS = 120
 """The time for pods to save, between SIGTERM and SIGKILL."""
@@ -58,14 +66,14 @@ class Pods:
     exclusive: str
 
 
-def job_set(gang: Gang, pods: Pods) -> dict[str, Any]:
+def job_set(group: ProcessGroup, pods: Pods) -> dict[str, Any]:
     """Return the manifest of a process group as nested plain data.
 
     Args:
-      gang: The group.
+      group: The group.
       pods: What its pods are like.
     """
-    name = resource_name(gang.name, gang.directory)
+    name = resource_name(group.name, group.directory)
     labels = {"app.kubernetes.io/managed-by": "luthier"}
     if pods.queue:
         labels["kueue.x-k8s.io/queue-name"] = pods.queue
@@ -82,7 +90,7 @@ def job_set(gang: Gang, pods: Pods) -> dict[str, Any]:
             # whose node was taken away, with the reason PodFailurePolicy; the JobSet then starts
             # all pods again without counting it. Any other failure counts against `maxRestarts`.
             "failurePolicy": {
-                "maxRestarts": gang.restarts,
+                "maxRestarts": group.restarts,
                 "rules": [
                     {
                         # Whoever saved and left, or lost its node, is started again, uncounted.
@@ -92,7 +100,7 @@ def job_set(gang: Gang, pods: Pods) -> dict[str, Any]:
                     }
                 ],
             },
-            "replicatedJobs": [{"name": JOB, "replicas": 1, "template": _job(gang, pods, name)}],
+            "replicatedJobs": [{"name": JOB, "replicas": 1, "template": _job(group, pods, name)}],
         },
     }
 
@@ -108,10 +116,10 @@ def resource_name(name: str, directory: str) -> str:
     # 63 characters.
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_LONGEST_NAME].strip("-")
     digits = hashlib.sha256(directory.encode()).hexdigest()[:6]
-    return f"{plain if plain[:1].isalpha() else f'gang-{plain}'.strip('-')}-{digits}"
+    return f"{plain if plain[:1].isalpha() else f'group-{plain}'.strip('-')}-{digits}"
 
 
-def _job(gang: Gang, pods: Pods, name: str) -> dict[str, Any]:
+def _job(group: ProcessGroup, pods: Pods, name: str) -> dict[str, Any]:
     saved = {
         "action": "FailJob",
         "onExitCodes": {"containerName": JOB, "operator": "In", "values": [EXIT_REQUEUE]},
@@ -129,18 +137,18 @@ def _job(gang: Gang, pods: Pods, name: str) -> dict[str, Any]:
             # run.
             "backoffLimit": 0,
             "podFailurePolicy": {"rules": [saved, lost]},
-            "template": {"spec": _pod(gang, pods, name)},
+            "template": {"spec": _pod(group, pods, name)},
         }
     }
 
 
-def _pod(gang: Gang, pods: Pods, name: str) -> dict[str, Any]:
+def _pod(group: ProcessGroup, pods: Pods, name: str) -> dict[str, Any]:
     container = {
         "name": JOB,
         "image": pods.image,
-        "command": ["bash", "-c", _script(gang, pods), gang.name],
-        "args": list(gang.command),
-        "env": [{"name": n, "value": v} for n, v in _environment(gang, pods, name).items()],
+        "command": ["bash", "-c", _script(group, pods), group.name],
+        "args": list(group.command),
+        "env": [{"name": n, "value": v} for n, v in _environment(group, pods, name).items()],
         "resources": {"limits": dict(pods.limits)},
     }
     spec: dict[str, Any] = {
@@ -162,34 +170,34 @@ def _pod(gang: Gang, pods: Pods, name: str) -> dict[str, Any]:
     return {**spec, "containers": [container]}
 
 
-def _environment(gang: Gang, pods: Pods, name: str) -> dict[str, str]:
+def _environment(group: ProcessGroup, pods: Pods, name: str) -> dict[str, str]:
     if pods.hosts == 1:
-        return dict(gang.environment)
+        return dict(group.environment)
     return {
-        **gang.environment,
+        **group.environment,
         "JAX_COORDINATOR_ADDRESS": f"{name}-{JOB}-0-0.{name}:{PORT}",
         "JAX_NUM_PROCESSES": str(pods.hosts),
         "LUTHIER_JOIN_SECONDS": str(JOIN_SECONDS),
     }
 
 
-def _script(gang: Gang, pods: Pods) -> str:
+def _script(group: ProcessGroup, pods: Pods) -> str:
     """Return what a pod runs: Python in the place of the shell, so that it hears SIGTERM."""
-    logs = shlex.quote(f"{gang.directory}/{LOGS}")
-    log = f"{logs}/{shlex.quote(gang.name)}-rank-{_INDEX}.log"
+    logs = shlex.quote(f"{group.directory}/{LOGS}")
+    log = f"{logs}/{shlex.quote(group.name)}-rank-{_INDEX}.log"
     # `tee` in a process substitution: `kubectl logs` shows the output, and the shared disk keeps
     # it. A pipe would make Python a child of the shell, which does not pass signals on; `exec` puts
     # it in the shell's place.
     lines = [f"mkdir -p {logs} || exit 1", f"exec > >(tee -a {log}) 2>&1"]
     if pods.hosts > 1:
         lines.append(f"export JAX_PROCESS_ID={_INDEX}")
-    lines += [f"cd {shlex.quote(gang.working_directory)} || exit 1", 'exec python "$@"']
+    lines += [f"cd {shlex.quote(group.working_directory)} || exit 1", 'exec python "$@"']
     return "\n".join([*lines, ""])
 
 
 # The engine over a Kubernetes cluster that has JobSet installed.
 #
-# A gang is a JobSet with a pod for each host; kubectl speaks with the cluster, as the user that it
+# A group is a JobSet with a pod for each host; kubectl speaks with the cluster, as the user that it
 # is set up for. Without kubectl the manifests are written all the same, for whoever has it.
 
 MANIFESTS = "jobsets.yaml"
@@ -292,15 +300,15 @@ class Kubernetes:
             exclusive=_NODE_POOL if self.topology and not self.queue else "",
         )
 
-    def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
+    def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
         """Return the manifests, in a file.
 
         Args:
-          gangs: What would be started.
+          groups: What would be started.
           directory: Where the file would be.
         """
-        check_script(self.name, gangs, directory)
-        documents = [job_set(gang, self._pods) for gang in gangs]
+        check_script(self.name, groups, directory)
+        documents = [job_set(group, self._pods) for group in groups]
         again = shlex.join(self.command(directory))
         text = _dump(documents)
         return {MANIFESTS: f"# Written by luthier. To apply it again by hand: {again}\n{text}"}
@@ -313,23 +321,23 @@ class Kubernetes:
         """
         return ["kubectl", "apply", "--server-side", "-f", f"{directory}/{MANIFESTS}"]
 
-    def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
+    def submit(self, groups: Sequence[ProcessGroup], directory: str) -> Sequence[Job]:
         """Write the manifests, and apply them.
 
         Args:
-          gangs: What is started.
+          groups: What is started.
           directory: Where the file goes; pods see it under the same path.
 
         Raises:
           RunError: There is no kubectl, or the cluster refuses.
         """
-        write_files(self.files(gangs, directory), directory)
+        write_files(self.files(groups, directory), directory)
         _ask(self.command(directory))
         # Kept with the job: kubectl may be set to another cluster when the job is looked at.
         place = json.dumps({"context": _context(), "namespace": self.namespace})
         return [
-            Job(self.name, resource_name(gang.name, gang.directory), gang.name, directory, place)
-            for gang in gangs
+            Job(self.name, resource_name(group.name, group.directory), group.name, directory, place)
+            for group in groups
         ]
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
@@ -428,5 +436,5 @@ def standing_of(status: Mapping[str, Any]) -> Standing:
     if any(job.get("ready") for job in jobs):
         return Standing("running", "all pods are ready", restarts=restarts)
     active = any(job.get("active") for job in jobs)
-    detail = "its pods are being placed" if active else "it has no pods as yet"
+    detail = "its pods are being placed" if active else "it has no pods yet"
     return Standing("waiting", detail, restarts=restarts)

@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from luthier.errors import EXIT_BAD_INPUT, BadInput, LuthierError, Problem, RunError
 
-# Which process of its gang this is, as the engine that started it tells in the environment.
+# Which process of its group this is, as the engine that started it tells in the environment.
 
 VARIABLES = ("LUTHIER_RANK", "LUTHIER_RANKS", "LUTHIER_LOCAL_RANK", "LUTHIER_START")
 """Which process this is, of how many, which on its host, and a word that only the processes of one
@@ -73,7 +73,7 @@ def read_place(environment: Mapping[str, str]) -> Place:
             _slurm_address(environment.get("SLURMD_NODENAME", "")),
         )
     remedy = f"start it with srun, or set {', '.join(VARIABLES)}"
-    raise BadInput(Problem("nothing tells which process of the gang this is", remedy=remedy))
+    raise BadInput(Problem("nothing tells which process of the group this is", remedy=remedy))
 
 
 def _slurm_address(node: str) -> str:
@@ -92,12 +92,12 @@ def _slurm_address(node: str) -> str:
     return node or socket.gethostname()
 
 
-# A process of a gang finds the others and becomes what it is to run.
+# A process of a group finds the others and becomes what it is to run.
 #
 #     python -m luthier.launch.member --meeting FOLDER -- -m luthier train ... --distributed
 #
-# The first process of the gang tells the others where it listens, in a file of the folder that all
-# of them see: on an address that is its own and a port that is free, so that gangs side by side
+# The first process of the group tells the others where it listens, in a file of the folder that all
+# of them see: on an address that is its own and a port that is free, so that groups side by side
 # never meet by accident. JAX's detection of clusters is left out.
 
 MEETING_SECONDS = 120.0

@@ -13,16 +13,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput, Problem, RunError
-from luthier.launch.engine import Gang, Job, Layout, Standing, State, check_script, write_files
+from luthier.launch.engine import (
+    Job,
+    Layout,
+    ProcessGroup,
+    Standing,
+    State,
+    check_script,
+    write_files,
+)
 from luthier.launch.ray_actors import Keeper, Request, num_chips
 
 # The engine over a Ray cluster.
 #
-# An actor of Ray keeps each gang: it reserves nodes, or a slice of TPUs, starts a process on each
+# An actor of Ray keeps each group: it reserves nodes, or a slice of TPUs, starts a process on each
 # and starts them again elsewhere when a node is lost. Python, luthier and the user's project must
 # be the same on all nodes, and all must see the disk of runs.
 
-GANGS = "gangs.json"
+GROUPS = "groups.json"
 NAMESPACE = "luthier"
 ANSWER_SECONDS = 20.0
 _TOPOLOGY = re.compile(r"\d+(x\d+)+")
@@ -89,20 +97,20 @@ class Ray:
         fields = [field.name for field in dataclasses.fields(Request)]
         return Request(**{name: getattr(self, name) for name in fields})
 
-    def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
+    def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
         """Return the groups and what they want, by the file's name.
 
         Args:
-          gangs: What would be started.
+          groups: What would be started.
           directory: Where the file would be.
         """
-        check_script(self.name, gangs, directory)
+        check_script(self.name, groups, directory)
         told = {
             "address": self.address,
             "request": dataclasses.asdict(self._request),
-            "gangs": [dataclasses.asdict(gang) for gang in gangs],
+            "groups": [dataclasses.asdict(group) for group in groups],
         }
-        return {GANGS: json.dumps(told, indent=1) + "\n"}
+        return {GROUPS: json.dumps(told, indent=1) + "\n"}
 
     def command(self, directory: str) -> Sequence[str]:
         """Return the words that hand the written process groups to the cluster.
@@ -110,20 +118,20 @@ class Ray:
         Args:
           directory: Where the file is.
         """
-        return ["python", "-m", "luthier.launch.ray", f"{directory}/{GANGS}"]
+        return ["python", "-m", "luthier.launch.ray", f"{directory}/{GROUPS}"]
 
-    def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
+    def submit(self, groups: Sequence[ProcessGroup], directory: str) -> Sequence[Job]:
         """Write the file, and hand the groups to the cluster.
 
         Args:
-          gangs: What is started.
+          groups: What is started.
           directory: Where the file goes.
 
         Raises:
           RunError: Ray is not installed, or its cluster does not answer.
         """
-        write_files(self.files(gangs, directory), directory)
-        return submit_file(pathlib.Path(directory, GANGS))
+        write_files(self.files(groups, directory), directory)
+        return submit_file(pathlib.Path(directory, GROUPS))
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:
         """Return how jobs stand, in their order; `unknown` where the cluster does not answer.
@@ -159,10 +167,10 @@ def submit_file(path: pathlib.Path) -> list[Job]:
     told = json.loads(path.read_text(encoding="utf-8"))
     ray = connect(told["address"])
     jobs = []
-    for fields in told["gangs"]:
-        gang = Gang(**fields)
-        _exit_path(gang.directory, gang.name).unlink(missing_ok=True)
-        id = f"{gang.name}-{os.urandom(4).hex()}"
+    for fields in told["groups"]:
+        group = ProcessGroup(**fields)
+        _exit_path(group.directory, group.name).unlink(missing_ok=True)
+        id = f"{group.name}-{os.urandom(4).hex()}"
         ray.remote(Keeper).options(
             name=id,
             namespace=NAMESPACE,
@@ -175,7 +183,7 @@ def submit_file(path: pathlib.Path) -> list[Job]:
             max_restarts=-1,
             max_concurrency=4,
         ).remote(fields, told["request"])
-        jobs.append(Job(Ray.name, id, gang.name, gang.directory, told["address"]))
+        jobs.append(Job(Ray.name, id, group.name, group.directory, told["address"]))
     return jobs
 
 
@@ -237,7 +245,7 @@ def _standing(job: Job) -> Standing:
 
 def _over(job: Job) -> Standing | None:
     try:
-        code, _, word = _exit_path(job.directory, job.gang).read_text().partition(" ")
+        code, _, word = _exit_path(job.directory, job.group).read_text().partition(" ")
     except FileNotFoundError:
         return None
     state: State = "finished" if code == "0" else "failed"
@@ -248,9 +256,9 @@ def _exit_path(directory: str, name: str) -> pathlib.Path:
     return pathlib.Path(directory, f"{name}.exit")
 
 
-# Hand gangs that were written to a file to their Ray cluster, as a person does it again by hand.
+# Hand groups that were written to a file to their Ray cluster, as a person does it again by hand.
 #
-# python -m luthier.launch.ray.submit FOLDER/gangs.json
+# python -m luthier.launch.ray.submit FOLDER/groups.json
 
 
 def main(words: Sequence[str]) -> int:
@@ -260,7 +268,7 @@ def main(words: Sequence[str]) -> int:
       words: The file.
     """
     if len(words) != 1:
-        print("usage: python -m luthier.launch.ray FOLDER/gangs.json", file=sys.stderr)
+        print("usage: python -m luthier.launch.ray FOLDER/groups.json", file=sys.stderr)
         return EXIT_BAD_INPUT
     try:
         jobs = submit_file(pathlib.Path(words[0]))

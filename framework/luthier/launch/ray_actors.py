@@ -23,10 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from luthier.errors import EXIT_DONE, EXIT_REQUEUE
-from luthier.launch.engine import Gang, Standing
+from luthier.launch.engine import ProcessGroup, Standing
 from luthier.storage import write_atomically
 
-# What a gang wants of a Ray cluster.
+# What a group wants of a Ray cluster.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def num_chips(topology: str) -> int:
     return math.prod(int(size) for size in topology.split("x"))
 
 
-# Where the processes of a gang go: a placement group of Ray, or a slice of TPUs.
+# Where the processes of a group go: a placement group of Ray, or a slice of TPUs.
 
 WAIT_SECONDS = 5.0
 
@@ -161,7 +161,7 @@ def _slice(request: Request, name: str, give_up: Callable[[], bool]) -> Places |
     return None
 
 
-# A process of a gang, as an actor of Ray runs it on the node where its devices are.
+# A process of a group, as an actor of Ray runs it on the node where its devices are.
 
 # 1 is PR_SET_PDEATHSIG, and 9 is SIGKILL. Set by the process itself: a hook between fork and exec
 # is no good in an actor, which has threads.
@@ -229,10 +229,10 @@ def _ends_with_parent() -> list[str]:
     return [sys.executable, *tie]
 
 
-# Keeps one gang alive: an actor of Ray that reserves its nodes and starts its processes.
+# Keeps one group alive: an actor of Ray that reserves its nodes and starts its processes.
 #
 # It lives on the cluster, whatever becomes of the process that submitted it. When its own node is
-# lost, Ray starts it on another one, and it begins the gang again, which goes on from what it
+# lost, Ray starts it on another one, and it begins the group again, which goes on from what it
 # saved.
 
 LOST = -9
@@ -252,12 +252,12 @@ class Keeper:
     """Runs a process group to its end, again where it died.
 
     Args:
-      gang: The fields of the `Gang`.
+      group: The fields of the `ProcessGroup`.
       request: The fields of what it wants, a `Request`.
     """
 
-    def __init__(self, gang: Mapping[str, Any], request: Mapping[str, Any]):
-        self._gang = Gang(**gang)
+    def __init__(self, group: Mapping[str, Any], request: Mapping[str, Any]):
+        self._group = ProcessGroup(**group)
         self._request = Request(**request)
         self._standing = Standing("waiting", "waits for resources")
         self._starts = 0
@@ -273,16 +273,16 @@ class Keeper:
         self._cancelled.set()
 
     def _keep(self) -> None:
-        code = keep(self._gang, self._begin, self._cancelled.is_set)
+        code = keep(self._group, self._begin, self._cancelled.is_set)
         word = "cancelled" if self._cancelled.is_set() else ""
-        write_atomically(ended(self._gang), f"{code} {word}")
+        write_atomically(ended(self._group), f"{code} {word}")
         _leave()
 
     def _begin(self) -> list[int]:
         """Start the group once; return the exit codes."""
         restarts = self._starts
         self._starts += 1
-        name = f"luthier {self._gang.name}"
+        name = f"luthier {self._group.name}"
         self._standing = Standing("waiting", "waits for resources", restarts=restarts)
         places = reserve(self._request, name, self._cancelled.is_set)
         if places is None:
@@ -306,10 +306,10 @@ class Keeper:
             self._standing = Standing("running", "", hosts, restarts)
             codes = {
                 member.run.remote(
-                    self._gang.command,
-                    self._gang.working_directory,
-                    variables(self._gang, rank, len(members), f"{address}:{port}"),
-                    str(self._gang.log_path(rank)),
+                    self._group.command,
+                    self._group.working_directory,
+                    variables(self._group, rank, len(members), f"{address}:{port}"),
+                    str(self._group.log_path(rank)),
                 ): rank
                 for rank, member in enumerate(members)
             }
@@ -344,11 +344,11 @@ class Keeper:
         return codes
 
 
-def keep(gang: Gang, begin: Any, is_cancelled: Any) -> int:
+def keep(group: ProcessGroup, begin: Any, is_cancelled: Any) -> int:
     """Start a process group until it is over; return the exit code of the last start.
 
     Args:
-      gang: The group.
+      group: The group.
       begin: Starts it once, and returns the exit codes of its processes.
       is_cancelled: Whether it was taken back.
     """
@@ -361,7 +361,7 @@ def keep(gang: Gang, begin: Any, is_cancelled: Any) -> int:
         # times.
         if code != EXIT_REQUEUE:
             failures += 1
-            if pathlib.Path(gang.directory, "closed").exists() or failures > gang.restarts:
+            if pathlib.Path(group.directory, "closed").exists() or failures > group.restarts:
                 return code
 
 
@@ -378,28 +378,28 @@ def worst(codes: Sequence[int]) -> int:
     return next((code for code in codes if code != EXIT_DONE), EXIT_DONE)
 
 
-def variables(gang: Gang, rank: int, count: int, coordinator: str) -> dict[str, str]:
+def variables(group: ProcessGroup, rank: int, count: int, coordinator: str) -> dict[str, str]:
     """Return the environment of a process.
 
     Args:
-      gang: What it belongs to.
+      group: What it belongs to.
       rank: Which one it is, from 0.
       count: Processes of the group.
       coordinator: Where the first of them is, and a port that is free there.
     """
     if count == 1:
-        return dict(gang.environment)
+        return dict(group.environment)
     return {
-        **gang.environment,
+        **group.environment,
         "JAX_COORDINATOR_ADDRESS": coordinator,
         "JAX_NUM_PROCESSES": str(count),
         "JAX_PROCESS_ID": str(rank),
     }
 
 
-def ended(gang: Gang) -> pathlib.Path:
+def ended(group: ProcessGroup) -> pathlib.Path:
     """Return the file that says how a process group ended, once it did."""
-    return pathlib.Path(gang.directory, f"{gang.name}.exit")
+    return pathlib.Path(group.directory, f"{group.name}.exit")
 
 
 def _members(request: Request, places: Places) -> list[Any]:

@@ -152,7 +152,7 @@ def choose(text: str, project: str | os.PathLike[str], of_sweep: bool = False) -
     known_here.take_tables(tables, name)
     for key, word in _split(words, problems):
         if key in SLICES and not of_sweep:
-            remedy = "leave it out: a single run is one gang"
+            remedy = "leave it out: a single run is one group"
             problems.append(Problem(f"{key} is for sweeps", "", COMMAND_LINE, remedy))
             continue
         known_here.take(key, word, COMMAND_LINE, typed=False)

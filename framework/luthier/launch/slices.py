@@ -20,7 +20,7 @@ from typing import Any
 
 from luthier.errors import BadInput, Problem, RunError
 from luthier.launch import jobs, link
-from luthier.launch.engine import LIVE, LOGS, Engine, Gang, Job, Standing
+from luthier.launch.engine import LIVE, LOGS, Engine, Job, ProcessGroup, Standing
 from luthier.records import crash
 from luthier.storage import read_json
 from luthier.study.engines.local import Slice, environment
@@ -64,7 +64,7 @@ class _Said:
 
 
 def _without_worker(slice: int, seat: _Seat) -> Lost:
-    reason = seat.gone or "it has no worker as yet"
+    reason = seat.gone or "it has no worker yet"
     return Lost(slice, reason, counts=False, is_away=True, is_gone=bool(seat.gone))
 
 
@@ -98,7 +98,7 @@ class Slices:
         self._host = host
         self._seats: list[_Seat] = []
         self._jobs: Sequence[Job] = ()
-        self._gangs: list[Gang] = []
+        self._groups: list[ProcessGroup] = []
         self._said: queue.Queue[_Said | Sequence[Standing]] = queue.Queue()
         self._found: list[Event] = []
         self._infos: dict[int, SliceInfo] = {}
@@ -120,10 +120,10 @@ class Slices:
         # Before the jobs are submitted: a job may start at once.
         self._listening, address = link.listen(self._host)
         address.write(place / DRIVER)
-        self._gangs = [self._gang(index, place) for index in range(self._num_slices)]
+        self._groups = [self._group(index, place) for index in range(self._num_slices)]
         self._begin(self._accept, address.secret)
         try:
-            self._jobs = self._engine.submit(self._gangs, str(place))
+            self._jobs = self._engine.submit(self._groups, str(place))
             command = f"luthier sweep --resume {directory}"
             jobs.make_launch(place, self._engine, command, (), self._jobs)
             self._begin(self._watch)
@@ -143,7 +143,7 @@ class Slices:
         # Slices whose workers have not come are taken to be like the first one: they have the same
         # layout.
         named = [
-            dataclasses.replace(first, index=index, name=self._gangs[index].name)
+            dataclasses.replace(first, index=index, name=self._groups[index].name)
             for index in range(self._num_slices)
         ]
         return [self._infos.get(index, named[index]) for index in range(self._num_slices)]
@@ -214,7 +214,7 @@ class Slices:
             with contextlib.suppress(RunError):
                 self._take(0.5)  # a worker that has just come is told, too
 
-    def _gang(self, index: int, place: pathlib.Path) -> Gang:
+    def _group(self, index: int, place: pathlib.Path) -> ProcessGroup:
         study, layout = place.parents[1], self._engine.layout
         source = study / "source"
         packages = [n for n in read_json(source / "hashes.json", default={}) if n != "luthier"]
@@ -233,7 +233,7 @@ class Slices:
         made = environment(Slice(name, "", ()), inherited, search)
         made = {n: v for n, v in made.items() if n.startswith("JAX_") or n == "PYTHONPATH"}
         del made["JAX_PLATFORMS"]
-        return Gang(name, words, str(place), str(pathlib.Path.cwd()), made, RESTARTS)
+        return ProcessGroup(name, words, str(place), str(pathlib.Path.cwd()), made, RESTARTS)
 
     worker = _WORKER
     """The module that a process of a group runs."""
@@ -312,7 +312,7 @@ class Slices:
             return
         seat.num_starts += 1
         if seat.num_starts >= MAX_STARTS:
-            what = f"the worker of slice {self._gangs[said.slice].name} does not start"
+            what = f"the worker of slice {self._groups[said.slice].name} does not start"
             self._give_up(said.slice, what + self._last_line(said.slice))
 
     def _look(self, standings: Sequence[Standing]) -> None:
@@ -341,9 +341,9 @@ class Slices:
 
     def _last_line(self, slice: int) -> str:
         """Return the last line that any process of a group printed, to be put behind a reason."""
-        gang = self._gangs[slice]
+        group = self._groups[slice]
         paths = sorted(
-            (gang.log_path(rank) for rank in range(self._engine.layout.num_processes)),
+            (group.log_path(rank) for rank in range(self._engine.layout.num_processes)),
             key=lambda path: path.stat().st_mtime if path.exists() else 0.0,
         )
         last = crash.last_words(paths[-1])

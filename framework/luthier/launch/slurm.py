@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from luthier.errors import BadInput, Problem, RunError
 from luthier.launch.engine import (
     LOGS,
-    Gang,
     Job,
     Layout,
+    ProcessGroup,
     Standing,
     State,
     check_script,
@@ -133,9 +133,9 @@ _AFTER_FIRST_SECONDS = 120  # for the processes of a group to end after its firs
 # In the script: `--kill-on-bad-exit=0`, because one process that leaves with exit code 75 must not
 # have the others killed while they save; `--wait` bounds how long they may take. The file `closed`
 # is the driver's word that no further start is wanted.
-_GANG = """\
-# run_gang NAME RESTARTS WORDS...: one step for one gang. It is started again where it died.
-run_gang() {{
+_GROUP = """\
+# run_group NAME RESTARTS WORDS...: one step for one group. It is started again where it died.
+run_group() {{
   local name=$1 restarts=$2 starts=0 code
   shift 2
   while true; do
@@ -147,7 +147,7 @@ run_gang() {{
     code=$?
     if [ $code -eq 0 ] || [ $code -eq {requeue} ]; then return $code; fi
     if [ -e {directory}/closed ] || [ $starts -gt "$restarts" ]; then return $code; fi
-    echo "gang $name ended with exit code $code and is started again"
+    echo "group $name ended with exit code $code and is started again"
     sleep 1
   done
 }}
@@ -161,7 +161,7 @@ _END = """\
 # Exit code {requeue}: the machines are taken away, and all is saved. The job goes back to the
 # queue, unless it is being cancelled.
 worst=0
-for number in "${{gangs[@]}}"; do
+for number in "${{groups[@]}}"; do
   while true; do
     wait "$number"
     code=$?
@@ -180,13 +180,13 @@ exit $worst
 
 
 def render(
-    gangs: Sequence[Gang],
+    groups: Sequence[ProcessGroup],
     directory: str,
     layout: Layout,
     options: Mapping[str, str | int],
     step_options: Mapping[str, str | int],
     *,
-    gangs_per_job: int,
+    groups_per_job: int,
     devices_per_process: int,
     setup: Sequence[str],
     notes: Sequence[str],
@@ -194,38 +194,38 @@ def render(
     """Return the script of one job, or of an array of jobs, for process groups of one layout.
 
     Args:
-      gangs: What it starts; their commands may differ.
+      groups: What it starts; their commands may differ.
       directory: Where it is written.
       layout: What each process group gets.
       options: Long options of sbatch, without their dashes.
       step_options: Long options of srun, beside those that follow from the layout.
-      gangs_per_job: Process groups that share an allocation.
+      groups_per_job: Process groups that share an allocation.
       devices_per_process: Devices of its host that belong to each process; 0 means all.
       setup: Lines of shell that come first.
       notes: Lines of comment: which setting came from where.
     """
-    num_jobs = math.ceil(len(gangs) / gangs_per_job)
-    lines = ["#!/bin/bash", *_directives(gangs, directory, layout, options, gangs_per_job)]
+    num_jobs = math.ceil(len(groups) / groups_per_job)
+    lines = ["#!/bin/bash", *_directives(groups, directory, layout, options, groups_per_job)]
     lines += ["", "# Written by luthier. To run it again by hand:", "#"]
     lines += [f"#     sbatch {shlex.quote(directory)}/job.sh", "#"]
     lines += [*(f"# {cell(note)}" for note in notes), ""]
     lines += ["trap : TERM  # a signal is for the steps, which save; the script stays to the end"]
     lines += ["unset WANDB_SERVICE  # what that records would end with the process that launched"]
-    lines += [f"cd {shlex.quote(gangs[0].working_directory)} || exit 1"]
-    for name, value in gangs[0].environment.items():
+    lines += [f"cd {shlex.quote(groups[0].working_directory)} || exit 1"]
+    for name, value in groups[0].environment.items():
         lines += [f"export {name}={shlex.quote(value)}"]
     step = "".join(f" --{name}={shlex.quote(str(v))}" for name, v in step_options.items())
     devices = f" --devices-per-process {devices_per_process}" if devices_per_process else ""
     lines += [
         *setup,
         "",
-        _GANG.format(
+        _GROUP.format(
             nodes=layout.hosts,
             tasks=layout.num_processes,
             per_node=layout.processes_per_host,
             # Without --exact the first step of an allocation gets all of its cores and GPUs, and
             # the others wait for it.
-            step=" --exact" * (gangs_per_job > 1) + step,
+            step=" --exact" * (groups_per_job > 1) + step,
             wait=_AFTER_FIRST_SECONDS,
             logs=shlex.quote(f"{directory}/{LOGS}"),
             python=shlex.quote(sys.executable),
@@ -235,33 +235,33 @@ def render(
             requeue=75,
             directory=shlex.quote(directory),
         ),
-        "gangs=()",
+        "groups=()",
     ]
     if num_jobs == 1:
-        lines += [_start(gang) for gang in gangs]
+        lines += [_start(group) for group in groups]
     else:
         lines += ['case "$SLURM_ARRAY_TASK_ID" in']
         for index in range(num_jobs):
             lines += [f"{index})"]
-            own = gangs[index * gangs_per_job : (index + 1) * gangs_per_job]
-            lines += [f"  {_start(gang)}" for gang in own]
+            own = groups[index * groups_per_job : (index + 1) * groups_per_job]
+            lines += [f"  {_start(group)}" for group in own]
             lines += ["  ;;"]
         lines += ["esac"]
     return "\n".join([*lines, "", _END.format(requeue=75)])
 
 
 def _directives(
-    gangs: Sequence[Gang],
+    groups: Sequence[ProcessGroup],
     directory: str,
     layout: Layout,
     options: Mapping[str, str | int],
-    gangs_per_job: int,
+    groups_per_job: int,
 ) -> list[str]:
-    num_jobs = math.ceil(len(gangs) / gangs_per_job)
-    side_by_side = min(gangs_per_job, len(gangs))
+    num_jobs = math.ceil(len(groups) / groups_per_job)
+    side_by_side = min(groups_per_job, len(groups))
     stem = "slurm-%A_%a" if num_jobs > 1 else "slurm-%j"
     given: dict[str, str | int] = {
-        "job-name": gangs[0].name if len(gangs) == 1 else gangs[0].name.rpartition("-")[0],
+        "job-name": groups[0].name if len(groups) == 1 else groups[0].name.rpartition("-")[0],
         "nodes": layout.hosts * side_by_side,
         "ntasks-per-node": layout.processes_per_host,
         **({"array": f"0-{num_jobs - 1}"} if num_jobs > 1 else {}),
@@ -283,9 +283,9 @@ def _directive(name: str, value: str | int) -> str:
     return f'#SBATCH --{name}="{text}"' if " " in text else f"#SBATCH --{name}={text}"
 
 
-def _start(gang: Gang) -> str:
-    words = shlex.join([gang.name, str(gang.restarts), *gang.command])
-    return f"run_gang {words} & gangs+=($!)"
+def _start(group: ProcessGroup) -> str:
+    words = shlex.join([group.name, str(group.restarts), *group.command])
+    return f"run_group {words} & groups+=($!)"
 
 
 # The engine over SLURM.
@@ -312,7 +312,7 @@ class Slurm:
       time_limit: As sbatch takes it: `2-00:00:00`; None means the partition's.
       partition: Where it runs; None means the site's default.
       account: Who pays.
-      gangs_per_job: Groups that share one allocation, each in a step of its own; jobs of equal
+      groups_per_job: Groups that share one allocation, each in a step of its own; jobs of equal
         allocations make an array.
       options: Further long options of sbatch by name, without dashes: `{"qos": "high"}`.
       setup: Lines of shell before everything else: `["module load cuda"]`.
@@ -327,14 +327,14 @@ class Slurm:
     time_limit: str | None = None
     partition: str | None = None
     account: str | None = None
-    gangs_per_job: int = 1
+    groups_per_job: int = 1
     options: Mapping[str, str | int] = dataclasses.field(default_factory=dict)
     setup: Sequence[str] = ()
 
     name = "slurm"
 
     def __post_init__(self) -> None:
-        for field in ("nodes", "processes_per_node", "gangs_per_job"):
+        for field in ("nodes", "processes_per_node", "groups_per_job"):
             if getattr(self, field) < 1:
                 raise BadInput(Problem(f"{field} is less than 1", "slurm"))
         if (self.gpus_per_node or 0) % self.processes_per_node:
@@ -346,24 +346,24 @@ class Slurm:
         """The resources of one process group."""
         return Layout(self.nodes, self.processes_per_node, self.devices)
 
-    def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
+    def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
         """Return the script by its name.
 
         Args:
-          gangs: What would be started.
+          groups: What would be started.
           directory: Where the script would be.
         """
-        check_script(self.name, gangs, directory)
+        check_script(self.name, groups, directory)
         # GPUs are requested for the node, and divided among its processes by JAX's local device ids
         # (`launch.member`).
         share = (self.gpus_per_node or 0) // self.processes_per_node
         text = render(
-            gangs,
+            groups,
             directory,
             self.layout,
             self._job_options(),
             self._step_options(),
-            gangs_per_job=self.gangs_per_job,
+            groups_per_job=self.groups_per_job,
             devices_per_process=share if self.processes_per_node > 1 else 0,
             setup=self.setup,
             notes=[],
@@ -378,28 +378,28 @@ class Slurm:
         """
         return ["sbatch", "--parsable", f"{directory}/{SCRIPT}"]
 
-    def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
+    def submit(self, groups: Sequence[ProcessGroup], directory: str) -> Sequence[Job]:
         """Write the script, and submit it.
 
         Args:
-          gangs: What is started.
+          groups: What is started.
           directory: Where the script goes.
 
         Raises:
           RunError: sbatch refuses.
         """
-        write_files(self.files(gangs, directory), directory)
+        write_files(self.files(groups, directory), directory)
         told = call(*self.command(directory), what=f"submit {SCRIPT}")
         id = submitted(told)
-        is_array = math.ceil(len(gangs) / self.gangs_per_job) > 1
+        is_array = math.ceil(len(groups) / self.groups_per_job) > 1
         return [
             Job(
                 self.name,
-                f"{id}_{index // self.gangs_per_job}" if is_array else id,
-                gang.name,
+                f"{id}_{index // self.groups_per_job}" if is_array else id,
+                group.name,
                 directory,
             )
-            for index, gang in enumerate(gangs)
+            for index, group in enumerate(groups)
         ]
 
     def standings(self, jobs: Sequence[Job]) -> Sequence[Standing]:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from luthier.errors import Problem, RunError
-from luthier.launch.engine import Gang, Job, Layout, Standing, check_script
+from luthier.launch.engine import Job, Layout, ProcessGroup, Standing, check_script
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,15 +38,15 @@ class TpuVm:
         """The resources of one process group; the number of hosts is known to its machines only."""
         return Layout()
 
-    def files(self, gangs: Sequence[Gang], directory: str) -> Mapping[str, str]:
+    def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
         """Return the commands, one for each process group.
 
         Args:
-          gangs: What would be started.
+          groups: What would be started.
           directory: Not used: nothing is written.
         """
-        check_script(self.name, gangs, directory)
-        return {f"{gang.name}.sh": shlex.join(self._words(gang)) + "\n" for gang in gangs}
+        check_script(self.name, groups, directory)
+        return {f"{group.name}.sh": shlex.join(self._words(group)) + "\n" for group in groups}
 
     def command(self, directory: str) -> Sequence[str]:
         """Return no words: the files hold the command itself.
@@ -56,11 +56,11 @@ class TpuVm:
         """
         return []
 
-    def submit(self, gangs: Sequence[Gang], directory: str) -> Sequence[Job]:
+    def submit(self, groups: Sequence[ProcessGroup], directory: str) -> Sequence[Job]:
         """Refuse: a person runs the command.
 
         Args:
-          gangs: What would be started.
+          groups: What would be started.
           directory: Not used.
 
         Raises:
@@ -84,11 +84,11 @@ class TpuVm:
           jobs: Jobs, of which there are none.
         """
 
-    def _words(self, gang: Gang) -> list[str]:
-        lines = [*self.setup, f"cd {shlex.quote(gang.working_directory)}"]
-        exports = [f"{name}={shlex.quote(value)}" for name, value in gang.environment.items()]
+    def _words(self, group: ProcessGroup) -> list[str]:
+        lines = [*self.setup, f"cd {shlex.quote(group.working_directory)}"]
+        exports = [f"{name}={shlex.quote(value)}" for name, value in group.environment.items()]
         # A slice of several hosts is one run; the machines' own metadata tell who is who.
-        lines += [" ".join([*exports, self.python, shlex.join(gang.command)])]
+        lines += [" ".join([*exports, self.python, shlex.join(group.command)])]
         words = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", self.tpu, f"--zone={self.zone}"]
         if self.project is not None:
             words += [f"--project={self.project}"]

@@ -64,7 +64,7 @@ class Together(Watcher):
         return self._rounds.exchange(None, lambda _: self._own.evaluated(step, metrics, last))
 
 
-class GangExecution(Execution):
+class GroupExecution(Execution):
     """Runs trials on the devices of several processes, each of which calls `run_together`."""
 
     def run_together(self, work: Work, trial: TrialWork, watcher: Watcher, name: str) -> None:
@@ -287,8 +287,8 @@ def _serve(options: argparse.Namespace, line: link.Line | None, farewell: Farewe
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     memory_bytes = options.memory_bytes or limit
 
-    def execution(send: Callable[[Any], None]) -> GangExecution:
-        return GangExecution(options.slice, Plans(devices), options.package, memory_bytes, send)
+    def execution(send: Callable[[Any], None]) -> GroupExecution:
+        return GroupExecution(options.slice, Plans(devices), options.package, memory_bytes, send)
 
     if line is None:
         return _follow(execution(lambda event: None), farewell)

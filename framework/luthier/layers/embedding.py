@@ -147,7 +147,7 @@ class TiedUnembedding(nnx.Module):
         elif rngs is None:
             raise TypeError("a bias needs rngs")
         else:
-            # Not shared out: the vocabulary itself need not divide.
+            # Not split: the vocabulary itself need not divide.
             self.bias = vector(bias, (vocab_size,), (None,), param_dtype, rngs)
 
     def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:
@@ -205,7 +205,7 @@ class Unembedding(nnx.Module):
         real = parameter(kernel, (dim,), (vocab_size,), axes, param_dtype, rngs)
         padded = _pad(real[...], vocab_size, pad_to_multiple)
         self.kernel = nnx.Param(padded, logical_axes=axes, initializer=describe(kernel))
-        # Not shared out: the vocabulary itself need not divide.
+        # Not split: the vocabulary itself need not divide.
         made = None if bias is None else vector(bias, (vocab_size,), (None,), param_dtype, rngs)
         self.bias = made
 

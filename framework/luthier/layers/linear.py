@@ -121,14 +121,14 @@ def flattened(x: jax.Array) -> jax.Array:
 
     Matrices, not tensors: the CPU backend transposes both factors of a weight gradient that
     contracts more than one dimension, which takes longer than the product. But where the mesh
-    shares out the length of rows, a device's positions do not follow one another in a matrix of all
+    splits the length of rows, a device's positions do not follow one another in a matrix of all
     tokens: the compiler would gather the length, and compute the product on each place of its axis.
 
     Args:
       x: [..., D].
 
     Returns:
-      [T, D]; `x` itself where the length of rows is shared out.
+      [T, D]; `x` itself where the length of rows is split.
     """
     layout = current_layout()
     is_cut = layout is not None and bool(layout.mesh_axes("length"))

@@ -137,7 +137,7 @@ def wide(dtype: DType) -> DType:
 def value_of(param: nnx.Param, dtype: DType) -> jax.Array:
     """Return the parameter's array in the type that is computed in.
 
-    Where the axes of the mesh are explicit, what `fsdp` shares out is gathered here.
+    Where the axes of the mesh are explicit, what `fsdp` splits is gathered here.
     """
     return jnp.asarray(gathered(param), dtype)
 

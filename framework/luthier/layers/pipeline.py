@@ -231,11 +231,11 @@ def _gate(is_open: jax.Array, tree: Any) -> Any:
 
 
 def _laid_out(x: jax.Array) -> jax.Array:
-    """Share out the rows of every microbatch as those of a batch."""
+    """Split the rows of every microbatch as those of a batch."""
     return constrain(x, (None, "batch", *(None,) * (x.ndim - 2)))
 
 
-# A stack whose layers are shared out over the devices along the mesh axis `stage`.
+# A stack whose layers are split over the devices along the mesh axis `stage`.
 #
 # Shapes: S stages, M microbatches, R repeats, K turns of layers in a block, B rows.
 
@@ -296,7 +296,7 @@ class Pipelined:
           `Turns` for layers by turns.
 
         Raises:
-          BadInput: Layers, microbatches or rows cannot be shared out; all problems at once.
+          BadInput: Layers, microbatches or rows cannot be split; all problems at once.
         """
         layout = current_layout()
         if layout is None or layout.sizes[AXIS] == 1 or own is not None:
@@ -319,7 +319,7 @@ class Pipelined:
     def problems(
         self, num_layers: int, num_kinds: int, num_rows: int, stages: int
     ) -> list[Problem]:
-        """Return what cannot be shared out; paths are those of the settings of this stack.
+        """Return what cannot be split; paths are those of the settings of this stack.
 
         Args:
           num_layers: Layers of the stack.
@@ -333,11 +333,11 @@ class Pipelined:
             cut = f"{stages} stages"
             cut += f" x {R} repeats" if R > 1 else ""
             cut += f" x {num_kinds} kinds of layers" if num_kinds > 1 else ""
-            what = f"{num_layers} layers cannot be shared out evenly over {cut}"
+            what = f"{num_layers} layers cannot be split evenly over {cut}"
             remedy = f"use a multiple of {blocks} layers, or fewer stages"
             found.append(Problem(what, "", remedy=remedy + (" or repeats" if R > 1 else "")))
         if M % stages:
-            what = f"{M} microbatches cannot be shared out evenly over {stages} stages"
+            what = f"{M} microbatches cannot be split evenly over {stages} stages"
             remedy = f"set microbatches={max(1, round(M / stages)) * stages}"
             found.append(Problem(what, "microbatches", remedy=remedy))
         if num_rows % M:
@@ -371,7 +371,7 @@ class Pipelined:
         parts = jax.tree.map(lambda x: _dealt(x, S, M), (carry, _widened(rows)))
         rows = jax.tree.map(lambda x: x.reshape(M, *x.shape[2:]), parts[1])
         # Unchecked, because layers that are checked themselves (attention around a ring) cannot be
-        # rematerialized within a checked one: JAX then shares out residuals over stages once more.
+        # rematerialized within a checked one: JAX then splits residuals over stages once more.
         pipe = jax.shard_map(
             on_stage,
             mesh=layout.mesh,
@@ -387,7 +387,7 @@ class Pipelined:
 def _dealt(x: jax.Array, stages: int, microbatches: int) -> jax.Array:
     """Deal rows to stages in blocks, and to the microbatches of a stage in turn.
 
-    Where `stage` is the first of the mesh axes that share out the batch, rows stay where they are.
+    Where `stage` is the first of the mesh axes that split the batch, rows stay where they are.
 
     Args:
       x: [B, ...].

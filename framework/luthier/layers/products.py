@@ -24,7 +24,7 @@ class Product(Protocol):
         """Return the product [T, O] in the type of its factors.
 
         Args:
-          x_TI: [T, I]; where the mesh shares out the length of rows, T is more than one dimension.
+          x_TI: [T, I]; where the mesh splits the length of rows, T is more than one dimension.
           kernel_IO: [I, O], of the same type.
         """
 

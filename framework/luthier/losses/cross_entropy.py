@@ -76,7 +76,7 @@ def cross_entropy(
 
 
 def _of_targets(logits_BLV: jax.Array, targets_BL: jax.Array) -> jax.Array:
-    # A look-up along a dimension that devices share out would gather it; and on accelerators its
+    # A look-up along a dimension that devices split would gather it; and on accelerators its
     # gradient is a table of zeros in memory. A comparison is fused with what is around it.
     if is_explicit() or _is_on_accelerator():
         classes_BLV = jax.lax.broadcasted_iota(

@@ -49,7 +49,7 @@ def partition(parts: Sequence[Part], clip_norm: float | None = None) -> Optimize
 
     Args:
       parts: In the order in which they choose.
-      clip_norm: Limit of the norm of the whole gradient, before it is shared out; None for no
+      clip_norm: Limit of the norm of the whole gradient, before it is split; None for no
         limit. Limits of the parts' own are on the norms of their shares.
 
     Returns:

@@ -1,7 +1,7 @@
 """Layouts of results where the axes of the mesh are explicit, and the program itself says them.
 
 JAX works out the layout of most results from those of their operands. A product that sums over a
-dimension which devices share out, and a look-up in a table that they share out, are ambiguous: the
+dimension which devices split, and a look-up in a table that they split, are ambiguous: the
 layers say by `result_sharding` what they want. With automatic axes all of this says nothing.
 """
 
@@ -34,7 +34,7 @@ def result_sharding(like: jax.Array, kept: int, axes: Sequence[str | None]) -> N
       like: The operand.
       kept: How many leading dimensions the result has in common with it.
       axes: Logical axis names of the result's other dimensions, by the rules for activations;
-        None is not shared out.
+        None is not split.
 
     Returns:
       The sharding; None where the axes of the mesh are automatic, or there is no mesh.
@@ -97,7 +97,7 @@ class Layout:
             raise ShardingError(Problem(what, path, remedy=f"set {path}=AUTO"))
 
     def mesh_axes(self, logical: str) -> tuple[str, ...]:
-        """Return the mesh axes, of more than one device, that share out a logical axis."""
+        """Return the mesh axes, of more than one device, that split a logical axis."""
         return resolve((logical,), dict(self.table), self.sizes)[0].mesh_axes
 
     def shard_map(
@@ -105,7 +105,7 @@ class Layout:
     ) -> Callable[..., Any]:
         """Return a function that runs on each place of the given mesh axes, with its own shards.
 
-        The compiler goes on sharing out all other axes. May be nested.
+        The compiler goes on splitting all other axes. May be nested.
 
         Args:
           function: What runs; it may use collectives over `axes`.
@@ -135,7 +135,7 @@ def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
 
     Args:
       mesh: The devices.
-      rules: Which mesh axes share out which logical axis; only `activations` is read.
+      rules: Which mesh axes split which logical axis; only `activations` is read.
 
     Raises:
       ShardingError: Rules name mesh axes that do not exist.
@@ -175,7 +175,7 @@ def constrain(
 
     A dimension is left to the compiler if it is named None, if there is no rule for it, or if its
     size is not divisible. A rule without mesh axes replicates the dimension. Where the trace is of
-    one place on some mesh axes (inside of `shard_map`), these share out nothing.
+    one place on some mesh axes (inside of `shard_map`), these split nothing.
 
     Args:
       x: Any array inside a trace.

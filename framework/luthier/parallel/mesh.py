@@ -39,13 +39,13 @@ class Mesh:
     """Numbers of devices along the named axes of the mesh.
 
     Args:
-      stage: Devices that share out the layers of a pipeline.
-      replica: Devices that hold copies of what `fsdp` shares out, and share out the batch.
-      data: Devices that hold copies of the parameters and share out the batch.
-      fsdp: Devices that share out the batch, the parameters and the optimizer's state.
-      expert: Devices that share out the experts and the batch.
-      sequence: Devices that share out the length of every row.
-      tensor: Devices that share out the hidden dimensions of every layer.
+      stage: Devices that split the layers of a pipeline.
+      replica: Devices that hold copies of what `fsdp` splits, and split the batch.
+      data: Devices that hold copies of the parameters and split the batch.
+      fsdp: Devices that split the batch, the parameters and the optimizer's state.
+      expert: Devices that split the experts and the batch.
+      sequence: Devices that split the length of every row.
+      tensor: Devices that split the hidden dimensions of every layer.
       across_slices: How the axes go on across slices: an axis has as many devices as its size
         here, times its number of slices there.
       axis_type: Who lays out what layers compute.

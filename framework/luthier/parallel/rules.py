@@ -1,4 +1,4 @@
-"""Logical axis rules: which mesh axes share out which dimension, as a value in the graph."""
+"""Logical axis rules: which mesh axes split which dimension, as a value in the graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Table = Mapping[str, Sequence[str]]
 def parameter_rules() -> dict[str, tuple[str, ...]]:
     """Return the rules for parameters that fit most models: FSDP by embed, tensor by the rest.
 
-    Experts and the layers of a stack are shared out by axes of their own.
+    Experts and the layers of a stack are split by axes of their own.
     """
     return {
         "embed": ("fsdp",),
@@ -35,7 +35,7 @@ def parameter_rules() -> dict[str, tuple[str, ...]]:
 def activation_rules_table() -> dict[str, tuple[str, ...]]:
     """Return the rules for activations and batches that fit most models.
 
-    Every axis takes rows of the batch that does not share out a row's length or width, or layers.
+    Every axis takes rows of the batch that does not split a row's length or width, or layers.
     """
     return {
         "batch": ("replica", "data", "fsdp", "expert"),
@@ -52,7 +52,7 @@ def activation_rules_table() -> dict[str, tuple[str, ...]]:
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Which mesh axes share out which logical axis.
+    """Which mesh axes split which logical axis.
 
     A graph that wants single rules to be settable by path holds the tables themselves:
     `Config(Rules, parameters=parameter_rules(), activations=activation_rules_table())`.
@@ -74,7 +74,7 @@ class Parallelism:
 
     Args:
       mesh: Numbers of devices along each axis.
-      rules: What is shared out along which axis.
+      rules: What is split along which axis.
     """
 
     mesh: Mesh = Mesh()

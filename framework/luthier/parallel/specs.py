@@ -64,7 +64,7 @@ class Placement:
 
 @dataclasses.dataclass(frozen=True)
 class Dimension:
-    """How one dimension is shared out: along which mesh axes, and the reason in words."""
+    """How one dimension is split: along which mesh axes, and the reason in words."""
 
     mesh_axes: tuple[str, ...]
     reason: str
@@ -80,7 +80,7 @@ class Dimension:
 def resolve(axes: LogicalAxes, table: Table, sizes: Mapping[str, int]) -> list[Dimension]:
     """Find the mesh axes for every dimension, first come, first served.
 
-    A mesh axis can share out one dimension of an array: later claims are dropped. Mesh axes of
+    A mesh axis can split one dimension of an array: later claims are dropped. Mesh axes of
     size 1 are left out of the layout.
 
     Args:
@@ -226,7 +226,7 @@ def _uneven(
 # The layout of what an optimizer derives from parameters: factors, preconditioners, averages.
 
 SPARE = ("fsdp",)
-"""Mesh axes that share out all of an optimizer's state, whichever dimensions it has."""
+"""Mesh axes that split all of an optimizer's state, whichever dimensions it has."""
 
 
 def place_derived(
@@ -283,7 +283,7 @@ def _place(
 def _with_spare(
     axis: str, dimensions: Sequence[Dimension], info: ArrayInfo, sizes: Mapping[str, int]
 ) -> list[Dimension]:
-    """Let a mesh axis share out the first dimension that it divides, if there is one."""
+    """Let a mesh axis split the first dimension that it divides, if there is one."""
     found = list(dimensions)
     for index, dimension in enumerate(dimensions):
         if info.shape[index] % (axis_product(dimension.mesh_axes, sizes) * sizes[axis]) == 0:

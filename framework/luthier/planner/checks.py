@@ -24,7 +24,7 @@ FACTOR = 2.0
 """How far a count may be from the size in a name: 1.9 billion may be called 1b, rounded down."""
 
 TWINS = ("-debug", "-tiny")
-"""How the names of small twins end: before it stands the name of the whole."""
+"""How the names of smoke-test configs end; before it stands the name of the original."""
 
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:[.p]\d+)?)([mMbB])(?![A-Za-z0-9])")
 _SEPARATED = re.compile(r"_(\d)_(\d+[mMbB])(?![A-Za-z0-9])")
@@ -34,7 +34,7 @@ def claimed(name: str) -> tuple[str, float] | None:
     """Return the size that a name claims, as it is written and as a number; None without one.
 
     `llama_7b`, `gpt2-125M` and `lm_1_3b` claim one; `mnist5k`, `7bit` and `100mb` do not, nor do
-    names of twins, `llama_7b-tiny`.
+    names of smoke-test configs, `llama_7b-tiny`.
 
     Args:
       name: The name of an experiment or of a recipe.

@@ -54,7 +54,7 @@ def model_flops(forward: Any, parameters: int, tokens: int) -> ModelFlops:
 def trace_forward(program: Any) -> Any:
     """Return the jaxpr of the loss over a whole global batch, forward pass only.
 
-    It is traced as for one device, because a model owes nothing to the way that it is shared out:
+    It is traced as for one device, because a model owes nothing to the way that it is split:
     a pipeline, for example, computes in its bubbles too. Kernels stand by their abstract forms, so
     that none of them needs its device.
 

@@ -1,4 +1,4 @@
-"""The pipelines of an experiment: how long their stages idle, and what cannot be shared out."""
+"""The pipelines of an experiment: how long their stages idle, and what cannot be split."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def pipelines(graph: Any, stages: int) -> list[Pipeline]:
 
 
 def indivisible(graph: Any, num_devices: int) -> list[Problem]:
-    """Return the layers, microbatches and rows that pipelines cannot share out.
+    """Return the layers, microbatches and rows that pipelines cannot split.
 
     Args:
       graph: The experiment graph.

@@ -39,7 +39,7 @@ class Plan:
       tokens_per_step: Positions in a global batch that can be predicted.
       model_flops: FLOPs that a step owes to the model.
       hardware_flops: FLOPs of the step as it is run, recomputation and bubbles included.
-      pipelines: The stacks of layers that are shared out over stages.
+      pipelines: The stacks of layers that are split over stages.
     """
 
     program: programs.Program

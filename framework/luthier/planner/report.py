@@ -108,7 +108,7 @@ class Report:
       flops_by_dtype: FLOPs of a step's products over all devices, by the type of the factors.
       collectives: Each with `kind`, `axes`, `count`, `num_bytes`, `wire_bytes` and
         `is_across_slices`.
-      pipelines: Stacks that are shared out over stages, by their path: `stages`, `microbatches`,
+      pipelines: Stacks that are split over stages, by their path: `stages`, `microbatches`,
         `schedule`, `ticks` and `bubble_fraction`.
       step: The step's time by a roofline: `seconds_by_term`, `binding`, `step_seconds`,
         `serial_seconds`, `mfu`, `tokens_per_day` and `run_seconds`.

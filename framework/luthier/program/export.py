@@ -133,7 +133,7 @@ def _kept(
     model: Any,
     family: str,
 ) -> dict[str, Any]:
-    """Return the config.json of a model that began with weights of others.
+    """Return the config.json of a model that began with pretrained weights.
 
     Args:
       original: The one that came with them; empty where there was none.

@@ -22,7 +22,7 @@ _MESH = "parallelism.mesh"
 
 
 def data(experiment: fdl.Buildable, size: int = -1) -> Any:
-    """Return an experiment whose batches are shared out; every device holds all parameters.
+    """Return an experiment whose batches are split; every device holds all parameters.
 
         luthier show configs.lm.quickstart 'fiddler:data(2)' --changes
 
@@ -37,7 +37,7 @@ def data(experiment: fdl.Buildable, size: int = -1) -> Any:
 
 
 def fsdp(experiment: fdl.Buildable, size: int = -1) -> Any:
-    """Return an experiment whose batches, parameters and optimizer state are shared out.
+    """Return an experiment whose batches, parameters and optimizer state are split.
 
         luthier show configs.lm.quickstart fiddler:fsdp --changes
 
@@ -54,7 +54,7 @@ def fsdp(experiment: fdl.Buildable, size: int = -1) -> Any:
 
 
 def hsdp(experiment: fdl.Buildable, replicas: int, size: int = -1) -> Any:
-    """Return an experiment with several copies of everything, each of which is shared out.
+    """Return an experiment with several copies of everything, each of which is split.
 
     Parameters are gathered within a copy only; the copies add up their gradients.
 
@@ -74,7 +74,7 @@ def hsdp(experiment: fdl.Buildable, replicas: int, size: int = -1) -> Any:
 
 
 def tensor(experiment: fdl.Buildable, size: int = -1) -> Any:
-    """Return an experiment whose heads, hidden dimensions and vocabulary are shared out.
+    """Return an experiment whose heads, hidden dimensions and vocabulary are split.
 
         luthier show configs.lm.quickstart 'fiddler:tensor(2)' --changes
 
@@ -91,7 +91,7 @@ def tensor(experiment: fdl.Buildable, size: int = -1) -> Any:
 
 
 def expert(experiment: fdl.Buildable, size: int = -1) -> Any:
-    """Return an experiment whose experts are shared out; so are the rows of its batches.
+    """Return an experiment whose experts are split; so are the rows of its batches.
 
         luthier show configs.lm.quickstart 'fiddler:expert(2)' --changes
 
@@ -108,7 +108,7 @@ def expert(experiment: fdl.Buildable, size: int = -1) -> Any:
 
 
 def sequence(experiment: fdl.Buildable, size: int = -1) -> Any:
-    """Return an experiment whose rows are shared out along their length.
+    """Return an experiment whose rows are split along their length.
 
     Norms, feed-forward parts, embedding and loss see a part of each row. Attention gathers the
     keys and values of whole rows; `ring` and `all_to_all` do not.
@@ -128,7 +128,7 @@ def sequence(experiment: fdl.Buildable, size: int = -1) -> Any:
 
 
 def ring(experiment: fdl.Buildable, size: int = -1) -> Any:
-    """Return an experiment whose rows are shared out along their length, also in attention.
+    """Return an experiment whose rows are split along their length, also in attention.
 
     Every core of attention becomes a `RingAttention` with the same mask and settings: no device
     holds the keys of a whole row. Causal rows are cut in zigzag, so that the work is even.
@@ -148,7 +148,7 @@ def ring(experiment: fdl.Buildable, size: int = -1) -> Any:
 
 
 def all_to_all(experiment: fdl.Buildable, size: int = -1) -> Any:
-    """Return an experiment whose rows are shared out along their length, and by heads in attention.
+    """Return an experiment whose rows are split along their length, and by heads in attention.
 
     Every core of attention is wrapped in an `AllToAllAttention`, which exchanges parts of the rows
     for heads and back. The heads must divide over the devices.
@@ -183,7 +183,7 @@ def _with_axes(experiment: fdl.Buildable, **sizes: int) -> Any:
 def _swap_cores(changed: Any, make: Callable[[fdl.Buildable], fdl.Buildable]) -> Any:
     found = list(_cores(changed.model))
     if not found:
-        remedy = "use sequence, which shares out everything but attention"
+        remedy = "use sequence, which splits everything but attention"
         raise BadInput(Problem("the model has no attention", "model", "", remedy))
     made: dict[int, fdl.Buildable] = {}
     for place in found:

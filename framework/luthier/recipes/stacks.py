@@ -1,4 +1,4 @@
-"""Pipelines, as a fiddler: the layers of an unchanged model are shared out over stages."""
+"""Pipelines, as a fiddler: the layers of an unchanged model are split over stages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pipeline(
 ) -> Any:
     """Return an experiment whose stacks of layers are pipelines: the same parameters and gradient.
 
-    What is before and after the layers, the embedding and the logits of a batch, is shared out
+    What is before and after the layers, the embedding and the logits of a batch, is split
     over the stages by rows.
 
         luthier show configs.lm.quickstart 'fiddler:pipeline(stages=2, microbatches=4)' --changes

@@ -130,7 +130,8 @@ def _come_often(changed: Any, steps: int) -> None:
             graph.set_value(changed, place.path, steps)
 
 
-# A twin of an experiment that trains on a CPU, on a mesh of the same axes, as a fiddler.
+# The smoke-test config of an experiment, which trains on a CPU on a mesh of the same axes, as a
+# fiddler.
 
 SUFFIX = "-tiny"
 STEPS = 10
@@ -151,7 +152,7 @@ _ROWS = (TokenNode, data.Synthetic, layers.LearnedPositions)
 
 
 def tiny(experiment: fdl.Buildable, axis_size: int = 2) -> Any:
-    """Return a small twin of an experiment: the same parts, on a mesh of the same axes.
+    """Return a smoke-test config: the same parts, small, on a mesh of the same axes.
 
     Mesh axes in use, and axes across slices, have two devices; copies along `data`, where there are
     none, fill the devices that are left. Layers, widths, heads, experts, rows, microbatches and
@@ -169,7 +170,9 @@ def tiny(experiment: fdl.Buildable, axis_size: int = 2) -> Any:
       BadInput: The graph is of no experiment.
     """
     if not is_experiment(experiment):
-        raise BadInput(Problem("a model alone has no twin", remedy="give an experiment"))
+        raise BadInput(
+            Problem("a model alone has no smoke-test config", remedy="give an experiment")
+        )
     changed = graph.copy_graph(experiment)
     name = graph.evaluate(changed.name)
     if not name.endswith(SUFFIX):
@@ -276,7 +279,7 @@ def _shrink_batches(changed: Any, sizes: dict[str, int]) -> None:
         parts = max(parts, graph.evaluate(graph.get(changed, place.path)))
     _at_most(changed, "training.accumulation", 2)
     accumulation = graph.evaluate(graph.get(changed, "training.accumulation"))
-    # A microbatch is shared out by rows as a batch is, but for the stages.
+    # A microbatch is split by rows as a batch is, but for the stages.
     unit = accumulation * math.lcm(shards, parts * (shards // stages if _pipes(changed) else 1))
     rows = -(-ROWS // unit) * unit
     _at_most(changed, "training.global_batch_size", rows)

@@ -182,7 +182,7 @@ class Lock:
 
     Args:
       path: The lock file; its directory must exist.
-      pulse_seconds: How often the holder shows that it lives; None for `HEARTBEAT_SECONDS`.
+      heartbeat_seconds: How often the holder shows that it lives; None for `HEARTBEAT_SECONDS`.
       patience_seconds: How long to wait for a holder to let go.
 
     Raises:
@@ -192,13 +192,15 @@ class Lock:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        pulse_seconds: float | None = None,
+        heartbeat_seconds: float | None = None,
         patience_seconds: float = 0.3,
     ):
         self.path = pathlib.Path(path)
         self.took_over: Holder | None = None
         self._place = self.path.absolute()  # the working directory may change
-        self._pulse_seconds = HEARTBEAT_SECONDS if pulse_seconds is None else pulse_seconds
+        self._heartbeat_seconds = (
+            HEARTBEAT_SECONDS if heartbeat_seconds is None else heartbeat_seconds
+        )
         self._patience_seconds = patience_seconds
         self._token = secrets.token_hex(8)
         self._lost = ""
@@ -208,7 +210,7 @@ class Lock:
         except OSError as error:
             raise run_error("lock", self.path, error) from error
         _remember(self)
-        self._thread = threading.Thread(target=self._pulse, name="luthier-lock", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="luthier-lock", daemon=True)
         self._thread.start()
 
     @property
@@ -286,7 +288,7 @@ class Lock:
         # Two processes may both have found the holder dead, on a disk whose `flock` excludes
         # nobody. The claim serialises them, and the comparison below makes the second one start
         # over: the text is not what it judged.
-        with _claim(self._place, self._pulse_seconds):
+        with _claim(self._place, self._heartbeat_seconds):
             # Since it was looked at, somebody else may have taken it, or removed it.
             if os.pread(descriptor, 4096, 0) != before or not self._is_at_the_path(descriptor):
                 return False
@@ -322,9 +324,9 @@ class Lock:
         # by hours. So we wait and see whether it changes: any change is a heartbeat, whatever time
         # it shows.
         before = os.fstat(descriptor).st_mtime_ns
-        deadline = time.monotonic() + 3 * self._pulse_seconds
+        deadline = time.monotonic() + 3 * self._heartbeat_seconds
         while time.monotonic() < deadline:
-            time.sleep(self._pulse_seconds / 10)
+            time.sleep(self._heartbeat_seconds / 10)
             # Opening it again makes network file systems look at the server's time stamp.
             try:
                 with open(self._place, "rb") as file:
@@ -366,8 +368,8 @@ class Lock:
     # The heartbeat checks the fence first: a holder that wakes up after a take-over must not
     # refresh the time stamp of its successor's file. An OSError is a disk that is away for a
     # moment; only silence for three heartbeats costs the lock.
-    def _pulse(self) -> None:
-        while not self._released.wait(self._pulse_seconds):
+    def _beat(self) -> None:
+        while not self._released.wait(self._heartbeat_seconds):
             try:
                 self.check()
                 os.utime(self._descriptor)
@@ -406,21 +408,21 @@ class Lock:
 
 
 @contextlib.contextmanager
-def _claim(path: pathlib.Path, pulse_seconds: float) -> Iterator[None]:
+def _claim(path: pathlib.Path, heartbeat_seconds: float) -> Iterator[None]:
     """Hold `PATH.claim` for the moment in which a name is written into the lock file."""
     claim = path.with_name(f"{path.name}.claim")
     # O_EXCL is atomic on every POSIX disk, also on those without `flock`; the file is only there
     # for the milliseconds of a take-over, and so its own staleness can be judged more simply than
     # that of the lock.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    patience = _Patience(3 * pulse_seconds)
+    patience = _Patience(3 * heartbeat_seconds)
     while True:
         try:
             descriptor = os.open(claim, flags, 0o666)
             break
         except FileExistsError:
             if not patience.is_over(claim):
-                time.sleep(min(0.02, pulse_seconds / 10))
+                time.sleep(min(0.02, heartbeat_seconds / 10))
             else:
                 # Its owner died within these milliseconds. What is removed may be the claim of
                 # one who did the same a moment before: then the token tells who came last.

@@ -344,7 +344,7 @@ class Times:
             self._tell(f"{run_error('write', self._path, error)}; training goes on")
         except (RunError, LockLost) as error:  # the metrics, which are essential, end the run
             self._tell(f"{error}; training goes on")
-        slow = laggards([HostTimes(**each) for each in said])
+        slow = stragglers([HostTimes(**each) for each in said])
         # Twice in a row, and once until it was well again: a single slow interval is a garbage
         # collection or a checkpoint.
         for process in slow.keys() & self._suspects.keys() - self._told:
@@ -359,7 +359,7 @@ class Times:
             self._file.close()
 
 
-def laggards(times: Sequence[HostTimes]) -> dict[int, str]:
+def stragglers(times: Sequence[HostTimes]) -> dict[int, str]:
     """Return the processes that the others wait for, with a line about each.
 
     Args:

@@ -20,7 +20,7 @@ from typing import IO
 from luthier import environment
 from luthier.errors import EXIT_BUG, LuthierError
 from luthier.parallel import distributed
-from luthier.parallel.distributed import Pulses, Standing
+from luthier.parallel.distributed import Heartbeats, Standing
 from luthier.records import RunDirectory, Watchdog, crash
 
 # What is left to do where no Python can run: a crash of native code, or a held interpreter lock.
@@ -214,7 +214,7 @@ class Watch:
         self._phase = "start"
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="luthier-watchdog", daemon=True)
-        self._pulses = Pulses(lambda: (self._batches(), self._steps or 0))
+        self._pulses = Heartbeats(lambda: (self._batches(), self._steps or 0))
         self._guard = Guard()
         self._native = NativeStacks()
 

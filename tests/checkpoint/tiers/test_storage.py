@@ -96,7 +96,7 @@ def test_a_checkpoint_is_read_once_and_broadcast(tmp_path, state, axis, calls):
 @pytest.mark.parametrize(
     ("axis", "text"),
     [
-        ("fsdp", "w is shared out over 'fsdp'; choose an axis that only repeats parameters"),
+        ("fsdp", "w is split over 'fsdp'; choose an axis that only repeats parameters"),
         ("expert", "w is on a mesh of data, fsdp, without 'expert'"),
     ],
 )

@@ -81,11 +81,11 @@ class Site:
     def __init__(self, state, printed):
         self.submitted, self.standing, self.printed = [], [Standing("waiting"), state], printed
 
-    def submit(self, gangs, directory):
-        (gang,) = self.submitted = gangs
-        gang.log_path(0).parent.mkdir()
-        gang.log_path(0).write_text(self.printed)
-        return [Job("site", "17", gang.name, directory)]
+    def submit(self, groups, directory):
+        (group,) = self.submitted = groups
+        group.log_path(0).parent.mkdir()
+        group.log_path(0).write_text(self.printed)
+        return [Job("site", "17", group.name, directory)]
 
     def standings(self, jobs):
         return [self.standing.pop(0)]
@@ -107,10 +107,10 @@ def site(monkeypatch, tmp_path):
 def test_an_engine_starts_it_on_its_machines(site, capsys, tmp_path):
     engine = site(Standing("finished"), "the table\n")
     assert main.main(["doctor", "--on", "site", "--json"]) == 0
-    (gang,) = engine.submitted
+    (group,) = engine.submitted
     words = "--directory runs --json --devices cpu:4 --distributed --join-seconds 300"
-    assert list(gang.command) == ["-m", "luthier", "doctor", *words.split()]
-    assert gang.directory.startswith(f"{tmp_path}/runs/doctor/")
+    assert list(group.command) == ["-m", "luthier", "doctor", *words.split()]
+    assert group.directory.startswith(f"{tmp_path}/runs/doctor/")
     told = capsys.readouterr()
     assert (told.out, told.err) == ("the table\n", "job 17 of site: waiting\n")
 

@@ -20,7 +20,7 @@ def test_what_would_be_submitted_is_printed_and_nothing_is_written(project, caps
     head = "# job.sh\n# nodes = 2  [--on]\n# partition = 'gpu'  [--on]\n#!/bin/bash\n"
     assert out.startswith(head)
     assert "#SBATCH --partition=gpu\n" in out
-    assert f"-m luthier train {TINY} seed=3 --distributed --join-seconds 300 & gangs" in out
+    assert f"-m luthier train {TINY} seed=3 --distributed --join-seconds 300 & groups" in out
     assert out.endswith("# submitted by: sbatch --parsable RUN/launch/1/job.sh\n")
     assert [p for p in sorted(project.rglob("*")) if "__pycache__" not in str(p)] == [
         p for p in before if "__pycache__" not in str(p)

@@ -32,7 +32,7 @@ def test_what_is_not_there_is_refused(study, reference, text):
 def test_a_study_of_one_trial_has_nothing_to_compare(study):
     for number in (1, 2):
         shutil.rmtree(study / "trials" / f"000{number}")
-    with pytest.raises(UnknownReference, match=r"^the study rates has one trial as yet$"):
+    with pytest.raises(UnknownReference, match=r"^the study rates has one trial yet$"):
         recorded.every("rates")
 
 

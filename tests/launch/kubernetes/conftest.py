@@ -1,4 +1,4 @@
-"""Gangs, and the cluster that they are applied to."""
+"""Groups, and the cluster that they are applied to."""
 
 import pathlib
 import sys
@@ -9,16 +9,16 @@ HERE = str(pathlib.Path(__file__).parent)
 if HERE not in sys.path:
     sys.path.insert(0, HERE)
 
-from luthier.launch.engine import Gang  # noqa: E402
+from luthier.launch.engine import ProcessGroup  # noqa: E402
 
 
 @pytest.fixture
-def gang():
-    """Return what makes a gang."""
+def group():
+    """Return what makes a group."""
 
     def make(name="lab-0", directory="/shared/studies/lab/launch/1", restarts=3):
         command = ["-m", "luthier", "train", "configs.lm.quickstart", "--distributed"]
         environment = {"PYTHONPATH": "/shared/project"}
-        return Gang(name, command, directory, "/shared/project", environment, restarts)
+        return ProcessGroup(name, command, directory, "/shared/project", environment, restarts)
 
     return make

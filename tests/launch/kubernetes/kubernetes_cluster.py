@@ -2,7 +2,7 @@
 
 It keeps what is applied, and refuses what the real one would: fields that JobSet, Job or a pod do
 not have, wrong types and words, names of pods that are too long, changes of what must not change.
-The fields are those of `jobset.x-k8s.io/v1alpha2`, `batch/v1` and `v1`, as far as a gang uses them.
+The fields are those of `jobset.x-k8s.io/v1alpha2`, `batch/v1` and `v1`, as far as groups use them.
 There is no controller: tests set the status themselves.
 """
 

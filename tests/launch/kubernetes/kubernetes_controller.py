@@ -1,8 +1,8 @@
 """The controller of JobSets and the nodes of a cluster, on this machine: pods are processes here.
 
-It does what a gang relies on. All pods of a JobSet end together; where one fails, all are made
+It does what a group relies on. All pods of a JobSet end together; where one fails, all are made
 anew, at most as often as the JobSet says; a failure that the policy of pods names (exit code 75) is
-not counted. What is deleted hears SIGTERM. There is no network of pods: gangs of one host.
+not counted. What is deleted hears SIGTERM. There is no network of pods: groups of one host.
 """
 
 import os
@@ -42,7 +42,7 @@ class Controller(Meanwhile):
         """Start the pods of a JobSet, or look at them."""
         if key not in self._pods:
             self._pods[key] = _pods(job_set)
-            job_set["status"] |= {"replicatedJobsStatus": [{"name": "gang", "ready": 1}]}
+            job_set["status"] |= {"replicatedJobsStatus": [{"name": "group", "ready": 1}]}
         codes = [pod.poll() for pod in self._pods[key]]
         if all(code == 0 for code in codes):
             job_set["status"]["conditions"] = [{"type": "Completed", "status": "True"}]

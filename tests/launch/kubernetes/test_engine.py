@@ -2,7 +2,7 @@ import dataclasses
 import pathlib
 import shutil
 
-import drills
+import injections
 import kubernetes_cluster
 import kubernetes_controller
 import pytest
@@ -16,7 +16,7 @@ from luthier.launch.kubernetes import Kubernetes, standing_of
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 
 
-def test_what_a_gang_gets():
+def test_what_a_group_gets():
     assert Kubernetes(image="i", hosts=3, devices="gpu").layout == Layout(3, 1, "gpu")
     assert Kubernetes(image="i", topology="4x8", accelerator="a").layout == Layout(8, 1)
 
@@ -46,21 +46,23 @@ def cluster(tmp_path, monkeypatch):
 
 
 @needs_kubectl
-def test_gangs_are_applied_looked_at_and_deleted(cluster, gang, tmp_path):
+def test_groups_are_applied_looked_at_and_deleted(cluster, group, tmp_path):
     engine = Kubernetes(image="i", namespace="research", hosts=2)
-    gangs = [dataclasses.replace(gang(f"lab-{index}"), directory=str(tmp_path)) for index in (0, 1)]
-    jobs = engine.submit(gangs, str(tmp_path))
+    groups = [
+        dataclasses.replace(group(f"lab-{index}"), directory=str(tmp_path)) for index in (0, 1)
+    ]
+    jobs = engine.submit(groups, str(tmp_path))
     assert [job.id for job in jobs] == [name for _, name in cluster]
     assert {namespace for namespace, _ in cluster} == {"research"}
     assert {job.place for job in jobs} == {'{"context": "lab", "namespace": "research"}'}
     written = list(yaml.safe_load_all((tmp_path / "jobsets.yaml").read_text()))
     assert [{k: told[k] for k in written[0]} for told in cluster.values()] == written
-    assert engine.submit(gangs, str(tmp_path)) == jobs, "applying it again changes nothing"
-    waiting = Standing("waiting", "it has no pods as yet")
+    assert engine.submit(groups, str(tmp_path)) == jobs, "applying it again changes nothing"
+    waiting = Standing("waiting", "it has no pods yet")
     assert engine.standings(jobs) == [waiting] * 2
     cluster["research", jobs[0].id]["status"] = {
         "restarts": 2,
-        "replicatedJobsStatus": [{"name": "gang", "ready": 1, "active": 1}],
+        "replicatedJobsStatus": [{"name": "group", "ready": 1, "active": 1}],
     }
     running = Standing("running", "all pods are ready", restarts=2)
     assert engine.standings(jobs) == [running, waiting]
@@ -70,8 +72,8 @@ def test_gangs_are_applied_looked_at_and_deleted(cluster, gang, tmp_path):
 
 
 @needs_kubectl
-def test_what_the_cluster_refuses_is_one_line(cluster, gang, tmp_path):
-    found = dataclasses.replace(gang(), directory=str(tmp_path))
+def test_what_the_cluster_refuses_is_one_line(cluster, group, tmp_path):
+    found = dataclasses.replace(group(), directory=str(tmp_path))
     Kubernetes(image="i").submit([found], str(tmp_path))
     with pytest.raises(RunError) as refusal:
         Kubernetes(image="another").submit([found], str(tmp_path))
@@ -93,16 +95,16 @@ def test_two_hundred_short_trials_on_four_workers_survive_random_kills(
     monkeypatch.chdir(tmp_path)
     with kubernetes_controller.Controller(cluster) as controller:
         engine = Kubernetes(image="i")
-        outcome, kills = drills.drive(tmp_path, engine, slices=4, trials=200, kills=40, seed=5)
-    losses = drills.check_nothing_lost(tmp_path, outcome, 200)
+        outcome, kills = injections.drive(tmp_path, engine, slices=4, trials=200, kills=40, seed=5)
+    losses = injections.check_nothing_lost(tmp_path, outcome, 200)
     assert 10 <= controller.restarts <= kills
     assert 0 < sum(number * times for number, times in losses.items()) <= kills
 
 
-def test_without_kubectl_the_manifests_are_written_for_whoever_has_it(gang, tmp_path, monkeypatch):
+def test_without_kubectl_the_manifests_are_written_for_whoever_has_it(group, tmp_path, monkeypatch):
     monkeypatch.setattr(engines.shutil, "which", lambda name: None)
     with pytest.raises(RunError) as refusal:
-        Kubernetes(image="i").submit([gang()], str(tmp_path))
+        Kubernetes(image="i").submit([group()], str(tmp_path))
     assert str(refusal.value) == (
         "kubectl is not installed here; run this where it is: kubectl apply --server-side -f "
         f"{tmp_path}/jobsets.yaml"
@@ -116,7 +118,7 @@ def test_without_kubectl_the_manifests_are_written_for_whoever_has_it(gang, tmp_
 @pytest.mark.parametrize(
     ("status", "standing"),
     [
-        ({}, Standing("waiting", "it has no pods as yet")),
+        ({}, Standing("waiting", "it has no pods yet")),
         (
             {"replicatedJobsStatus": [{"ready": 0, "active": 1}]},
             Standing("waiting", "its pods are being placed"),

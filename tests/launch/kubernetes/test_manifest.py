@@ -27,9 +27,9 @@ ONE = Kubernetes(image="registry.example/lab:1", devices="cpu")
 
 
 @pytest.mark.parametrize(("name", "engine"), [("gpus", GPUS), ("tpus", TPUS), ("one", ONE)])
-def test_manifests_are_those_that_were_looked_at(name, engine, gang, request):
-    gangs = [gang()] if name != "tpus" else [gang(), gang("lab-1", restarts=0)]
-    ((file, text),) = engine.files(gangs, "/shared/studies/lab/launch/1").items()
+def test_manifests_are_those_that_were_looked_at(name, engine, group, request):
+    groups = [group()] if name != "tpus" else [group(), group("lab-1", restarts=0)]
+    ((file, text),) = engine.files(groups, "/shared/studies/lab/launch/1").items()
     assert file == "jobsets.yaml"
     assert text == (MANIFESTS / f"{name}.yaml").read_text()
     for document in yaml.safe_load_all(text):
@@ -37,8 +37,8 @@ def test_manifests_are_those_that_were_looked_at(name, engine, gang, request):
         assert kubernetes_cluster.refusals(document) == []
 
 
-def test_the_pods_of_a_gang_find_each_other(gang):
-    told = job_set(gang(), TPUS._pods)
+def test_the_pods_of_a_group_find_each_other(group):
+    told = job_set(group(), TPUS._pods)
     (replicated,) = told["spec"]["replicatedJobs"]
     job = replicated["template"]["spec"]
     assert (job["parallelism"], job["completions"]) == (4, 4)
@@ -47,7 +47,7 @@ def test_the_pods_of_a_gang_find_each_other(gang):
     name = told["metadata"]["name"]
     host, _, port = variables["JAX_COORDINATOR_ADDRESS"].partition(":")
     # The name of a pod in its network: of the JobSet, the job in it, and the index of the pod.
-    assert host == f"{name}-gang-0-0.{told['spec']['network']['subdomain']}"
+    assert host == f"{name}-group-0-0.{told['spec']['network']['subdomain']}"
     assert (variables["JAX_NUM_PROCESSES"], port) == ("4", "8476")
     assert "export JAX_PROCESS_ID=$JOB_COMPLETION_INDEX\n" in container["command"][2]
 
@@ -57,9 +57,9 @@ def test_the_pods_of_a_gang_find_each_other(gang):
     [
         ("lab-0", "lab-0-"),
         ("My_Study 7", "my-study-7-"),
-        ("7", "gang-7-"),
+        ("7", "group-7-"),
         ("a" * 80, "a" * 40 + "-"),
-        ("__", "gang-"),
+        ("__", "group-"),
     ],
 )
 def test_names_are_those_of_hosts(name, found):

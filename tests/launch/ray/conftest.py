@@ -1,16 +1,16 @@
-"""Gangs."""
+"""Groups."""
 
 import pytest
 
-from luthier.launch.engine import Gang
+from luthier.launch.engine import ProcessGroup
 
 
 @pytest.fixture
-def gang(tmp_path):
-    """Return what makes a gang that runs a program."""
+def group(tmp_path):
+    """Return what makes a group that runs a program."""
 
     def make(*command, restarts=0, name="lab-0"):
         environment = {"GREETING": "hello"}
-        return Gang(name, command, str(tmp_path), str(tmp_path), environment, restarts)
+        return ProcessGroup(name, command, str(tmp_path), str(tmp_path), environment, restarts)
 
     return make

@@ -9,7 +9,7 @@ from luthier.launch.engine import Job, Layout, Standing
 from luthier.launch.ray import Ray
 
 
-def test_a_gang_gets_nodes_or_a_slice_of_tpus():
+def test_a_group_gets_nodes_or_a_slice_of_tpus():
     assert Ray(hosts=2, processes_per_host=8, devices="gpu").layout == Layout(2, 8, "gpu")
     assert Ray(topology="4x4", accelerator="v5e").layout == Layout(4, 1)
 
@@ -28,24 +28,24 @@ def test_all_that_is_wrong_is_told_at_once():
     assert str(refusal.value) == "ray: hosts of 4 chips do not make up 2x3; set chips_per_host"
 
 
-def test_the_file_can_be_read_and_submitted_by_hand(gang):
+def test_the_file_can_be_read_and_submitted_by_hand(group):
     engine = Ray(address="head:6379", topology="2x4", accelerator="v6e", cpus=8)
-    ((name, text),) = engine.files([gang("-m", "luthier", restarts=3)], "/shared/jobs").items()
+    ((name, text),) = engine.files([group("-m", "luthier", restarts=3)], "/shared/jobs").items()
     told = json.loads(text)
     assert told["address"] == "head:6379"
     assert told["request"]["topology"] == "2x4"
     assert told["request"]["cpus"] == 8
-    assert told["gangs"][0]["command"] == ["-m", "luthier"]
+    assert told["groups"][0]["command"] == ["-m", "luthier"]
     assert " ".join(engine.command("/shared/jobs")) == (
         f"python -m luthier.launch.ray /shared/jobs/{name}"
     )
 
 
-def test_how_a_gang_ended_is_read_where_it_was_written(tmp_path):
+def test_how_a_group_ended_is_read_where_it_was_written(tmp_path):
     engine = Ray()
     jobs = [Job("ray", f"{name}-1", name, str(tmp_path), "auto") for name in "abc"]
     for job, text in zip(jobs, ["0 ", "3 ", "75 cancelled"], strict=True):
-        (tmp_path / f"{job.gang}.exit").write_text(text)
+        (tmp_path / f"{job.group}.exit").write_text(text)
     assert engine.standings(jobs) == [
         Standing("finished", "exit code 0"),
         Standing("failed", "exit code 3"),
@@ -66,10 +66,10 @@ def without_ray(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
 
 
-def test_without_ray_one_line_says_how_to_get_it(without_ray, gang, tmp_path):
+def test_without_ray_one_line_says_how_to_get_it(without_ray, group, tmp_path):
     line = "the engine ray needs Ray, which is not installed; pip install 'luthier[ray]'"
     with pytest.raises(RunError) as refusal:
-        Ray().submit([gang("-m", "luthier")], str(tmp_path))
+        Ray().submit([group("-m", "luthier")], str(tmp_path))
     assert str(refusal.value) == line
     (standing,) = Ray().standings([Job("ray", "a-1", "a", str(tmp_path), "auto")])
     assert standing == Standing("unknown", line)

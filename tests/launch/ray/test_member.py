@@ -29,7 +29,7 @@ pathlib.Path("ready").touch()
 time.sleep(60)
 """
     member, codes = Member(), []
-    member.end()  # nothing runs as yet
+    member.end()  # nothing runs yet
     arguments = (["-c", code], str(tmp_path), {}, str(tmp_path / "log"))
     thread = threading.Thread(target=lambda: codes.append(member.run(*arguments)))
     thread.start()

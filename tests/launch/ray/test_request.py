@@ -3,7 +3,7 @@ import pytest
 from luthier.launch.ray_actors import Request, num_chips
 
 
-def test_a_gang_of_nodes():
+def test_a_group_of_nodes():
     request = Request(hosts=2, processes_per_host=4, cpus=2, gpus=1, resources={"nic": 0.5})
     assert (request.num_hosts, request.num_processes) == (2, 8)
     assert request.process_options == {"num_cpus": 2, "num_gpus": 1, "resources": {"nic": 0.5}}

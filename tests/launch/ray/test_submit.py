@@ -11,8 +11,8 @@ def test_jobs_are_named(monkeypatch, tmp_path, capsys):
         return [Job("ray", "lab-0-ab", "lab-0", ""), Job("ray", "lab-1-cd", "lab-1", "")]
 
     monkeypatch.setattr(ray, "submit_file", handed_over)
-    assert ray.main([str(tmp_path / "gangs.json")]) == 0
-    assert asked == [tmp_path / "gangs.json"]
+    assert ray.main([str(tmp_path / "groups.json")]) == 0
+    assert asked == [tmp_path / "groups.json"]
     assert capsys.readouterr().out == "lab-0-ab\nlab-1-cd\n"
 
 
@@ -21,7 +21,7 @@ def test_what_the_cluster_refuses_is_one_line(monkeypatch, capsys):
         raise RunError(Problem("the Ray cluster at auto does not answer"))
 
     monkeypatch.setattr(ray, "submit_file", refuse)
-    assert ray.main(["gangs.json"]) == 2
+    assert ray.main(["groups.json"]) == 2
     assert capsys.readouterr().err == "luthier: the Ray cluster at auto does not answer\n"
 
 

@@ -2,12 +2,12 @@ import pytest
 
 from luthier.errors import BadInput
 from luthier.launch import slurm
-from luthier.launch.engine import Gang, Job, Layout
+from luthier.launch.engine import Job, Layout, ProcessGroup
 from luthier.launch.slurm import Slurm
 
 
-def _gangs(place, number):
-    return [Gang(f"study-{i}", ["-V"], str(place), str(place)) for i in range(number)]
+def _groups(place, number):
+    return [ProcessGroup(f"study-{i}", ["-V"], str(place), str(place)) for i in range(number)]
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def told(monkeypatch):
     return said
 
 
-def test_what_a_gang_gets():
+def test_what_a_group_gets():
     assert Slurm(nodes=2, processes_per_node=4, devices="cpu:1").layout == Layout(2, 4, "cpu:1")
 
 
@@ -52,7 +52,7 @@ def test_the_settings_of_a_site_are_in_the_script(tmp_path):
         account="lab",
         options={"qos": "high", "signal": "TERM@600"},
     )
-    (text,) = site.files(_gangs(tmp_path, 1), str(tmp_path)).values()
+    (text,) = site.files(_groups(tmp_path, 1), str(tmp_path)).values()
     wanted = ["gpus-per-node=8", "mem=64G", "time=1:00:00", "partition=gpu", "account=lab"]
     for option in [*wanted, "qos=high", "signal=TERM@600"]:
         assert text.count(f"#SBATCH --{option}\n") == 1
@@ -60,11 +60,11 @@ def test_the_settings_of_a_site_are_in_the_script(tmp_path):
 
 
 def test_jobs_are_told_apart(tmp_path, told):
-    (alone,) = Slurm().submit(_gangs(tmp_path, 1), str(tmp_path))
+    (alone,) = Slurm().submit(_groups(tmp_path, 1), str(tmp_path))
     assert alone == Job("slurm", "12", "study-0", str(tmp_path))
-    array = Slurm(gangs_per_job=2).submit(_gangs(tmp_path, 3), str(tmp_path))
+    array = Slurm(groups_per_job=2).submit(_groups(tmp_path, 3), str(tmp_path))
     assert [job.id for job in array] == ["12_0", "12_0", "12_1"]
-    shared = Slurm(gangs_per_job=2).submit(_gangs(tmp_path, 2), str(tmp_path))
+    shared = Slurm(groups_per_job=2).submit(_groups(tmp_path, 2), str(tmp_path))
     assert [job.id for job in shared] == ["12", "12"]
     assert told == [("sbatch", "--parsable", f"{tmp_path}/{slurm.SCRIPT}")] * 3
     assert (tmp_path / "job.sh").read_text().startswith("#!/bin/bash\n")
@@ -72,7 +72,7 @@ def test_jobs_are_told_apart(tmp_path, told):
 
 def test_each_job_is_cancelled_once(tmp_path, told):
     site = Slurm()
-    site.cancel(site.submit(_gangs(tmp_path, 2), str(tmp_path)))
+    site.cancel(site.submit(_groups(tmp_path, 2), str(tmp_path)))
     assert told[1:] == [("scancel", "12_0", "12_1")]
     site.cancel([])
     assert len(told) == 2

@@ -9,11 +9,11 @@ import sys
 import tempfile
 import time
 
-import drills
+import injections
 import pytest
 import slurm_cluster
 
-from luthier.launch import Gang, Slurm
+from luthier.launch import ProcessGroup, Slurm
 from tests.compiling import QUICK_FLAGS
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
@@ -88,23 +88,23 @@ def _preempt(cluster):
 
 
 @pytest.mark.timeout(180)
-def test_two_nodes_run_one_gang_and_know_who_they_are(cluster, tmp_path):
+def test_two_nodes_run_one_group_and_know_who_they_are(cluster, tmp_path):
     code = "import os; print(*(os.environ[n] for n in ('JAX_PROCESS_ID', 'JAX_NUM_PROCESSES', \
 'SLURMD_NODENAME', 'JAX_COORDINATOR_ADDRESS')))"
-    gang = Gang("hello", ["-c", code], str(tmp_path), str(tmp_path))
+    group = ProcessGroup("hello", ["-c", code], str(tmp_path), str(tmp_path))
     engine = Slurm(nodes=2)
-    jobs = engine.submit([gang], str(tmp_path))
+    jobs = engine.submit([group], str(tmp_path))
     _until(lambda: engine.standings(jobs)[0].state not in ("waiting", "running"), 120, cluster)
     (standing,) = engine.standings(jobs)
     logs = "".join(path.read_text() for path in sorted((tmp_path / "logs").iterdir()))
     assert (standing.state, standing.hosts) == ("finished", ("n1", "n2")), logs
-    told = [gang.log_path(rank).read_text().split() for rank in (0, 1)]
+    told = [group.log_path(rank).read_text().split() for rank in (0, 1)]
     assert [words[:3] for words in told] == [["0", "2", "n1"], ["1", "2", "n2"]]
     assert told[0][3] == told[1][3]
     assert told[0][3].startswith("127.0.0.1:")
     again = cluster.run("sbatch", "--parsable", "--wait", str(tmp_path / "job.sh"))
     assert again.strip() == "2"  # a person reruns the script
-    assert gang.log_path(0).read_text().count("0 2 n1") == 2
+    assert group.log_path(0).read_text().count("0 2 n1") == 2
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def study():
     space = {{"optimizer.learning_rate.peak": studies.Log(1e-3, 1e-1)}}
     return fdl.Config(
         studies.Study,
-        name="drill",
+        name="injection",
         base=base,
         space=fdl.Config(studies.Space, space),
         objectives=[fdl.Config(studies.Measured, loss)],
@@ -173,7 +173,7 @@ def study():
 
 
 def _journal(project):
-    path = project / "studies" / "drill" / "journal.jsonl"
+    path = project / "studies" / "injection" / "journal.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
@@ -190,21 +190,21 @@ def _write_study(project, trials, steps):
         "checkpoints.every.count=100000",
         f"evaluations.held_out.every.count={steps}",
     )
-    (project / "drill.py").write_text(STUDY.format(words=list(words), trials=trials))
+    (project / "injection.py").write_text(STUDY.format(words=list(words), trials=trials))
 
 
 def _steps_of(project, trial):
-    path = project / "studies" / "drill" / "trials" / f"{trial:04d}" / "run" / "metrics.jsonl"
+    path = project / "studies" / "injection" / "trials" / f"{trial:04d}" / "run" / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [row["step"] for row in map(json.loads, lines) if row["kind"] == "step"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_two_gangs_of_two_nodes_are_preempted_and_their_trials_go_on(cluster, project):
+def test_two_groups_of_two_nodes_are_preempted_and_their_trials_go_on(cluster, project):
     _write_study(project, 2, 3000)
     on = "slurm:nodes=2,slices=2,partition=low,devices=cpu:1,cpus_per_process=1"
-    words = [sys.executable, "-m", "luthier", "sweep", "drill:study", "--on", on]
+    words = [sys.executable, "-m", "luthier", "sweep", "injection:study", "--on", on]
     driver = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         _until(
@@ -238,7 +238,7 @@ def test_two_gangs_of_two_nodes_are_preempted_and_their_trials_go_on(cluster, pr
 def test_the_driver_is_cancelled_and_the_study_goes_on(cluster, project):
     _write_study(project, 3, 1500)
     on = "slurm:nodes=2,partition=low,devices=cpu:1,cpus_per_process=1"
-    line = f"exec {sys.executable} -m luthier sweep drill:study --on {on}"
+    line = f"exec {sys.executable} -m luthier sweep injection:study --on {on}"
     job = project / "driver.sh"
     job.write_text(f"#!/bin/bash\n#SBATCH --output=driver.log\nsrun -n1 bash -c '{line}'\n")
     cluster.run("sbatch", str(job))
@@ -253,7 +253,7 @@ def test_the_driver_is_cancelled_and_the_study_goes_on(cluster, project):
     _until(lambda: cluster.run("squeue", "-h") == "", 200, cluster)
     before = len(_steps_of(project, 0))
     assert 30 < before < 1500, log.read_text()
-    out = _luthier("sweep", "--resume", "studies/drill", "--on", on)
+    out = _luthier("sweep", "--resume", "studies/injection", "--on", on)
     assert "3 trials" in out or "3 complete" in out, out
     ended = {line["trial"]: line["outcome"] for line in _of_kind(project, "ended")}
     assert ended == {0: "complete", 1: "complete", 2: "complete"}
@@ -269,8 +269,8 @@ def test_two_hundred_short_trials_on_four_workers_survive_random_kills(
     folders = [REPOSITORY / "framework", REPOSITORY / "tests/launch", REPOSITORY / "tests/study"]
     monkeypatch.setenv("PYTHONPATH", ":".join(map(str, folders)))
     monkeypatch.chdir(tmp_path)
-    outcome, kills = drills.drive(tmp_path, Slurm(), slices=4, trials=200, kills=40, seed=5)
-    losses = drills.check_nothing_lost(tmp_path, outcome, 200)
+    outcome, kills = injections.drive(tmp_path, Slurm(), slices=4, trials=200, kills=40, seed=5)
+    losses = injections.check_nothing_lost(tmp_path, outcome, 200)
     assert kills >= 10
     assert 0 < sum(number * times for number, times in losses.items()) <= kills
     assert os.listdir(tmp_path / "toy" / "launch") == ["1"]

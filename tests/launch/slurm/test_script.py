@@ -5,30 +5,30 @@ import subprocess
 import pytest
 
 from luthier.launch import slurm
-from luthier.launch.engine import Gang, Layout
+from luthier.launch.engine import Layout, ProcessGroup
 
 
-def _gangs(number, restarts=0):
+def _groups(number, restarts=0):
     words = ["-m", "luthier", "train", "it's"]
     return [
-        Gang(f"study-{index}", words, "/shared/launch", "/project", {"A": "b c"}, restarts)
+        ProcessGroup(f"study-{index}", words, "/shared/launch", "/project", {"A": "b c"}, restarts)
         for index in range(number)
     ]
 
 
-def _render(gangs, directory="/shared/launch", layout=Layout(2), **settings):
-    given = {"gangs_per_job": 1, "devices_per_process": 0, "setup": (), "notes": ()}
+def _render(groups, directory="/shared/launch", layout=Layout(2), **settings):
+    given = {"groups_per_job": 1, "devices_per_process": 0, "setup": (), "notes": ()}
     given |= settings
     options = given.pop("options", {})
-    return slurm.render(gangs, directory, layout, options, {"cpus-per-task": 4}, **given)
+    return slurm.render(groups, directory, layout, options, {"cpus-per-task": 4}, **given)
 
 
 def _directives(text):
     return [line for line in text.splitlines() if line.startswith("#SBATCH")]
 
 
-def test_one_gang_is_one_job():
-    text = _render(_gangs(1), options={"comment": "two words"}, setup=["module load cuda"])
+def test_one_group_is_one_job():
+    text = _render(_groups(1), options={"comment": "two words"}, setup=["module load cuda"])
     assert _directives(text) == [
         "#SBATCH --job-name=study-0",
         "#SBATCH --nodes=2",
@@ -40,29 +40,29 @@ def test_one_gang_is_one_job():
     ]
     assert "cd /project || exit 1\nexport A='b c'\nmodule load cuda\n" in text
     assert "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 \\" in text
-    assert "run_gang study-0 0 -m luthier train 'it'\"'\"'s' & gangs+=($!)" in text
+    assert "run_group study-0 0 -m luthier train 'it'\"'\"'s' & groups+=($!)" in text
     assert "--exact" not in text
 
 
-def test_gangs_of_a_sweep_are_an_array():
-    text = _render(_gangs(3))
+def test_groups_of_a_sweep_are_an_array():
+    text = _render(_groups(3))
     assert "#SBATCH --array=0-2" in _directives(text)
     assert "#SBATCH --job-name=study" in _directives(text)
     assert "#SBATCH --output=/shared/launch/logs/slurm-%A_%a.log" in _directives(text)
-    assert text.count("  run_gang study-") == 3
-    assert "1)\n  run_gang study-1 " in text
+    assert text.count("  run_group study-") == 3
+    assert "1)\n  run_group study-1 " in text
 
 
-def test_gangs_that_share_an_allocation_have_steps_of_their_own():
-    text = _render(_gangs(3), gangs_per_job=2)
+def test_groups_that_share_an_allocation_have_steps_of_their_own():
+    text = _render(_groups(3), groups_per_job=2)
     assert {"#SBATCH --nodes=4", "#SBATCH --array=0-1"} <= set(_directives(text))
     assert "--exact" in text
-    assert "0)\n  run_gang study-0 " in text
-    assert "1)\n  run_gang study-2 " in text
+    assert "0)\n  run_group study-0 " in text
+    assert "1)\n  run_group study-2 " in text
 
 
 def test_processes_of_a_host_share_its_devices():
-    text = _render(_gangs(1), layout=Layout(2, 4), devices_per_process=2)
+    text = _render(_groups(1), layout=Layout(2, 4), devices_per_process=2)
     assert "--ntasks=8 --ntasks-per-node=4" in text
     assert "--devices-per-process 2 -- " in text
 
@@ -87,9 +87,9 @@ def site(tmp_path):
         told.write_text("")
         if closed:
             (tmp_path / "closed").touch()
-        gang = Gang("g", ["-V"], str(tmp_path), str(tmp_path), restarts=restarts)
+        group = ProcessGroup("g", ["-V"], str(tmp_path), str(tmp_path), restarts=restarts)
         job = tmp_path / "job.sh"
-        job.write_text(_render([gang], str(tmp_path)))
+        job.write_text(_render([group], str(tmp_path)))
         path = f"{programs}:{os.environ['PATH']}"
         ended = subprocess.run(
             ["bash", str(job)],

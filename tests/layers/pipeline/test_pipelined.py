@@ -92,10 +92,9 @@ def test_what_cannot_be_shared_out_is_refused_at_once():
     with pytest.raises(BadInput) as caught:
         toy.run(Pipelined(6, Circular(3)), stages=4)
     assert str(caught.value).splitlines() == [
-        "8 layers cannot be shared out evenly over 4 stages x 3 repeats; "
+        "8 layers cannot be split evenly over 4 stages x 3 repeats; "
         "use a multiple of 12 layers, or fewer stages or repeats",
-        "microbatches: 6 microbatches cannot be shared out evenly over 4 stages; "
-        "set microbatches=8",
+        "microbatches: 6 microbatches cannot be split evenly over 4 stages; set microbatches=8",
         "microbatches: 16 rows cannot be cut into 6 microbatches; use a multiple of 6 rows",
     ]
 
@@ -104,7 +103,7 @@ def test_layers_left_after_the_last_turn_are_refused():
     with pytest.raises(BadInput) as caught:
         toy.run(Pipelined(4), KINDS, stages=2, num_layers=9)
     assert str(caught.value) == (
-        "9 layers cannot be shared out evenly over 2 stages x 2 kinds of layers; "
+        "9 layers cannot be split evenly over 2 stages x 2 kinds of layers; "
         "use a multiple of 4 layers, or fewer stages"
     )
 

@@ -25,7 +25,7 @@ def test_the_environment_tells_what_it_knows():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Return what JAX is asked, and who came to which roll call; nobody else is there."""
+    """Return what JAX is asked, and who came to which rendezvous; nobody else is there."""
     found = []
     hidden = ("SLURM", "OMPI", "KUBERNETES", "TPU", "JAX_")
     for name in os.environ:

@@ -122,16 +122,16 @@ class Trained(Driven):
     """A study of real training, which the command line drives in a project's folder.
 
     Args:
-      project: The folder; there is a module `drill` in it, with a study.
+      project: The folder; there is a module `injection` in it, with a study.
       sampler: Its sampler.
       slices: Worker processes.
       trials: Of its budget.
     """
 
     def __init__(self, project: pathlib.Path, sampler: str, slices: int, trials: int):
-        self.path = project / "studies" / "drill"
+        self.path = project / "studies" / "injection"
         self._project = project
-        self._new = ["drill", "--sampler", sampler, "--trials", str(trials)]
+        self._new = ["injection", "--sampler", sampler, "--trials", str(trials)]
         self._new += ["--devices", f"cpu:{slices}", "--slices", str(slices)]
         self._process = None
 

@@ -46,7 +46,7 @@ def test_what_is_not_there_is_told_with_the_nearest(study, tmp_path):
     assert str(caught.value) == "there is no study 'zzz'; there are toy"
     with pytest.raises(UnknownReference) as caught:
         trial_graph(f"{study.path}/3")
-    assert str(caught.value) == f"{study.path} has no trial 3; it has none as yet"
+    assert str(caught.value) == f"{study.path} has no trial 3; it has none yet"
     with pytest.raises(UnknownReference) as caught:
         trial_graph("toy")
     assert str(caught.value) == "'toy' names no trial of a study; write study:NAME/17"

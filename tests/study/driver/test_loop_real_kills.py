@@ -24,7 +24,7 @@ def study():
     loss = fdl.Config(metrics.Selector, "held_out", "loss", "lower")
     return fdl.Config(
         studies.Study,
-        name="drill",
+        name="injection",
         base=base,
         space=fdl.Config(
             studies.Space,
@@ -49,7 +49,7 @@ STEPS = (
 
 
 def write_project(folder: pathlib.Path, steps: Sequence[str] = STEPS) -> pathlib.Path:
-    """Write a project whose module `drill` has a study of tiny trials; return its folder.
+    """Write a project whose module `injection` has a study of tiny trials; return its folder.
 
     Args:
       folder: Where it is to be.
@@ -58,7 +58,7 @@ def write_project(folder: pathlib.Path, steps: Sequence[str] = STEPS) -> pathlib
     folder.mkdir()
     (folder / "a.txt").write_text("To be, or not to be, that is the question.\n" * 30)
     words = [word for word in TINY if word.split("=")[0] not in {w.split("=")[0] for w in steps}]
-    (folder / "drill.py").write_text(STUDY.format(folder=folder, words=[*words, *steps]))
+    (folder / "injection.py").write_text(STUDY.format(folder=folder, words=[*words, *steps]))
     configs = pathlib.Path(__file__).parents[3] / "configs"
     (folder / "configs").symlink_to(configs)
     return folder

@@ -64,4 +64,4 @@ def test_what_is_compiled_is_shared_by_all_graphs_of_the_program(program, tiny):
 def test_lanes_that_cannot_be_shared_out_are_refused(program):
     with pytest.raises(ValidationError) as caught:
         compile_lanes(program, "shard", 3, jax.devices()[:2])
-    assert str(caught.value) == ("packing.num_lanes: 3 lanes cannot be shared out over 2 devices")
+    assert str(caught.value) == ("packing.num_lanes: 3 lanes cannot be split over 2 devices")

@@ -205,7 +205,7 @@ def test_no_trial_makes_a_report(tmp_path, open_page):
         '{"name": "new", "metrics": ["loss"], "directions": ["lower"], "trials": 9}'
     )
     page = open_page(report.render(tmp_path))
-    assert page.get_by_text("No trial was begun as yet.").count() == 1
+    assert page.get_by_text("No trial was begun yet.").count() == 1
     check_accessible(page)
 
 
@@ -213,7 +213,7 @@ def test_no_complete_trial_makes_a_report(tmp_path, open_page):
     page = open_page(
         report.render(_run(tmp_path, 2, toys.InstantEngine(1, {0: ["failed"], 1: ["infeasible"]})))
     )
-    assert page.get_by_text("No trial is complete as yet.").count() == 1
+    assert page.get_by_text("No trial is complete yet.").count() == 1
     assert "no trial is complete" in page.locator(".tiles").inner_text()
 
 

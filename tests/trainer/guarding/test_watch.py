@@ -86,7 +86,7 @@ def test_who_is_silent_is_told_anew_when_others_are_and_no_more_when_nobody_is(
     monkeypatch.setenv(VARIABLE, str(notes.path))
     monkeypatch.setattr(distributed, "is_several", lambda: True)
     monkeypatch.setattr(distributed, "process_count", lambda: 4)
-    monkeypatch.setattr(watch_module, "Pulses", lambda at: Mock(standing=lambda: standings[-1]))
+    monkeypatch.setattr(watch_module, "Heartbeats", lambda at: Mock(standing=lambda: standings[-1]))
     monkeypatch.setattr(watch_module, "POLL_SECONDS", 0.02)
     with Watch(Watchdog(seconds=60.0), "luthier train tiny") as watch:
         watch.opened(tmp_path, "luthier train tiny")

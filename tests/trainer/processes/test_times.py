@@ -5,7 +5,7 @@ import platform
 import pytest
 
 from luthier.trainer import processes
-from luthier.trainer.processes import HostTimes, Times, laggards
+from luthier.trainer.processes import HostTimes, Times, stragglers
 
 USUAL = HostTimes(0, "n0", step_seconds=0.5, batch_seconds=0.02, device_seconds=0.004)
 
@@ -15,12 +15,14 @@ def _host(index, **changes):
 
 
 def test_hosts_that_are_alike_are_not_named():
-    assert laggards([USUAL, _host(1, device_seconds=0.0045), _host(2, batch_seconds=0.1)]) == {}
-    assert laggards([USUAL, _host(1, device_seconds=None)]) == {}
+    assert stragglers([USUAL, _host(1, device_seconds=0.0045), _host(2, batch_seconds=0.1)]) == {}
+    assert stragglers([USUAL, _host(1, device_seconds=None)]) == {}
 
 
 def test_whoever_the_others_wait_for_is_named_with_what_it_takes():
-    found = laggards([USUAL, _host(1, batch_seconds=0.48), _host(2), _host(3, device_seconds=0.01)])
+    found = stragglers(
+        [USUAL, _host(1, batch_seconds=0.48), _host(2), _host(3, device_seconds=0.01)]
+    )
     assert found == {
         1: "process 1 of 4 on n1 is slow: its part of a batch takes 480 ms, that of the others "
         "20 ms, and a step 500 ms",

@@ -93,7 +93,7 @@ def _examine(arguments: argparse.Namespace) -> int:
 
 def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
     """Have an engine start this command on its machines, and print what it found."""
-    from luthier.launch import Gang, settings
+    from luthier.launch import ProcessGroup, settings
     from luthier.launch.engine import LIVE
 
     chosen, engine = None, None
@@ -114,8 +114,8 @@ def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
     place.mkdir(parents=True)
     environment = {n: os.environ[n] for n in ("PYTHONPATH",) if n in os.environ}
     command = ("-m", "luthier", "doctor", *words)
-    gang = Gang("doctor", command, str(place), str(Path.cwd()), environment)
-    jobs = engine.submit([gang], str(place))
+    group = ProcessGroup("doctor", command, str(place), str(Path.cwd()), environment)
+    jobs = engine.submit([group], str(place))
     told = ""
     while (standing := engine.standings(jobs)[0]).state in (*LIVE, "unknown"):
         line = f"job {jobs[0].id} of {chosen.name}: {standing.state} {standing.detail}".rstrip()
@@ -123,7 +123,7 @@ def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
             print(line, file=sys.stderr)
             told = line
         time.sleep(LOOK_SECONDS)
-    log = gang.log_path(0)
+    log = group.log_path(0)
     printed = log.read_text("utf-8", "replace") if log.exists() else ""
     if standing.state != "finished":
         last = next((line for line in reversed(printed.splitlines()) if line.strip()), "")

@@ -120,7 +120,7 @@ def launch_training(
     elif chosen.name == "tpu-vm":
         words += ["--distributed"]
     if only_print:
-        return _print(engine, _gang(words, graph, Path("RUN", "launch", "1")), chosen)
+        return _print(engine, _group(words, graph, Path("RUN", "launch", "1")), chosen)
     return _submit(engine, chosen, arguments, (graph, packages), words)
 
 
@@ -161,13 +161,13 @@ JOIN_SECONDS = 300
 """How far apart the processes of a job may start."""
 
 
-def _gang(words: Sequence[str], graph: Any, place: Path) -> Any:
+def _group(words: Sequence[str], graph: Any, place: Path) -> Any:
     from luthier import graph as graphs
-    from luthier.launch import Gang
+    from luthier.launch import ProcessGroup
 
     name = str(graphs.get(graph, "name"))
     command = ("-m", "luthier", "train", *words)
-    return Gang(name, command, str(place), str(Path.cwd()), _environment())
+    return ProcessGroup(name, command, str(place), str(Path.cwd()), _environment())
 
 
 def _environment() -> dict[str, str]:
@@ -176,13 +176,13 @@ def _environment() -> dict[str, str]:
     return {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
 
 
-def _print(engine: Any, gang: Any, chosen: Any) -> int:
-    for name, text in engine.files([gang], gang.directory).items():
+def _print(engine: Any, group: Any, chosen: Any) -> int:
+    for name, text in engine.files([group], group.directory).items():
         print(f"# {name}")
         for line in chosen.lines():
             print(f"# {cell(line)}")
         print(text.rstrip("\n"))
-    if words := engine.command(gang.directory):
+    if words := engine.command(group.directory):
         print(f"# submitted by: {shlex.join(words)}")
     return EXIT_DONE
 
@@ -202,15 +202,15 @@ def _submit(
     request = opening.Request(arguments.run, arguments.new, arguments.extend, packages)
     root, name = graphs.get(graph, "records.directory"), graphs.get(graph, "name")
     # Before a folder is made: its name is in the scripts.
-    engine.files([_gang(words, graph, Path(root, name).absolute())], str(Path(root).absolute()))
+    engine.files([_group(words, graph, Path(root, name).absolute())], str(Path(root).absolute()))
     known = set(Path(root, name).glob("*"))
     directory = opening.reserve(graph, root, name, request)
     place = launches.new_folder(directory.path.absolute())
     if "--run" not in words:
         words = [*words, "--run", directory.id]
-    gang = _gang(words, graph, place)
+    group = _group(words, graph, place)
     try:
-        jobs = engine.submit([gang], str(place))
+        jobs = engine.submit([group], str(place))
     except LuthierError:
         is_new = directory.path not in known and directory.writer() is None
         shutil.rmtree(directory.path if is_new else place)
@@ -259,7 +259,7 @@ def _list(arguments: argparse.Namespace) -> int:
                 "of": str(launch.of),
                 "engine": job.engine,
                 "job": job.id,
-                "gang": job.gang,
+                "group": job.group,
                 "state": standing.state,
                 "detail": standing.detail,
                 "hosts": list(standing.hosts),
@@ -281,13 +281,13 @@ def _list(arguments: argparse.Namespace) -> int:
             standing.detail,
             ",".join(standing.hosts) or "-",
             str(standing.restarts),
-            job.gang,
+            job.group,
             time.strftime("%Y-%m-%d %H:%M", time.localtime(launch.at)),
             str(launch.path.relative_to(Path.cwd())),
         )
         for launch, job, standing in shown
     ]
-    heads = ["job", "engine", "state", "detail", "hosts", "restarts", "gang", "launched", "folder"]
+    heads = ["job", "engine", "state", "detail", "hosts", "restarts", "group", "launched", "folder"]
     print("\n".join(table(heads, lines)))
     return EXIT_DONE
 

@@ -295,7 +295,7 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
         return EXIT_DONE
     best = standing.best()
     if not best:
-        raise BadInput(Problem(f"no trial of {directory.path} is complete as yet"))
+        raise BadInput(Problem(f"no trial of {directory.path} is complete yet"))
     for trial in best:
         if len(best) > 1:
             print(f"# trial {trial.number}")

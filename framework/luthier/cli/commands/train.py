@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 def _requeued() -> Iterator[None]:
     """End with exit code 75 when the machine is taken away before training can see to that.
 
-    Imports and reading the experiment take seconds; there is nothing to save as yet.
+    Imports and reading the experiment take seconds; there is nothing to save yet.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:

@@ -218,7 +218,7 @@ def find_trial(reference: str) -> Path:
     folder = study / "trials" / f"{int(number):04d}"
     if not is_trial(folder):
         there = _numbers(study)
-        remedy = f"its trials go from 0 to {there[-1]}" if there else "it has none as yet"
+        remedy = f"its trials go from 0 to {there[-1]}" if there else "it has none yet"
         raise UnknownReference(Problem(f"{name} has no trial {number}", remedy=remedy))
     return folder
 
@@ -236,7 +236,7 @@ def every(name: str) -> list[Path]:
     folders = [study / "trials" / f"{number:04d}" for number in _numbers(study)]
     found = [folder for folder in folders if is_trial(folder)]
     if len(found) < 2:
-        what = f"the study {name} has {'one trial' if found else 'no trials'} as yet"
+        what = f"the study {name} has {'one trial' if found else 'no trials'} yet"
         raise UnknownReference(Problem(what))
     return found
 

@@ -249,7 +249,7 @@ def page(found: Sequence[Component]) -> str:
     lines = [
         "# Settings",
         "",
-        "Every argument of every component that a graph may name, by room. `luthier help NAME`",
+        "Every argument of every component that a graph may name, by package. `luthier help NAME`",
         "tells of one. The default holds where nothing is set; `-` has to be set. What is handed",
         "down need not be set: the component above passes it.",
         "",

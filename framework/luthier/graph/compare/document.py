@@ -12,7 +12,7 @@ from typing import Any
 import fiddle as fdl
 
 from luthier.errors import Problem, RecordError, UnknownReference
-from luthier.graph import signatures
+from luthier.graph import public_names, signatures
 from luthier.graph.compare import things
 from luthier.graph.compare.changes import Side
 from luthier.graph.compare.things import LEAF, Key, Thing
@@ -218,6 +218,9 @@ class Reader:
         for found in tags.values():
             if not (isinstance(found, list) and all(map(_is_name, found))):
                 self._refuse("holds tags that cannot be read", path)
+        # As a live graph would be called: a class that moved is no difference.
+        given, tags = (public_names.current_arguments(name, part) for part in (given, tags))
+        name = public_names.current_name(name)
         parts, size = self._fields(given, path, depth)
         sorted_tags = sorted((part, tuple(sorted(found))) for part, found in tags.items() if found)
         return Thing(kind, name, parts, tuple(sorted_tags), is_node=True), size

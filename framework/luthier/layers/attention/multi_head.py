@@ -104,7 +104,7 @@ class ProjectionNorms(nnx.Module):
         rngs: nnx.Rngs,
     ):
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        # One dimension of heads and their elements, heads first: shared out like the heads.
+        # One dimension of heads and their elements, heads first: split like the heads.
         self.query_norm = create(norm, dim=num_heads * head_dim, axes=("heads",), **kinds)
         self.key_norm = create(norm, dim=num_kv_heads * head_dim, axes=("kv_heads",), **kinds)
 

@@ -66,7 +66,7 @@ class Convolution(nnx.Module):
         size = tuple(kernel_size)
         self.window = _window(size, strides, dilation, padding)
         self.dtype = dtype
-        # Images have few channels, so that only the output is shared out.
+        # Images have few channels, so that only the output is split.
         axes = (*(None for _ in size), None, "embed")
         self.kernel = parameter(kernel, (*size, in_dim), (out_dim,), axes, param_dtype, rngs)
         self.bias = (

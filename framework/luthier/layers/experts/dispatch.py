@@ -183,7 +183,7 @@ def apply_each(experts: nnx.Module, x: jax.Array, *, same: bool = False) -> jax.
 
 
 def _apart() -> AbstractContextManager[None]:
-    """Keep mesh axes that share out the experts from what is computed for one of them."""
+    """Keep mesh axes that split the experts from what is computed for one of them."""
     layout = current_layout()
     taken = () if layout is None else layout.mesh_axes(EXPERTS)
     if layout is None or not taken:
@@ -351,7 +351,7 @@ class Capacity:
     """Every expert has a number of places in each row, and choices that find none are dropped.
 
     An expert has `C = ceil(factor K L / E)` places for a row of L tokens (at most L), so a row's
-    result does not depend on the other rows, nor on how a batch is cut or shared out. First choices
+    result does not depend on the other rows, nor on how a batch is cut or split. First choices
     have priority over second ones, then earlier tokens over later ones. A dropped choice counts
     zero: the residual carries the token on. A token's result so depends on tokens before it, and
     for K > 1 on later ones too: to generate text, use `Dropless`.
@@ -430,7 +430,7 @@ def _places(experts_LK: jax.Array, num_experts: int, capacity: int) -> jax.Array
 class Dropless:
     """Every expert computes just the tokens that chose it, however many, by `jax.lax.ragged_dot`.
 
-    Over a mesh, every device sorts its own tokens. Over an `expert` axis, devices that share out
+    Over a mesh, every device sorts its own tokens. Over an `expert` axis, devices that split
     the experts gather each other's tokens, compute those of their own experts, and add up the
     results: exact whatever the load, for the memory and the traffic of all tokens of the group.
 
@@ -516,6 +516,6 @@ def _shared_out(
 
 
 def _fitting(layout: Layout, logical: str, size: int) -> tuple[str, ...]:
-    """Return the mesh axes that share out a dimension; none where they do not divide it."""
+    """Return the mesh axes that split a dimension; none where they do not divide it."""
     axes = layout.mesh_axes(logical)
     return () if size % math.prod(layout.sizes[axis] for axis in axes) else axes

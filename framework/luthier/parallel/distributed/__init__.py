@@ -1,6 +1,6 @@
 """Several processes, on one or many hosts, that train together."""
 
-from luthier.parallel.distributed.heartbeats import Pulses, Standing
+from luthier.parallel.distributed.heartbeats import Heartbeats, Standing
 from luthier.parallel.distributed.messages import (
     GaveUp,
     Notes,
@@ -34,10 +34,10 @@ __all__ = [
     "JOIN_SECONDS",
     "Attendance",
     "GaveUp",
+    "Heartbeats",
     "Membership",
     "Notes",
     "ProcessLost",
-    "Pulses",
     "Rounds",
     "Skew",
     "Standing",

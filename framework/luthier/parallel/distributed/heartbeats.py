@@ -17,11 +17,11 @@ import jax
 
 from luthier.parallel.distributed.messages import _state, process_count, process_index
 
-PULSE_SECONDS = 2.0
+HEARTBEAT_SECONDS = 2.0
 SILENT_SECONDS = 6.0
-"""After this long without a pulse a process counts as silent, a while before JAX gives it up."""
+"""After this long without a heartbeat a process counts as silent, before JAX gives it up."""
 
-_PULSES = "luthier/pulses/"
+_HEARTBEATS = "luthier/heartbeats/"
 _STANDING = "luthier/standing"
 _TIMEOUT_MILLISECONDS = 2000
 
@@ -48,7 +48,7 @@ class Standing:
 
 
 class Judge:
-    """Tells which processes are silent: those whose pulse was seen to change too long ago.
+    """Tells which processes are silent: those whose heartbeat was seen to change too long ago.
 
     Only the judge's own clock counts.
 
@@ -61,24 +61,24 @@ class Judge:
         self._now = now
         self._seen: dict[int, tuple[str, float]] = {i: ("", now()) for i in range(count)}
 
-    def judge(self, pulses: dict[int, str]) -> Standing:
+    def judge(self, heartbeats: dict[int, str]) -> Standing:
         """Return how things stand.
 
         Args:
-          pulses: The last pulse of each process that ever had one: JSON of a counter and of how
-            far it is.
+          heartbeats: The last heartbeat of each process that ever had one: JSON of a counter and
+            of how far it is.
         """
         now = self._now()
-        for index, text in pulses.items():
+        for index, text in heartbeats.items():
             if self._seen[index][0] != text:
                 self._seen[index] = (text, now)
         silent = [i for i, (_, since) in self._seen.items() if now - since > SILENT_SECONDS]
-        progress = {index: json.loads(text)["at"] for index, text in pulses.items()}
+        progress = {index: json.loads(text)["at"] for index, text in heartbeats.items()}
         return Standing(progress, tuple(sorted(silent)))
 
 
-class Pulses:
-    """Exchanges pulses in a thread of its own, between `start` and `stop`.
+class Heartbeats:
+    """Exchanges heartbeats in a thread of its own, between `start` and `stop`.
 
     Args:
       at: Returns how far this process is, numbers that grow.
@@ -93,7 +93,7 @@ class Pulses:
         self._thread = threading.Thread(
             target=self._run,
             args=(_state().client, process_count()),
-            name="luthier-pulses",
+            name="luthier-heartbeats",
             daemon=True,
         )
 
@@ -105,7 +105,7 @@ class Pulses:
     def stop(self) -> None:
         """Send no more; does not wait for a coordinator that does not answer."""
         self._stopped.set()
-        self._thread.join(2 * PULSE_SECONDS)
+        self._thread.join(2 * HEARTBEAT_SECONDS)
 
     def standing(self) -> Standing:
         """Return how the processes stand; process 0 is silent when it does not answer this one."""
@@ -119,13 +119,13 @@ class Pulses:
         index = self._index
         judge = Judge(count) if index == 0 else None
         number = 0
-        while not self._stopped.wait(PULSE_SECONDS):
+        while not self._stopped.wait(HEARTBEAT_SECONDS):
             number += 1
-            pulse = json.dumps({"number": number, "at": list(self._at())})
+            heartbeat = json.dumps({"number": number, "at": list(self._at())})
             try:
-                client.key_value_set(f"{_PULSES}{index}", pulse, allow_overwrite=True)
+                client.key_value_set(f"{_HEARTBEATS}{index}", heartbeat, allow_overwrite=True)
                 if judge is not None:
-                    found = client.key_value_dir_get(_PULSES)
+                    found = client.key_value_dir_get(_HEARTBEATS)
                     texts = {int(key.rpartition("/")[2]): text for key, text in found}
                     self._standing = judge.judge(texts)
                     text = _written(number, self._standing)

@@ -25,7 +25,7 @@ from luthier.parallel.distributed.messages import (
     process_count,
 )
 
-# The roll call of a run: all its processes meet before JAX joins them.
+# The rendezvous of a run: all its processes meet before JAX joins them.
 #
 # Process 0 listens where JAX's coordinator will, and every other process comes there and tells who
 # it is, in a line of JSON. When all have come, or one of them does not fit, or the time is over,
@@ -46,7 +46,7 @@ _MOST_NAMED = 8
 
 @dataclasses.dataclass(frozen=True)
 class Attendance:
-    """What a process tells at the roll call.
+    """What a process tells at the rendezvous.
 
     Args:
       process: Which one it is, from 0.
@@ -240,7 +240,7 @@ HEARTBEAT_SECONDS = 15
 """After this long without a heartbeat a process counts as dead, and JAX ends all the others."""
 
 CONNECT_SECONDS = 60
-"""How long JAX may take to join processes that have all come to the roll call."""
+"""How long JAX may take to join processes that have all come to the rendezvous."""
 
 PATIENCE = "LUTHIER_JOIN_SECONDS"
 

@@ -80,7 +80,7 @@ class Exchange:
     Args:
       value: What is exchanged.
       over: The logical axes whose mesh axes it is exchanged along; none for a parameter that is
-        gathered along all axes that activations are not shared out by.
+        gathered along all axes that activations are not split by.
       times: How often in a step.
     """
 

@@ -17,7 +17,7 @@ Labels = tuple[str | None, ...]
 
 LAYERS, BATCH = "layers", "batch"
 STAGE = "stage"
-"""The mesh axis that the layers of a stack are shared out along."""
+"""The mesh axis that the layers of a stack are split along."""
 
 
 def out_labels(equation: Any, given: Sequence[Labels]) -> list[Labels]:
@@ -248,7 +248,7 @@ class Manual:
         return math.prod(self.sizes[axis] for axis in axes & self.inside)
 
     def placed(self, spec: Sequence[Any], labels: Labels, is_kept: bool = True) -> Labels:
-        """Return the logical axes of a value that is shared out as a partition spec says.
+        """Return the logical axes of a value that is split as a partition spec says.
 
         Args:
           spec: Of each dimension, the mesh axes; later dimensions may be missing.
@@ -279,7 +279,7 @@ class Manual:
         return (STAGE,) if label == LAYERS else tuple(self.table.get(label, ()))
 
     def _label(self, axes: frozenset[str], known: str | None) -> str | None:
-        """Return the logical axis that mesh axes share out: the one that is known, if it fits."""
+        """Return the logical axis that mesh axes split: the one that is known, if it fits."""
         active = {
             label: frozenset(a for a in self._axes(label) if self.sizes[a] > 1)
             for label in dict.fromkeys((*((known,) if known else ()), *self.table, LAYERS))

@@ -88,7 +88,7 @@ _UPDATE = 7  # arrays of a parameter's size that Adam reads and writes in a step
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How an experiment is shared out.
+    """How an experiment is split.
 
     Args:
       sizes: Mesh axis to number of devices.
@@ -105,7 +105,7 @@ class Layout:
     across: frozenset[str] = frozenset()
 
     def axes_of(self, labels: Sequence[str | None], is_activation: bool) -> tuple[str, ...]:
-        """Return the mesh axes that share out an array, each once.
+        """Return the mesh axes that split an array, each once.
 
         Args:
           labels: Its logical axes.
@@ -132,7 +132,7 @@ class Layout:
 
 
 def layout_of(program: Any) -> Layout:
-    """Return how a program is shared out.
+    """Return how a program is split.
 
     Args:
       program: A `luthier.program.Program`.
@@ -153,7 +153,7 @@ def temporary_bytes(activity: Activity, layout: Layout, platform: str) -> int:
 
     Args:
       activity: What the gradient's program keeps when.
-      layout: How it is shared out.
+      layout: How it is split.
       platform: `tpu`, `gpu` or `cpu`.
     """
     compiler = COMPILERS[platform]
@@ -171,7 +171,7 @@ def peak(activity: Activity, layout: Layout, compiler: Compiler | None = None) -
 
     Args:
       activity: Of a program.
-      layout: How it is shared out.
+      layout: How it is split.
       compiler: Of which kind of devices; None means one that frees at once and does one thing
         after the other.
     """
@@ -203,7 +203,7 @@ def residual_bytes(activity: Activity, layout: Layout) -> list[dict[str, Any]]:
 
     Args:
       activity: What the gradient's program keeps when.
-      layout: How it is shared out.
+      layout: How it is split.
     """
     sums: dict[str, float] = {}
     for buffer in activity.residuals:
@@ -219,7 +219,7 @@ def step_time(
 
     Args:
       activity: What the gradient's program keeps when, and what devices exchange.
-      layout: How it is shared out.
+      layout: How it is split.
       chip: What is known of one device.
       flops: FLOPs of the gradient's program over all devices, by type.
       precision: Of float32 products.
@@ -246,7 +246,7 @@ def step_time(
 def _sent(exchange: Any, layout: Layout) -> tuple[float, float]:
     """Return the bytes that a device sends for an exchange, within its slice and beyond."""
     value, times = exchange.value, exchange.times
-    if not exchange.over:  # a parameter is gathered along what activations do not share out
+    if not exchange.over:  # a parameter is gathered along what activations do not split
         held = set(layout.axes_of(value.labels, False))
         axes = held - set(layout.axes_of(value.labels, True))
         size, rounds = layout.bytes_of(value, is_gathered=True), 1

@@ -503,7 +503,7 @@ def state_bytes(program: Any, layout: Layout) -> int:
 
     Args:
       program: The experiment's program on any devices.
-      layout: How it is shared out.
+      layout: How it is split.
     """
     total = 0
     for placement in program.placements.values():
@@ -518,7 +518,7 @@ def batch_bytes(program: Any, layout: Layout) -> int:
 
     Args:
       program: The experiment's program on any devices.
-      layout: How it is shared out.
+      layout: How it is split.
     """
     total, axes = 0, program.experiment.task.batch_axes
     for name, entry in program.batch.items():

@@ -289,6 +289,6 @@ def trial_graph(reference: str, directory: str | os.PathLike[str] = STUDIES) -> 
     graph = study.read_trial(int(number))
     if graph is None:
         there = sorted(entry.name for entry in (study.path / "trials").glob("[0-9]*"))
-        remedy = f"its trials go from 0 to {int(there[-1])}" if there else "it has none as yet"
+        remedy = f"its trials go from 0 to {int(there[-1])}" if there else "it has none yet"
         raise UnknownReference(Problem(f"{name} has no trial {number}", remedy=remedy))
     return graph

@@ -50,7 +50,7 @@ class PackedProgram:
     """The compiled functions of K lanes; holds no arrays.
 
     Args:
-      program: The program of one trial; of one device where lanes are shared out over devices.
+      program: The program of one trial; of one device where lanes are split over devices.
       lanes: How lanes are computed.
       num_lanes: How many there are, K.
       step: From values [K], leaves [K, ...], K batches and active [K] to leaves and vectors [K, N].
@@ -82,10 +82,10 @@ def compile_lanes(
       lanes: `vmap` computes all lanes at once, `map` one after another, `shard` shares them out
         over the devices, one after another on each.
       num_lanes: K; with `shard`, a multiple of the devices.
-      devices: What the lanes are shared out over.
+      devices: What the lanes are split over.
 
     Raises:
-      ValidationError: The lanes cannot be shared out.
+      ValidationError: The lanes cannot be split.
     """
     key = ("lanes", lanes, num_lanes)
     return program.once(key, lambda: _compile(program, lanes, num_lanes, devices))
@@ -100,7 +100,7 @@ def _compile(
     specs = [PartitionSpec(None, *p.spec) for p in program.placements.values()]
     if lanes == "shard":
         if num_lanes % len(devices):
-            what = f"{num_lanes} lanes cannot be shared out over {len(devices)} devices"
+            what = f"{num_lanes} lanes cannot be split over {len(devices)} devices"
             raise ValidationError(Problem(what, "packing.num_lanes"))
         mesh = jax.make_mesh((len(devices),), (LANE,), (AxisType.Auto,), devices=devices)
         specs = [PartitionSpec(LANE)] * len(specs)

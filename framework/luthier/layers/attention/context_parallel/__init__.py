@@ -1,4 +1,4 @@
-"""Attention over rows that are shared out along their length: context parallelism."""
+"""Attention over rows that are split along their length: context parallelism."""
 
 from luthier.layers.attention.context_parallel.all_to_all import AllToAllAttention
 from luthier.layers.attention.context_parallel.ring import Contiguous, Order, RingAttention, Zigzag

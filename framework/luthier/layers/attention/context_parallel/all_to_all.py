@@ -1,4 +1,4 @@
-"""Attention by exchange: rows are shared out along their length, and meanwhile by heads.
+"""Attention by exchange: rows are split along their length, and meanwhile by heads.
 
 Shapes: B rows, L queries, S keys, H heads, G key and value heads, K head_dim.
 """
@@ -92,8 +92,8 @@ class AllToAllAttention:
 class _Exchange:
     """Parts of rows for heads, and back, among the `places` devices of the mesh axes `axes`.
 
-    `rows` and `heads` are the mesh axes that share out rows and heads all the time. They are
-    mapped, too: the compiler would gather what it shares out itself before an exchange.
+    `rows` and `heads` are the mesh axes that split rows and heads all the time. They are
+    mapped, too: the compiler would gather what it splits itself before an exchange.
     """
 
     layout: Layout

@@ -30,7 +30,7 @@ Axes = tuple[str, ...]
 
 
 class Order(Protocol):
-    """Shares out the tokens of rows among the places of a ring; used inside of `shard_map`."""
+    """Splits the tokens of rows among the places of a ring; used inside of `shard_map`."""
 
     @property
     def num_pieces(self) -> int:
@@ -398,11 +398,11 @@ def _where_any(visible_BLS: jax.Array, change: Callable[[T], T], x: T) -> T:
 
 @dataclasses.dataclass(frozen=True)
 class RingAttention(EinsumAttention):
-    """The attention of `EinsumAttention` over rows that are shared out along their length.
+    """The attention of `EinsumAttention` over rows that are split along their length.
 
-    No place sees whole rows: keys and values go round the ring of the mesh axes that share out
+    No place sees whole rows: keys and values go round the ring of the mesh axes that split
     `length`, and each place attends to one part of them at a time. Blocks in which no query sees a
-    key are skipped, be it for a causal mask, a window or documents. Where nothing shares out the
+    key are skipped, be it for a causal mask, a window or documents. Where nothing splits the
     length, or it does not divide the rows (a decoder's new tokens), this is `EinsumAttention`.
 
     A row holds one document after the other, never interleaved.

@@ -135,11 +135,11 @@ showPage(
     tiles(),
     best.length ? el("p", { class: "best-words" }, best.length === 1 ? "The best sets " : "On the front: ", best.map((t, i) => [i ? "; " : null, el("code", null, shortened(t.words))])) : null,
     report.trials.length ? section("charts", "What came of it", el("div", { class: "charts" },
-      isComplete ? report.metrics.map((_, i) => historyChart(report, i)) : el("p", { class: "panel chart muted" }, "No trial is complete as yet."),
+      isComplete ? report.metrics.map((_, i) => historyChart(report, i)) : el("p", { class: "panel chart muted" }, "No trial is complete yet."),
       isComplete && report.metrics.length > 1 ? paretoChart(report) : null,
       importanceChart(report),
       isComplete && hasMatrix ? parallelChart(report) : null,
-      report.spans.length ? timelineChart(report) : null)) : el("p", { class: "muted empty-study" }, "No trial was begun as yet."),
+      report.spans.length ? timelineChart(report) : null)) : el("p", { class: "muted empty-study" }, "No trial was begun yet."),
     hasMatrix ? section("matrix", "What varied", el("div", { class: "matrix-place" }, matrixTable(report.matrix)),
       report.matrix.left_out ? `the best and the newest; ${plural(report.matrix.left_out, "trial")} left out` : null) : null,
     report.trials.length ? trialSection() : null));

@@ -3,14 +3,14 @@ import shlex
 import pytest
 
 from luthier.errors import RunError
-from luthier.launch import Gang, Layout, TpuVm
+from luthier.launch import Layout, ProcessGroup, TpuVm
 
-GANG = Gang("run", ["-m", "luthier", "train", "a b"], "/d", "/project", {"A": "1 2"})
+GROUP = ProcessGroup("run", ["-m", "luthier", "train", "a b"], "/d", "/project", {"A": "1 2"})
 
 
-def test_the_command_starts_the_gang_on_all_machines():
+def test_the_command_starts_the_group_on_all_machines():
     engine = TpuVm(tpu="pod", zone="us-east5-a", project="lab", setup=["source venv/bin/activate"])
-    (text,) = engine.files([GANG], "/d").values()
+    (text,) = engine.files([GROUP], "/d").values()
     assert shlex.split(text) == [
         *("gcloud", "compute", "tpus", "tpu-vm", "ssh", "pod", "--zone=us-east5-a"),
         "--project=lab",
@@ -25,7 +25,7 @@ def test_a_person_runs_it():
     assert engine.layout == Layout()
     assert engine.command("/d") == []
     with pytest.raises(RunError) as caught:
-        engine.submit([GANG], "/d")
+        engine.submit([GROUP], "/d")
     assert str(caught.value) == (
         "luthier does not log in to the machines of a TPU; "
         "add --print, and run the command that it prints"

@@ -6,11 +6,11 @@ import types
 import jax
 import pytest
 
-from luthier.parallel.distributed import Pulses, Standing, heartbeats, messages
+from luthier.parallel.distributed import Heartbeats, Standing, heartbeats, messages
 from luthier.parallel.distributed.heartbeats import SILENT_SECONDS, Judge
 
 
-def pulse(number, *at):
+def heartbeat(number, *at):
     return json.dumps({"number": number, "at": at})
 
 
@@ -24,13 +24,13 @@ class Clock:
 def test_whose_pulse_does_not_move_is_silent_by_the_clock_of_the_judge():
     clock = Clock()
     judge = Judge(3, clock)
-    assert judge.judge({0: pulse(1, 5), 1: pulse(1, 5)}).silent == ()
+    assert judge.judge({0: heartbeat(1, 5), 1: heartbeat(1, 5)}).silent == ()
     clock.now = SILENT_SECONDS + 1
-    standing = judge.judge({0: pulse(2, 5), 1: pulse(1, 5)})
-    assert standing == Standing({0: [5], 1: [5]}, (1, 2)), "process 2 never had a pulse"
+    standing = judge.judge({0: heartbeat(2, 5), 1: heartbeat(1, 5)})
+    assert standing == Standing({0: [5], 1: [5]}, (1, 2)), "process 2 never had a heartbeat"
     assert standing.behind == (1, 2)
-    standing = judge.judge({0: pulse(3, 5), 1: pulse(2, 5), 2: pulse(1, 5)})
-    assert standing.silent == (), "a pulse that moves again is one"
+    standing = judge.judge({0: heartbeat(3, 5), 1: heartbeat(2, 5), 2: heartbeat(1, 5)})
+    assert standing.silent == (), "a heartbeat that moves again is one"
 
 
 def test_who_is_less_far_is_behind():
@@ -42,7 +42,7 @@ def test_who_is_less_far_is_behind():
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(heartbeats, "PULSE_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.01)
     monkeypatch.setattr(heartbeats, "SILENT_SECONDS", 0.3)
 
 
@@ -51,7 +51,7 @@ def member(monkeypatch, service, index, at):
     with monkeypatch.context() as patch:
         for module in (messages, heartbeats):
             patch.setattr(module, "_state", lambda: state)
-        return Pulses(at)
+        return Heartbeats(at)
 
 
 def wait(is_so):

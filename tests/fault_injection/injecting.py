@@ -1,4 +1,4 @@
-"""The list of drills, and what one is."""
+"""The list of injections, and what one is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Play = Callable[[Stage, Truths], Outcome]
 
 
 @dataclasses.dataclass(frozen=True)
-class Drill:
+class Injection:
     """A fault, and the proof that it does no harm.
 
     Args:
@@ -38,24 +38,24 @@ class Drill:
         return self.play.__name__
 
 
-_drills: list[Drill] = []
+_injections: list[Injection] = []
 
 
-def drill(fault: str, *processes: int) -> Callable[[Play], Play]:
-    """Add a function to the list of drills."""
+def injection(fault: str, *processes: int) -> Callable[[Play], Play]:
+    """Add a function to the list of injections."""
 
     def add(play: Play) -> Play:
-        _drills.append(Drill(fault, processes or (1,), play))
+        _injections.append(Injection(fault, processes or (1,), play))
         return play
 
     return add
 
 
-def drills() -> Iterator[Drill]:
-    """Yield every drill."""
+def injections() -> Iterator[Injection]:
+    """Yield every injection."""
     for module in MODULES:
         importlib.import_module(module)
-    yield from _drills
+    yield from _injections
 
 
 def resumed(

@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from drilling import Unstageable, drill, resumed
+from injecting import Unstageable, injection, resumed
 from staging import EVERY, Outcome, Stage, Truths, compare
 
 
@@ -39,7 +39,7 @@ def fill(place: pathlib.Path) -> pathlib.Path:
     return path
 
 
-@drill("the disk is full during a save", 1, 2)
+@injection("the disk is full during a save", 1, 2)
 def full_at_save(stage: Stage, truths: Truths) -> Outcome:
     with disk(stage) as place:
         stage.slow()
@@ -59,7 +59,7 @@ def full_at_save(stage: Stage, truths: Truths) -> Outcome:
         return outcome
 
 
-@drill("the disk is full during logging, and free again before the next save")
+@injection("the disk is full during logging, and free again before the next save")
 def full_at_logging(stage: Stage, truths: Truths) -> Outcome:
     rare = "checkpoints.every.count=50"
     with disk(stage) as place:
@@ -79,7 +79,7 @@ def full_at_logging(stage: Stage, truths: Truths) -> Outcome:
         return Outcome("a notice; records wait in memory, training goes on", seconds, 0, agreed)
 
 
-@drill("the disk has no inodes left")
+@injection("the disk has no inodes left")
 def no_inodes(stage: Stage, truths: Truths) -> Outcome:
     with disk(stage, "nr_inodes=400") as place:
         stage.slow()
@@ -100,7 +100,7 @@ def no_inodes(stage: Stage, truths: Truths) -> Outcome:
         return resumed(stage, truths, "exit code 2, one line", seconds)
 
 
-@drill("the disk turns read-only", 1, 2)
+@injection("the disk turns read-only", 1, 2)
 def read_only(stage: Stage, truths: Truths) -> Outcome:
     with disk(stage) as place:
         stage.slow()
@@ -117,7 +117,7 @@ def read_only(stage: Stage, truths: Truths) -> Outcome:
         return resumed(stage, truths, "exit code 2, one line", seconds)
 
 
-@drill("the directory is read-only at the start", 1, 2)
+@injection("the directory is read-only at the start", 1, 2)
 def read_only_at_start(stage: Stage, truths: Truths) -> Outcome:
     with disk(stage, "ro"):
         started = stage.train(code=2)
@@ -130,7 +130,7 @@ def read_only_at_start(stage: Stage, truths: Truths) -> Outcome:
     return Outcome("exit code 2, one line; nothing written", seconds, 0, agreed)
 
 
-@drill("files may not grow beyond a limit (ulimit -f)")
+@injection("files may not grow beyond a limit (ulimit -f)")
 def file_limit(stage: Stage, truths: Truths) -> Outcome:
     since = time.monotonic()
     started = stage.train(code=2, limits={"RLIMIT_FSIZE": 20_000})
@@ -141,7 +141,7 @@ def file_limit(stage: Stage, truths: Truths) -> Outcome:
     return Outcome("exit code 2, one line", seconds, 0, agreed)
 
 
-@drill("two runs on one directory", 1, 2)
+@injection("two runs on one directory", 1, 2)
 def two_runs(stage: Stage, truths: Truths) -> Outcome:
     stage.slow(1.0)
     first = stage.start("checkpoints.every.count=2")
@@ -157,7 +157,7 @@ def two_runs(stage: Stage, truths: Truths) -> Outcome:
     return Outcome("the second is refused, exit code 2", seconds, 0, agreed)
 
 
-@drill("the folder of the checkpoints is deleted")
+@injection("the folder of the checkpoints is deleted")
 def deleted_checkpoints(stage: Stage, truths: Truths) -> Outcome:
     stage.slow()
     started = stage.start()

@@ -1,4 +1,4 @@
-"""What a drill has at hand: a folder with text, runs in it, and what they left behind."""
+"""What a injection has at hand: a folder with text, runs in it, and what they left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW_SECONDS = 0.05
 
 @dataclasses.dataclass
 class Outcome:
-    """What a drill came to.
+    """What a injection came to.
 
     Args:
       detected: How the fault was found, in a few words.

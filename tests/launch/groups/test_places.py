@@ -43,6 +43,6 @@ def test_nobody_tells():
     with pytest.raises(BadInput) as caught:
         read_place({})
     assert str(caught.value) == (
-        "nothing tells which process of the gang this is; start it with srun, or set "
+        "nothing tells which process of the group this is; start it with srun, or set "
         "LUTHIER_RANK, LUTHIER_RANKS, LUTHIER_LOCAL_RANK, LUTHIER_START"
     )

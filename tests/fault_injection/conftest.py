@@ -1,4 +1,4 @@
-"""What the drills share: a machine whose processes start at once, and the undisturbed runs."""
+"""What the injections share: a machine whose processes start at once, and the undisturbed runs."""
 
 import sys
 from pathlib import Path

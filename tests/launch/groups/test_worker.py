@@ -114,7 +114,7 @@ def test_two_processes_train_trials_one_after_another_and_one_is_pruned(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_one_of_two_processes_is_killed_and_the_gang_comes_back(
+def test_one_of_two_processes_is_killed_and_the_group_comes_back(
     engine,
     tiny,
     write_trial,

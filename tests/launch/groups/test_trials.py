@@ -77,7 +77,7 @@ def test_a_process_that_fails_alone_ends_itself_and_blames_no_trial_for_its_mach
     monkeypatch.setattr(worker.os, "_exit", leave)
     assert worker._gathered(None, "0") == [None]
     sent = []
-    execution = worker.GangExecution(2, Plans(jax.devices()), (), None, sent.append)
+    execution = worker.GroupExecution(2, Plans(jax.devices()), (), None, sent.append)
     monkeypatch.setattr(execution, "read", fail)
     work = TrialWork(3, 7, str(tmp_path))
     with pytest.raises(SystemExit) as caught:

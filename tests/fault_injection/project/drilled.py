@@ -1,4 +1,4 @@
-"""The experiment of the drills: it compiles at once, and does harm when it is told to.
+"""The experiment of the injections: it compiles at once, and does harm when it is told to.
 
 Bytes in the text do harm to a step: 1 makes its loss not a number, 2 makes it a spike. Files in the
 working directory do harm to the batches: `slow` holds seconds that each of them takes, `stuck-I`

@@ -7,7 +7,7 @@ import pathlib
 import signal
 import time
 
-from drilling import drill, resumed
+from injecting import injection, resumed
 from machine import Started
 from staging import EVERY, Outcome, Stage, Truths, compare
 
@@ -15,7 +15,7 @@ WANDB = 'records.wandb:=luthier.records.Wandb(mode="{}")'
 KEY = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_SILENT": "true"}
 
 
-@drill("W&B cannot be reached", 1, 2)
+@injection("W&B cannot be reached", 1, 2)
 def wandb_unreachable(stage: Stage, truths: Truths) -> Outcome:
     stage.slow(0.2)
     started = stage.start(WANDB.format("auto"), environment=KEY)
@@ -42,7 +42,7 @@ def _service(started: Started) -> int:
     return 0
 
 
-@drill("the service of W&B crashes")
+@injection("the service of W&B crashes")
 def wandb_crash(stage: Stage, truths: Truths) -> Outcome:
     stage.slow(0.5)
     started = stage.start(WANDB.format("offline"), environment=KEY)
@@ -60,7 +60,7 @@ def wandb_crash(stage: Stage, truths: Truths) -> Outcome:
     return Outcome("a notice; training goes on", seconds, 0, agreed)
 
 
-@drill("the clock goes back an hour", 1, 2)
+@injection("the clock goes back an hour", 1, 2)
 def clock(stage: Stage, truths: Truths) -> Outcome:
     stage.slow()
     started = stage.start()

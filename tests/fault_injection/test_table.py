@@ -1,20 +1,20 @@
-"""The program that plays the drills prints one table, whatever comes of them."""
+"""The program that plays the injections prints one table, whatever comes of them."""
 
 import importlib.util
 from pathlib import Path
 
-import drilling
+import injecting
 import machine
 import pytest
-from drilling import Drill, Unstageable
+from injecting import Injection, Unstageable
 from staging import Outcome
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "drill.py"
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "injection.py"
 
 
 @pytest.fixture
 def tool(monkeypatch, tmp_path):
-    """Return the program, with drills that need no processes."""
+    """Return the program, with injections that need no processes."""
     spec = importlib.util.spec_from_file_location("drill_tool", TOOL)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -38,9 +38,9 @@ def tool(monkeypatch, tmp_path):
     def impossible(stage, truths):
         raise Unstageable("needs root")
 
-    drills = [Drill("SIGTERM", (1, 2), good), Drill("a fault", (1,), bad)]
-    drills.append(Drill("a full disk", (2,), impossible))
-    monkeypatch.setattr(drilling, "drills", lambda: iter(drills))
+    injections = [Injection("SIGTERM", (1, 2), good), Injection("a fault", (1,), bad)]
+    injections.append(Injection("a full disk", (2,), impossible))
+    monkeypatch.setattr(injecting, "injections", lambda: iter(injections))
     monkeypatch.setattr(machine, "Machine", NoMachine)
     return module
 

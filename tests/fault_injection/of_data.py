@@ -6,7 +6,7 @@ import json
 import signal
 import time
 
-from drilling import drill, resumed
+from injecting import injection, resumed
 from staging import EVERY, LINE, Outcome, Stage, Truths, compare
 
 SKIPPING = (
@@ -35,7 +35,7 @@ def _refused(stage: Stage, words: str, *overrides: str) -> float:
     return refused.ended_at - refused.began_at
 
 
-@drill("a data file is missing at the start", 1, 2)
+@injection("a data file is missing at the start", 1, 2)
 def missing_at_start(stage: Stage, truths: Truths) -> Outcome:
     (stage.folder / "text" / "a.txt").rename(stage.folder / "away")
     seconds = _refused(stage, "no file matches 'text/*.txt'")
@@ -46,7 +46,7 @@ def missing_at_start(stage: Stage, truths: Truths) -> Outcome:
     return Outcome("exit code 2, one line; nothing written", seconds, 0, agreed)
 
 
-@drill("a data file is missing at a restart")
+@injection("a data file is missing at a restart")
 def missing_at_restart(stage: Stage, truths: Truths) -> Outcome:
     _interrupted(stage)
     (stage.folder / "text" / "a.txt").rename(stage.folder / "away")
@@ -55,7 +55,7 @@ def missing_at_restart(stage: Stage, truths: Truths) -> Outcome:
     return resumed(stage, truths, "exit code 2, one line", seconds)
 
 
-@drill("a data file cannot be read")
+@injection("a data file cannot be read")
 def unreadable(stage: Stage, truths: Truths) -> Outcome:
     # A link to itself cannot be opened by anybody, root included.
     path = stage.folder / "text" / "b.txt"
@@ -71,7 +71,7 @@ def unreadable(stage: Stage, truths: Truths) -> Outcome:
     return Outcome(told, refused.ended_at - start, 0, compare(stage, truths.of(1)))
 
 
-@drill("the data is another at a restart", 1, 2)
+@injection("the data is another at a restart", 1, 2)
 def changed(stage: Stage, truths: Truths) -> Outcome:
     _interrupted(stage)
     path = stage.folder / "text" / "a.txt"
@@ -88,7 +88,7 @@ def _records(stage: Stage) -> None:
     (stage.folder / "text" / "a.jsonl").write_text("\n".join(lines) + "\n")
 
 
-@drill("a corrupt record, to fail at", 1, 2)
+@injection("a corrupt record, to fail at", 1, 2)
 def corrupt_fail(stage: Stage, truths: Truths) -> Outcome:
     _records(stage)
     seconds = _refused(stage, "text/a.jsonl:7: not JSON: ", LINES)
@@ -100,7 +100,7 @@ def corrupt_fail(stage: Stage, truths: Truths) -> Outcome:
     return Outcome("exit code 2 with file and line; nothing written", seconds, 0, "trains")
 
 
-@drill("a corrupt record, to skip and count", 1, 2)
+@injection("a corrupt record, to skip and count", 1, 2)
 def corrupt_skip(stage: Stage, truths: Truths) -> Outcome:
     _records(stage)
     start = time.time()
@@ -121,7 +121,7 @@ def corrupt_skip(stage: Stage, truths: Truths) -> Outcome:
     return Outcome("a notice with count, file and line", seconds, 0, "bit-identical")
 
 
-@drill("more corrupt records than are tolerated")
+@injection("more corrupt records than are tolerated")
 def corrupt_too_many(stage: Stage, truths: Truths) -> Outcome:
     _records(stage)
     path = stage.folder / "text" / "a.jsonl"
@@ -131,7 +131,7 @@ def corrupt_too_many(stage: Stage, truths: Truths) -> Outcome:
     return Outcome("exit code 2, one line; nothing written", seconds, 0, "nothing to restart")
 
 
-@drill("a worker of the data loader dies", 1, 2)
+@injection("a worker of the data loader dies", 1, 2)
 def worker_death(stage: Stage, truths: Truths) -> Outcome:
     stage.slow()
     started = stage.start()

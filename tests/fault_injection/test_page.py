@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from drilling import drills
+from injecting import injections
 from staging import EVERY
 
 import luthier
@@ -48,4 +48,4 @@ def test_the_table_has_every_fault_and_no_failure():
         assert int(lost) <= 2 * EVERY
         assert not detected.startswith(("FAILED", "cannot be staged"))
         found.setdefault(fault, []).extend(map(int, processes.split(", ")))
-    assert found == {drill.fault: list(drill.processes) for drill in drills()}
+    assert found == {injection.fault: list(injection.processes) for injection in injections()}

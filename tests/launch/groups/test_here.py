@@ -10,7 +10,7 @@ import pytest
 
 from luthier.cli import main
 from luthier.errors import BadInput
-from luthier.launch import Gang, Here, Job, Layout
+from luthier.launch import Here, Job, Layout, ProcessGroup
 from luthier.launch.jobs import make_launch
 from luthier.storage.process import ProcessIdentity
 
@@ -23,23 +23,23 @@ def _wait(engine, jobs, states, seconds=60):
     return found
 
 
-def _gang(place, code, name="gang", restarts=0):
-    return Gang(name, ["-c", code], str(place), str(place), {"WORD": "a b"}, restarts)
+def _group(place, code, name="group", restarts=0):
+    return ProcessGroup(name, ["-c", code], str(place), str(place), {"WORD": "a b"}, restarts)
 
 
 TELL = "import os; print(os.environ['WORD'], *(os.environ.get(n) for n in {names}))"
 
 
-def test_all_processes_of_a_gang_run_and_know_who_they_are(tmp_path):
+def test_all_processes_of_a_group_run_and_know_who_they_are(tmp_path):
     engine = Here(processes=2)
     assert engine.layout == Layout(1, 2)
     code = TELL.format(names=("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "LUTHIER_LOCAL_RANK"))
-    gang = _gang(tmp_path, code)
-    jobs = engine.submit([gang], str(tmp_path))
+    group = _group(tmp_path, code)
+    jobs = engine.submit([group], str(tmp_path))
     (standing,) = _wait(engine, jobs, ("finished",))
     assert standing.detail == "exit code 0"
-    assert gang.log_path(0).read_text() == "a b 0 2 0\n"
-    assert gang.log_path(1).read_text() == "a b 1 2 1\n"
+    assert group.log_path(0).read_text() == "a b 0 2 0\n"
+    assert group.log_path(1).read_text() == "a b 1 2 1\n"
 
 
 def test_what_died_is_started_again_and_what_was_preempted_is_not_counted(tmp_path):
@@ -51,18 +51,18 @@ path.write_text(str(starts + 1))
 sys.exit([75, 75, 1, 0][starts])
 """
     engine = Here()
-    jobs = engine.submit([_gang(tmp_path, code, restarts=1)], str(tmp_path))
+    jobs = engine.submit([_group(tmp_path, code, restarts=1)], str(tmp_path))
     _wait(engine, jobs, ("finished",))
     assert (tmp_path / "starts").read_text() == "4"
 
 
-def test_a_gang_that_dies_too_often_has_failed(tmp_path):
+def test_a_group_that_dies_too_often_has_failed(tmp_path):
     engine = Here()
-    jobs = engine.submit([_gang(tmp_path, "raise SystemExit(9)")], str(tmp_path))
+    jobs = engine.submit([_group(tmp_path, "raise SystemExit(9)")], str(tmp_path))
     assert _wait(engine, jobs, ("failed", "finished"))[0].detail == "exit code 9"
 
 
-def test_cancelled_gangs_hear_a_signal_and_are_not_started_again(tmp_path):
+def test_cancelled_groups_hear_a_signal_and_are_not_started_again(tmp_path):
     code = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *unused: sys.exit(75))
@@ -70,10 +70,10 @@ print("ready", flush=True)
 time.sleep(60)
 """
     engine = Here()
-    gangs = [_gang(tmp_path, code, f"gang-{index}") for index in range(2)]
-    jobs = engine.submit(gangs, str(tmp_path))
-    for gang in gangs:
-        while not (gang.log_path(0).exists() and "ready" in gang.log_path(0).read_text()):
+    groups = [_group(tmp_path, code, f"group-{index}") for index in range(2)]
+    jobs = engine.submit(groups, str(tmp_path))
+    for group in groups:
+        while not (group.log_path(0).exists() and "ready" in group.log_path(0).read_text()):
             time.sleep(0.05)
     assert engine.standings(jobs)[0].state == "running"
     engine.cancel(jobs)
@@ -83,7 +83,7 @@ time.sleep(60)
 
 def test_jobs_whose_processes_were_killed_have_failed(tmp_path):
     engine = Here()
-    jobs = engine.submit([_gang(tmp_path, "import time; time.sleep(60)")], str(tmp_path))
+    jobs = engine.submit([_group(tmp_path, "import time; time.sleep(60)")], str(tmp_path))
     os.killpg(int(jobs[0].id), 9)
     assert _wait(engine, jobs, ("failed",))[0].detail == "its processes were killed"
 
@@ -124,7 +124,7 @@ def test_only_the_process_that_was_started_is_shown_and_sent_a_signal(
     folder = tmp_path / "runs" / "lab" / "ab12" / "launch" / "1"
     folder.mkdir(parents=True)
     (folder / "job.sh").touch()
-    job = Job("local", id, "gang", str(folder), place)
+    job = Job("local", id, "group", str(folder), place)
     make_launch(folder, Here(), "luthier train lab", [], [job])
     signals = []
     monkeypatch.setattr(os, "kill", lambda *given: signals.append(given) if given[1] else None)
@@ -157,7 +157,7 @@ exec /bin/mv "$@"
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", str(slow.parent), prepend=os.pathsep)
     engine = Here()
-    jobs = engine.submit([_gang(tmp_path, "raise SystemExit(3)")], str(tmp_path))
+    jobs = engine.submit([_group(tmp_path, "raise SystemExit(3)")], str(tmp_path))
     deadline = time.monotonic() + 60
     while not (tmp_path / "moving").exists():
         assert engine.standings(jobs)[0].state == "running"
@@ -170,7 +170,7 @@ exec /bin/mv "$@"
 
 def test_the_script_is_for_people_too(tmp_path):
     engine = Here(processes=3)
-    (text,) = engine.files([_gang(tmp_path, "pass")], str(tmp_path)).values()
+    (text,) = engine.files([_group(tmp_path, "pass")], str(tmp_path)).values()
     assert f"#     setsid bash {tmp_path}/job.sh\n" in text
     assert sys.executable in text
     assert "for rank in 0 1 2; do" in text

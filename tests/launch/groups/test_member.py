@@ -37,7 +37,7 @@ def test_all_processes_are_told_where_the_first_one_listens(tmp_path):
     }
 
 
-def test_gangs_side_by_side_and_later_starts_meet_apart(tmp_path):
+def test_groups_side_by_side_and_later_starts_meet_apart(tmp_path):
     told = [member.variables(_place(0, start=start), tmp_path) for start in ("1-0-0", "1-1-0")]
     assert told[0]["JAX_COORDINATOR_ADDRESS"] != told[1]["JAX_COORDINATOR_ADDRESS"]
     assert (

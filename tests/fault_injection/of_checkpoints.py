@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from drilling import drill, resumed
+from injecting import injection, resumed
 from staging import EVERY, Outcome, Stage, Truths, compare
 
 
@@ -59,12 +59,12 @@ def _damaged(
     return Outcome(told, seconds, reached - good, agreed)
 
 
-@drill("a bit flipped in an array", 1, 2, 4)
+@injection("a bit flipped in an array", 1, 2, 4)
 def flipped_bit(stage: Stage, truths: Truths) -> Outcome:
     return _damaged(stage, truths, lambda at: _flip(_biggest(at / "arrays")), "differs from what")
 
 
-@drill("an array file cut short")
+@injection("an array file cut short")
 def cut_short(stage: Stage, truths: Truths) -> Outcome:
     def cut(at: pathlib.Path) -> None:
         os.truncate(_biggest(at / "arrays"), 7)
@@ -72,22 +72,22 @@ def cut_short(stage: Stage, truths: Truths) -> Outcome:
     return _damaged(stage, truths, cut, "has 7 bytes")
 
 
-@drill("a shard deleted", 1, 2)
+@injection("a shard deleted", 1, 2)
 def deleted_shard(stage: Stage, truths: Truths) -> Outcome:
     return _damaged(stage, truths, lambda at: _biggest(at / "arrays").unlink(), "is missing")
 
 
-@drill("a bit flipped in the commit file")
+@injection("a bit flipped in the commit file")
 def flipped_commit(stage: Stage, truths: Truths) -> Outcome:
     return _damaged(stage, truths, lambda at: _flip(at / "commit.json"), "commit.json cannot be")
 
 
-@drill("the state of the data iterator deleted")
+@injection("the state of the data iterator deleted")
 def deleted_iterator(stage: Stage, truths: Truths) -> Outcome:
     return _damaged(stage, truths, lambda at: shutil.rmtree(at / "iterator"), "is missing")
 
 
-@drill("a checkpoint torn by a crash of the machine", 1, 2)
+@injection("a checkpoint torn by a crash of the machine", 1, 2)
 def torn(stage: Stage, truths: Truths) -> Outcome:
     _interrupted(stage)
     good = stage.saved()[-2]
@@ -101,7 +101,7 @@ def torn(stage: Stage, truths: Truths) -> Outcome:
     return Outcome(outcome.detected, time.monotonic() - since, reached - good, outcome.restart)
 
 
-@drill("all checkpoints damaged")
+@injection("all checkpoints damaged")
 def all_damaged(stage: Stage, truths: Truths) -> Outcome:
     _interrupted(stage)
     before = stage.losses()
@@ -121,19 +121,19 @@ def all_damaged(stage: Stage, truths: Truths) -> Outcome:
     return resumed(stage, truths, "exit code 2, a line for each; nothing written", seconds)
 
 
-@drill("status.json deleted")
+@injection("status.json deleted")
 def no_status(stage: Stage, truths: Truths) -> Outcome:
     _interrupted(stage)
     (stage.run / "status.json").unlink()
     return resumed(stage, truths, "not needed: checkpoints are found by themselves", 0.0)
 
 
-@drill("status.json torn")
+@injection("status.json torn")
 def torn_status(stage: Stage, truths: Truths) -> Outcome:
     return _torn_file(stage, truths, "status.json", "/status.json is damaged: ")
 
 
-@drill("config.json torn")
+@injection("config.json torn")
 def torn_config(stage: Stage, truths: Truths) -> Outcome:
     told = "cannot be continued: its config.json cannot be loaded; restore that file, or begin"
     return _torn_file(stage, truths, "config.json", told)
@@ -153,7 +153,7 @@ def _torn_file(stage: Stage, truths: Truths, name: str, words: str) -> Outcome:
     return resumed(stage, truths, "exit code 2, one line that names it", seconds)
 
 
-@drill("metrics.jsonl with a torn last line", 1, 2)
+@injection("metrics.jsonl with a torn last line", 1, 2)
 def torn_metrics(stage: Stage, truths: Truths) -> Outcome:
     _interrupted(stage)
     with (stage.run / "metrics.jsonl").open("ab") as file:
@@ -161,7 +161,7 @@ def torn_metrics(stage: Stage, truths: Truths) -> Outcome:
     return resumed(stage, truths, "cut off at the restart", 0.0)
 
 
-@drill("metrics.jsonl with nonsense in the middle")
+@injection("metrics.jsonl with nonsense in the middle")
 def garbled_metrics(stage: Stage, truths: Truths) -> Outcome:
     _interrupted(stage)
     path = stage.run / "metrics.jsonl"

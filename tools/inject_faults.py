@@ -1,12 +1,12 @@
 """Stage every fault that this machine lets stage, and print what came of it.
 
-python tools/drill.py                       # all of them: half an hour on an idle machine
-python tools/drill.py --only disk sigterm   # those whose name or fault holds a word
-python tools/drill.py --processes 1         # those of so many processes
-python tools/drill.py --markdown            # the table as Markdown
-python tools/drill.py --brief               # a row for each fault, with the most seconds and steps
-python tools/drill.py --keep rows.jsonl     # keep rows; what passed is not played again
-python tools/drill.py --list                # only say which there are
+python tools/inject_faults.py                       # all of them: half an hour on an idle machine
+python tools/inject_faults.py --only disk sigterm   # those whose name or fault holds a word
+python tools/inject_faults.py --processes 1         # those of so many processes
+python tools/inject_faults.py --markdown            # the table as Markdown
+python tools/inject_faults.py --brief               # a row for each fault: most seconds and steps
+python tools/inject_faults.py --keep rows.jsonl     # keep rows; what passed is not played again
+python tools/inject_faults.py --list                # only say which there are
 
 Processes are really killed, files really torn, disks really full. Some faults need root.
 """
@@ -32,12 +32,12 @@ FAILED = "FAILED"
 def play(
     chosen: Sequence[tuple[Any, int]], folder: Path, keep: Path | None = None
 ) -> list[tuple[str, ...]]:
-    """Play drills one after another; return a row for each.
+    """Play injections one after another; return a row for each.
 
     Args:
       chosen: Drills, each with a number of processes.
       folder: Where the runs are.
-      keep: A file that each row is added to; drills that passed by what it says are not played.
+      keep: A file that each row is added to; injections that passed by what it says are not played.
     """
     from machine import Machine
     from staging import Stage, Truths
@@ -46,14 +46,14 @@ def play(
     kept = _kept(keep)
     with Machine(folder) as machine:
         truths = Truths(machine, folder)
-        for number, (drill, count) in enumerate(chosen):
-            head = (drill.fault, str(count))
+        for number, (injection, count) in enumerate(chosen):
+            head = (injection.fault, str(count))
             if head in kept:
                 rows.append(kept[head])
                 continue
             start = time.monotonic()
             stage = Stage(machine, folder / str(number), count)
-            rows.append((*head, *_outcome(drill, stage, truths)))
+            rows.append((*head, *_outcome(injection, stage, truths)))
             if keep is not None:
                 with keep.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
@@ -62,11 +62,11 @@ def play(
     return rows
 
 
-def _outcome(drill: Any, stage: Any, truths: Any) -> tuple[str, ...]:
-    from drilling import Unstageable
+def _outcome(injection: Any, stage: Any, truths: Any) -> tuple[str, ...]:
+    from injecting import Unstageable
 
     try:
-        outcome = drill.play(stage, truths)
+        outcome = injection.play(stage, truths)
     except Unstageable as reason:
         return f"cannot be staged here: {reason}", "", "", ""
     except Exception as error:
@@ -123,7 +123,7 @@ def table(rows: Sequence[Sequence[str]], markdown: bool) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Play the drills that are asked for; return the exit code.
+    """Play the injections that are asked for; return the exit code.
 
     Args:
       words: The command line; None is that of the process.
@@ -134,22 +134,25 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--brief", action="store_true", help="a row for each fault")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="of rows; what passed is skipped")
-    parser.add_argument("--list", action="store_true", help="only say which drills there are")
+    parser.add_argument("--list", action="store_true", help="only say which injections there are")
     arguments = parser.parse_args(words)
-    sys.path.insert(0, str(ROOT / "tests" / "drills"))
-    from drilling import drills
+    sys.path.insert(0, str(ROOT / "tests" / "injections"))
+    from injecting import injections
 
     chosen = [
-        (drill, count)
-        for drill in drills()
-        for count in drill.processes
+        (injection, count)
+        for injection in injections()
+        for count in injection.processes
         if not arguments.processes or count in arguments.processes
-        if not arguments.only or any(w in f"{drill.name} {drill.fault}" for w in arguments.only)
+        if not arguments.only
+        or any(w in f"{injection.name} {injection.fault}" for w in arguments.only)
     ]
     if arguments.list:
-        print("\n".join(f"{drill.name}-{count}: {drill.fault}" for drill, count in chosen))
+        print(
+            "\n".join(f"{injection.name}-{count}: {injection.fault}" for injection, count in chosen)
+        )
         return 0
-    with tempfile.TemporaryDirectory(prefix="luthier-drills-") as folder:
+    with tempfile.TemporaryDirectory(prefix="luthier-injections-") as folder:
         rows = play(chosen, Path(folder), arguments.keep)
     print(table(brief(rows) if arguments.brief else rows, arguments.markdown))
     return 1 if any(row[2].startswith(FAILED) for row in rows) else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from drilling import drill
+from injecting import injection
 from staging import EVERY, LINE, Outcome, Stage, Truth, Truths
 
 
@@ -49,19 +49,19 @@ def _same(stage: Stage, truth: Truth) -> str:
     return "bit-identical"
 
 
-@drill("steps whose loss is not a number", 1, 2)
+@injection("steps whose loss is not a number", 1, 2)
 def nan_step(stage: Stage, truths: Truths) -> Outcome:
     _poison(stage, 1, 3, 43, 83)
     return _twice(stage)
 
 
-@drill("steps whose gradient spikes", 1, 2)
+@injection("steps whose gradient spikes", 1, 2)
 def spike_step(stage: Stage, truths: Truths) -> Outcome:
     _poison(stage, 2, 37)
     return _twice(stage, "training.guard:=luthier.optim.Guard(spike_factor=10, warmup_steps=8)")
 
 
-@drill("nothing but steps that are not a number", 1, 2)
+@injection("nothing but steps that are not a number", 1, 2)
 def nan_for_ever(stage: Stage, truths: Truths) -> Outcome:
     _poison(stage, 1, *range(100))
     started = stage.train(code=1)
@@ -73,7 +73,7 @@ def nan_for_ever(stage: Stage, truths: Truths) -> Outcome:
     return Outcome("stops after 10 in a row, says what to look at", seconds, 0, "parameters kept")
 
 
-@drill("a loss that diverges, and stays finite", 1, 2)
+@injection("a loss that diverges, and stays finite", 1, 2)
 def divergence(stage: Stage, truths: Truths) -> Outcome:
     rate = "optimizer.learning_rate=100"
     watch = "training.divergence:=luthier.program.Divergence(rise=1.0, patience_steps=5)"

@@ -4,7 +4,7 @@ import pathlib
 import signal
 import time
 
-import drills
+import injections
 import pytest
 from short_worker import ShortSlices
 
@@ -27,10 +27,10 @@ class Hall(Here):
     state: str = "running"
     others: str = "waiting"
 
-    def submit(self, gangs, directory):
-        """Start the first gang, if any."""
-        first = super().submit(gangs[:1], directory) if self.state == "running" else []
-        return [*first, *(Job("local", "0", g.name, directory) for g in gangs[len(first) :])]
+    def submit(self, groups, directory):
+        """Start the first group, if any."""
+        first = super().submit(groups[:1], directory) if self.state == "running" else []
+        return [*first, *(Job("local", "0", g.name, directory) for g in groups[len(first) :])]
 
     def standings(self, jobs):
         """Tell that jobs that were not started wait, or are over."""
@@ -47,8 +47,8 @@ class Hall(Here):
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_killed_workers_lose_no_trial(toys):
-    outcome, kills = drills.drive(toys, Here(), slices=2, trials=12, kills=3)
-    losses = drills.check_nothing_lost(toys, outcome, 12)
+    outcome, kills = injections.drive(toys, Here(), slices=2, trials=12, kills=3)
+    losses = injections.check_nothing_lost(toys, outcome, 12)
     assert sum(number * times for number, times in losses.items()) <= kills
     (launched,) = (toys / "toy" / "launch").iterdir()
     assert {path.name for path in launched.iterdir()} >= {"job.sh", "jobs.json", "logs", "closed"}
@@ -59,8 +59,8 @@ def test_killed_workers_lose_no_trial(toys):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_hundred_short_trials_on_four_workers_survive_random_kills(toys):
-    outcome, kills = drills.drive(toys, Here(), slices=4, trials=200, kills=40, seed=5)
-    losses = drills.check_nothing_lost(toys, outcome, 200)
+    outcome, kills = injections.drive(toys, Here(), slices=4, trials=200, kills=40, seed=5)
+    losses = injections.check_nothing_lost(toys, outcome, 200)
     assert kills >= 10
     assert 0 < sum(number * times for number, times in losses.items()) <= kills
 
@@ -74,7 +74,7 @@ def test_slices_whose_jobs_wait_are_away_and_the_others_do_the_work(toys):
         assert [info.index for info in infos] == [0, 1, 2]
         assert [info.num_devices for info in infos] == [1, 1, 1]
         assert list(engine.events(0.0)) == [
-            Lost(index, "it has no worker as yet", counts=False, is_away=True) for index in (1, 2)
+            Lost(index, "it has no worker yet", counts=False, is_away=True) for index in (1, 2)
         ]
         engine.start(1, Work(()))  # to nobody: nothing happens
         assert list(engine.events(0.1)) == []
@@ -85,10 +85,10 @@ def test_slices_whose_jobs_wait_are_away_and_the_others_do_the_work(toys):
 class HalfBroken(ShortSlices):
     """The workers of slice 1 end before they are ready."""
 
-    def _gang(self, index, place):
-        gang = super()._gang(index, place)
+    def _group(self, index, place):
+        group = super()._group(index, place)
         words = ["--devices", "broken"] if index == 1 else []
-        return dataclasses.replace(gang, command=[*gang.command, *words])
+        return dataclasses.replace(group, command=[*group.command, *words])
 
 
 @pytest.mark.timeout(120)

@@ -7,7 +7,7 @@ import random
 import signal
 import time
 
-from drilling import drill, resumed
+from injecting import injection, resumed
 from machine import Started
 from staging import EVERY, Outcome, Stage, Truths
 
@@ -38,22 +38,22 @@ def _left(stage: Stage, truths: Truths, number: int, code: int, whom: str) -> Ou
     return outcome
 
 
-@drill("SIGTERM (preemption)", 1, 2, 4)
+@injection("SIGTERM (preemption)", 1, 2, 4)
 def sigterm(stage: Stage, truths: Truths) -> Outcome:
     return _left(stage, truths, signal.SIGTERM, 75, "all")
 
 
-@drill("SIGTERM on one host only", 2, 4)
+@injection("SIGTERM on one host only", 2, 4)
 def sigterm_of_one(stage: Stage, truths: Truths) -> Outcome:
     return _left(stage, truths, signal.SIGTERM, 75, "one")
 
 
-@drill("SIGINT (Ctrl-C)", 1, 2)
+@injection("SIGINT (Ctrl-C)", 1, 2)
 def sigint(stage: Stage, truths: Truths) -> Outcome:
     return _left(stage, truths, signal.SIGINT, 130, "all")
 
 
-@drill("SIGINT twice (do not save)")
+@injection("SIGINT twice (do not save)")
 def sigint_twice(stage: Stage, truths: Truths) -> Outcome:
     stage.slow(0.5)
     started = stage.start("checkpoints.every.count=2")
@@ -68,7 +68,7 @@ def sigint_twice(stage: Stage, truths: Truths) -> Outcome:
     return resumed(stage, truths, "exit code 130", seconds, "checkpoints.every.count=2")
 
 
-@drill("SIGKILL at a random step")
+@injection("SIGKILL at a random step")
 def sigkill(stage: Stage, truths: Truths) -> Outcome:
     started = _begun(stage, random.randrange(11, 40))
     started.send(signal.SIGKILL)
@@ -79,7 +79,7 @@ def sigkill(stage: Stage, truths: Truths) -> Outcome:
     return outcome
 
 
-@drill("SIGKILL of all at once", 2)
+@injection("SIGKILL of all at once", 2)
 def sigkill_of_all(stage: Stage, truths: Truths) -> Outcome:
     started = _begun(stage, random.randrange(11, 40))
     for pid in [started.pid, *started.children]:
@@ -104,17 +104,17 @@ def _one_is_killed(stage: Stage, truths: Truths, index: int) -> Outcome:
     return resumed(stage, truths, "named by the parent, the others are ended", seconds)
 
 
-@drill("SIGKILL of one host", 2, 4)
+@injection("SIGKILL of one host", 2, 4)
 def sigkill_of_one(stage: Stage, truths: Truths) -> Outcome:
     return _one_is_killed(stage, truths, -1)
 
 
-@drill("SIGKILL of the coordinator", 2)
+@injection("SIGKILL of the coordinator", 2)
 def sigkill_of_coordinator(stage: Stage, truths: Truths) -> Outcome:
     return _one_is_killed(stage, truths, 0)
 
 
-@drill("SIGKILL of the parent of all processes", 2)
+@injection("SIGKILL of the parent of all processes", 2)
 def sigkill_of_parent(stage: Stage, truths: Truths) -> Outcome:
     started = _begun(stage, 12)
     children = started.children
@@ -138,7 +138,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
-@drill("SIGKILL inside a save", 1, 2)
+@injection("SIGKILL inside a save", 1, 2)
 def sigkill_inside_a_save(stage: Stage, truths: Truths) -> Outcome:
     started = _begun(stage, 11)
 
@@ -176,17 +176,17 @@ def _stopped(stage: Stage, truths: Truths, index: int) -> Outcome:
     return resumed(stage, truths, "the watchdog names it and dumps all stacks", seconds)
 
 
-@drill("SIGSTOP of one host", 2, 4)
+@injection("SIGSTOP of one host", 2, 4)
 def sigstop_of_one(stage: Stage, truths: Truths) -> Outcome:
     return _stopped(stage, truths, -1)
 
 
-@drill("SIGSTOP of the coordinator", 2)
+@injection("SIGSTOP of the coordinator", 2)
 def sigstop_of_coordinator(stage: Stage, truths: Truths) -> Outcome:
     return _stopped(stage, truths, 0)
 
 
-@drill("SIGSTOP of the whole run, for longer than the watchdog waits, then SIGCONT")
+@injection("SIGSTOP of the whole run, for longer than the watchdog waits, then SIGCONT")
 def sigstop_of_all(stage: Stage, truths: Truths) -> Outcome:
     watchdog = "records.watchdog:=luthier.records.Watchdog(seconds=8)"
     started = _begun(stage, 12, watchdog)
@@ -201,7 +201,7 @@ def sigstop_of_all(stage: Stage, truths: Truths) -> Outcome:
     return Outcome("it is no fault: the run goes on", started.ended_at - since, 0, "bit-identical")
 
 
-@drill("a host that hangs", 1, 2)
+@injection("a host that hangs", 1, 2)
 def hang(stage: Stage, truths: Truths) -> Outcome:
     limit = 6 * stage.processes
     watchdog = f"records.watchdog:=luthier.records.Watchdog(seconds={limit})"

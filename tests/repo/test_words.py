@@ -1,0 +1,67 @@
+"""Coinages stay out of what people read, where the field has a word of its own."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "framework" / "luthier"
+
+# What was written here once -> the usual word.
+COINAGES = {
+    r"laggards?": "straggler",
+    r"roll calls?": "rendezvous",
+    r"twins?": "smoke-test config",
+    r"gangs?": "process group, worker group",
+    r"drills?": "fault-injection test",
+    r"pulses?": "heartbeat",
+    r"house": "codebase",
+    r"rooms|(?:the|this|a|one|each|its) room(?! (?:for|in))": "package",
+    r"shar(?:e|es|ed|ing) out": "split, shard",
+    r"(?:lie|lies|lay|lying) over": "override",
+    r"begun anew": "restarted",
+    r"as yet": "yet",
+    r"least time of a step": "roofline lower bound",
+    r"(?:models|weights|checkpoints) of others": "pretrained",
+}
+PATTERN = re.compile("|".join(rf"\b(?:{words})\b" for words in COINAGES), re.IGNORECASE)
+
+
+def _messages(tree: ast.Module):
+    """Yield the texts of a module that can reach a terminal or page, with their lines."""
+    documentation = {
+        id(statement.value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        for statement in node.body
+        if isinstance(statement, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and " " in node.value and id(node) not in documentation:
+            yield node.lineno, node.value
+
+
+def test_what_people_read_uses_the_usual_words(modules):
+    texts = [
+        (module.path, line, text) for module in modules for line, text in _messages(module.tree)
+    ]
+    # A command's docstring is its help.
+    texts += [
+        (module.path, 1, ast.get_docstring(module.tree) or "")
+        for module in modules
+        if module.place.startswith("cli/commands")
+    ]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(PACKAGE / "pages").glob("*.md")]
+    for path in [*pages, *(PACKAGE / "view").rglob("*.js")]:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        texts += [(path, number, line) for number, line in enumerate(lines, 1)]
+    assert len(texts) > 5000
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {match[0]!r} in {text[:60]!r}"
+        for path, line, text in texts
+        for match in PATTERN.finditer(text)
+    ]
+    assert not found, "\n".join(found)
