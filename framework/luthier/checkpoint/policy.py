@@ -85,6 +85,8 @@ class Storage:
             if mesh is None or axis not in mesh.axis_names:
                 axes = "no mesh" if mesh is None else f"a mesh of {', '.join(mesh.axis_names)}"
                 raise CheckpointError(Problem(f"{name} is on {axes}, without {axis!r}", path))
+            # Such an array differs from replica to replica: broadcasting the first one's would
+            # overwrite the others.
             if any(axis == part or (isinstance(part, tuple) and axis in part) for part in spec):
                 remedy = "choose an axis that only repeats parameters, or leave it out"
                 raise CheckpointError(Problem(f"{name} is split over {axis!r}", path, "", remedy))
@@ -139,6 +141,7 @@ class DeviceCopy(Copying):
         """Return copies, which the device makes in the order of its work."""
         import jax.numpy as jnp
 
+        # Dispatched before the next step, whose donation then waits for the copies on the device.
         return {name: jnp.copy(array) for name, array in arrays.items()}
 
 
@@ -320,6 +323,8 @@ class Checkpoints:
           steps: Steps of the whole run, for what `keep_every` keeps.
         """
         for_good = (steps or 0) // self.keep_every if self.keep_every is not None else 0
+        # One more for the save in progress: the old checkpoint goes only after the new one is
+        # committed.
         return self.keep_latest + for_good + (self.keep_best is not None) + 1
 
     def _values(self, saved: Sequence[Saved]) -> list[tuple[int, float]]:

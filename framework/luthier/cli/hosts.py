@@ -186,12 +186,14 @@ def joined(process: Process) -> Iterator[None]:
     index = distributed.process_index()
     distributed.tell_parent(process=index, processes=distributed.process_count())
     if index:
+        # Every process runs the same command; one of them shows it.
         sys.stdout.close()
         sys.stdout = sys.stderr  # the log
     try:
         yield
     except BaseException as raised:
         error = distributed.explain(raised) if isinstance(raised, Exception) else raised
+        # The others learn the reason from the coordination service, before this process leaves it.
         distributed.farewell(_line(error))
         if error is raised:
             raise

@@ -150,6 +150,7 @@ def judge(ends: Sequence[End], is_preempted: bool = False) -> Verdict:
 def _refused(ends: Sequence[End]) -> list[str]:
     """Return the lines of those that ended over bad input, where others broke only over that."""
     killed = [end for end in ends if end.code is not None and end.code < 0 and not end.blamed()]
+    # JAX aborts (SIGABRT) a process whose peer has left; any other signal has a cause of its own.
     if any(end.code != -signal.SIGABRT for end in killed):
         return []
     refused = [end for end in ends if end.code == errors.EXIT_BAD_INPUT]
@@ -354,6 +355,8 @@ def _keep_logs(ends: Sequence[End], directory: pathlib.Path, code: int) -> pathl
             name = f"process-{end.index(number)}-of-{end.count(len(ends))}.log"
             with end.log.open("rb") as log, (kept / name).open("ab") as file:
                 for line in log:
+                    # Copied line by line into the record: native code prints past Python's
+                    # redaction.
                     text = redact(line.decode("utf-8", "surrogateescape"))
                     file.write(text.encode("utf-8", "surrogateescape"))
     except OSError:

@@ -144,6 +144,7 @@ def _timed_stages(node: DataNode) -> Iterator[tuple[str, float]]:
         yield "reading", reading
         start = time.perf_counter()
         node.stream  # noqa: B018
+        # Tokenizing reads the documents again; the time of that is taken off.
         yield "tokenizing", max(time.perf_counter() - start - reading, 0.0)
     elif isinstance(node, TokenNode):
         start = time.perf_counter()

@@ -149,6 +149,7 @@ class Mixed:
                 for limit, given in zip(self.limits, before, strict=True)
             ]
             weights = tuple(
+                # A component at its limit drops out; `table` divides by the sum of what is left.
                 0.0 if rest == 0 else float(weight)
                 for weight, rest in zip(self.stages[number][1], left, strict=True)
             )
@@ -203,6 +204,7 @@ class Mixed:
             remedy = "train for fewer steps, or allow more epochs with `max_epochs`"
             raise DataError(Problem(what, remedy=remedy))
         starts = np.array([segment.start for segment in segments])
+        # Positions of one batch lie in one or two segments; all of them are looked up at once.
         numbers = np.searchsorted(starts, positions, side="right") - 1
         components = np.empty(len(positions), np.int64)
         occurrences = np.empty(len(positions), np.int64)
@@ -300,6 +302,8 @@ class MixedRows:
                     if entry not in batch:
                         batch[entry] = np.zeros((len(rows), *values.shape[1:]), values.dtype)
                     batch[entry][here] = values
+            # Numbers of examples run through all components, so that metrics per document do not
+            # mix those of two.
             first_id += component.num_examples
         return batch
 

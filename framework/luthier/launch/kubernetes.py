@@ -175,6 +175,8 @@ def _environment(group: ProcessGroup, pods: Pods, name: str) -> dict[str, str]:
         return dict(group.environment)
     return {
         **group.environment,
+        # The DNS name of the first pod, by JobSet's scheme JOBSET-JOB-REPLICA-INDEX.SUBDOMAIN; it
+        # is the same after a restart, and a free port is certain in a pod of its own.
         "JAX_COORDINATOR_ADDRESS": f"{name}-{JOB}-0-0.{name}:{PORT}",
         "JAX_NUM_PROCESSES": str(pods.hosts),
         "LUTHIER_JOIN_SECONDS": str(JOIN_SECONDS),
@@ -426,6 +428,7 @@ def standing_of(status: Mapping[str, Any]) -> Standing:
     Args:
       status: Its field `status`.
     """
+    # A condition that does not hold (status "False") stays in the list.
     true = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
     restarts = status.get("restarts", 0)
     for type, state in (("Completed", "finished"), ("Failed", "failed"), ("Suspended", "waiting")):

@@ -120,6 +120,8 @@ def reserve(request: Request, name: str, give_up: Callable[[], bool]) -> Places 
       None where it was given up.
     """
     reserved = _slice(request, name, give_up) if request.topology else _group(request, name)
+    # The placement group stays pending until all of its bundles are free; it is given up only where
+    # nobody wants it any more.
     while reserved is not None and not reserved.group.wait(WAIT_SECONDS):
         if give_up():
             reserved.release()
@@ -275,6 +277,7 @@ class Keeper:
     def _keep(self) -> None:
         code = keep(self._group, self._begin, self._cancelled.is_set)
         word = "cancelled" if self._cancelled.is_set() else ""
+        # In a file, because the actor is gone right after, and whoever asks then finds only this.
         write_atomically(ended(self._group), f"{code} {word}")
         _leave()
 

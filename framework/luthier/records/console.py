@@ -164,6 +164,7 @@ class ConsoleSink:
       clock: Returns seconds; monotonic.
     """
 
+    # A terminal that is closed must not end a run.
     essential = False
 
     def __init__(

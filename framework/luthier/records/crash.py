@@ -208,6 +208,7 @@ def last_words(path: str | os.PathLike[str], offset: int = 0) -> str:
     except OSError:
         return ""
     lines = [line for line in text.split("\n") if line.strip()]
+    # faulthandler's own first line, in a log that the process printed to.
     fatal = [line for line in lines if line.startswith(_FATAL)]
     # Stacks that something else follows are of an earlier process: logs are appended to.
     if fatal and lines[-1].startswith((_FATAL, "  ", "Extension modules:")):

@@ -96,6 +96,8 @@ class Configuration:
         if self.values is not None:
             files["config.values.json"] = json.dumps(self.values, indent=1, default=str) + "\n"
             require_none(self.values, "the record of the run")
+        # config.json is recorded as it is or refused (`require_none`): with stars in the place of a
+        # value it would rebuild another experiment.
         return {n: text if n == "config.json" else redact(text) for n, text in files.items()}
 
 
@@ -452,6 +454,8 @@ class RunDirectory:
     def recorded_save(self) -> int:
         """Return the step of the last save that is recorded; 0 where none is."""
         saved = read_last(self.metrics_path, events.Saved)
+        # Both are asked: status.json is written by a thread and may lag behind, and lines may have
+        # been cut off metrics.jsonl by a restart.
         return max(self.read_status().saved_step or 0, 0 if saved is None else saved.step)
 
     def forget_saves(self) -> None:

@@ -473,6 +473,7 @@ def _lifetime(lines: Sequence[Mapping[str, Any]], until: int | None, alive: bool
             for name, part in ((kind, value * (1 - lost)), (LOST, value * lost)):
                 if part:
                     seconds[name] = seconds.get(name, 0.0) + part
+    # Time between the spans of a living process: imports, and what nobody measures.
     rest = end - began["time"] - sum(seconds.values())
     if rest > 1e-3:
         seconds[OTHER] = rest
@@ -487,4 +488,6 @@ def _lost_share(kind: str, first: int, last: int, until: int | None) -> float:
         last = max(last, first + 1)  # a step that was begun and never done
     if first == last:
         return float(first > until)
+    # In proportion to the steps after `until`: a span of several steps is cut where the later
+    # process resumed.
     return (last - min(max(first, until), last)) / (last - first)

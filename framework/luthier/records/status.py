@@ -96,6 +96,7 @@ class StatusFile:
       fence: Raises `LockLost` where another process writes here now; called before each write.
     """
 
+    # The status is a courtesy to those who look; the record is metrics.jsonl.
     essential = False
 
     def __init__(

@@ -137,6 +137,8 @@ def packages_of_study(
         remedy += f" made the study, add: --trust {_folder(place)}"
         raise RecordError(Problem(what, remedy=remedy))
     own = [name for name in recorded if name in ours]
+    # Packages that this very program named need no consent; those of the project go through the
+    # test for foreign records.
     given = [name for name in own if name in _given]
     allowed = packages_for(place, text, [name for name in own if name not in _given])
     return tuple(dict.fromkeys([*given, *allowed]))

@@ -38,6 +38,7 @@ def check_study(graph: Any, editing: Editing) -> studies.Study:
         study = studies.build(graph, editing.packages)
     except BadInput as error:
         raise BadInput([*problems, *error.problems]) from None
+    # After the study could be built: probing the space applies its choices to the base.
     space = check_space(study.base, study.space, editing)
     problems += [p for p in space if not _told_before(p, problems)]
     if (problem := name_problem(study.name, "a study")) is not None:
@@ -174,6 +175,7 @@ def _sampler_problems(study: studies.Study) -> list[Problem]:
 
 def _is_of_optuna(target: Any, name: str) -> bool:
     return any(
+        # By name, without importing Optuna here.
         kind.__name__ == name and kind.__module__.startswith("optuna.")
         for kind in getattr(target, "__mro__", ())
     )

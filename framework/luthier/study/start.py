@@ -152,6 +152,8 @@ def resume(
     """
     pattern = None if retry is None else _read_retry(retry)
     directory = find_study(name)
+    # Before anything of the study is read: its engine and its fiddlers are code that the record
+    # names.
     trust.require(directory.path, "resuming it starts its engine and its fiddlers")
     trust.give(packages)
     old_shelves, old_packages = directory.read_modules()
@@ -188,6 +190,8 @@ def _retry(given: _Given, journal: Journal) -> None:
         for trial in ledger.trials
         if trial.state == "failed" and given.retry.search(trial.reason)
     }
+    # A trial that copied the result of a failed one has that failure as its own: both go back, and
+    # so do all other copies of the same first trial.
     firsts = {ledger.trials[n].copy_of for n in wanted} - {None} | wanted
     again = [t.number for t in ledger.trials if t.number in firsts or t.copy_of in firsts]
     if not again:
@@ -196,6 +200,9 @@ def _retry(given: _Given, journal: Journal) -> None:
         what = f"no failed trial of {given.directory.path} matches {given.retry.pattern!r}"
         raise BadInput(Problem(what, "--retry", remedy=told))
     edited = directories.edited(given.directory.path)
+    # Failed trials are usually tried again because the code was mended, hence the new copy of the
+    # source. Trials that are complete keep what they measured with the old one; the notice says
+    # from where on.
     if edited:
         directories.take(given.directory.path, given.editing.packages, anew=True)
         names = ", ".join(edited)
@@ -210,6 +217,8 @@ def _union(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *second)))
 
 
+# The study's own graph must be the same, or trials before and after would belong to different
+# questions. `FREE` are the fields that only say how long and where trials run.
 def _refuse_changes(recorded: Any, graph: Any, path: pathlib.Path) -> None:
     """Raise where a study was changed into another one."""
     changes = [
@@ -263,6 +272,7 @@ def _drive(given: _Given, view: View | None, engine: Engine | None) -> Outcome:
         with contextlib.closing(journal):
             if given.retry is not None:
                 _retry(given, journal)
+            # After `_retry` has written its lines, so that they are read back like any others.
             ledger, suggester, waiting, pruning = _read_back(study, directory)
             if given.retry is None and _has_nothing_left(study, ledger):
                 return Outcome(directory.path, True, ledger)
@@ -308,6 +318,8 @@ def _has_nothing_left(study: studies.Study, ledger: Ledger) -> bool:
     trials, hours = study.budget.num_trials, study.budget.device_hours
     is_full = trials is None or len(ledger.trials) + study.seeds > trials
     is_spent = hours is not None and ledger.device_seconds >= hours * 3600
+    # A study that is bounded by device time alone is over when that is spent, however many trials
+    # it has.
     if trials is None and hours is not None:
         return ledger.is_over and is_spent
     return ledger.is_over and (is_full or is_spent)
@@ -339,6 +351,8 @@ def _read_back(
             setting = ledger.settings[line["setting"]]
             came = ledger.outcome_of(setting)
             assert came is not None
+            # Reports matter for pruned settings only, and go once they are told: the memory of a
+            # long journal stays small.
             told = [series.pop(trial, {}) for trial in setting.trials]
             suggester.tell(setting.number, *came, told[-1])
             del waiting[setting.number]
@@ -376,6 +390,8 @@ def _mirrored(
     study: studies.Study, storage: str | None, directory: StudyDirectory, ledger: Ledger
 ) -> Iterator[None]:
     """Keep Optuna's copy up to date in a process of its own; wait for its last look at the end."""
+    # The mirror, and views, read these facts instead of building the study, which may import the
+    # user's packages.
     write_json(directory.path / mirror.FACTS, mirror.describe(study))
     if storage is None:
         yield
@@ -385,6 +401,7 @@ def _mirrored(
         yield
     finally:
         try:
+            # Closes the pipe, which the mirror takes for the end, and waits for its last look.
             process.communicate(timeout=_MIRROR_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
@@ -426,6 +443,8 @@ def _stopping(driver: Driver) -> Iterator[None]:
             raise KeyboardInterrupt
         driver.stop_asked = True
 
+    # Handlers can only be set in the main thread; a study that is driven from another one, as in a
+    # test, keeps those of its program.
     before = {}
     with contextlib.suppress(ValueError):  # not in the main thread
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

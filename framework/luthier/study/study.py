@@ -174,6 +174,8 @@ def build(graph: Any, packages: Sequence[str] = ()) -> Study:
       graph: An `fdl.Config` of `Study`.
       packages: The user's packages; gates and engines with `packages` know them, too.
     """
+    # These stay nodes of the graph: the base is edited for each trial, and sampler and pruner are
+    # built anew, with seeds.
     described = {name: graphs.get(graph, name) for name in Study.DESCRIBED}
     described["space"] = build_space(described["space"])
     study = graphs.build(graph, described | _known_packages(graph, packages))
@@ -212,6 +214,8 @@ def build_space(space: Any) -> Space:
     options = {
         place.path: place.value
         for place in graphs.walk(space, defaults=False)
+        # The space itself is built, but its options are values for the base, which may be nodes
+        # that only a trial builds.
         if place.part in ("options", "values", "rows")
         and is_node(place.owner)
         and ".options[" not in place.path

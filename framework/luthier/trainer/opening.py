@@ -176,6 +176,8 @@ def _open(
     root, name = Path(plan.program.experiment.records.directory), plan.program.experiment.name
     existing, unsaved = _existing(root, name, graph, request), []
     keeps_none = plan.program.experiment.checkpoints is None
+    # A run without checkpoints has nothing to be continued from. Its record is evidence, so the
+    # same command makes a new run beside it instead of starting over in it.
     if existing is not None and keeps_none and request.directory is None:
         unsaved = _unsaved(existing, request)
         existing = None if unsaved else existing
@@ -367,6 +369,8 @@ def _taken_over(lock: Lock) -> list[str]:
 def _siblings(root: Path, name: str, graph: Any, packages: Sequence[str]) -> list[str]:
     """Return a notice about the run that differs from `graph` in its number of steps only."""
     steps = graphs.evaluate(graphs.get(graph, "training.steps"))
+    # Another number of steps is another graph, and so another id: users who wanted to extend a run
+    # would start a new one without noticing.
     runs = [s for s in list_runs(root) if s.directory.name == name and s.status.saved_step]
     for summary in reversed(runs[-NUM_SIBLINGS:]):
         try:

@@ -106,6 +106,8 @@ def check_continuation(
       RunError: The run cannot be continued with this graph; holds every reason.
     """
     problems = [Problem(line) for line in comparison.refused]
+    # `arrays` come from the plan that the run recorded: this is decided before a checkpoint is
+    # read.
     wanted = {
         name: {"shape": placement.shape, "dtype": str(jnp.dtype(placement.dtype))}
         for name, placement in placements.items()
@@ -212,6 +214,8 @@ def check_code(
       RunError: Code that the model, the task, the data or the optimizer is made of has changed
         since something was saved, and nobody agreed to that.
     """
+    # Only code that changed since something was saved can change a result: before the first save a
+    # run may be mended freely.
     before, saved = directory.read_source().get("packages", {}), directory.recorded_save()
     since = f"since step {saved}" if saved else "since the last start"
     hashes = source.packages
@@ -226,6 +230,7 @@ def check_code(
     changed = changed_files(recorded, now)
     if not changed:
         return [line for line in lines if line.startswith("luthier ")]
+    # Modules of the classes and functions that stand below the defining paths of the graph.
     modules = {
         module
         for path, value in graphs.paths(graph)

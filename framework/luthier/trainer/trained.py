@@ -83,6 +83,7 @@ def load_run(
     if checkpoints is None:
         remedy = "train with checkpoints=Checkpoints(...)"
         raise RunError(Problem(f"{directory.id} keeps no checkpoints", "checkpoints", "", remedy))
+    # The durable store alone: the fast tier belongs to the run while it trains.
     store = Store(directory.checkpoints_path, checkpoints)
     try:
         chosen = _choose(store, directory, step)
@@ -239,6 +240,7 @@ def can_generate(program: Program) -> bool:
     if getattr(experiment.data, "tokenizer", None) is None:
         return False
     make = experiment.model
+    # The model is a partial (`functools.partial`) of its class.
     kind = getattr(make, "func", make)
     # A model that encodes a source has nothing to continue: `luthier.models.transduce` is for it.
     return all(hasattr(kind, name) for name in ("init_cache", "decode")) and not hasattr(
@@ -299,6 +301,8 @@ def _plan_here(graph: Any, devices: Sequence[jax.Device] | None) -> planner.Plan
     try:
         graphs.build(graphs.get(graph, "parallelism")).mesh.sizes(len(devices))
     except ShardingError:
+        # A run that was trained on many devices must be usable on a laptop: Orbax restores into any
+        # sharding.
         graph = graphs.apply(graph, ["parallelism.mesh:=luthier.parallel.Mesh()"])
         devices = devices[:1]
     return planner.make(graph, devices)

@@ -130,6 +130,7 @@ def experiments() -> Iterator[Candidate]:
     """Yield the experiments below configs/; a file is read again when it has changed."""
     folder = os.path.join(os.getcwd(), "configs")
     name = f"experiments-{index.digest(folder.encode())}"
+    # Hashing all files takes milliseconds; parsing those that changed is what the cache saves.
     now = index.fingerprints(_python_files(folder))
     before = _read_listing(name)
     listed = {
@@ -222,6 +223,8 @@ def _state() -> str:
         for entry in os.scandir(folder)
         if entry.name.endswith(".py")
     ]
+    # By time of change and not by content: these files change with an installation only, or under a
+    # developer's hands.
     stats = sorted(f"{file.path} {file.stat().st_mtime_ns}" for file in files)
     return "\n".join([luthier.__version__, *stats])
 

@@ -73,6 +73,7 @@ class ImageFolder(ExampleSource):
                 if path.lower().endswith(ENDINGS):
                     paths.append(os.path.join(folder, path))
                     labels.append(number)
+                    # Names and sizes instead of contents, which would be read at every start.
                     size = os.path.getsize(paths[-1])
                     hasher.update(f"{name}/{path}:{size}\n".encode())
         if not paths:

@@ -96,6 +96,7 @@ class Shift(Augmentation):
             inside = (places >= 0) & (places < length)
             shape = [len(inputs)] + [1] * (inputs.ndim - 1)
             shape[axis] = length
+            # Clipped to be a valid index; what came from outside is set to 0 below.
             index = np.clip(places, 0, length - 1).reshape(shape)
             moved = np.take_along_axis(inputs, np.broadcast_to(index, inputs.shape), axis)
             inputs = np.where(inside.reshape(shape), moved, np.float32(0))

@@ -131,12 +131,14 @@ class Forecasting(DataNode):
         if np.isnan(part).all(axis=0).any():
             raise DataError(Problem(f"{self.series} has a series without values at its beginning"))
         deviation = np.nanstd(part, axis=0)
+        # A constant series would be divided by zero.
         return np.nanmean(part, axis=0), np.where(deviation > 0, deviation, 1.0)
 
     @functools.cached_property
     def rows(self) -> WindowRows:
         """The windows by number."""
         values = self.series.values
+        # The first window needs a whole context before it.
         first = max(round(self.start * len(values)), self.context_length)
         last = round(self.stop * len(values)) - self.horizon
         if last < first:
@@ -188,6 +190,8 @@ class Forecasting(DataNode):
 
 def _filled(values: np.ndarray) -> np.ndarray:
     """Return values with each gap filled by the last before it; 0 where there is none before."""
+    # The index of the last value that is not missing is the running maximum of the indices of those
+    # that are there; before the first one it is 0, where `nan_to_num` puts the 0.
     places = np.where(np.isnan(values), 0, np.arange(len(values))[:, None])
     latest = np.maximum.accumulate(places, axis=0)
     return np.nan_to_num(np.take_along_axis(values, latest, axis=0))

@@ -142,6 +142,8 @@ def keep(directory: str, of: Mapping[str, Any], rows: PackedRows, documents: int
     for root in _roots(directory):
         with contextlib.suppress(OSError):
             _write(root, of, arrays, facts)
+        # Read back, also where writing failed: another process may have written the same plan, and
+        # a mapped plan is shared by all processes of a host.
         if kept := find(directory, of):
             return kept
     return _kept(arrays, facts)
@@ -187,6 +189,7 @@ def _remove_abandoned(root: str) -> None:
     for name in os.listdir(root):
         path = os.path.join(root, name)
         with contextlib.suppress(OSError):
+            # By age and not by process id: the folder may be shared by machines.
             if ".partial-" in name and time.time() - os.path.getmtime(path) > _ABANDONED:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -201,6 +204,8 @@ def _read(folder: str, of: Mapping[str, Any]) -> KeptPlan:
         path = os.path.join(folder, f"{name}.npy")
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
         array = np.asarray(mapped)  # a plain array, which is faster to index
+        # A longer file is another array than the header describes; a shorter one fails in
+        # `np.load`.
         beyond = os.path.getsize(path) - mapped.offset - array.nbytes
         if beyond or array.dtype.str != _ARRAYS[name] or _sizes(array) != sizes:
             raise ValueError(f"{path}: is damaged")

@@ -92,6 +92,8 @@ class Verification:
     def __init__(self, data: Any, directory: str | os.PathLike[str], duty: float = _DUTY):
         self._path = pathlib.Path(directory, FILE)
         self._shards = list(_shards(data))
+        # By the folder's path, with the stamp of its files: a file that was replaced by an equal
+        # one has another inode, and is read once more.
         self._remembered = self._read()
         self._duty = duty
         self._stamps: dict[str, Stamp] = {}
@@ -238,6 +240,7 @@ def _is_right(
                 dtype, shape = _header(file)
             except (ValueError, KeyError):  # cut short within its header: no array any more
                 return False
+            # The same bytes in the same order as `shards._digest` takes them.
             hasher.update(f"{dtype.str}{shape}".encode())
             while True:
                 since = time.monotonic()
@@ -256,6 +259,8 @@ def _is_right(
 
 def _header(file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...]]:
     version = np.lib.format.read_magic(file)
+    # NumPy's public header readers: `np.load` would map or read the array, and a map of a file that
+    # is cut short meanwhile ends the process.
     read = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,

@@ -92,6 +92,7 @@ def _newest_copy(path: str) -> str:
     found = glob.glob(glob.escape(_copy_of(path, "")) + "*")
     if not found:
         raise DataError(Problem(f"{path}: there is no copy on this machine", remedy=_REMEDY))
+    # Several versions of one object may have been copied.
     return max(found, key=os.path.getmtime)
 
 
@@ -132,6 +133,7 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     if not patterns:
         return not names
     if patterns[0] == "**":
+        # `**` stands for any number of folders, also for none.
         return any(_matches(names[skip:], patterns[1:]) for skip in range(len(names) + 1))
     return (
         bool(names)

@@ -124,6 +124,7 @@ class Admission:
         """
         packed: dict[Any, Packed] = {}
         reason = ""
+        # Once for each kind of device group, and not for each group: plans take seconds.
         for kind, slice in self._slices.items():
             refusal = self._study.gate(graph, slice) if self._study.gate is not None else ""
             if refusal:
@@ -157,6 +158,7 @@ def mark_of(graph: Any) -> str:
 
 def _with_seed(graph: Any, trial: int, repeat: int) -> Any:
     seed = graphs.evaluate(graphs.get(graph, "seed"))
+    # Next to the base's seed, so that a repeat is easily reproduced by hand.
     return graphs.apply(graph, [f"seed={(seed + repeat) % 2**32}"], f"trial {trial}:")
 
 

@@ -25,6 +25,7 @@ from luthier.storage import fence, read_json, run_error, sync_directory, write_a
 
 FOLDER = "source"
 HASHES = "hashes.json"
+# Caches of bytecode have the old paths in them; hidden folders are git's and editors'.
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*", "node_modules")
 
 
@@ -48,6 +49,7 @@ def take(
     target, temporary = root / FOLDER, root / f".{FOLDER}.tmp"
     if (target / HASHES).is_file() and not anew:
         return target
+    # Whole top-level packages: a module may import its siblings.
     names = _top_level(packages)
     try:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -73,6 +73,8 @@ class Journal:
           RunError: The disk refuses; the file is as it was, and the next call tries again.
           LockLost: Another process drives the study now.
         """
+        # Workers keep training while the driver waits here, and most full disks are freed soon:
+        # giving up at once would stop a study of days.
         deadline = time.monotonic() + patience_seconds
         while True:
             try:
@@ -278,6 +280,8 @@ class _Consistency:
         elif line.get("trial", 0) >= len(self._ledger.trials) and "trial" in line:
             seeds = len(self._ledger.settings[-1].trials) if self._ledger.settings else 1
             number = len(self._ledger.trials)
+            # How many settings are missing follows from the trials that are: each setting has
+            # `seeds` of them.
             lost = -(-(line["trial"] + 1 - number) // seeds)
             first = number + lost * seeds
             found = self._placeholders(len(self._ledger.settings) + lost, first, line["at"])

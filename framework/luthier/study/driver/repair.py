@@ -100,6 +100,8 @@ class _Repair:
     def __init__(self, directory: StudyDirectory, whole: Sequence[Mapping[str, Any]]):
         self._directory = directory
         # How often each trial is tried again in lines that were not taken in yet.
+        # A trial has one result.json, that of its last lease. So whether a result may stand for an
+        # end depends on how often the trial is still to be retried in lines that follow.
         self._retries = collections.Counter(
             line["trial"] for line in whole if line["kind"] == "retried"
         )
@@ -160,6 +162,7 @@ class _Repair:
                 continue  # it was made, and never asked: the next driver makes it again
             while trial >= len(self._ledger.trials):
                 self._ask()
+        # What is left has no later line that would imply its end, only files.
         for state in list(self._ledger.trials):
             self._try_again(state.number)
             self._end(state.number)
@@ -168,6 +171,8 @@ class _Repair:
 
     def _add(self, line: dict[str, Any]) -> None:
         owed, self._owed = self._owed, None
+        # A driver tells the sampler right after the trial that ended a setting; that line is put
+        # back just there, because its place decides what the sampler knew at the next suggestion.
         if owed is not None and (line["kind"], line.get("setting")) != ("told", owed):
             self._made("told", setting=owed)
         self.lines.append(line)

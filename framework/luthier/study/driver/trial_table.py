@@ -128,6 +128,8 @@ class Ledger:
             trial.series = {**(trial.series or {}), line["step"]: line["value"]}
         elif kind == "lost":
             trial.state = "waiting"
+            # Losses that count are deaths that the trial may have caused; a preempted machine is
+            # none.
             if line["counts"]:
                 trial.losses, trial.lost = trial.losses + 1, line.get("reason", "")
             self._spend(trial, line)

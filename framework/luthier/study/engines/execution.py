@@ -249,6 +249,7 @@ class Inbox:
     def take(self, fits: Callable[[Task], bool] = lambda task: True) -> Task | None:
         """Return the first waiting trial that fits, without waiting for one; None without one."""
         with self._changed:
+            # Trials that were stopped while they waited: the driver has put them elsewhere.
             self._tasks = [task for task in self._tasks if task.watcher.requested is None]
             for task in self._tasks:
                 if fits(task):
@@ -289,6 +290,7 @@ class Inbox:
             self._last = message
             for trial in message.trials:
                 self._add(message, trial)
+        # A refill belongs to the work that was sent last, whose lanes it fills.
         elif isinstance(message, Refill) and self._last is not None:
             self._add(self._last, message.trial)
         elif isinstance(message, Answer | Stop):
@@ -478,6 +480,7 @@ class Execution:
 
         What is wrong with the trial is told to the driver; nothing is raised for it.
         """
+        # Filled in again once the plan is known: a failure before that must be reported, too.
         mode = self.mode(())
         try:
             plan = self.plans.plan(self.read(trial), work.hoist)
@@ -485,6 +488,7 @@ class Execution:
             problem = memory_problem(plan, self.memory_bytes)
             if problem is not None:
                 raise problem
+            # A step of its own for each trial: the state of the last one is freed with it.
             with self.open(plan, CompiledStep(plan.program), trial, watcher) as session:
                 session.run()
             self.tell(ended(self.slice, trial, plan, mode, session.outcome, step_bytes(plan)))

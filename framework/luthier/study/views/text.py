@@ -59,6 +59,8 @@ class Standing:
         if len(signs) == 1:
             return sorted(told, key=lambda t: (keys[t.number], t.number))[:1]
         front: list[Trial] = []
+        # In lexicographic order a trial can only be beaten by one before it, so that comparing with
+        # the front so far is enough.
         for trial in sorted(told, key=lambda t: (keys[t.number], t.number)):
             key = keys[trial.number]
             if not any(_beats(keys[other.number], key) for other in front):

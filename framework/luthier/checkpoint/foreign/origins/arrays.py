@@ -71,6 +71,7 @@ def layer_of(array: Array, axis: int, layer: int) -> Array:
     """
 
     def read(index: Index) -> np.ndarray:
+        # A slice of one and not a number: readers take slices only.
         whole = (*index[:axis], slice(layer, layer + 1), *index[axis:])
         return array.read(whole).squeeze(axis)
 
@@ -100,6 +101,8 @@ def reordered(array: Array, order: np.ndarray) -> Array:
     """
 
     def read(index: Index) -> np.ndarray:
+        # A block of the new order comes from all over the old one, so the last dimension is read
+        # whole.
         whole = (*index[:-1], slice(0, array.shape[-1]))
         return array.read(whole)[..., order[index[-1]]]
 
