@@ -11,11 +11,12 @@ A plan is a list of moves, done one after another:
     rename = { "luthier.graph.grammar.statements:parse" = "parse_statement" }
 
 `from` is in the order of the text; a package there means its `__init__.py`, whose imports from the
-other modules become definitions. `doc` replaces the docstring of the first. Imports between merged
-modules vanish, imports from elsewhere are united. A private name that two of them define is renamed
-(`_read` becomes `_read_statements`); two public ones are refused, unless `rename` says how. So is a
-name that a local variable would hide. Importers, dotted names in strings and texts, and paths are
-updated in the whole repository; what a reader should look at is printed.
+other modules become definitions. `doc` replaces the docstring of the first; other docstrings become
+comments where the definitions of their modules begin. Imports between merged modules vanish,
+imports from elsewhere are united. A private name that two of them define is renamed (`_read`
+becomes `_read_statements`); two public ones are refused, unless `rename` says how. So is a name that
+a local variable would hide. Importers, dotted names in strings and texts, and paths are updated in
+the whole repository; what a reader should look at is printed.
 
 Run `ruff check --fix`, `ruff format`, mypy, tools/update_snapshots.py and the tests afterwards.
 """
@@ -30,6 +31,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -387,7 +389,10 @@ def apply_move(repository: Repository, move: Move) -> list[str]:
             if new != name and hasattr(node, "name"):
                 edits.rename_definition(node, new)
         remarks += edits.remarks
-        texts.append(edits.body(shared[module]))
+        text = edits.body(shared[module])
+        if text.strip() and (move.doc or module != group[0]):
+            text = f"{_section(source)}\n\n{text.lstrip()}"
+        texts.append(text)
     lines = [f'"""{move.doc}"""' if move.doc else _docstring(sources[group[0]]), ""]
     lines += ["from __future__ import annotations", "", *_import_lines(tops), ""]
     typing = {key: None for key in typing if key not in tops}
@@ -429,6 +434,16 @@ def _docstring(source: Source) -> str:
         begin, end = source.span(first)
         return source.text.encode()[begin:end].decode()
     raise MoveError(f"{source.module} has no docstring")
+
+
+def _section(source: Source) -> str:
+    """Return the docstring of a merged module as a comment, for where its definitions begin."""
+    lines: list[str] = []
+    for paragraph in (ast.get_docstring(source.tree) or source.module).split("\n\n"):
+        lines += [""] if lines else []
+        is_laid_out = any(line.startswith((" ", "-", "|")) for line in paragraph.splitlines())
+        lines += paragraph.splitlines() if is_laid_out else textwrap.wrap(paragraph, 98)
+    return "\n".join(f"# {line}".rstrip() for line in lines)
 
 
 def _targets(node: ast.Import | ast.ImportFrom, source: Source) -> Iterator[tuple[str, str, str]]:

@@ -136,6 +136,7 @@ def test_a_merged_package_does_what_it_did(root, capsys):
     assert merged.count("import math\n") == merged.count("import math as maths\n") == 1
     assert "from luthier.shapes" not in merged
     assert "# Not the function of that name: a method." in merged
+    assert merged.index("# Circles.\n") < merged.index("def area") < merged.index("# Squares.\n")
     use = (package / "use.py").read_text()
     assert 'HOME = "luthier.shapes"' in use
     assert "# noqa: F401" in use
