@@ -191,7 +191,7 @@ class Case:
             Position(),
             StillFeed(self.batch, self.tokens),
             StopSignals(),
-            emit=planner.Measured().watching(recorder.emit),
+            emit=planner.Measurement().watching(recorder.emit),
             save=lambda *_: None,
             rates=Rates(self.plan.model_flops.full, 1e12, 1000),
             profiler=Profiler(None, Path("unused")),

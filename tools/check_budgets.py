@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 from tools import shipped  # noqa: E402
 
 if TYPE_CHECKING:
-    from luthier.planner.budget import Budget
+    from luthier.planner.budget import StepBudget
 
 BUDGETS = ROOT / "tests" / "planner" / "budgets"
 COMMAND = "python tools/check_budgets.py --update"
@@ -86,7 +86,7 @@ def found(name: str) -> object:
     """Return the budget that a plan tells now, or a line that says why there is none."""
     from luthier import graph as graphs
     from luthier.planner import plan_apart, targets
-    from luthier.planner.budget import Budget
+    from luthier.planner.budget import StepBudget
 
     planned = PLANNED[name]
     slice = targets.read(planned.slice)
@@ -96,10 +96,10 @@ def found(name: str) -> object:
     graph = graphs.apply(
         graphs.resolve(planned.experiment), planned.words, shelves=("luthier.recipes",)
     )
-    return Budget.of(plan_apart(graph, planned.slice))
+    return StepBudget.of(plan_apart(graph, planned.slice))
 
 
-def recipes(references: Sequence[str]) -> dict[str, Budget | str]:
+def recipes(references: Sequence[str]) -> dict[str, StepBudget | str]:
     """Return what shipped experiments take by shapes, or how they are refused, by reference.
 
     Args:
@@ -108,14 +108,14 @@ def recipes(references: Sequence[str]) -> dict[str, Budget | str]:
     Raises:
       RuntimeError: One of them cannot be planned.
     """
-    from luthier.planner.budget import Budget
+    from luthier.planner.budget import StepBudget
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         reports = dict(zip(references, pool.map(shipped.report_by_shapes, references), strict=True))
     return {
         reference: report
         if isinstance(report, str)
-        else Budget(
+        else StepBudget(
             experiment=report["subject"]["experiment"],
             slice=report["subject"]["slice"],
             bytes_per_device=report["memory"]["bytes_per_device"],
@@ -126,13 +126,13 @@ def recipes(references: Sequence[str]) -> dict[str, Budget | str]:
     }
 
 
-def difference_of_recipes(now: Mapping[str, Budget | str]) -> list[str]:
+def difference_of_recipes(now: Mapping[str, StepBudget | str]) -> list[str]:
     """Return what shipped experiments take more than `recipes.json` allows, a line each.
 
     Args:
       now: What they take, or how they are refused, by reference.
     """
-    from luthier.planner.budget import Budget
+    from luthier.planner.budget import StepBudget
 
     told = []
     kept = json.loads((BUDGETS / f"{RECIPES}.json").read_text())
@@ -146,7 +146,7 @@ def difference_of_recipes(now: Mapping[str, Budget | str]) -> list[str]:
         elif before["slice"] != budget.slice:
             told.append(f"{reference}: is of {budget.slice}, its budget of {before['slice']}")
         else:
-            lines = Budget.from_dict(before).exceeded(budget)
+            lines = StepBudget.from_dict(before).exceeded(budget)
             told += [f"{reference}: {line}" for line in lines]
     return told
 
@@ -178,14 +178,14 @@ def why_not_compared(name: str) -> str:
 
 def difference(name: str) -> list[str]:
     """Return what a step costs more than its budget, a line each."""
-    from luthier.planner.budget import Budget
+    from luthier.planner.budget import StepBudget
 
     if name == RECIPES:
         return difference_of_recipes(recipes(shipped.references()))
     kept = json.loads((BUDGETS / f"{name}.json").read_text())
     values = {key: value for key, value in kept.items() if key not in VERSIONED}
     now = found(name)
-    return [] if isinstance(now, str) else Budget.from_dict(values).exceeded(now)
+    return [] if isinstance(now, str) else StepBudget.from_dict(values).exceeded(now)
 
 
 def update(name: str) -> str:

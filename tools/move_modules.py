@@ -14,9 +14,9 @@ A plan is a list of moves, done one after another:
 other modules become definitions. `doc` replaces the docstring of the first; other docstrings become
 comments where the definitions of their modules begin. Imports between merged modules vanish,
 imports from elsewhere are united. A private name that two of them define is renamed (`_read`
-becomes `_read_statements`); two public ones are refused, unless `rename` says how. So is a name that
-a local variable would hide. Importers, dotted names in strings and texts, and paths are updated in
-the whole repository; what a reader should look at is printed.
+becomes `_read_statements`); two public ones are refused, unless `rename` says how. So is a name
+that a local variable would hide. Importers, dotted names in strings and texts, and paths are
+updated in the whole repository; what a reader should look at is printed.
 
 Run `ruff check --fix`, `ruff format`, mypy, tools/update_snapshots.py and the tests afterwards.
 """

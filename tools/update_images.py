@@ -43,7 +43,9 @@ def diff_page() -> str:
     told = f"{len(OVERRIDES)} overrides"
     sides = compare.document(before, EXPERIMENT), compare.document(after, EXPERIMENT, told)
     comparison = compare.compare(*sides)
-    subjects = [effects.Subject(EXPERIMENT, side, jax.devices()[:1]) for side in (before, after)]
+    subjects = [
+        effects.EffectSubject(EXPERIMENT, side, jax.devices()[:1]) for side in (before, after)
+    ]
     return page.render(compare.to_json(comparison), effects.effects((subjects[0], subjects[1])))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luthier.checkpoint import Checkpoints, Saved
+from luthier.checkpoint import Checkpoints, SavedCheckpoint
 from luthier.metrics import Selector
 
 LOSS = Selector("held_out", "loss")
@@ -14,8 +14,8 @@ ACCURACY = Selector("held_out", "accuracy", direction="higher")
 
 
 def saved(*steps, **values):
-    return [Saved(step, {}) for step in steps] + [
-        Saved(int(name[1:]), {"held_out/loss": value, "held_out/accuracy": value})
+    return [SavedCheckpoint(step, {}) for step in steps] + [
+        SavedCheckpoint(int(name[1:]), {"held_out/loss": value, "held_out/accuracy": value})
         for name, value in values.items()
     ]
 
@@ -67,7 +67,7 @@ def test_counts_what_can_be_on_the_disk():
 
 
 def test_the_last_finite_one_is_kept_whatever_came_after():
-    diverged = [Saved(10, {"loss": 2.0}), Saved(20, {"loss": 3.0})]
-    diverged += [Saved(step, {"loss": math.nan}) for step in (30, 40, 50)]
+    diverged = [SavedCheckpoint(10, {"loss": 2.0}), SavedCheckpoint(20, {"loss": 3.0})]
+    diverged += [SavedCheckpoint(step, {"loss": math.nan}) for step in (30, 40, 50)]
     assert Checkpoints(keep_latest=2).kept(diverged) == {20, 50}
     assert Checkpoints(keep_latest=1).kept(diverged) == {20, 50}

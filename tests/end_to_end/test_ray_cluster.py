@@ -22,7 +22,7 @@ from sweep_trials import TINY  # noqa: E402
 from luthier import graph as graphs  # noqa: E402
 from luthier.launch.ray import Ray  # noqa: E402
 from luthier.launch.slices import Slices  # noqa: E402
-from luthier.study.protocol import Back, Ended, Lost, TrialWork, Work  # noqa: E402
+from luthier.study.protocol import Back, Lost, TrialEnded, TrialWork, Work  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -104,7 +104,7 @@ def test_a_trial_whose_slice_is_lost_is_placed_on_another_and_resumed(
         assert any(isinstance(event, Lost) for event in found)
         again = write_trial(tmp_path, 0, tiny("training.steps=60"), fence=2)
         slices.start(0, Work([again]))
-        ended = next(e for e in _events(slices, Ended) if isinstance(e, Ended))
+        ended = next(e for e in _events(slices, TrialEnded) if isinstance(e, TrialEnded))
         assert (ended.outcome, ended.fence) == ("complete", 2)
         steps = [step for step, _ in ended.result["series"]]
         assert steps == list(range(5, 61, 5)), "each step stands once"
@@ -157,7 +157,7 @@ def test_two_hundred_trials_on_four_workers_that_are_killed_lose_nothing(
                     busy[index] = number
                     slices.start(index, Work([work], hoist=(PEAK,)))
             for event in slices.events(0.2):
-                if isinstance(event, Ended):
+                if isinstance(event, TrialEnded):
                     assert busy.pop(event.slice) == event.trial
                     assert (event.outcome, event.fence) == ("complete", fences[event.trial])
                     ended.append(event.trial)

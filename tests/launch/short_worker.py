@@ -13,8 +13,8 @@ import time
 from luthier.errors import EXIT_REQUEUE
 from luthier.launch import Slices, link
 from luthier.study import protocol
-from luthier.study.engines.messages import Answer, Close, Stop, Writer, messages
-from luthier.study.protocol import Ended, Lost, Reported, SliceInfo, TrialWork, Work
+from luthier.study.engines.messages import Answer, Close, MessageWriter, Stop, messages
+from luthier.study.protocol import Lost, Reported, SliceInfo, TrialEnded, TrialWork, Work
 
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.02"))
 
@@ -40,7 +40,7 @@ def main(arguments):
         return 1
     pid = options.driver.parent / f"worker-{options.slice}.pid"
     pid.write_text(str(os.getpid()))
-    writer, waiting = Writer(line.sent), queue.Queue()
+    writer, waiting = MessageWriter(line.sent), queue.Queue()
 
     def leave():
         writer.send(Lost(options.slice, "taken away", counts=False))
@@ -87,7 +87,7 @@ def _run(slice, work: TrialWork, asks, writer, waiting):
             pass
     facts = {"step_seconds": STEP_SECONDS, "device_seconds": 4 * STEP_SECONDS}
     result = {"metrics": series[-1][1], "series": series, "steps": 4, "facts": facts}
-    ended = Ended(slice, work.trial, work.fence, "complete", result=result)
+    ended = TrialEnded(slice, work.trial, work.fence, "complete", result=result)
     protocol.write_result(work.directory, ended)
     writer.send(ended)
 

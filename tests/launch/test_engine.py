@@ -1,9 +1,9 @@
-from luthier.launch.engine import LIVE, Layout, ProcessGroup
+from luthier.launch.engine import LIVE, ProcessGroup, Resources
 
 
 def test_a_layout_counts_its_processes():
-    assert Layout().num_processes == 1
-    assert Layout(hosts=3, processes_per_host=4).num_processes == 12
+    assert Resources().num_processes == 1
+    assert Resources(hosts=3, processes_per_host=4).num_processes == 12
 
 
 def test_every_process_of_a_group_has_a_log_of_its_own():

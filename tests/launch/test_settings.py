@@ -2,7 +2,7 @@ import pytest
 
 from luthier.errors import BadInput
 from luthier.launch import Slurm, settings
-from luthier.launch.settings import Setting, choose, of_site
+from luthier.launch.settings import EngineSetting, choose, of_site
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def test_the_nearer_file_counts_and_each_setting_tells_its_origin(project, tmp_p
     own = _write(project / "launch.toml", "[slurm]\nnodes = 8\n")
     chosen = choose("slurm:options.constraint=a100,partition=gpu", project)
     assert chosen.settings == {
-        "account": Setting("lab", f"[slurm] in {user}"),
-        "nodes": Setting(8, f"[slurm] in {own}"),
-        "options": Setting({"qos": "low", "constraint": "a100"}, "--on"),
-        "partition": Setting("gpu", "--on"),
+        "account": EngineSetting("lab", f"[slurm] in {user}"),
+        "nodes": EngineSetting(8, f"[slurm] in {own}"),
+        "options": EngineSetting({"qos": "low", "constraint": "a100"}, "--on"),
+        "partition": EngineSetting("gpu", "--on"),
     }
     assert chosen.lines()[1] == f"nodes = 8  [[slurm] in {own}]"
 

@@ -12,7 +12,7 @@ from luthier import graph as graphs
 from luthier.layers import blocks, embedding, mlp
 from luthier.parallel import constrain
 from luthier.planner import plan_here
-from luthier.planner.budget import Budget
+from luthier.planner.budget import StepBudget
 from luthier.planner.targets import read
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ check_budgets = _tool()
 def planned(*words):
     """Return what a small model costs, as its layers are now."""
     graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [*SMALL, *words])
-    return Budget.of(plan_here(graph, read("cpu:8"), level="compile"))
+    return StepBudget.of(plan_here(graph, read("cpu:8"), level="compile"))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def budget():
 
 @pytest.mark.slow
 def test_what_costs_no_more_is_within_the_budget(budget):
-    assert Budget.from_dict(budget.to_dict()) == budget
+    assert StepBudget.from_dict(budget.to_dict()) == budget
     assert budget.exceeded(planned(*TENSOR)) == []
 
 
@@ -96,7 +96,7 @@ def test_a_budget_of_other_versions_is_not_compared(monkeypatch):
 def test_a_recipe_that_takes_more_is_told_by_its_name():
     name = "configs.lm.pax_c4:experiment"
     kept = json.loads((check_budgets.BUDGETS / "recipes.json").read_text())
-    before = Budget.from_dict(kept[name])
+    before = StepBudget.from_dict(kept[name])
     assert check_budgets.difference_of_recipes({name: before}) == []
     more = dict(before.bytes_per_device) | {"optimizer": 2 * before.bytes_per_device["optimizer"]}
     told = check_budgets.difference_of_recipes(

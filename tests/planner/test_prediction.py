@@ -8,7 +8,7 @@ import luthier
 from luthier import graph as graphs
 from luthier.errors import ValidationError
 from luthier.planner.prediction import (
-    Measured,
+    Measurement,
     Prediction,
     comparison,
     predict,
@@ -77,7 +77,7 @@ def test_a_prediction_is_one_line():
 
 
 def test_steps_are_measured_after_the_first_ones():
-    seen, measured = [], Measured()
+    seen, measured = [], Measurement()
     emit = measured.watching(seen.append)
     assert measured.to_dict(None) == {}
     for step, seconds in enumerate([9.0, 7.0, 0.03, 0.05, 0.04], 1):

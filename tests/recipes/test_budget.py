@@ -5,7 +5,7 @@ from luthier import graph as graphs
 from luthier import planner
 from luthier.errors import BadInput
 from luthier.recipes.budget import count_flops, count_parameters, scale_to
-from luthier.recipes.scale import Sizes
+from luthier.recipes.scale import GraphSizes
 
 QUICKSTART = "configs.lm.quickstart"
 
@@ -40,7 +40,7 @@ def test_parameters_come_within_the_tolerance(name):
 def test_the_proportions_stay_about_the_same():
     graph = graphs.resolve(QUICKSTART)
     changed = scale_to(graph, parameters=1e8)
-    old, new = (Sizes(graphs.copy_graph(found)) for found in (graph, changed))
+    old, new = (GraphSizes(graphs.copy_graph(found)) for found in (graph, changed))
     assert 0.8 < (new.num_layers / new.units) / (old.num_layers / old.units) < 1.25
     assert changed.model.dim // changed.model.block.attention.num_heads == 32, (
         "heads keep their size"

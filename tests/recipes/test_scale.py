@@ -5,7 +5,7 @@ from luthier import graph as graphs
 from luthier import models
 from luthier.errors import BadInput
 from luthier.recipes import decoders
-from luthier.recipes.scale import Sizes, scale_depth, scale_width
+from luthier.recipes.scale import GraphSizes, scale_depth, scale_width
 
 QUICKSTART = "configs.lm.quickstart"
 
@@ -120,4 +120,4 @@ def test_a_width_that_does_not_follow_is_told():
 
 def test_a_model_without_sizes_is_refused():
     with pytest.raises(BadInput, match="WithCopy has no width that can be scaled"):
-        Sizes(fdl.Partial(models.WithCopy))
+        GraphSizes(fdl.Partial(models.WithCopy))

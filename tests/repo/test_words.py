@@ -26,6 +26,11 @@ COINAGES = {
     r"least time of a step": "roofline lower bound",
     r"(?:models|weights|checkpoints) of others": "pretrained",
 }
+# Public classes with one name, which are always written with their package: `data.Skip`.
+PAIRS = {
+    *("Change", "Classification", "Evaluation", "Forecasting", "JsonLines", "Packed", "Packing"),
+    *("Part", "Preferences", "Records", "Shift", "Skip", "Source", "Tokens", "Uniform"),
+}
 PATTERN = re.compile("|".join(rf"\b(?:{words})\b" for words in COINAGES), re.IGNORECASE)
 
 
@@ -65,3 +70,15 @@ def test_what_people_read_uses_the_usual_words(modules):
         for match in PATTERN.finditer(text)
     ]
     assert not found, "\n".join(found)
+
+
+def test_a_class_name_means_one_thing(modules):
+    places: dict[str, list[str]] = {}
+    for module in modules:
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module.place)
+    assert len(places) > 500
+    found = {name: where for name, where in places.items() if len(where) > 1}
+    assert set(found) == PAIRS, {name: found.get(name) for name in set(found) ^ PAIRS}
+    assert all(len(found[name]) == 2 for name in PAIRS)

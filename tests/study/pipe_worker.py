@@ -9,7 +9,7 @@ import sys
 from simulated_engine import loss, make_ended, read_values
 
 from luthier.study import protocol
-from luthier.study.engines.messages import Close, Writer, messages
+from luthier.study.engines.messages import Close, MessageWriter, messages
 from luthier.study.protocol import SliceInfo, Work
 
 
@@ -18,7 +18,7 @@ def main(arguments):
     parser = argparse.ArgumentParser()
     parser.add_argument("--slice", type=int)
     options, _ = parser.parse_known_args(arguments)
-    writer = Writer(sys.stdout.buffer)
+    writer = MessageWriter(sys.stdout.buffer)
     writer.send(SliceInfo(options.slice, str(options.slice), 1))
     for message in messages(sys.stdin.buffer):
         if isinstance(message, Close):

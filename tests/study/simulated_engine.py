@@ -17,7 +17,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from luthier.study import protocol
-from luthier.study.protocol import Ended, Event, Faulted, Lost, Reported, SliceInfo, TrialWork, Work
+from luthier.study.protocol import (
+    Event,
+    Faulted,
+    Lost,
+    Reported,
+    SliceInfo,
+    TrialEnded,
+    TrialWork,
+    Work,
+)
 
 HERE = pathlib.Path(__file__).parent
 PACKAGES = ("simulated_engine",)
@@ -129,12 +138,12 @@ def read_values(directory: str | os.PathLike[str]) -> dict[str, Any]:
     return config["graph"]["arguments"]
 
 
-def make_ended(slice: int, work: TrialWork, outcome: Any, series: list[Any]) -> Ended:
+def make_ended(slice: int, work: TrialWork, outcome: Any, series: list[Any]) -> TrialEnded:
     """Return how a trial ended."""
     facts = {"step_seconds": 0.5, "device_seconds": 2.0, "peak_bytes": 8, "parameters": 64}
     steps = series[-1][0] if series else 0
     result = {"metrics": series[-1][1] if series else {}, "series": series, "steps": steps}
-    return Ended(slice, work.trial, work.fence, outcome, result={**result, "facts": facts})
+    return TrialEnded(slice, work.trial, work.fence, outcome, result={**result, "facts": facts})
 
 
 class Lanes:
@@ -312,7 +321,7 @@ class SimulatedEngine:
         return worker
 
     def _follow(self, index: int, worker: subprocess.Popen[str]) -> None:
-        kinds = {"reported": Reported, "ended": Ended}
+        kinds = {"reported": Reported, "ended": TrialEnded}
         for line in worker.stdout or ():
             with contextlib.suppress(ValueError):
                 said = json.loads(line)

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from luthier import graph as graphs
-from luthier.study.protocol import Ended, Lost, TrialWork
+from luthier.study.protocol import Lost, TrialEnded, TrialWork
 
 TINY = (
     "model.dim=16",
@@ -59,7 +59,7 @@ def until():
 
     def collect(engine, wanted, seconds=300, heed=lambda event: None):
         found, deadline = [], time.monotonic() + seconds
-        while sum(isinstance(e, Ended | Lost) for e in found) < wanted:
+        while sum(isinstance(e, TrialEnded | Lost) for e in found) < wanted:
             assert time.monotonic() < deadline, found
             for event in engine.events(1.0):
                 heed(event)

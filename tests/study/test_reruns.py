@@ -4,8 +4,8 @@ from sweep_trials import tiny, write_trial  # noqa: F401
 
 from luthier import trainer
 from luthier.errors import RunError
-from luthier.study.engines.execution import Execution, Plans, Task
-from luthier.study.engines.packed_trials import Choice, LaneRunner
+from luthier.study.engines.execution import Execution, Plans, TrialTask
+from luthier.study.engines.packed_trials import LaneRunner, PackingChoice
 from luthier.study.protocol import Work
 from luthier.study.reruns import rerun
 
@@ -30,11 +30,11 @@ def test_a_trial_runs_again_to_the_same_metrics_bit_for_bit(lanes, tiny, write_t
     graph = tiny("optimizer.learning_rate.peak=0.003")
     trials = [write_trial(tmp_path, i, g) for i, g in enumerate((tiny("seed=5"), graph))]
     work = Work(trials, HOIST, lanes)
-    tasks = [Task(work, trial, execution.watcher(trial, False)) for trial in trials]
+    tasks = [TrialTask(work, trial, execution.watcher(trial, False)) for trial in trials]
     if lanes == "single":
         execution.run(work, trials[1], tasks[1].watcher)
     else:
-        LaneRunner(execution, _Waiting(tasks[1:])).run(tasks[0], Choice(lanes, 2))
+        LaneRunner(execution, _Waiting(tasks[1:])).run(tasks[0], PackingChoice(lanes, 2))
     before = next(e for e in reversed(events) if getattr(e, "outcome", None) and e.trial == 1)
     assert before.result["mode"]["lane"] == (0 if lanes == "single" else 1)
     again = rerun(trials[1].directory, tmp_path / "again" / "0001", devices=devices)

@@ -3,12 +3,12 @@ import math
 import pytest
 
 from luthier.errors import RunError
-from luthier.study.protocol import Ended, read_result, write_result
+from luthier.study.protocol import TrialEnded, read_result, write_result
 
 
 def test_a_result_is_read_as_it_was_written(tmp_path):
     result = {"metrics": {"held_out/loss": math.inf}, "series": [[1, {"held_out/loss": 2.5}]]}
-    ended = Ended(1, 7, 3, "complete", result=result)
+    ended = TrialEnded(1, 7, 3, "complete", result=result)
     assert read_result(tmp_path) is None
     write_result(tmp_path, ended)
     assert read_result(tmp_path) == ended

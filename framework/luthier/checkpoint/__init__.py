@@ -4,7 +4,14 @@ Warm starts are here too, from other runs and from pretrained weights.
 """
 
 from luthier.checkpoint.directory import require_space
-from luthier.checkpoint.policy import Checkpoints, DeviceCopy, FastTier, HostCopy, Saved, Storage
+from luthier.checkpoint.policy import (
+    Checkpoints,
+    DeviceCopy,
+    FastTier,
+    HostCopy,
+    SavedCheckpoint,
+    Storage,
+)
 from luthier.checkpoint.restore import (
     T5X,
     BigVision,
@@ -42,7 +49,7 @@ __all__ = [
     "Restore",
     "Rule",
     "Safetensors",
-    "Saved",
+    "SavedCheckpoint",
     "Saves",
     "Skip",
     "Storage",

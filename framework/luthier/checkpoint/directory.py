@@ -10,7 +10,7 @@ import re
 import shutil
 
 from luthier.checkpoint import commit as commit_lib
-from luthier.checkpoint.policy import Saved
+from luthier.checkpoint.policy import SavedCheckpoint
 from luthier.errors import CheckpointError, Problem, VersionError
 from luthier.storage.trash import empty_before_step, move_to_trash
 
@@ -86,17 +86,17 @@ class Directory:
                 found[int(match[1])] = path
         return found
 
-    def saved(self) -> list[Saved]:
+    def saved(self) -> list[SavedCheckpoint]:
         """Return steps and metrics of the checkpoints; without metrics where they are damaged."""
         saved = []
         for step, path in self.committed().items():
             try:
-                saved.append(Saved(step, commit_lib.read(path).metrics))
+                saved.append(SavedCheckpoint(step, commit_lib.read(path).metrics))
             except CheckpointError:
-                saved.append(Saved(step, {}))
+                saved.append(SavedCheckpoint(step, {}))
             except (OSError, VersionError):
                 # Nobody knows what it is worth: no rule may delete it.
-                saved.append(Saved(step, {}, is_known=False))
+                saved.append(SavedCheckpoint(step, {}, is_known=False))
         return saved
 
     def unsealed(self) -> list[int]:

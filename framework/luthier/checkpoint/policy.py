@@ -232,7 +232,7 @@ LOSS = "loss"
 """Key of the training loss among the metrics of a checkpoint; no evaluation can have it."""
 
 
-class Choice(Protocol):
+class BestSelection(Protocol):
     """Decides which checkpoint is best; `luthier.metrics.Selector` is one."""
 
     @property
@@ -244,7 +244,7 @@ class Choice(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """A committed checkpoint, as far as the policy looks at it.
 
     Args:
@@ -282,12 +282,12 @@ class Checkpoints:
     every: Duration | None = Seconds(15 * 60)
     keep_latest: int = 2
     keep_every: int | None = None
-    keep_best: Choice | None = None
+    keep_best: BestSelection | None = None
     fast: FastTier | None = None
     copying: Copying = HostCopy()
     storage: Storage = Storage()
 
-    def best(self, saved: Sequence[Saved]) -> int | None:
+    def best(self, saved: Sequence[SavedCheckpoint]) -> int | None:
         """Return the step with the best metric; the earliest among equals, None without any."""
         best: tuple[int, float] | None = None
         for step, value in self._values(saved):
@@ -295,7 +295,7 @@ class Checkpoints:
                 best = (step, value)
         return None if best is None else best[0]
 
-    def kept(self, saved: Sequence[Saved]) -> set[int]:
+    def kept(self, saved: Sequence[SavedCheckpoint]) -> set[int]:
         """Return the steps to keep of those that are there."""
         steps = sorted(checkpoint.step for checkpoint in saved if checkpoint.is_known)
         latest = steps[-self.keep_latest :]
@@ -327,7 +327,7 @@ class Checkpoints:
         # committed.
         return self.keep_latest + for_good + (self.keep_best is not None) + 1
 
-    def _values(self, saved: Sequence[Saved]) -> list[tuple[int, float]]:
+    def _values(self, saved: Sequence[SavedCheckpoint]) -> list[tuple[int, float]]:
         if self.keep_best is None:
             return []
         name = self.keep_best.name

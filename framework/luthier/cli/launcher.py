@@ -76,7 +76,7 @@ class End:
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class ExitVerdict:
     """The message and the exit code of the parent.
 
     Args:
@@ -111,7 +111,7 @@ class Verdict:
         return [*self.reasons[:-1], last]
 
 
-def judge(ends: Sequence[End], is_preempted: bool = False) -> Verdict:
+def judge(ends: Sequence[End], is_preempted: bool = False) -> ExitVerdict:
     """Return why processes ended.
 
     Args:
@@ -120,19 +120,19 @@ def judge(ends: Sequence[End], is_preempted: bool = False) -> Verdict:
     """
     codes = [end.code for end in ends if end.code is not None]
     if all(code in ORDERLY for code in codes):
-        return Verdict(max(codes))
+        return ExitVerdict(max(codes))
     if is_preempted and errors.EXIT_REQUEUE in codes:
         # Before the first step they do not wait for each other: the last ones lose the first.
-        return Verdict(errors.EXIT_REQUEUE)
+        return ExitVerdict(errors.EXIT_REQUEUE)
     notes: dict[str, Any] = {}
     for end in ends:
         notes |= end.notes
     run = pathlib.Path(notes["run"]) if "run" in notes else None
     again = notes.get("again", "")
     if refused := _refused(ends):
-        return Verdict(errors.EXIT_BAD_INPUT, refused, run, again)
+        return ExitVerdict(errors.EXIT_BAD_INPUT, refused, run, again)
     if reasons := _died(ends):
-        return Verdict(errors.EXIT_BUG, reasons, run, again)
+        return ExitVerdict(errors.EXIT_BUG, reasons, run, again)
     spoken = list(dict.fromkeys(line for end in ends for line in end.spoken()))
     code = max(code for code in codes if code not in ORDERLY)
     if not spoken:
@@ -141,7 +141,7 @@ def judge(ends: Sequence[End], is_preempted: bool = False) -> Verdict:
             for number, end in enumerate(ends)
             if end.code not in (None, *ORDERLY)
         ]
-    return Verdict(code, spoken, run, again)
+    return ExitVerdict(code, spoken, run, again)
 
 
 # The order of the verdicts: bad input first, since the others break only because one process left;

@@ -33,7 +33,7 @@ from luthier.data.mixture import Mixture, Stage
 from luthier.data.node import DataNode
 from luthier.data.order import Draws, Order, Shuffled, Visit, host_positions, shuffled_rows
 from luthier.data.packed import Packed
-from luthier.data.packing import Concatenate, FirstFit, Packing, Plan, Unpacked
+from luthier.data.packing import Concatenate, FirstFit, Packing, RowPlan, Unpacked
 from luthier.data.pairs import (
     Arithmetic,
     OnePair,
@@ -49,8 +49,8 @@ from luthier.data.pairs import (
     WithArrays,
 )
 from luthier.data.prepared import (
-    Layout,
     Prepared,
+    PreparedLayout,
     Survey,
     Verification,
     made_plans,
@@ -130,7 +130,6 @@ __all__ = [
     "JsonLines",
     "JsonObject",
     "JsonRecords",
-    "Layout",
     "Length",
     "Mixture",
     "Mnist5k",
@@ -146,15 +145,16 @@ __all__ = [
     "PairSource",
     "Parquet",
     "Part",
-    "Plan",
     "Predicate",
     "PreferenceFields",
     "PreferenceSource",
     "Preferences",
     "Prepared",
+    "PreparedLayout",
     "Pretokenized",
     "RecordExamples",
     "Records",
+    "RowPlan",
     "Scale",
     "Seasons",
     "SentencePiece",

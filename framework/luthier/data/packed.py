@@ -11,7 +11,7 @@ import numpy as np
 
 from luthier.data.entropy import ByteCounts
 from luthier.data.node import DataNode
-from luthier.data.packing import PackedRows, Packing, Plan, Stream, batch_spec, tokenize
+from luthier.data.packing import PackedRows, Packing, RowPlan, Stream, batch_spec, tokenize
 from luthier.data.sources.source import Source, blocks
 from luthier.data.tokenizers.tokenizer import Tokenizer
 from luthier.errors import DataError, Problem
@@ -63,7 +63,7 @@ class TokenNode(DataNode):
         """The rows of an epoch, by number; reads and tokenizes the corpus."""
         return self._pack()
 
-    def _pack(self, plan: Plan | None = None) -> PackedRows:
+    def _pack(self, plan: RowPlan | None = None) -> PackedRows:
         if self.length < 1:
             raise DataError(Problem(f"rows of {self.length} tokens", remedy="set length >= 1"))
         stream = self.stream

@@ -117,7 +117,7 @@ def tokenize(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
+class RowPlan:
     """Which chunks stand in which row.
 
     Chunks are listed row by row, in the order in which they stand in it.
@@ -173,7 +173,7 @@ class Packing(abc.ABC):
     REVISION: ClassVar[int] = 0
 
     @abc.abstractmethod
-    def plan(self, num_targets: np.ndarray, length: int) -> Plan:
+    def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
         """Return the plan for documents of these numbers of targets.
 
         Args:
@@ -189,7 +189,7 @@ class Packing(abc.ABC):
         byte_lengths: np.ndarray,
         prefix_bytes: int = 0,
         corpus: str = "",
-        plan: Plan | None = None,
+        plan: RowPlan | None = None,
     ) -> PackedRows:
         """Return the rows of a corpus; what lays tokens out in another way overrides it.
 
@@ -212,7 +212,7 @@ class Concatenate(Packing):
 
     REVISION: ClassVar[int] = 1
 
-    def plan(self, num_targets: np.ndarray, length: int) -> Plan:
+    def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
         """Return the plan; a document is cut wherever a row ends."""
         ends = np.cumsum(num_targets)
         total = int(ends[-1])
@@ -236,7 +236,7 @@ class Concatenate(Packing):
         # `bos`): a chunk of the i-th document (from 0) lies i places further back than its target
         # count says.
         edges += np.cumsum(is_document) - 1
-        return Plan(
+        return RowPlan(
             row_starts=np.append(row_starts, len(edges)),
             starts=edges,
             lengths=lengths,
@@ -250,7 +250,7 @@ class Unpacked(Packing):
 
     REVISION: ClassVar[int] = 1
 
-    def plan(self, num_targets: np.ndarray, length: int) -> Plan:
+    def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
         """Return the plan; a document is cut every `length` of its own targets."""
         starts, lengths = _chunks(num_targets, length)
         return _by_row(starts, lengths, np.arange(len(starts)))
@@ -267,7 +267,7 @@ class FirstFit(Packing):
 
     REVISION: ClassVar[int] = 1
 
-    def plan(self, num_targets: np.ndarray, length: int) -> Plan:
+    def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
         """Return the plan; full chunks have a row each, the ends of documents share rows."""
         starts, lengths = _chunks(num_targets, length)
         rows = np.arange(len(lengths))
@@ -289,11 +289,11 @@ def _chunks(num_targets: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarra
     return stream_starts[document] + offset, lengths.astype(np.int32)
 
 
-def _by_row(starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> Plan:
+def _by_row(starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> RowPlan:
     """Return the plan in which chunk i, from the corpus's order, is in a row named by rows[i]."""
     order = np.argsort(rows, kind="stable")
     _, row_starts = np.unique(rows[order], return_index=True)
-    return Plan(
+    return RowPlan(
         row_starts=np.append(row_starts, len(order)),
         starts=starts[order],
         lengths=lengths[order],
@@ -371,7 +371,7 @@ class PackedRows:
     """
 
     stream: Stream
-    plan: Plan
+    plan: RowPlan
     byte_lengths: np.ndarray
     length: int
     prefix_bytes: int = 0

@@ -16,7 +16,7 @@ import numpy as np
 from luthier.data.entropy import ByteCounts
 from luthier.data.order import Visit
 from luthier.data.packed import TokenNode
-from luthier.data.packing import PackedRows, Packing, Plan, Stream, token_dtype
+from luthier.data.packing import PackedRows, Packing, RowPlan, Stream, token_dtype
 from luthier.data.sources.records import Records
 from luthier.data.sources.source import MAX_PROBLEMS
 from luthier.data.tokenizers.tokenizer import Tokenizer
@@ -225,7 +225,7 @@ class ShiftedPacking(Packing):
     shift: Shift
 
     @abc.abstractmethod
-    def plan(self, num_targets: np.ndarray, length: int) -> Plan:
+    def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
         """Return the plan; the tokens of a document are its targets without the end token."""
 
     def rows(
@@ -235,7 +235,7 @@ class ShiftedPacking(Packing):
         byte_lengths: np.ndarray,
         prefix_bytes: int = 0,
         corpus: str = "",
-        plan: Plan | None = None,
+        plan: RowPlan | None = None,
     ) -> ShiftedRows:
         """Return the rows of a corpus; arguments are those of `Packing.rows`."""
         if plan is None:
@@ -267,7 +267,7 @@ class SplitTokens(ShiftedPacking):
     shift: Shift = ShiftLeft()
     documents_per_group: int = 4096
 
-    def plan(self, num_targets: np.ndarray, length: int) -> Plan:
+    def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
         """Return the plan; places count the tokens of documents, one after another."""
         # Places here count the tokens of documents only. In the stream each document has two more,
         # its start and its end token, and the start comes first: `begins + 2 * document + 1`.
@@ -286,7 +286,7 @@ class SplitTokens(ShiftedPacking):
         document = np.searchsorted(ends, begins, side="right")
         segment = np.searchsorted(starts, begins, side="right") - 1
         chunk_row = row[segment]
-        return Plan(
+        return RowPlan(
             row_starts=np.searchsorted(chunk_row, np.arange(len(np.unique(row)) + 1)),
             starts=begins + 2 * document + 1,
             lengths=np.diff(begins, append=ends[-1]).astype(np.int32),
@@ -308,12 +308,12 @@ class TrimTokens(ShiftedPacking):
 
     shift: Shift = ShiftLeft()
 
-    def plan(self, num_targets: np.ndarray, length: int) -> Plan:
+    def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
         """Return the plan; what is beyond `length` is never seen."""
         starts = np.cumsum(num_targets + 1) - num_targets
         lengths = np.minimum(num_targets - 1, length)
         real = lengths > 0
-        return Plan(
+        return RowPlan(
             row_starts=np.arange(int(real.sum()) + 1),
             starts=starts[real],
             lengths=lengths[real].astype(np.int32),

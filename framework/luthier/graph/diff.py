@@ -13,7 +13,7 @@ from luthier.graph.compare.changes import Draft, Kind, Swap, line_of
 from luthier.graph.compare.comparing import change_of
 from luthier.graph.compare.differ import Differ
 from luthier.graph.compare.document import document
-from luthier.graph.compare.things import Thing
+from luthier.graph.compare.things import ConfigNode
 from luthier.graph.signatures import UNSET
 
 
@@ -98,5 +98,5 @@ def _change(draft: Draft, differ: Differ) -> Change:
     )
 
 
-def _live(thing: Thing | None) -> Any:
+def _live(thing: ConfigNode | None) -> Any:
     return UNSET if thing is None else thing.live

@@ -23,7 +23,7 @@ from luthier.graph.paths import (
     walk,
 )
 from luthier.graph.public_names import display_name
-from luthier.graph.record.history_log import MADE, Recorded, sets_of, told
+from luthier.graph.record.history_log import MADE, RecordedOrigin, sets_of, told
 from luthier.graph.record.structure import entries
 from luthier.graph.render import text_of
 
@@ -176,7 +176,7 @@ def _causes(found: Sets) -> list[Cause]:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, Recorded):
+    if isinstance(value, RecordedOrigin):
         return value.text
     if values.is_value_node(value):
         return values.expression(value)

@@ -42,6 +42,7 @@ FACADES: Mapping[str, tuple[str, ...]] = {
 }
 # Old names that records may still hold -> where the object (or the package it is in) lives now.
 RENAMED: dict[str, str] = {
+    "luthier.parallel.Layout": "luthier.parallel.ActivationLayout",
     "luthier.plan": "luthier.planner",
     "luthier.sweep": "luthier.study",
     "luthier.train": "luthier.trainer",

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from luthier.launch.engine import Engine, Job, Layout, ProcessGroup, Standing
+    from luthier.launch.engine import Engine, Job, ProcessGroup, Resources, Standing
     from luthier.launch.here import Here
     from luthier.launch.kubernetes import Kubernetes
     from luthier.launch.ray import Ray
@@ -23,7 +23,7 @@ _PLACES = {
     "Here": "here",
     "Job": "engine",
     "Kubernetes": "kubernetes",
-    "Layout": "engine",
+    "Resources": "engine",
     "Ray": "ray",
     "Slices": "slices",
     "Slurm": "slurm",
@@ -36,9 +36,9 @@ __all__ = [
     "Here",
     "Job",
     "Kubernetes",
-    "Layout",
     "ProcessGroup",
     "Ray",
+    "Resources",
     "Slices",
     "Slurm",
     "Standing",

@@ -50,7 +50,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class Resources:
     """The resources of one process group.
 
     Args:
@@ -143,7 +143,7 @@ class Engine(Protocol):
         """Its name for `--on`."""
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Resources:
         """The resources of one process group."""
 
     def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:

@@ -19,8 +19,8 @@ from luthier.errors import BadInput, Problem, RunError
 from luthier.launch.engine import (
     LOGS,
     Job,
-    Layout,
     ProcessGroup,
+    Resources,
     Standing,
     check_script,
     write_files,
@@ -88,9 +88,9 @@ class Here:
             raise BadInput(Problem("processes is less than 1", self.name))
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Resources:
         """The resources of one process group."""
-        return Layout(1, self.processes, self.devices)
+        return Resources(1, self.processes, self.devices)
 
     def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
         """Return the script by its name.

@@ -17,8 +17,8 @@ from luthier.errors import EXIT_REQUEUE, BadInput, Problem, RunError
 from luthier.launch.engine import (
     LOGS,
     Job,
-    Layout,
     ProcessGroup,
+    Resources,
     Standing,
     check_script,
     write_files,
@@ -277,10 +277,10 @@ class Kubernetes:
         return math.prod(map(int, self.topology.split("x")))
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Resources:
         """The resources of one process group."""
         hosts = self._num_chips // self.chips_per_host if self.topology else self.hosts
-        return Layout(hosts, 1, self.devices)
+        return Resources(hosts, 1, self.devices)
 
     @property
     def _pods(self) -> Pods:

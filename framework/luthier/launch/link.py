@@ -92,7 +92,7 @@ def _names() -> list[str]:
 
 
 @dataclasses.dataclass
-class Line:
+class Connection:
     """An open connection.
 
     Args:
@@ -114,7 +114,7 @@ class Line:
                 part.close()
 
 
-def greet(connection: socket.socket, secret: str) -> tuple[Line, dict[str, Any]] | None:
+def greet(connection: socket.socket, secret: str) -> tuple[Connection, dict[str, Any]] | None:
     """Find out who has connected to a driver; return the line and what the worker says of itself.
 
     Args:
@@ -143,7 +143,7 @@ def greet(connection: socket.socket, secret: str) -> tuple[Line, dict[str, Any]]
         return None
 
 
-def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Line | None:
+def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Connection | None:
     """Connect a worker to its driver; None where nobody answers who knows the secret.
 
     Args:
@@ -175,7 +175,7 @@ def connect(path: pathlib.Path, about: dict[str, Any], seconds: float) -> Line |
         time.sleep(1.0)
 
 
-def _introduce(line: Line, secret: str, about: dict[str, Any]) -> Line | None:
+def _introduce(line: Connection, secret: str, about: dict[str, Any]) -> Connection | None:
     try:
         theirs, mine = _hear(line)["challenge"], secrets.token_hex(16)
         proof = _proof(secret, "worker", theirs)
@@ -189,7 +189,7 @@ def _introduce(line: Line, secret: str, about: dict[str, Any]) -> Line | None:
     return None
 
 
-def _prepare(connection: socket.socket) -> Line:
+def _prepare(connection: socket.socket) -> Connection:
     connection.settimeout(HELLO_SECONDS)
     # Small messages that wait for answers: without it, each could be held back for an
     # acknowledgement.
@@ -206,7 +206,7 @@ def _prepare(connection: socket.socket) -> Line:
     ):
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return Line(connection.makefile("rb"), connection.makefile("wb"), connection)
+    return Connection(connection.makefile("rb"), connection.makefile("wb"), connection)
 
 
 def _proof(secret: str, who: str, challenge: str) -> str:
@@ -214,12 +214,12 @@ def _proof(secret: str, who: str, challenge: str) -> str:
     return hmac.new(secret.encode(), f"{who} {challenge}".encode(), hashlib.sha256).hexdigest()
 
 
-def _say(line: Line, fields: dict[str, Any]) -> None:
+def _say(line: Connection, fields: dict[str, Any]) -> None:
     line.sent.write(json.dumps(fields).encode() + b"\n")
     line.sent.flush()
 
 
-def _hear(line: Line) -> dict[str, Any]:
+def _hear(line: Connection) -> dict[str, Any]:
     text = line.received.readline(_LONGEST_LINE)
     if not text.endswith(b"\n"):
         raise ValueError("the other side said nothing whole")

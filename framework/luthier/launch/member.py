@@ -31,7 +31,7 @@ start of a process group share: where an engine has no such variables of its own
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Rank:
     """The place of a process in its group.
 
     Args:
@@ -49,7 +49,7 @@ class Place:
     host: str
 
 
-def read_place(environment: Mapping[str, str]) -> Place:
+def read_place(environment: Mapping[str, str]) -> Rank:
     """Return the place of this process.
 
     Args:
@@ -60,12 +60,12 @@ def read_place(environment: Mapping[str, str]) -> Place:
     """
     if "LUTHIER_RANK" in environment:
         rank, count, local, start = (environment.get(name, "0") for name in VARIABLES)
-        return Place(int(rank), int(count), int(local), start, "127.0.0.1")
+        return Rank(int(rank), int(count), int(local), start, "127.0.0.1")
     if "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment:
         # A requeued job keeps its id and counts its steps from 0 again; only the restart count
         # differs.
         names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
-        return Place(
+        return Rank(
             int(environment["SLURM_PROCID"]),
             int(environment["SLURM_STEP_NUM_TASKS"]),
             int(environment["SLURM_LOCALID"]),
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def variables(
-    place: Place, meeting: pathlib.Path, devices_per_process: int = 0
+    place: Rank, meeting: pathlib.Path, devices_per_process: int = 0
 ) -> Mapping[str, str]:
     """Return what tells JAX which process this is; nothing for a process group of one.
 
@@ -151,7 +151,7 @@ def variables(
     return told
 
 
-def _coordinator(place: Place, meeting: pathlib.Path) -> str:
+def _coordinator(place: Rank, meeting: pathlib.Path) -> str:
     path = meeting / f"{place.start}.json"
     if place.rank == 0:
         meeting.mkdir(parents=True, exist_ok=True)

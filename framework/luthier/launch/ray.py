@@ -15,14 +15,14 @@ from typing import Any
 from luthier.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput, Problem, RunError
 from luthier.launch.engine import (
     Job,
-    Layout,
     ProcessGroup,
+    Resources,
     Standing,
     State,
     check_script,
     write_files,
 )
-from luthier.launch.ray_actors import Keeper, Request, num_chips
+from luthier.launch.ray_actors import Keeper, RayRequest, num_chips
 
 # The engine over a Ray cluster.
 #
@@ -87,15 +87,15 @@ class Ray:
             raise BadInput(problems)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Resources:
         """The resources of one process group."""
         request = self._request
-        return Layout(request.num_hosts, self.processes_per_host, self.devices)
+        return Resources(request.num_hosts, self.processes_per_host, self.devices)
 
     @property
-    def _request(self) -> Request:
-        fields = [field.name for field in dataclasses.fields(Request)]
-        return Request(**{name: getattr(self, name) for name in fields})
+    def _request(self) -> RayRequest:
+        fields = [field.name for field in dataclasses.fields(RayRequest)]
+        return RayRequest(**{name: getattr(self, name) for name in fields})
 
     def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
         """Return the groups and what they want, by the file's name.

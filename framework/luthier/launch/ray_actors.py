@@ -30,7 +30,7 @@ from luthier.storage import write_atomically
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class RayRequest:
     """The resources that a process group requests of a Ray cluster.
 
     Args:
@@ -96,7 +96,7 @@ WAIT_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
+class ReservedNodes:
     """The resources that Ray has reserved for a process group.
 
     Args:
@@ -108,7 +108,7 @@ class Places:
     release: Callable[[], None]
 
 
-def reserve(request: Request, name: str, give_up: Callable[[], bool]) -> Places | None:
+def reserve(request: RayRequest, name: str, give_up: Callable[[], bool]) -> ReservedNodes | None:
     """Wait until all of what a process group wants is free at once, and reserve it.
 
     Args:
@@ -129,7 +129,7 @@ def reserve(request: Request, name: str, give_up: Callable[[], bool]) -> Places 
     return reserved
 
 
-def _group(request: Request, name: str) -> Places:
+def _group(request: RayRequest, name: str) -> ReservedNodes:
     import ray
 
     # One bundle per node: processes of a group expect as many hosts as they asked for. Resources
@@ -138,10 +138,10 @@ def _group(request: Request, name: str) -> Places:
     strategy = "STRICT_SPREAD" if request.hosts > 1 else "PACK"
     bundles = [request.bundle] * request.hosts
     group = ray.util.placement_group(bundles, strategy=strategy, name=name)
-    return Places(group, lambda: ray.util.remove_placement_group(group))
+    return ReservedNodes(group, lambda: ray.util.remove_placement_group(group))
 
 
-def _slice(request: Request, name: str, give_up: Callable[[], bool]) -> Places | None:
+def _slice(request: RayRequest, name: str, give_up: Callable[[], bool]) -> ReservedNodes | None:
     from ray.util.tpu import slice_placement_group
 
     while not give_up():
@@ -159,7 +159,7 @@ def _slice(request: Request, name: str, give_up: Callable[[], bool]) -> Places |
         # group is wanted.
         except TimeoutError:
             continue
-        return Places(reserved.placement_group, reserved.shutdown)
+        return ReservedNodes(reserved.placement_group, reserved.shutdown)
     return None
 
 
@@ -255,12 +255,12 @@ class Keeper:
 
     Args:
       group: The fields of the `ProcessGroup`.
-      request: The fields of what it wants, a `Request`.
+      request: The fields of what it wants, a `RayRequest`.
     """
 
     def __init__(self, group: Mapping[str, Any], request: Mapping[str, Any]):
         self._group = ProcessGroup(**group)
-        self._request = Request(**request)
+        self._request = RayRequest(**request)
         self._standing = Standing("waiting", "waits for resources")
         self._starts = 0
         self._cancelled = threading.Event()
@@ -295,7 +295,7 @@ class Keeper:
         finally:
             places.release()
 
-    def _run(self, places: Places, restarts: int) -> list[int]:
+    def _run(self, places: ReservedNodes, restarts: int) -> list[int]:
         import ray
 
         members = _members(self._request, places)
@@ -405,7 +405,7 @@ def ended(group: ProcessGroup) -> pathlib.Path:
     return pathlib.Path(group.directory, f"{group.name}.exit")
 
 
-def _members(request: Request, places: Places) -> list[Any]:
+def _members(request: RayRequest, places: ReservedNodes) -> list[Any]:
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 

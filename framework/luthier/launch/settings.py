@@ -55,7 +55,7 @@ COMMAND_LINE = "--on"
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class EngineSetting:
     """A setting, and who set it.
 
     Args:
@@ -80,8 +80,8 @@ class Chosen:
 
     name: str
     path: str
-    settings: Mapping[str, Setting]
-    slices: Mapping[str, Setting] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, EngineSetting]
+    slices: Mapping[str, EngineSetting] = dataclasses.field(default_factory=dict)
 
     def make(self) -> Any:
         """Return the engine.
@@ -201,8 +201,8 @@ class _Known:
         self._engine, self._problems = engine, problems
         cls = engine_class(ENGINES[engine])
         self._arguments, self._hints = signatures.arguments(cls), signatures.type_hints(cls)
-        self.settings: dict[str, Setting] = {}
-        self.slices: dict[str, Setting] = {}
+        self.settings: dict[str, EngineSetting] = {}
+        self.slices: dict[str, EngineSetting] = {}
 
     def take_tables(self, tables: Mapping[str, Mapping[str, Any]], name: str) -> None:
         """Take what files say of the engine, and of a site behind that.
@@ -247,7 +247,7 @@ class _Known:
             what = f"{name} is {value!r}, and not {types.describe(annotation)}"
             self._problems.append(Problem(what, "", origin))
             return
-        kept[name] = Setting(value, origin)
+        kept[name] = EngineSetting(value, origin)
 
     def check_complete(self) -> None:
         """Tell which settings have no default and were not set."""

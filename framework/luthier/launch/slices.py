@@ -23,8 +23,8 @@ from luthier.launch import jobs, link
 from luthier.launch.engine import LIVE, LOGS, Engine, Job, ProcessGroup, Standing
 from luthier.records import crash
 from luthier.storage import read_json
-from luthier.study.engines.local import Slice, environment
-from luthier.study.engines.messages import Answer, Close, Refill, Stop, Writer, messages
+from luthier.study.engines.local import LocalSlice, environment
+from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, messages
 from luthier.study.protocol import Back, Event, Lost, SliceInfo, TrialWork, Work
 
 CLOSE_SECONDS = 120.0  # for trials to be saved
@@ -48,8 +48,8 @@ class _Seat:
       gone: Why no worker will come any more; nothing while one may.
     """
 
-    line: link.Line | None = None
-    writer: Writer | None = None
+    line: link.Connection | None = None
+    writer: MessageWriter | None = None
     num_starts: int = 0
     gone: str = ""
 
@@ -59,7 +59,7 @@ class _Said:
     """A message of a connection; None is its end."""
 
     slice: int
-    line: link.Line
+    line: link.Connection
     message: Any
 
 
@@ -230,7 +230,7 @@ class Slices:
         inherited = {n: os.environ[n] for n in ("XDG_CACHE_HOME", "PYTHONPATH") if n in os.environ}
         # Only what holds on any machine: not the parent's flags, and no platform, which the
         # worker's own machine decides.
-        made = environment(Slice(name, "", ()), inherited, search)
+        made = environment(LocalSlice(name, "", ()), inherited, search)
         made = {n: v for n, v in made.items() if n.startswith("JAX_") or n == "PYTHONPATH"}
         del made["JAX_PLATFORMS"]
         return ProcessGroup(name, words, str(place), str(pathlib.Path.cwd()), made, RESTARTS)
@@ -293,7 +293,7 @@ class Slices:
     def _seat(self, seat: _Seat, said: _Said) -> None:
         if seat.line is not None:  # its end was not heard
             self._lose(seat, Lost(said.slice, "another worker came in its place"))
-        seat.line, seat.writer = said.line, Writer(said.line.sent)
+        seat.line, seat.writer = said.line, MessageWriter(said.line.sent)
         seat.num_starts, seat.gone = 0, ""
         self._infos[said.slice] = said.message
         if self._closing.is_set():  # it came after the others were told

@@ -16,8 +16,8 @@ from luthier.errors import BadInput, Problem, RunError
 from luthier.launch.engine import (
     LOGS,
     Job,
-    Layout,
     ProcessGroup,
+    Resources,
     Standing,
     State,
     check_script,
@@ -182,7 +182,7 @@ exit $worst
 def render(
     groups: Sequence[ProcessGroup],
     directory: str,
-    layout: Layout,
+    layout: Resources,
     options: Mapping[str, str | int],
     step_options: Mapping[str, str | int],
     *,
@@ -253,7 +253,7 @@ def render(
 def _directives(
     groups: Sequence[ProcessGroup],
     directory: str,
-    layout: Layout,
+    layout: Resources,
     options: Mapping[str, str | int],
     groups_per_job: int,
 ) -> list[str]:
@@ -342,9 +342,9 @@ class Slurm:
             raise BadInput(Problem(f"{what} processes", "slurm"))
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Resources:
         """The resources of one process group."""
-        return Layout(self.nodes, self.processes_per_node, self.devices)
+        return Resources(self.nodes, self.processes_per_node, self.devices)
 
     def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
         """Return the script by its name.

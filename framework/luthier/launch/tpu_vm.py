@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from luthier.errors import Problem, RunError
-from luthier.launch.engine import Job, Layout, ProcessGroup, Standing, check_script
+from luthier.launch.engine import Job, ProcessGroup, Resources, Standing, check_script
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,9 @@ class TpuVm:
     name = "tpu-vm"
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Resources:
         """The resources of one process group; the number of hosts is known to its machines only."""
-        return Layout()
+        return Resources()
 
     def files(self, groups: Sequence[ProcessGroup], directory: str) -> Mapping[str, str]:
         """Return the commands, one for each process group.

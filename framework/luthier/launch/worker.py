@@ -269,7 +269,7 @@ def main(arguments: Sequence[str]) -> int:
     return _serve(options, line, farewell)
 
 
-def _serve(options: argparse.Namespace, line: link.Line | None, farewell: Farewell) -> int:
+def _serve(options: argparse.Namespace, line: link.Connection | None, farewell: Farewell) -> int:
     import jax
 
     from luthier.parallel import distributed, hosts
@@ -297,18 +297,18 @@ def _serve(options: argparse.Namespace, line: link.Line | None, farewell: Farewe
 
 def _lead(
     options: argparse.Namespace,
-    line: link.Line,
+    line: link.Connection,
     make_execution: Callable[[Callable[[Any], None]], Any],
     farewell: Farewell,
 ) -> int:
     """Do what the driver wants, in the first process."""
     from luthier.parallel import distributed
     from luthier.study.engines.execution import Inbox
-    from luthier.study.engines.messages import Writer
+    from luthier.study.engines.messages import MessageWriter
     from luthier.study.engines.packed_trials import LaneRunner
     from luthier.study.protocol import Lost, SliceInfo
 
-    writer = Writer(line.sent)
+    writer = MessageWriter(line.sent)
     execution = make_execution(writer.send)
     inbox = Inbox(line.received, execution.watcher)
     lanes = LaneRunner(execution, inbox)

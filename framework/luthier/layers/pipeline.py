@@ -32,10 +32,10 @@ from luthier.layers.stacks import (
     scan_turns,
     with_rows,
 )
-from luthier.parallel import Layout, constrain, current_layout
+from luthier.parallel import ActivationLayout, constrain, current_layout
 
 
-class Schedule(Protocol):
+class PipelineSchedule(Protocol):
     """Decides what the first stage works on; stage s does the same s ticks later.
 
     Fresh microbatches start in their order, and a microbatch comes round again after S ticks.
@@ -93,7 +93,7 @@ class Circular:
         return (turn // self.repeats) * stages + place, turn % self.repeats
 
 
-def num_ticks(schedule: Schedule, stages: int, microbatches: int) -> int:
+def num_ticks(schedule: PipelineSchedule, stages: int, microbatches: int) -> int:
     """Return how many ticks a pipeline takes: `M R + S - 1`.
 
     Args:
@@ -104,7 +104,7 @@ def num_ticks(schedule: Schedule, stages: int, microbatches: int) -> int:
     return microbatches * schedule.repeats + stages - 1
 
 
-def bubble_fraction(schedule: Schedule, stages: int, microbatches: int) -> float:
+def bubble_fraction(schedule: PipelineSchedule, stages: int, microbatches: int) -> float:
     """Return the share of the ticks in which a stage has nothing to do: `(S-1) / (M R + S - 1)`.
 
     Args:
@@ -139,7 +139,7 @@ Stage = Callable[[Any, jax.Array, Any, Any], tuple[Any, Any]]
 
 
 def run(
-    stage: Stage, blocks: Any, carry: Any, rows: Any, schedule: Schedule, microbatches: int
+    stage: Stage, blocks: Any, carry: Any, rows: Any, schedule: PipelineSchedule, microbatches: int
 ) -> tuple[Any, Any]:
     """Run all microbatches through all blocks, inside a `shard_map` over the stages.
 
@@ -263,7 +263,7 @@ class Pipelined:
 
     RANGES: ClassVar[dict[str, str]] = {"microbatches": "1 <= x"}
     microbatches: int
-    schedule: Schedule = GPipe()
+    schedule: PipelineSchedule = GPipe()
     remat: Remat = NoRemat()
     stage_remat: Remat = FullRemat()
 
@@ -346,7 +346,7 @@ class Pipelined:
         return found
 
     def _pipe(
-        self, layout: Layout, kinds: list[Any], function: Apply, carry: T, rows: Any
+        self, layout: ActivationLayout, kinds: list[Any], function: Apply, carry: T, rows: Any
     ) -> tuple[T, Any]:
         """Cut rows into microbatches and layers into blocks, and run them."""
         layout.need_automatic()

@@ -18,15 +18,15 @@ from luthier.optim.families import (
     soap,
 )
 from luthier.optim.guard import Guard, GuardState
-from luthier.optim.layouts import Axes, Layout, Layouts, Stage, StoredAs, state_axes
+from luthier.optim.layouts import Axes, Layout, Layouts, OptimizerStage, StoredAs, state_axes
 from luthier.optim.masks import (
     DECAYED,
     EVERYTHING,
     MATRICES,
     UNDECAYED,
-    Mask,
     Matching,
     NotMatching,
+    ParameterMask,
 )
 from luthier.optim.optimizer import Optimizer, OptimizerState, assemble
 from luthier.optim.partition import Part, partition
@@ -77,18 +77,18 @@ __all__ = [
     "LastDims",
     "Layout",
     "Layouts",
-    "Mask",
     "Matching",
     "NewtonSchulz",
     "NotMatching",
     "Optimizer",
+    "OptimizerStage",
     "OptimizerState",
+    "ParameterMask",
     "Part",
     "Piecewise",
     "PowerDecay",
     "Schedule",
     "SpectralScale",
-    "Stage",
     "StoredAs",
     "WarmupCosine",
     "WarmupLinear",

@@ -109,7 +109,7 @@ Layouts = Mapping[str, Layout]
 """Layout by parameter name."""
 
 
-class Stage(optax.GradientTransformationExtraArgs):
+class OptimizerStage(optax.GradientTransformationExtraArgs):
     """A transformation whose `init`, too, takes the keyword argument `layouts`.
 
     Its `update` takes `count`, the number of updates so far, and `layouts`. Without layouts both

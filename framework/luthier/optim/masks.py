@@ -21,7 +21,7 @@ def _compile(pattern: str) -> None:
         raise BadInput(Problem(what, remedy="write it as Python's re.search takes it")) from error
 
 
-class Mask(Protocol):
+class ParameterMask(Protocol):
     """A set of parameters."""
 
     def __call__(self, name: str) -> bool:

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import optax
 
 from luthier.errors import Problem
-from luthier.optim.layouts import Layouts, Stage, complete
-from luthier.optim.masks import DECAYED, Mask
+from luthier.optim.layouts import Layouts, OptimizerStage, complete
+from luthier.optim.masks import DECAYED, ParameterMask
 from luthier.optim.schedules import Constant, Schedule
 from luthier.optim.stages import chain, scale_by_learning_rate
 
@@ -71,7 +71,7 @@ class Optimizer:
           parameters: Arrays by name.
           layouts: Layout by name; None goes by the shapes.
         """
-        if isinstance(self.transformation, Stage):
+        if isinstance(self.transformation, OptimizerStage):
             return self.transformation.update(gradients, state, parameters, layouts=layouts)
         return self.transformation.update(gradients, state, parameters)
 
@@ -82,7 +82,7 @@ def init_stage(
     layouts: Layouts | None,
 ) -> Any:
     """Return the first state of any transformation, with layouts for those that take them."""
-    if isinstance(stage, Stage):
+    if isinstance(stage, OptimizerStage):
         return stage.init(parameters, layouts=layouts)  # type: ignore[call-arg]
     return stage.init(parameters)
 
@@ -90,7 +90,7 @@ def init_stage(
 def assemble(
     stages: Sequence[optax.GradientTransformation],
     learning_rate: Schedule | float,
-    masks: Mapping[str, Mask] | None = None,
+    masks: Mapping[str, ParameterMask] | None = None,
 ) -> Optimizer:
     """Make an optimizer of stages, ours or Optax's.
 
@@ -116,7 +116,7 @@ def as_schedule(learning_rate: Schedule | float) -> Schedule:
     return learning_rate if callable(learning_rate) else Constant(learning_rate)
 
 
-def counted(inner: optax.GradientTransformation) -> Stage:
+def counted(inner: optax.GradientTransformation) -> OptimizerStage:
     """Return a transformation that counts its updates and widens gradients to float32.
 
     Args:
@@ -143,10 +143,10 @@ def counted(inner: optax.GradientTransformation) -> Stage:
         updates, states = inner.update(wide, state.stages, parameters, **extra)
         return updates, OptimizerState(optax.safe_increment(state.num_updates), states)
 
-    return Stage(init, update)  # type: ignore[arg-type]
+    return OptimizerStage(init, update)  # type: ignore[arg-type]
 
 
-def checker(masks: Mapping[str, Mask]) -> Callable[[Iterable[str]], list[Problem]]:
+def checker(masks: Mapping[str, ParameterMask]) -> Callable[[Iterable[str]], list[Problem]]:
     """Return a function from parameter names to a problem for every mask that holds none of them.
 
     Args:

@@ -10,8 +10,8 @@ import jax
 import optax
 
 from luthier.errors import BadInput, Problem
-from luthier.optim.layouts import Layout, Layouts, Stage, complete
-from luthier.optim.masks import Mask
+from luthier.optim.layouts import Layout, Layouts, OptimizerStage, complete
+from luthier.optim.masks import ParameterMask
 from luthier.optim.optimizer import Optimizer, counted, init_stage
 from luthier.optim.schedules import Schedule
 from luthier.optim.stages import chain, clip_by_global_norm, pass_through
@@ -37,7 +37,7 @@ class Part:
     """
 
     name: str
-    mask: Mask
+    mask: ParameterMask
     optimizer: Optimizer
 
 
@@ -82,7 +82,7 @@ def partition(parts: Sequence[Part], clip_norm: float | None = None) -> Optimize
 partition.RANGES = {"clip_norm": "0 < x"}  # type: ignore[attr-defined]
 
 
-def route(parts: Mapping[str, tuple[Claim, Any]]) -> Stage:
+def route(parts: Mapping[str, tuple[Claim, Any]]) -> OptimizerStage:
     """Return the stage that hands every parameter to the first part that claims it.
 
     Args:
@@ -130,10 +130,10 @@ def route(parts: Mapping[str, tuple[Claim, Any]]) -> Stage:
             found |= new
         return {name: found[name] for name in updates}, RoutedState(states)
 
-    return Stage(init, update)  # type: ignore[arg-type]
+    return OptimizerStage(init, update)  # type: ignore[arg-type]
 
 
-def matrices_in(mask: Mask) -> Claim:
+def matrices_in(mask: ParameterMask) -> Claim:
     """Return the claim to the kernels of linear maps that are in the mask."""
     return lambda name, layout: layout.is_matrix and mask(name)
 
@@ -147,7 +147,7 @@ def _shares(claims: Mapping[str, Claim], layouts: Layouts) -> dict[str | None, l
     return shares
 
 
-def _by_name(mask: Mask) -> Claim:
+def _by_name(mask: ParameterMask) -> Claim:
     return lambda name, layout: mask(name)
 
 

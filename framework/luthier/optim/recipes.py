@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from luthier.optim.masks import DECAYED, Mask
+from luthier.optim.masks import DECAYED, ParameterMask
 from luthier.optim.optimizer import Optimizer, assemble
 from luthier.optim.schedules import Schedule
 from luthier.optim.stages import (
@@ -20,7 +20,7 @@ def adamw(
     b2: float = 0.95,
     eps: float = 1e-8,
     weight_decay: float = 0.1,
-    decay_mask: Mask = DECAYED,
+    decay_mask: ParameterMask = DECAYED,
     clip_norm: float | None = 1.0,
 ) -> Optimizer:
     r"""Adam with decoupled weight decay.
@@ -56,7 +56,7 @@ def sgd(
     learning_rate: Schedule | float,
     momentum: float = 0.9,
     weight_decay: float = 0.0,
-    decay_mask: Mask = DECAYED,
+    decay_mask: ParameterMask = DECAYED,
     clip_norm: float | None = None,
 ) -> Optimizer:
     r"""Stochastic gradient descent with momentum and L2 regularization.
@@ -88,7 +88,7 @@ def nesterov(
     learning_rate: Schedule | float,
     momentum: float = 0.9,
     weight_decay: float = 0.0,
-    decay_mask: Mask = DECAYED,
+    decay_mask: ParameterMask = DECAYED,
     clip_norm: float | None = None,
 ) -> Optimizer:
     r"""Stochastic gradient descent with Nesterov momentum and L2 regularization.

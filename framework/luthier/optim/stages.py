@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from luthier.optim.layouts import Layouts, Stage, complete
-from luthier.optim.masks import Mask
+from luthier.optim.layouts import Layouts, OptimizerStage, complete
+from luthier.optim.masks import ParameterMask
 from luthier.optim.schedules import Schedule, runtime
 
 Arrays = Mapping[str, jax.Array]
@@ -36,7 +36,7 @@ class MomentumState(NamedTuple):
     trace: dict[str, jax.Array]
 
 
-def chain(transformations: Sequence[optax.GradientTransformation]) -> Stage:
+def chain(transformations: Sequence[optax.GradientTransformation]) -> OptimizerStage:
     """Return transformations one after the other: `optax.chain` of a list, with layouts.
 
     Args:
@@ -48,7 +48,7 @@ def chain(transformations: Sequence[optax.GradientTransformation]) -> Stage:
         known = complete(parameters, layouts)
         return tuple(
             stage.init(parameters, layouts=known)  # type: ignore[call-arg]
-            if isinstance(stage, Stage)
+            if isinstance(stage, OptimizerStage)
             else stage.init(parameters)
             for stage in stages
         )
@@ -63,7 +63,7 @@ def chain(transformations: Sequence[optax.GradientTransformation]) -> Stage:
             states.append(own)
         return updates, tuple(states)
 
-    return Stage(init, update)  # type: ignore[arg-type]
+    return OptimizerStage(init, update)  # type: ignore[arg-type]
 
 
 def pass_through() -> Transformation:
@@ -107,7 +107,7 @@ def clipping(clip_norm: float | None) -> Transformation:
     return pass_through() if clip_norm is None else clip_by_global_norm(clip_norm)
 
 
-def add_decayed_weights(weight_decay: float, mask: Mask) -> Transformation:
+def add_decayed_weights(weight_decay: float, mask: ParameterMask) -> Transformation:
     r"""Add a share of every parameter that is in the mask: $u \leftarrow u + \lambda \theta$.
 
     Args:

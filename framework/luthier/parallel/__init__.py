@@ -2,7 +2,7 @@
 
 from luthier.parallel import hosts, random_bits
 from luthier.parallel.activations import (
-    Layout,
+    ActivationLayout,
     activation_rules,
     constrain,
     current_layout,
@@ -35,9 +35,9 @@ from luthier.parallel.xla import XlaOptions, quick_cpu_options
 __all__ = [
     "AXES",
     "AcrossSlices",
+    "ActivationLayout",
     "ArrayInfo",
     "AxisType",
-    "Layout",
     "Mesh",
     "Parallelism",
     "Placement",

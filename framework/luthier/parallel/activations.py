@@ -63,7 +63,7 @@ def _names(entry: object) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class ActivationLayout:
     """The mesh and the rules under which layers are traced.
 
     Args:
@@ -144,13 +144,13 @@ def activation_rules(mesh: DeviceMesh, rules: Rules) -> Iterator[None]:
     if problems:
         raise ShardingError(problems)
     table = tuple((logical, tuple(axes)) for logical, axes in rules.activations.items())
-    with _current(Layout(mesh, table)):
+    with _current(ActivationLayout(mesh, table)):
         yield
 
 
-def current_layout() -> Layout | None:
+def current_layout() -> ActivationLayout | None:
     """Return the mesh and rules of the `activation_rules` around this trace, if there are any."""
-    layout: Layout | None = _current.value
+    layout: ActivationLayout | None = _current.value
     return layout
 
 

@@ -63,7 +63,7 @@ class Placement:
 
 
 @dataclasses.dataclass(frozen=True)
-class Dimension:
+class SplitDimension:
     """How one dimension is split: along which mesh axes, and the reason in words."""
 
     mesh_axes: tuple[str, ...]
@@ -77,7 +77,7 @@ class Dimension:
         return self.mesh_axes or None
 
 
-def resolve(axes: LogicalAxes, table: Table, sizes: Mapping[str, int]) -> list[Dimension]:
+def resolve(axes: LogicalAxes, table: Table, sizes: Mapping[str, int]) -> list[SplitDimension]:
     """Find the mesh axes for every dimension, first come, first served.
 
     A mesh axis can split one dimension of an array: later claims are dropped. Mesh axes of
@@ -89,7 +89,7 @@ def resolve(axes: LogicalAxes, table: Table, sizes: Mapping[str, int]) -> list[D
       sizes: Mesh axis to number of devices.
 
     Returns:
-      One `Dimension` for every entry of `axes`.
+      One `SplitDimension` for every entry of `axes`.
     """
     users: dict[str, str] = {}
     found = []
@@ -105,7 +105,7 @@ def resolve(axes: LogicalAxes, table: Table, sizes: Mapping[str, int]) -> list[D
                 kept.append(axis)
         if single:
             notes.append(f"{', '.join(single)} {'have' if single[1:] else 'has'} size 1")
-        found.append(Dimension(tuple(kept), _reason(index, logical, table, kept, notes)))
+        found.append(SplitDimension(tuple(kept), _reason(index, logical, table, kept, notes)))
     return found
 
 
@@ -201,7 +201,7 @@ def _uneven(
     name: str,
     info: ArrayInfo,
     index: int,
-    dimension: Dimension,
+    dimension: SplitDimension,
     sizes: Mapping[str, int],
     path: str,
 ) -> Problem:
@@ -281,8 +281,8 @@ def _place(
 
 
 def _with_spare(
-    axis: str, dimensions: Sequence[Dimension], info: ArrayInfo, sizes: Mapping[str, int]
-) -> list[Dimension]:
+    axis: str, dimensions: Sequence[SplitDimension], info: ArrayInfo, sizes: Mapping[str, int]
+) -> list[SplitDimension]:
     """Let a mesh axis split the first dimension that it divides, if there is one."""
     found = list(dimensions)
     for index, dimension in enumerate(dimensions):

@@ -12,7 +12,7 @@ from luthier.planner.flops import ModelFlops, model_flops
 from luthier.planner.plan import Plan, make
 from luthier.planner.planning import plan_here
 from luthier.planner.prediction import (
-    Measured,
+    Measurement,
     Prediction,
     comparison,
     predict,
@@ -31,7 +31,7 @@ __all__ = [
     "Flops",
     "GpuChip",
     "GpuSlice",
-    "Measured",
+    "Measurement",
     "ModelFlops",
     "Plan",
     "Prediction",

@@ -14,7 +14,7 @@ SLACK = 0.02
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Budget:
+class StepBudget:
     """What a step of an experiment costs on a slice.
 
     Args:
@@ -33,7 +33,7 @@ class Budget:
     flops: Mapping[str, int]
 
     @classmethod
-    def of(cls, report: Report) -> Budget:
+    def of(cls, report: Report) -> StepBudget:
         """Return what a plan tells.
 
         Args:
@@ -60,7 +60,7 @@ class Budget:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Budget:
+    def from_dict(cls, values: Mapping[str, Any]) -> StepBudget:
         """Return the budget that `to_dict` wrote.
 
         Args:
@@ -68,7 +68,7 @@ class Budget:
         """
         return cls(**values)
 
-    def exceeded(self, now: Budget, slack: float = SLACK) -> list[str]:
+    def exceeded(self, now: StepBudget, slack: float = SLACK) -> list[str]:
         """Return what costs more than it may, a line each: what, how much, and how much it was.
 
         Args:
@@ -77,21 +77,21 @@ class Budget:
         """
         return [*self._bytes(now, slack), *self._collectives(now), *self._flops(now)]
 
-    def _bytes(self, now: Budget, slack: float) -> Iterator[str]:
+    def _bytes(self, now: StepBudget, slack: float) -> Iterator[str]:
         for kind, num in now.bytes_per_device.items():
             before = self.bytes_per_device.get(kind, 0)
             if num > before * (1 + slack):
                 more = f"{format_bytes(num)} on each device, {format_bytes(before)} before"
                 yield f"bytes of {kind}: {more}{_share(num, before)}"
 
-    def _collectives(self, now: Budget) -> Iterator[str]:
+    def _collectives(self, now: StepBudget) -> Iterator[str]:
         nothing = {"count": 0, "num_bytes": 0}
         for name, row in now.collectives.items():
             before = self.collectives.get(name, nothing)
             if row["count"] > before["count"] or row["num_bytes"] > before["num_bytes"]:
                 yield f"{name}: {_moved(row)} a step, {_moved(before)} before"
 
-    def _flops(self, now: Budget) -> Iterator[str]:
+    def _flops(self, now: StepBudget) -> Iterator[str]:
         for name, num in now.flops.items():
             before = self.flops.get(name, 0)
             if num > before:

@@ -22,7 +22,7 @@ from luthier.planner import report as reports
 from luthier.planner.checks import check, unsaved_residuals
 from luthier.planner.compiled.collectives import Collective, collectives, memory_traffic
 from luthier.planner.compiled.hlo import parse
-from luthier.planner.compiled.memory import Memory, memory_of, refusal
+from luthier.planner.compiled.memory import CompiledMemory, memory_of, refusal
 from luthier.planner.device_facts import cpu_chip
 from luthier.planner.flops import trace_forward
 from luthier.planner.pipelines import indivisible
@@ -413,7 +413,7 @@ def _compile(
         parts |= {"limit_bytes": told.limit} if told.limit else {}
         return {"parts": parts, "terms": {}}
     module = parse(compiled.as_text())
-    memory: Memory | None = memory_of(compiled)
+    memory: CompiledMemory | None = memory_of(compiled)
     of = reports.slices_of(slice, list(program.mesh.devices.flat))
     found: list[Collective] = collectives(module, dict(program.sizes), of)
     parts = reports.compiled_parts(module, memory, found, fields["bytes_per_device"])

@@ -88,7 +88,7 @@ def require_fit(plan: Plan) -> None:
     raise ValidationError(Problem(what, "parallelism.mesh", remedy=remedy))
 
 
-class Measured:
+class Measurement:
     """Collects what a run measures, to be held against what was predicted."""
 
     def __init__(self) -> None:

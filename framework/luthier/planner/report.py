@@ -13,7 +13,7 @@ from luthier.parallel import array_bytes, format_spec
 from luthier.planner.checks import trained
 from luthier.planner.compiled.collectives import Collective, total
 from luthier.planner.compiled.hlo import Module
-from luthier.planner.compiled.memory import Memory, at_peak
+from luthier.planner.compiled.memory import CompiledMemory, at_peak
 from luthier.planner.flops import model_flops
 from luthier.planner.pipelines import pipelines
 from luthier.planner.roofline import Roofline
@@ -275,7 +275,10 @@ def step_of(
 
 
 def compiled_parts(
-    module: Module, memory: Memory | None, found: Sequence[Collective], held: Mapping[str, int]
+    module: Module,
+    memory: CompiledMemory | None,
+    found: Sequence[Collective],
+    held: Mapping[str, int],
 ) -> dict[str, Any]:
     """Return what a compiled step tells, as fields of a `Report`.
 

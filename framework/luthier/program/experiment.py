@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 from luthier.checkpoint import Checkpoints, Restore
 from luthier.durations import Duration
 from luthier.metrics import Selector
-from luthier.optim import Ema, Guard, Mask, Optimizer
+from luthier.optim import Ema, Guard, Optimizer, ParameterMask
 from luthier.parallel import Parallelism, XlaOptions
 from luthier.program.offload import Memory
 from luthier.program.precision import Precision
@@ -149,7 +149,7 @@ class Training:
     ema: Ema | None = None
     early_stopping: EarlyStopping | None = None
     divergence: Divergence | None = dataclasses.field(default_factory=Divergence)
-    trainable: Mask | None = None
+    trainable: ParameterMask | None = None
     optimizer_memory: Memory = Memory.DEVICE
 
     RANGES: ClassVar[dict[str, str]] = {

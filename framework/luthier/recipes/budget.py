@@ -14,7 +14,7 @@ from flax import nnx
 
 from luthier import graph
 from luthier.errors import BadInput, Problem
-from luthier.recipes.scale import Sizes
+from luthier.recipes.scale import GraphSizes
 from luthier.recipes.selection import is_experiment
 from luthier.tasks.flops import count
 
@@ -104,7 +104,7 @@ def _abstract(model: Any) -> Any:
 
 def _resized(experiment: fdl.Buildable, units: int, num_layers: int) -> Any:
     changed = graph.copy_graph(experiment)
-    sizes = Sizes(changed)
+    sizes = GraphSizes(changed)
     sizes.widen(units)
     sizes.deepen(num_layers)
     return changed
@@ -123,7 +123,7 @@ class _Search:
     """Looks for the width and depth of a count."""
 
     def __init__(self, experiment: fdl.Buildable, counted: Callable[[Any], int]):
-        sizes = Sizes(graph.copy_graph(experiment))
+        sizes = GraphSizes(graph.copy_graph(experiment))
         self._units, self._num_layers = sizes.units, sizes.num_layers
         self._kinds = sizes.num_kinds
         self._measure = functools.cache(

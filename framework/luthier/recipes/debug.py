@@ -8,7 +8,7 @@ import fiddle as fdl
 
 from luthier import data, graph
 from luthier.errors import BadInput, Problem
-from luthier.recipes.scale import Sizes
+from luthier.recipes.scale import GraphSizes
 from luthier.recipes.selection import is_experiment
 
 SUFFIX = "-debug"
@@ -55,7 +55,7 @@ def debug(experiment: fdl.Buildable) -> Any:
 
 def _shrink_model(changed: Any) -> None:
     try:
-        sizes = Sizes(changed)
+        sizes = GraphSizes(changed)
     except BadInput:
         return  # a model without sizes that we know stays as it is
     sizes.deepen(min(sizes.num_layers, max(LAYERS, sizes.num_kinds)))

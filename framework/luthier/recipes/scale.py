@@ -40,7 +40,7 @@ def scale_width(experiment: fdl.Buildable, factor: float) -> Any:
         changes nothing.
     """
     changed = graph.copy_graph(experiment)
-    sizes = Sizes(changed)
+    sizes = GraphSizes(changed)
     units = max(1, int(sizes.units * _positive(factor) + 0.5))
     _refuse_nothing(units, sizes.units, factor, "width")
     sizes.widen(units)
@@ -60,14 +60,14 @@ def scale_depth(experiment: fdl.Buildable, factor: float) -> Any:
       BadInput: The model has no number of layers, or the rounded factor changes nothing.
     """
     changed = graph.copy_graph(experiment)
-    sizes = Sizes(changed)
+    sizes = GraphSizes(changed)
     num_layers = max(1, int(sizes.num_layers * _positive(factor) + 0.5))
     _refuse_nothing(num_layers, sizes.num_layers, factor, "depth")
     sizes.deepen(num_layers)
     return changed
 
 
-class Sizes:
+class GraphSizes:
     """What is wide and what is deep in a graph, to be changed in place.
 
     Args:

@@ -17,7 +17,7 @@ def pipeline(
     experiment: fdl.Buildable,
     stages: int,
     microbatches: int,
-    schedule: layers.Schedule | type[layers.Schedule] = layers.GPipe,
+    schedule: layers.PipelineSchedule | type[layers.PipelineSchedule] = layers.GPipe,
 ) -> Any:
     """Return an experiment whose stacks of layers are pipelines: the same parameters and gradient.
 

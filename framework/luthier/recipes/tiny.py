@@ -15,7 +15,7 @@ from luthier.errors import BadInput, Problem
 from luthier.graph.paths import Place
 from luthier.graph.values import is_constant, operands
 from luthier.parallel import AXES
-from luthier.recipes.scale import EVEN, HEADS, WIDTHS, Sizes
+from luthier.recipes.scale import EVEN, HEADS, WIDTHS, GraphSizes
 from luthier.recipes.selection import is_experiment
 
 # Constants that many places share, set by their names, as a fiddler.
@@ -212,7 +212,7 @@ def _shrink_model(changed: Any, sizes: dict[str, int]) -> None:
     for place in _settings(changed, "num_experts"):
         _at_most(changed, place.path, max(EXPERTS, sizes["expert"]))
     try:
-        model = Sizes(changed)
+        model = GraphSizes(changed)
     except BadInput:
         return  # a model without sizes that we know stays as it is
     repeats = [graph.evaluate(place.value) for place in _settings(changed, "repeats")]

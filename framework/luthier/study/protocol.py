@@ -90,7 +90,7 @@ class Reported:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ended:
+class TrialEnded:
     """A trial is over, and its `result.json` is on the disk.
 
     Args:
@@ -160,10 +160,10 @@ class Back:
     slice: int
 
 
-Event = Reported | Ended | Faulted | Lost | Back
+Event = Reported | TrialEnded | Faulted | Lost | Back
 
 
-class Engine(Protocol):
+class TrialEngine(Protocol):
     """Runs work on slices; the driver is its only caller, from one thread."""
 
     def open(self, directory: str) -> Sequence[SliceInfo]:
@@ -197,10 +197,10 @@ TRACEBACK = "traceback.txt"
 FORMAT = 1
 """The format of result.json; a file without one is of format 1."""
 
-_FIELDS = {field.name for field in dataclasses.fields(Ended)}
+_FIELDS = {field.name for field in dataclasses.fields(TrialEnded)}
 
 
-def write_result(directory: str | os.PathLike[str], ended: Ended) -> None:
+def write_result(directory: str | os.PathLike[str], ended: TrialEnded) -> None:
     """Write how a trial ended into its directory.
 
     Args:
@@ -212,7 +212,7 @@ def write_result(directory: str | os.PathLike[str], ended: Ended) -> None:
     )
 
 
-def read_result(directory: str | os.PathLike[str]) -> Ended | None:
+def read_result(directory: str | os.PathLike[str]) -> TrialEnded | None:
     """Return how the trial in a directory ended; None where that is not written.
 
     Args:
@@ -230,7 +230,7 @@ def read_result(directory: str | os.PathLike[str]) -> Ended | None:
         raise RunError(Problem(f"{path} is damaged: it holds no result"))
     try:
         # What a later version adds is not known here, and harmless.
-        return Ended(**{k: v for k, v in _decode(found).items() if k in _FIELDS})
+        return TrialEnded(**{k: v for k, v in _decode(found).items() if k in _FIELDS})
     except (TypeError, ValueError) as error:
         raise RunError(Problem(f"{path} is damaged: {error}")) from error
 

@@ -15,15 +15,15 @@ from typing import Any
 import jax
 
 from luthier.errors import Problem, RunError
-from luthier.study.engines.execution import Execution, Plans, Task
-from luthier.study.engines.packed_trials import Choice, LaneRunner
-from luthier.study.protocol import Ended, TrialWork, Work, read_result
+from luthier.study.engines.execution import Execution, Plans, TrialTask
+from luthier.study.engines.packed_trials import LaneRunner, PackingChoice
+from luthier.study.protocol import TrialEnded, TrialWork, Work, read_result
 
 
 class _Nobody:
     """An inbox that nothing comes to."""
 
-    def take(self, fits: Callable[[Task], bool] = lambda task: True) -> Task | None:
+    def take(self, fits: Callable[[TrialTask], bool] = lambda task: True) -> TrialTask | None:
         """Return nothing."""
         return None
 
@@ -34,7 +34,7 @@ def rerun(
     *,
     devices: Sequence[jax.Device] | None = None,
     packages: Sequence[str] = (),
-) -> Ended:
+) -> TrialEnded:
     """Run a trial once more in its recorded mode: its hoisted leaves, its lane.
 
     Args:
@@ -74,22 +74,22 @@ def rerun(
 
 
 def _run(
-    before: Ended,
+    before: TrialEnded,
     mode: dict[str, Any],
     trial: TrialWork,
     devices: Sequence[jax.Device],
     packages: Sequence[str],
-) -> Ended:
+) -> TrialEnded:
     events: list[Any] = []
     execution = Execution(before.slice, Plans(devices), packages, None, events.append)
     work = Work((trial,), tuple(mode["hoisted"]), mode["lanes"])
-    task = Task(work, trial, execution.watcher(trial, asks=False))
+    task = TrialTask(work, trial, execution.watcher(trial, asks=False))
     if mode["lanes"] == "single":
         execution.run(work, trial, task.watcher)
     else:
         num_devices = 1 if mode["lanes"] == "shard" else 0
         # In the same lane of as many, with the others empty: what a lane computes does not depend
         # on its neighbours, but the program has another shape without them.
-        choice = Choice(mode["lanes"], mode["num_lanes"], num_devices)
+        choice = PackingChoice(mode["lanes"], mode["num_lanes"], num_devices)
         LaneRunner(execution, _Nobody()).run(task, choice, mode["lane"])
-    return next(event for event in events if isinstance(event, Ended))
+    return next(event for event in events if isinstance(event, TrialEnded))

@@ -29,7 +29,7 @@ from luthier.study.driver.journal import Journal, read_journal, require_whole
 from luthier.study.driver.loop import Driver, Parts, View, grid_notice, reduced
 from luthier.study.driver.sampling import Asked, Pruning, Suggester, make_suggester
 from luthier.study.driver.trial_table import Ledger
-from luthier.study.protocol import Engine, SliceInfo
+from luthier.study.protocol import SliceInfo, TrialEngine
 from luthier.study.space_checks import Editing, locate
 
 _MIRROR_SECONDS = 120.0
@@ -71,7 +71,7 @@ def run(
     packages: Sequence[str] = (),
     shelves: Sequence[str] = (),
     view: View | None = None,
-    engine: Engine | None = None,
+    engine: TrialEngine | None = None,
 ) -> Outcome:
     """Run a study from its first trial.
 
@@ -127,7 +127,7 @@ def resume(
     packages: Sequence[str] = (),
     shelves: Sequence[str] = (),
     view: View | None = None,
-    engine: Engine | None = None,
+    engine: TrialEngine | None = None,
 ) -> Outcome:
     """Go on with a study; one that is over is left as it is.
 
@@ -245,7 +245,7 @@ class _Given:
     retry: re.Pattern[str] | None = None
 
 
-def _drive(given: _Given, view: View | None, engine: Engine | None) -> Outcome:
+def _drive(given: _Given, view: View | None, engine: TrialEngine | None) -> Outcome:
     study, directory = given.study, given.directory
     engine = engine or study.engine
     if engine is None:

@@ -10,7 +10,7 @@ from luthier import graph as graphs
 from luthier.errors import BadInput, Problem
 from luthier.graph.paths import is_node
 from luthier.study.objectives import Objective
-from luthier.study.protocol import Engine, Lanes, SliceInfo
+from luthier.study.protocol import Lanes, SliceInfo, TrialEngine
 from luthier.study.space import Grid, Space
 
 # When a study is enough.
@@ -147,7 +147,7 @@ class Study:
     budget: Budget = dataclasses.field(default_factory=Budget)
     seeds: int = 1
     dedupe: CopyResult | AnotherSeed | None = CopyResult()
-    engine: Engine | None = None
+    engine: TrialEngine | None = None
     packing: Packing | None = None
     gate: Gate | None = None
     seed: int = 0

@@ -42,7 +42,7 @@ REFUSED = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class ResumeDifferences:
     """The differences of a changed graph, sorted by what they mean for a run that continues.
 
     Args:
@@ -58,7 +58,7 @@ class Comparison:
     harmless: Sequence[str] = ()
 
 
-def compare(recorded: Any, graph: Any) -> Comparison:
+def compare(recorded: Any, graph: Any) -> ResumeDifferences:
     """Sort the differences between a run's graph and another by what they mean for the run.
 
     Args:
@@ -79,11 +79,11 @@ def compare(recorded: Any, graph: Any) -> Comparison:
     # then the curve that the steps so far followed was another one; that needs `--extend`.
     steps = tuple(graphs.evaluate(graphs.get(g, "training.steps")) for g in (recorded, graph))
     reshaped = _reshaped(recorded, graph) if steps[0] != steps[1] else []
-    return Comparison(found["refused"], reshaped, found["training"], found["harmless"])
+    return ResumeDifferences(found["refused"], reshaped, found["training"], found["harmless"])
 
 
 def check_continuation(
-    comparison: Comparison,
+    comparison: ResumeDifferences,
     arrays: Mapping[str, Mapping[str, Any]],
     placements: Mapping[str, Placement],
     *,

@@ -293,7 +293,7 @@ def _open_loop(
             watch.count(lambda: agreeing.batches)
         profiler = Profiler(profile, directory.path / "profile")
         stack.enter_context(contextlib.closing(profiler))
-        measured = planner.Measured()
+        measured = planner.Measurement()
         loop = Loop(
             plan,
             values,
@@ -491,7 +491,7 @@ def _recording_failures(
 
 
 def _compare(
-    loop: Loop, directory: RunDirectory, recorder: Recorder, measured: planner.Measured
+    loop: Loop, directory: RunDirectory, recorder: Recorder, measured: planner.Measurement
 ) -> None:
     """Tell and record what was predicted beside what was measured, where steps were taken."""
     program = loop.plan.program

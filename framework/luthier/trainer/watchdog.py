@@ -20,7 +20,7 @@ from typing import IO
 from luthier import environment
 from luthier.errors import EXIT_BUG, LuthierError
 from luthier.parallel import distributed
-from luthier.parallel.distributed import Heartbeats, Standing
+from luthier.parallel.distributed import Heartbeats, Liveness
 from luthier.records import RunDirectory, Watchdog, crash
 
 # What is left to do where no Python can run: a crash of native code, or a held interpreter lock.
@@ -136,7 +136,7 @@ class NativeStacks:
                 self.path.parent.rmdir()  # fails where there is a report
 
 
-class Guard:
+class WatchdogProcess:
     """The process that ends this one when it hangs with the interpreter's lock held."""
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ class Watch:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="luthier-watchdog", daemon=True)
         self._pulses = Heartbeats(lambda: (self._batches(), self._steps or 0))
-        self._guard = Guard()
+        self._guard = WatchdogProcess()
         self._native = NativeStacks()
 
     @property
@@ -309,7 +309,7 @@ class Watch:
             # Each heartbeat brings the line that is to be printed, because the guard knows nothing
             # of the run.
             self._guard.heartbeat(self._limit, self._stuck())
-            standing = self._pulses.standing() if distributed.is_several() else Standing()
+            standing = self._pulses.standing() if distributed.is_several() else Liveness()
             # Written down when it is noticed: JAX's coordination service ends this process soon
             # after it misses another one, and gives no chance to say why.
             if standing.silent != told:
@@ -342,7 +342,7 @@ class Watch:
         line = f"{_named(silent)} ended, {verb} stopped, or cannot be reached; stacks: {place}"
         distributed.tell_parent(silent=line)
 
-    def _bark(self, standing: Standing) -> None:
+    def _bark(self, standing: Liveness) -> None:
         place = self._dump()
         line = f"nothing has happened for {self._limit:g} s{self._when()}"
         if behind := standing.behind:

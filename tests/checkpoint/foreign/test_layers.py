@@ -1,4 +1,4 @@
-from luthier.checkpoint.foreign.family import Cycles, Slot, Stacked, guess, is_stacked, slots
+from luthier.checkpoint.foreign.family import LayerCycles, Slot, Stacked, guess, is_stacked, slots
 
 
 def _names(found):
@@ -53,7 +53,7 @@ def test_stacks_of_an_encoder_and_a_decoder_do_not_mix():
         "encoder.blocks.0.k",
         "encoder.blocks.1.k",
     ]
-    assert Cycles.find(parameters).of == {"decoder.blocks": (2, 1)}
+    assert LayerCycles.find(parameters).of == {"decoder.blocks": (2, 1)}
 
 
 def test_layers_that_share_their_parameters_are_one():

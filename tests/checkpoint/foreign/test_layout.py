@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luthier.checkpoint.foreign.family import Layout
+from luthier.checkpoint.foreign.family import TensorLayout
 
 SIZES = {"heads": 3, "head_dim": 4, "embed": 5, "vocab": 6}
 
@@ -45,7 +45,7 @@ def _fetch(array, read):
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
 def test_any_part_is_that_of_the_rearranged_array(text, data):
-    layout, shape = Layout(text), _ours(text)
+    layout, shape = TensorLayout(text), _ours(text)
     foreign_shape = layout.foreign_shape(shape, {})
     foreign = np.arange(math.prod(foreign_shape), dtype=np.float32).reshape(foreign_shape)
     ours = CASES[text](foreign)
@@ -60,14 +60,14 @@ def test_any_part_is_that_of_the_rearranged_array(text, data):
 
 @pytest.mark.parametrize("text", CASES)
 def test_writing_undoes_reading(text):
-    layout, shape = Layout(text), _ours(text)
+    layout, shape = TensorLayout(text), _ours(text)
     foreign_shape = layout.foreign_shape(shape, {})
     foreign = np.random.default_rng(0).normal(size=foreign_shape)
     np.testing.assert_array_equal(layout.write(CASES[text](foreign), {}), foreign)
 
 
 def test_a_device_reads_the_rows_of_its_heads_alone():
-    layout = Layout("(heads head_dim) embed -> embed heads head_dim")
+    layout = TensorLayout("(heads head_dim) embed -> embed heads head_dim")
     read = []
     part = (slice(0, 5), slice(1, 2), slice(0, 4))
     layout.read(_fetch(np.zeros((12, 5)), read), (5, 3, 4), part, {})
@@ -75,7 +75,7 @@ def test_a_device_reads_the_rows_of_its_heads_alone():
 
 
 def test_padding_is_zero_and_is_not_written():
-    layout = Layout("vocab embed")
+    layout = TensorLayout("vocab embed")
     foreign = np.ones((6, 5), np.float32)
     limits = {"vocab": 6}
     assert layout.foreign_shape((8, 5), limits) == (6, 5)
@@ -90,15 +90,15 @@ def test_padding_is_zero_and_is_not_written():
 
 
 def test_a_limit_above_the_size_is_none():
-    assert Layout("vocab embed").foreign_shape((4, 5), {"vocab": 6}) == (4, 5)
+    assert TensorLayout("vocab embed").foreign_shape((4, 5), {"vocab": 6}) == (4, 5)
 
 
 @pytest.mark.parametrize("text", ["a b -> a", "a a -> a a", "a b -> (a b)"])
 def test_what_cannot_be_undone_is_refused(text):
     with pytest.raises(ValueError, match="no rearrangement"):
-        Layout(text)
+        TensorLayout(text)
 
 
 def test_another_number_of_dimensions_is_refused():
     with pytest.raises(ValueError, match="does not describe"):
-        Layout("a b").foreign_shape((3,), {})
+        TensorLayout("a b").foreign_shape((3,), {})

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from luthier.checkpoint.foreign.origins.arrays import in_memory
-from luthier.checkpoint.foreign.pax import Parameters, of_layer
+from luthier.checkpoint.foreign.pax import PaxParameters, of_layer
 from luthier.checkpoint.foreign.pax_family import family_of
 from luthier.errors import CheckpointError
 
@@ -13,7 +13,7 @@ def parameters(parts=(), arrays=()):
     made = {part: in_memory(np.zeros(shape, np.float32)) for part, shape in dict(parts).items()}
     found = {name: in_memory(np.zeros(1, np.float32)) for name in arrays}
     found |= {of_layer(part, 0): array for part, array in made.items()}
-    return Parameters(found, made, {})
+    return PaxParameters(found, made, {})
 
 
 def layouts(found, **more):

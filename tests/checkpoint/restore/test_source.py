@@ -3,7 +3,7 @@ import ml_dtypes
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from luthier.checkpoint.restore.source import Piece, Target, assemble
+from luthier.checkpoint.restore.source import SourcePiece, Target, assemble
 
 
 def _piece(array, read):
@@ -11,7 +11,7 @@ def _piece(array, read):
         read.append(tuple((part.start, part.stop) for part in index))
         return array[index]
 
-    return Piece("t", str(array.dtype), take)
+    return SourcePiece("t", str(array.dtype), take)
 
 
 def test_each_device_reads_its_own_part_once():

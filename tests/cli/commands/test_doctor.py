@@ -11,7 +11,7 @@ import pytest
 from luthier.cli import main
 from luthier.cli.commands import doctor as commands
 from luthier.launch import doctor, settings
-from luthier.launch.engine import Job, Layout, Standing
+from luthier.launch.engine import Job, Resources, Standing
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 WELL = doctor.Examination(
@@ -76,7 +76,7 @@ def test_options_that_contradict_each_other_are_refused(hosts, capsys):
 class Site:
     """An engine that ran what it was given before anybody looked."""
 
-    name, layout = "site", Layout(2, 1, "cpu:4")
+    name, layout = "site", Resources(2, 1, "cpu:4")
 
     def __init__(self, state, printed):
         self.submitted, self.standing, self.printed = [], [Standing("waiting"), state], printed

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from luthier import graph as graphs
-from luthier.cli.operands.operand import Objective, Operand
+from luthier.cli.operands.operand import Operand, ResultOperand
 from luthier.cli.showing import differences
 from luthier.graph import compare
 
@@ -14,8 +14,8 @@ def _operands():
     for number, objectives in enumerate(
         [
             (),
-            (Objective("loss", 2.0, "lower"), Objective("steps", 4)),
-            (Objective("loss", None),),
+            (ResultOperand("loss", 2.0, "lower"), ResultOperand("steps", 4)),
+            (ResultOperand("loss", None),),
         ]
     ):
         document = compare.document(graphs.apply(graph, [f"seed={number}"]), f"trial {number}")

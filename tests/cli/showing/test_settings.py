@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from luthier.cli.showing import settings
-from luthier.cli.showing.settings import Component, Setting
+from luthier.cli.showing.settings import Component, ComponentSetting
 
-RATE = Setting("max_rate", "float | None", "0.1", "0 <= x < 1", "", False, "How fast.")
-STEPS = Setting("warmup_steps", "int", None, "", "steps", False, "")
-DIM = Setting("dim", "int", None, "1 <= x", "", True, "D.")
+RATE = ComponentSetting("max_rate", "float | None", "0.1", "0 <= x < 1", "", False, "How fast.")
+STEPS = ComponentSetting("warmup_steps", "int", None, "", "steps", False, "")
+DIM = ComponentSetting("dim", "int", None, "1 <= x", "", True, "D.")
 PART = Component("luthier.optim.part", "A part.", (RATE, STEPS, DIM), ("warmup_steps < 3",))
 
 ENTRY = """\

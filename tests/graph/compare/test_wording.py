@@ -5,8 +5,8 @@ from graph_toys import parts, recorded
 
 from luthier.graph import compare, to_dict, to_json, values
 from luthier.graph.compare import things
-from luthier.graph.compare.document import Builder, Reader
-from luthier.graph.compare.things import LEAF, Thing
+from luthier.graph.compare.document import Builder, RecordReader
+from luthier.graph.compare.things import LEAF, ConfigNode
 
 
 def thing(value):
@@ -59,7 +59,7 @@ def test_plain_values_are_those_of_to_dict():
 def test_values_that_cannot_be_read():
     assert things.leaf_text({"bytes": "x"}) == "'x'"
     assert things.value_of(thing(values.value(3))).data == 3
-    assert things.value_of(Reader("x").read({"config": "luthier.graph.values.total"})) is None
+    assert things.value_of(RecordReader("x").read({"config": "luthier.graph.values.total"})) is None
 
 
 def test_what_no_record_can_hold_is_told_too():
@@ -76,4 +76,4 @@ def test_canonical_texts_tell_contents_apart():
     assert len({things.canonical(thing(value)) for value in contents}) == len(contents)
     first, second = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
     assert things.canonical(thing(first)) == things.canonical(thing(second))
-    assert things.text_of(Thing(LEAF, data=3)) == "3"
+    assert things.text_of(ConfigNode(LEAF, data=3)) == "3"

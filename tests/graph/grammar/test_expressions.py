@@ -7,13 +7,15 @@ import pytest
 from graph_toys import parts
 
 from luthier.graph import evaluate, value
-from luthier.graph.grammar.expressions import Reader, Surroundings, parse
+from luthier.graph.grammar.expressions import ExpressionReader, Surroundings, parse
 from luthier.graph.grammar.statements import Unreadable
 
 
 def convert(text: str, annotation: Any = Any, around: Surroundings | None = None) -> Any:
     source, tree = parse(text)
-    return Reader(source, None, around or Surroundings([parts.Mlp]), None).convert(tree, annotation)
+    return ExpressionReader(source, None, around or Surroundings([parts.Mlp]), None).convert(
+        tree, annotation
+    )
 
 
 REFUSED = [

@@ -8,11 +8,11 @@ import pytest
 
 from luthier.errors import RunError
 from luthier.launch import member
-from luthier.launch.member import Place
+from luthier.launch.member import Rank
 
 
 def _place(rank, count=2, start="1-0-0"):
-    return Place(rank, count, rank, start, "127.0.0.1")
+    return Rank(rank, count, rank, start, "127.0.0.1")
 
 
 def test_all_processes_are_told_where_the_first_one_listens(tmp_path):
@@ -47,7 +47,7 @@ def test_groups_side_by_side_and_later_starts_meet_apart(tmp_path):
 
 
 def test_processes_of_one_host_share_its_devices(tmp_path):
-    told = member.variables(Place(0, 1, 1, "1", "127.0.0.1"), tmp_path, devices_per_process=4)
+    told = member.variables(Rank(0, 1, 1, "1", "127.0.0.1"), tmp_path, devices_per_process=4)
     assert told == {"JAX_LOCAL_DEVICE_IDS": "4,5,6,7"}
 
 

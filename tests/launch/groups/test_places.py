@@ -2,7 +2,7 @@ import pytest
 
 from luthier.errors import BadInput
 from luthier.launch import member
-from luthier.launch.member import Place, read_place
+from luthier.launch.member import Rank, read_place
 
 
 def test_the_variables_of_an_engine_without_its_own():
@@ -12,7 +12,7 @@ def test_the_variables_of_an_engine_without_its_own():
         "LUTHIER_LOCAL_RANK": "1",
         "LUTHIER_START": "a",
     }
-    assert read_place(told) == Place(2, 4, 1, "a", "127.0.0.1")
+    assert read_place(told) == Rank(2, 4, 1, "a", "127.0.0.1")
 
 
 def test_slurm_tells_which_step_and_which_start(monkeypatch):
@@ -26,7 +26,7 @@ def test_slurm_tells_which_step_and_which_start(monkeypatch):
         "SLURM_LOCALID": "1",
         "SLURMD_NODENAME": "n2",
     }
-    assert read_place(told) == Place(5, 8, 1, "12-3-1", "address of n2")
+    assert read_place(told) == Rank(5, 8, 1, "12-3-1", "address of n2")
     del told["SLURM_RESTART_COUNT"]
     assert read_place(told).start == "12-3-0"
 

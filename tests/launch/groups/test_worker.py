@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from luthier.launch import Here, Slices, link, worker
-from luthier.study.protocol import Back, Ended, Lost, Reported, Work
+from luthier.study.protocol import Back, Lost, Reported, TrialEnded, Work
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
 
@@ -107,7 +107,7 @@ def test_two_processes_train_trials_one_after_another_and_one_is_pruned(
         slices.start(0, Work((trial,), asks=True))
         found = until(slices, 1, heed=heed)
         assert [event.step for event in found if isinstance(event, Reported)] == steps
-        assert isinstance(found[-1], Ended)
+        assert isinstance(found[-1], TrialEnded)
         assert (found[-1].trial, found[-1].outcome) == (trial.trial, outcome), found[-1].reason
         assert found[-1].result["mode"]["slice"]["devices"] == 2
 

@@ -10,15 +10,15 @@ import yaml
 
 from luthier.errors import BadInput, RunError
 from luthier.launch import kubernetes as engines
-from luthier.launch.engine import Job, Layout, Standing
+from luthier.launch.engine import Job, Resources, Standing
 from luthier.launch.kubernetes import Kubernetes, standing_of
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 
 
 def test_what_a_group_gets():
-    assert Kubernetes(image="i", hosts=3, devices="gpu").layout == Layout(3, 1, "gpu")
-    assert Kubernetes(image="i", topology="4x8", accelerator="a").layout == Layout(8, 1)
+    assert Kubernetes(image="i", hosts=3, devices="gpu").layout == Resources(3, 1, "gpu")
+    assert Kubernetes(image="i", topology="4x8", accelerator="a").layout == Resources(8, 1)
 
 
 def test_all_that_is_wrong_is_told_at_once():

@@ -5,13 +5,13 @@ import sys
 import pytest
 
 from luthier.errors import BadInput, RunError
-from luthier.launch.engine import Job, Layout, Standing
+from luthier.launch.engine import Job, Resources, Standing
 from luthier.launch.ray import Ray
 
 
 def test_a_group_gets_nodes_or_a_slice_of_tpus():
-    assert Ray(hosts=2, processes_per_host=8, devices="gpu").layout == Layout(2, 8, "gpu")
-    assert Ray(topology="4x4", accelerator="v5e").layout == Layout(4, 1)
+    assert Ray(hosts=2, processes_per_host=8, devices="gpu").layout == Resources(2, 8, "gpu")
+    assert Ray(topology="4x4", accelerator="v5e").layout == Resources(4, 1)
 
 
 def test_all_that_is_wrong_is_told_at_once():

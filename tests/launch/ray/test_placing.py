@@ -4,7 +4,7 @@ import types
 import pytest
 
 from luthier.launch import ray_actors
-from luthier.launch.ray_actors import Request
+from luthier.launch.ray_actors import RayRequest
 
 
 class Group:
@@ -44,16 +44,16 @@ def asked(monkeypatch):
 
 
 def test_nodes_are_reserved_all_at_once(asked):
-    places = ray_actors.reserve(Request(hosts=2, cpus=4), "luthier lab-0", lambda: False)
+    places = ray_actors.reserve(RayRequest(hosts=2, cpus=4), "luthier lab-0", lambda: False)
     assert asked == [("group", [{"CPU": 4}] * 2, "STRICT_SPREAD", "luthier lab-0")]
     places.release()
     assert asked[1:] == ["nodes are free"]
-    ray_actors.reserve(Request(), "luthier lab-0", lambda: False)
+    ray_actors.reserve(RayRequest(), "luthier lab-0", lambda: False)
     assert asked[2][2] == "PACK"
 
 
 def test_a_slice_is_waited_for(asked):
-    request = Request(topology="2x4", accelerator="v6e", chips_per_host=4)
+    request = RayRequest(topology="2x4", accelerator="v6e", chips_per_host=4)
     places = ray_actors.reserve(request, "luthier lab-0", lambda: False)
     ((_, given),) = asked
     assert (given["topology"], given["accelerator_version"]) == ("2x4", "v6e")
@@ -64,8 +64,8 @@ def test_a_slice_is_waited_for(asked):
 
 
 def test_what_nobody_wants_any_more_is_given_back(asked):
-    assert ray_actors.reserve(Request(), "luthier lab-0", lambda: True) is None
+    assert ray_actors.reserve(RayRequest(), "luthier lab-0", lambda: True) is None
     assert asked[1:] == ["nodes are free"]
-    topology = Request(topology="2x4", accelerator="v6e")
+    topology = RayRequest(topology="2x4", accelerator="v6e")
     assert ray_actors.reserve(topology, "luthier lab-0", lambda: True) is None
     assert len(asked) == 2

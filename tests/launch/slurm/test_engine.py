@@ -2,7 +2,7 @@ import pytest
 
 from luthier.errors import BadInput
 from luthier.launch import slurm
-from luthier.launch.engine import Job, Layout, ProcessGroup
+from luthier.launch.engine import Job, ProcessGroup, Resources
 from luthier.launch.slurm import Slurm
 
 
@@ -24,7 +24,7 @@ def told(monkeypatch):
 
 
 def test_what_a_group_gets():
-    assert Slurm(nodes=2, processes_per_node=4, devices="cpu:1").layout == Layout(2, 4, "cpu:1")
+    assert Slurm(nodes=2, processes_per_node=4, devices="cpu:1").layout == Resources(2, 4, "cpu:1")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from luthier.launch import slurm
-from luthier.launch.engine import Layout, ProcessGroup
+from luthier.launch.engine import ProcessGroup, Resources
 
 
 def _groups(number, restarts=0):
@@ -16,7 +16,7 @@ def _groups(number, restarts=0):
     ]
 
 
-def _render(groups, directory="/shared/launch", layout=Layout(2), **settings):
+def _render(groups, directory="/shared/launch", layout=Resources(2), **settings):
     given = {"groups_per_job": 1, "devices_per_process": 0, "setup": (), "notes": ()}
     given |= settings
     options = given.pop("options", {})
@@ -62,7 +62,7 @@ def test_groups_that_share_an_allocation_have_steps_of_their_own():
 
 
 def test_processes_of_a_host_share_its_devices():
-    text = _render(_groups(1), layout=Layout(2, 4), devices_per_process=2)
+    text = _render(_groups(1), layout=Resources(2, 4), devices_per_process=2)
     assert "--ntasks=8 --ntasks-per-node=4" in text
     assert "--devices-per-process 2 -- " in text
 

@@ -8,7 +8,7 @@ from flax import nnx
 
 from luthier.layers import AllExperts, Capacity, Mlp
 from luthier.layers.experts.dispatch import create_each
-from luthier.layers.experts.routing import Choice
+from luthier.layers.experts.routing import RoutedExperts
 
 E, D = 3, 4
 
@@ -23,7 +23,7 @@ def _choice(experts_BLK):
     experts_BLK = jnp.asarray(experts_BLK, jnp.int32)
     weights_BLK = 1 / (1 + jnp.arange(experts_BLK.size, dtype=jnp.float32))
     zeros_BLE = jnp.zeros((*experts_BLK.shape[:2], E))
-    return Choice(experts_BLK, weights_BLK.reshape(experts_BLK.shape), zeros_BLE, zeros_BLE)
+    return RoutedExperts(experts_BLK, weights_BLK.reshape(experts_BLK.shape), zeros_BLE, zeros_BLE)
 
 
 def _expected(experts, x_BLD, choice, kept_BLK):

@@ -6,7 +6,7 @@ import types
 import jax
 import pytest
 
-from luthier.parallel.distributed import Heartbeats, Standing, heartbeats, messages
+from luthier.parallel.distributed import Heartbeats, Liveness, heartbeats, messages
 from luthier.parallel.distributed.heartbeats import SILENT_SECONDS, Judge
 
 
@@ -27,17 +27,17 @@ def test_whose_pulse_does_not_move_is_silent_by_the_clock_of_the_judge():
     assert judge.judge({0: heartbeat(1, 5), 1: heartbeat(1, 5)}).silent == ()
     clock.now = SILENT_SECONDS + 1
     standing = judge.judge({0: heartbeat(2, 5), 1: heartbeat(1, 5)})
-    assert standing == Standing({0: [5], 1: [5]}, (1, 2)), "process 2 never had a heartbeat"
+    assert standing == Liveness({0: [5], 1: [5]}, (1, 2)), "process 2 never had a heartbeat"
     assert standing.behind == (1, 2)
     standing = judge.judge({0: heartbeat(3, 5), 1: heartbeat(2, 5), 2: heartbeat(1, 5)})
     assert standing.silent == (), "a heartbeat that moves again is one"
 
 
 def test_who_is_less_far_is_behind():
-    assert Standing().behind == ()
-    assert Standing({0: [7, 3], 1: [7, 3]}).behind == ()
-    assert Standing({0: [7, 3], 1: [6, 3], 2: [7, 3], 3: [6, 9]}).behind == (1, 3)
-    assert Standing({0: [7, 3], 1: [6, 3]}, silent=(2,)).behind == (2,)
+    assert Liveness().behind == ()
+    assert Liveness({0: [7, 3], 1: [7, 3]}).behind == ()
+    assert Liveness({0: [7, 3], 1: [6, 3], 2: [7, 3], 3: [6, 9]}).behind == (1, 3)
+    assert Liveness({0: [7, 3], 1: [6, 3]}, silent=(2,)).behind == (2,)
 
 
 @pytest.fixture

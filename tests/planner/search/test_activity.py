@@ -4,10 +4,10 @@ from jax.ad_checkpoint import checkpoint_name
 
 from luthier.planner.search.activity import Compiler, follow, parts_of_scan
 from luthier.planner.search.labels import BATCH, Manual
-from luthier.planner.search.model import Layout, peak, residual_bytes
+from luthier.planner.search.model import MeshLayout, peak, residual_bytes
 
 B, D, F, L = 16, 8, 32, 3
-ONE = Layout({}, {}, {})
+ONE = MeshLayout({}, {}, {})
 
 
 def gradient(remat):
@@ -43,8 +43,8 @@ def test_layouts_divide_what_they_share_out():
     activity = gradient(jax.checkpoint)
     rules = {BATCH: ("data", "fsdp"), "mlp": ("tensor",)}
     parameters = {"embed": ("fsdp",), "mlp": ("tensor",)}
-    one = Layout({"data": 1, "fsdp": 1, "tensor": 1}, parameters, rules)
-    wide = Layout({"data": 4, "fsdp": 1, "tensor": 1}, parameters, rules)
+    one = MeshLayout({"data": 1, "fsdp": 1, "tensor": 1}, parameters, rules)
+    wide = MeshLayout({"data": 4, "fsdp": 1, "tensor": 1}, parameters, rules)
     kept = lambda layout: residual_bytes(activity, layout)[0]["bytes_per_device"]
     assert kept(one) == 4 * kept(wide)
     assert peak(activity, wide) < peak(activity, one)
@@ -70,7 +70,7 @@ def test_parts_in_a_shard_map_are_counted_as_a_whole():
     manual = Manual({"batch": ("data",), "length": ("sequence",)}, {"data": 1, "sequence": 4})
     jaxpr = jax.make_jaxpr(scores)(jax.ShapeDtypeStruct((2, 16, D), "float32"))
     activity = follow(jaxpr, [(BATCH, "length", None)], [False], manual)
-    layout = Layout({"data": 1, "sequence": 4}, {}, manual.table)
+    layout = MeshLayout({"data": 1, "sequence": 4}, {}, manual.table)
     assert peak(activity, layout) == 2 * 4 * 4 * 4  # four queries see four keys of their own place
 
 

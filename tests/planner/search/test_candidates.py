@@ -4,7 +4,7 @@ import pytest
 from luthier import graph as graphs
 from luthier.planner.planning import checked_program
 from luthier.planner.search.search import (
-    Remat,
+    RematChange,
     apply_candidate,
     can_change,
     candidates,
@@ -40,7 +40,7 @@ def test_policies_are_those_the_experiment_does_not_have(graph):
     assert all(can_change(full, policy) for policy in named)
     assert found[1].overrides == ("model.stack.remat=luthier.layers.NoRemat()",)
     assert all(can_change(full, policy) for policy in found)
-    assert not can_change(graph, Remat("x", ("model.no_such_path=1",)))
+    assert not can_change(graph, RematChange("x", ("model.no_such_path=1",)))
 
 
 def test_layers_are_written_out_with_the_policy_that_there_is(graph, program):
@@ -76,7 +76,7 @@ def test_what_cannot_be_divided_is_no_candidate(graph, program):
 
 
 def test_logits_may_be_computed_in_chunks(graph, program):
-    halves, quarters = in_chunks(graph, program, [Remat("", ())])
+    halves, quarters = in_chunks(graph, program, [RematChange("", ())])
     assert halves.overrides == ("task.chunking=luthier.losses.Chunked(length=64)",)
     assert quarters.overrides == ("task.chunking=luthier.losses.Chunked(length=32)",)
     chunked = graphs.apply(graph, list(quarters.overrides))

@@ -6,7 +6,7 @@ import pytest
 from luthier import graph as graphs
 from luthier.planner.planning import checked_program
 from luthier.planner.search import model
-from luthier.planner.search.activity import Activity, Buffer, Compiler, Exchange, Step
+from luthier.planner.search.activity import Activity, Buffer, Compiler, Exchange, ProgramStep
 from luthier.planner.search.model import trace
 from luthier.planner.targets import CHIPS
 
@@ -16,7 +16,7 @@ ACTIVATIONS = {"batch": ("data", "fsdp"), "mlp": ("tensor",), "embed": ()}
 
 def layout(**more):
     sizes = {"data": 2, "fsdp": 4, "tensor": 2}
-    return model.Layout(
+    return model.MeshLayout(
         **{"sizes": sizes, "parameters": PARAMETERS, "activations": ACTIVATIONS, **more}
     )
 
@@ -80,13 +80,13 @@ def test_estimates_fall_with_more_devices_and_with_accumulation(program):
 
 def test_compilers_differ_in_what_they_keep():
     made = Activity([Buffer(100, ("batch",)), Buffer(60, ("batch",))])
-    made.steps = [Step(makes=[0], ends=[0]), Step(makes=[1], ends=[1])]
-    alone = model.Layout({}, {}, {})
+    made.steps = [ProgramStep(makes=[0], ends=[0]), ProgramStep(makes=[1], ends=[1])]
+    alone = model.MeshLayout({}, {}, {})
     slack = Compiler(slack=1)
     assert model.peak(made, alone) == 100
     assert model.peak(made, alone, slack) == 160
     passing = [Buffer(30, ("embed",)), Buffer(50, ("mlp",))]
-    made.steps = [Step(passing=[one]) for one in passing]
+    made.steps = [ProgramStep(passing=[one]) for one in passing]
     assert model.peak(made, alone) == 50
     assert model.peak(made, alone, dataclasses.replace(slack, ahead=True)) == 80
 

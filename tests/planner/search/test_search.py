@@ -12,7 +12,7 @@ from luthier.planner.search.search import (
     STORAGES,
     Candidate,
     Estimate,
-    Remat,
+    RematChange,
     batch_bytes,
     estimates,
     find,
@@ -63,7 +63,7 @@ def test_the_state_is_counted_as_it_is_laid_out(program):
 
 
 def estimate(needed, seconds, *overrides):
-    return Estimate(Candidate({}, Remat("", ()), 1, overrides), needed, seconds, seconds)
+    return Estimate(Candidate({}, RematChange("", ()), 1, overrides), needed, seconds, seconds)
 
 
 def test_better_layouts_come_first_by_turns_the_fastest_and_the_smallest():

@@ -15,7 +15,7 @@ from luthier.records import Records, Wandb, events, read_source, rebuild
 from luthier.records.media import MediaFiles
 from luthier.records.metrics_file import Recorded, encode_event
 from luthier.records.weights_and_biases import mirror
-from luthier.records.weights_and_biases.mirror import Lines, Rows
+from luthier.records.weights_and_biases.mirror import Lines, MirroredRows
 from luthier.storage.json_lines import seal
 
 
@@ -56,7 +56,7 @@ class Run:
 def rows(*recorded, run=None):
     run = run or Run()
     wandb = types.SimpleNamespace(Html=lambda text, inject: text)
-    rows = Rows(run, wandb)
+    rows = MirroredRows(run, wandb)
     for event in recorded:
         step = getattr(event, "step", 0)
         rows.take(Recorded(5.0, step, event))
@@ -111,7 +111,7 @@ def test_samples_images_and_histograms(tmp_path, monkeypatch):
     for pillow, kind in ((object(), "image"), (None, "html")):
         monkeypatch.setattr(mirror.importlib.util, "find_spec", lambda name, found=pillow: found)
         run = Run()
-        taken = Rows(run, wandb, tmp_path)
+        taken = MirroredRows(run, wandb, tmp_path)
         for event in (
             events.Sample(1, "<be", "To ", "training/0"),
             image,

@@ -8,7 +8,7 @@ from luthier import study as studies
 from luthier.study import samplers
 from luthier.study.driver.directory import StudyDirectory
 from luthier.study.driver.journal import read_journal
-from luthier.study.protocol import Ended
+from luthier.study.protocol import TrialEnded
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_what_arrives_with_an_old_fence_is_dropped(run):
     class Late(toys.InstantEngine):
         def events(self, timeout):
             found = super().events(timeout)
-            stale = [Ended(e.slice, e.trial, e.fence - 1, "failed") for e in found]
+            stale = [TrialEnded(e.slice, e.trial, e.fence - 1, "failed") for e in found]
             return [*stale, *found]
 
     outcome, _ = run(engine=Late())

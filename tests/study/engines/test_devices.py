@@ -1,7 +1,7 @@
 import pytest
 
 from luthier.errors import BadInput
-from luthier.study.engines.local import Devices, Slice, cut, environment
+from luthier.study.engines.local import Devices, LocalSlice, cut, environment
 
 
 @pytest.mark.parametrize(
@@ -77,22 +77,22 @@ def test_a_worker_sees_its_own_devices_only():
         "PYTHONPATH": "mine",
         "HOME": "anywhere",
     }
-    cpu = environment(Slice("a", "cpu", (2, 3), (0,)), inherited, ["studies/x/source"])
+    cpu = environment(LocalSlice("a", "cpu", (2, 3), (0,)), inherited, ["studies/x/source"])
     assert cpu["XLA_FLAGS"] == "--other --xla_force_host_platform_device_count=2"
     assert cpu["JAX_PLATFORMS"] == "cpu"
     assert cpu["OMP_NUM_THREADS"] == "1"
     assert cpu["PYTHONPATH"] == "studies/x/source:mine"
     assert "WANDB_SERVICE" not in cpu
-    cuda = environment(Slice("a", "cuda", (1, 3)), inherited)
+    cuda = environment(LocalSlice("a", "cuda", (1, 3)), inherited)
     assert cuda["CUDA_VISIBLE_DEVICES"] == "5,7"
-    assert environment(Slice("a", "cuda", (1, 3)), {})["CUDA_VISIBLE_DEVICES"] == "1,3"
-    tpu = environment(Slice("a", "tpu", (2, 3)), inherited)
+    assert environment(LocalSlice("a", "cuda", (1, 3)), {})["CUDA_VISIBLE_DEVICES"] == "1,3"
+    tpu = environment(LocalSlice("a", "tpu", (2, 3)), inherited)
     assert (tpu["TPU_VISIBLE_CHIPS"], tpu["TPU_CHIPS_PER_PROCESS_BOUNDS"]) == ("2,3", "1,2,1")
 
 
 def test_what_is_compiled_is_kept_for_all_workers():
-    made = environment(Slice("a", "cpu", (0,)), {"XDG_CACHE_HOME": "/cache"})
+    made = environment(LocalSlice("a", "cpu", (0,)), {"XDG_CACHE_HOME": "/cache"})
     assert made["JAX_COMPILATION_CACHE_DIR"].startswith("/cache/luthier/compiled/")
     assert made["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0"
-    own = environment(Slice("a", "cpu", (0,)), {"JAX_COMPILATION_CACHE_DIR": "/mine"})
+    own = environment(LocalSlice("a", "cpu", (0,)), {"JAX_COMPILATION_CACHE_DIR": "/mine"})
     assert own["JAX_COMPILATION_CACHE_DIR"] == "/mine"

@@ -6,8 +6,8 @@ import pytest
 from luthier.program import program as programs
 from luthier.study import hoisting
 from luthier.study.engines import execution
-from luthier.study.engines.execution import Execution, Plans, Task
-from luthier.study.protocol import NAME, Ended, Work
+from luthier.study.engines.execution import Execution, Plans, TrialTask
+from luthier.study.protocol import NAME, TrialEnded, Work
 
 PEAK = "optimizer.learning_rate.peak"
 
@@ -15,9 +15,9 @@ PEAK = "optimizer.learning_rate.peak"
 def _run(plans, work, trial):
     events = []
     made = Execution(0, plans, (), None, events.append)
-    task = Task(work, trial, made.watcher(trial, work.asks))
+    task = TrialTask(work, trial, made.watcher(trial, work.asks))
     made.run(work, trial, task.watcher)
-    (ended,) = [event for event in events if isinstance(event, Ended)]
+    (ended,) = [event for event in events if isinstance(event, TrialEnded)]
     return ended
 
 

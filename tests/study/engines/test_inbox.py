@@ -6,7 +6,7 @@ import time
 import pytest
 
 from luthier.study.engines.execution import EXIT_ORPHANED, Inbox
-from luthier.study.engines.messages import Answer, Close, Refill, Stop, Writer
+from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop
 from luthier.study.protocol import TrialWork, Work
 
 TRIALS = [TrialWork(number, 1, f"trials/{number:04d}") for number in range(4)]
@@ -29,7 +29,7 @@ class Watcher:
 def pipe():
     """Return an inbox and the writer of its driver."""
     received, sent = os.pipe()
-    writer = Writer(os.fdopen(sent, "wb"))
+    writer = MessageWriter(os.fdopen(sent, "wb"))
     inbox = Inbox(os.fdopen(received, "rb"), Watcher)
     yield inbox, writer
     writer.send(Close())  # without it, the end of the driver ends this process too

@@ -14,7 +14,7 @@ from luthier.checkpoint import Store
 from luthier.errors import BadInput, RunError
 from luthier.study.engines import Local
 from luthier.study.engines import local as engines_local
-from luthier.study.protocol import Ended, Lost, Reported, Work, read_result
+from luthier.study.protocol import Lost, Reported, TrialEnded, Work, read_result
 
 PEAK = "optimizer.learning_rate.peak"
 
@@ -40,7 +40,7 @@ def engine(study):
 
 
 def _ended(events):
-    return {event.trial: event for event in events if isinstance(event, Ended)}
+    return {event.trial: event for event in events if isinstance(event, TrialEnded)}
 
 
 @pytest.mark.full

@@ -6,14 +6,14 @@ import pytest
 from luthier.study.engines.messages import (
     Answer,
     Close,
+    MessageWriter,
     Refill,
     Stop,
-    Writer,
     decode,
     encode,
     messages,
 )
-from luthier.study.protocol import Ended, Lost, Reported, SliceInfo, TrialWork, Work
+from luthier.study.protocol import Lost, Reported, SliceInfo, TrialEnded, TrialWork, Work
 
 TRIAL = TrialWork(7, 3, "trials/0007")
 MESSAGES = [
@@ -24,7 +24,7 @@ MESSAGES = [
     Stop(7, 3),
     Close(),
     Reported(0, 7, 3, 10, {"held_out/loss": 1.5}),
-    Ended(0, 7, 3, "failed", "why", {"metrics": {}, "steps": 4}),
+    TrialEnded(0, 7, 3, "failed", "why", {"metrics": {}, "steps": 4}),
     Lost(1, "it is gone"),
 ]
 
@@ -50,7 +50,7 @@ def test_what_is_no_message_is_told(line):
 
 def test_a_torn_line_at_the_end_is_left_out():
     stream = io.BytesIO()
-    writer = Writer(stream)
+    writer = MessageWriter(stream)
     writer.send(Stop(1, 2))
     writer.send(Stop(3, 4))
     text = stream.getvalue()

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from luthier.study.engines.messages import Close, decode, encode
-from luthier.study.protocol import Ended, Reported, SliceInfo, Work
+from luthier.study.protocol import Reported, SliceInfo, TrialEnded, Work
 
 COMMAND = [sys.executable, "-m", "luthier.study.engines.worker", "--slice", "3", "--name", "left"]
 
@@ -35,7 +35,7 @@ def test_what_is_printed_never_mixes_with_the_protocol(tiny, write_trial, tmp_pa
         worker.stdin.flush()
         report, ended = (decode(worker.stdout.readline()) for _ in range(2))
         assert isinstance(report, Reported)
-        assert isinstance(ended, Ended)
+        assert isinstance(ended, TrialEnded)
         assert (ended.slice, ended.outcome, ended.result["steps"]) == (3, "complete", 3)
         worker.stdin.write(encode(Close()))
         rest, printed = worker.communicate(timeout=60)

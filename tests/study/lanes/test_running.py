@@ -10,9 +10,9 @@ import pytest
 
 from luthier.records.metrics_file import read_metrics
 from luthier.study.engines.execution import Execution, Inbox, Plans
-from luthier.study.engines.messages import Refill, Writer
-from luthier.study.engines.packed_trials import Choice, LaneRunner, choose
-from luthier.study.protocol import Ended, Reported, Work
+from luthier.study.engines.messages import MessageWriter, Refill
+from luthier.study.engines.packed_trials import LaneRunner, PackingChoice, choose
+from luthier.study.protocol import Reported, TrialEnded, Work
 
 PEAK = "optimizer.learning_rate.peak"
 HOIST = (PEAK, "optimizer.b2", "seed")
@@ -27,7 +27,7 @@ class Slice:
         self.events, self.heed = [], lambda event: None
         self.execution = Execution(0, plans, (), memory_bytes, self._send)
         self.inbox = Inbox(os.fdopen(received, "rb"), self.execution.watcher)
-        self.writer = Writer(os.fdopen(sent, "wb"))
+        self.writer = MessageWriter(os.fdopen(sent, "wb"))
         self.lanes = LaneRunner(self.execution, self.inbox)
 
     def _send(self, event):
@@ -44,7 +44,7 @@ class Slice:
                 self.execution.run(work, task.trial, task.watcher)
             else:
                 self.lanes.run(task)
-        return {event.trial: event for event in self.events if isinstance(event, Ended)}
+        return {event.trial: event for event in self.events if isinstance(event, TrialEnded)}
 
     def wait_for(self, number):
         deadline = time.monotonic() + 60
@@ -192,7 +192,7 @@ def test_what_was_measured_is_kept_for_the_program(plans, tiny, write_trial, tmp
 
     def choose(plan_for, devices, num_trials, memory_bytes):
         asked.append(num_trials)
-        return Choice("map", 2)
+        return PackingChoice("map", 2)
 
     monkeypatch.setattr("luthier.study.engines.packed_trials.choose", choose)
     trials = [write_trial(tmp_path, i, tiny(*words)) for i, words in enumerate(TRIALS[:3])]

@@ -1,6 +1,6 @@
 import io
 
-from luthier.study.driver.trial_table import Ledger, Setting, Trial
+from luthier.study.driver.trial_table import Ledger, ParameterSet, Trial
 from luthier.study.protocol import SliceInfo
 from luthier.study.views.text import LiveView
 
@@ -17,7 +17,7 @@ def _ledger():
         Trial(1, 1, "running", slice=1, series={1: 3.0, 2: 1.0}),
         Trial(2, 2),
     ]
-    ledger.settings = [Setting(n, (n,), (f"width={n}",)) for n in range(3)]
+    ledger.settings = [ParameterSet(n, (n,), (f"width={n}",)) for n in range(3)]
     return ledger
 
 

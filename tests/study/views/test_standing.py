@@ -2,8 +2,8 @@ import fiddle as fdl
 import simulated_engine as toys
 
 from luthier import study as studies
-from luthier.study.driver.trial_table import Ledger, Setting, Trial
-from luthier.study.views.text import Standing, read_standing
+from luthier.study.driver.trial_table import Ledger, ParameterSet, Trial
+from luthier.study.views.text import StudyStatus, read_standing
 
 
 def _standing(values, directions):
@@ -11,8 +11,8 @@ def _standing(values, directions):
     for number, found in enumerate(values):
         state = "failed" if found is None else "complete"
         ledger.trials.append(Trial(number, number, state, found))
-        ledger.settings.append(Setting(number, (number,), (f"rate={number}",)))
-    return Standing("toy", ["loss", "time"][: len(directions)], directions, 9, ledger)
+        ledger.settings.append(ParameterSet(number, (number,), (f"rate={number}",)))
+    return StudyStatus("toy", ["loss", "time"][: len(directions)], directions, 9, ledger)
 
 
 def _best(values, directions):

@@ -1,5 +1,5 @@
-from luthier.study.driver.trial_table import Ledger, Setting, Trial
-from luthier.study.views.text import Standing, ended_line, headline, lines_of, sparkline
+from luthier.study.driver.trial_table import Ledger, ParameterSet, Trial
+from luthier.study.views.text import StudyStatus, ended_line, headline, lines_of, sparkline
 
 
 def _standing():
@@ -9,11 +9,11 @@ def _standing():
         Trial(1, 1, "infeasible", reason="too large"),
         Trial(2, 2, "running"),
     ]
-    ledger.settings = [Setting(n, (n,), (f"width={n}",)) for n in range(3)]
+    ledger.settings = [ParameterSet(n, (n,), (f"width={n}",)) for n in range(3)]
     ledger.settings[0].words = ()
     ledger.device_seconds = 7200.0
     ledger.notices = ["the source was edited"]
-    return Standing("toy", ["loss"], ["lower"], 9, ledger)
+    return StudyStatus("toy", ["loss"], ["lower"], 9, ledger)
 
 
 def test_a_study_in_lines():

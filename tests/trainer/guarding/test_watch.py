@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from luthier.parallel import distributed
-from luthier.parallel.distributed import Standing
+from luthier.parallel.distributed import Liveness
 from luthier.parallel.distributed.messages import VARIABLE, Notes
 from luthier.records import Watchdog
 from luthier.trainer import watchdog as watch_module
@@ -82,7 +82,7 @@ def test_a_run_that_goes_on_is_left_alone(tmp_path, watchdog, capsys):
 def test_who_is_silent_is_told_anew_when_others_are_and_no_more_when_nobody_is(
     tmp_path, monkeypatch
 ):
-    notes, standings = Notes(tmp_path / "notes"), [Standing()]
+    notes, standings = Notes(tmp_path / "notes"), [Liveness()]
     monkeypatch.setenv(VARIABLE, str(notes.path))
     monkeypatch.setattr(distributed, "is_several", lambda: True)
     monkeypatch.setattr(distributed, "process_count", lambda: 4)
@@ -94,8 +94,8 @@ def test_who_is_silent_is_told_anew_when_others_are_and_no_more_when_nobody_is(
             ((0,), "process 0 of 4 ended, is stopped, or cannot be reached"),
             ((2, 3), "processes 2, 3 of 4 ended, are stopped, or cannot be reached"),
         ]:
-            standings.append(Standing(silent=silent))
+            standings.append(Liveness(silent=silent))
             line = f"{told}; stacks: {tmp_path / 'stacks'}"
             wait(lambda line=line: notes.read().get("silent") == line)
-        standings.append(Standing())
+        standings.append(Liveness())
         wait(lambda: notes.read()["silent"] is None)

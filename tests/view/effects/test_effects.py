@@ -25,7 +25,7 @@ def _graph(*overrides):
 
 
 def _subject(title, *overrides, metrics_path=None):
-    return effects.Subject(title, _graph(*overrides), DEVICES, metrics_path)
+    return effects.EffectSubject(title, _graph(*overrides), DEVICES, metrics_path)
 
 
 @pytest.mark.full

@@ -1,7 +1,15 @@
 """Conversion of foreign weights by declarative, invertible maps to and from our parameters."""
 
 from luthier.checkpoint.foreign import families
-from luthier.checkpoint.foreign.family import Family, Layout, Part, Stacked, Tensor, joined, tensor
+from luthier.checkpoint.foreign.family import (
+    Family,
+    Stacked,
+    Tensor,
+    TensorLayout,
+    TensorPart,
+    joined,
+    tensor,
+)
 from luthier.checkpoint.foreign.safetensors_folder import (
     PLAIN,
     Tensors,
@@ -16,10 +24,10 @@ from luthier.checkpoint.foreign.safetensors_folder import (
 __all__ = [
     "PLAIN",
     "Family",
-    "Layout",
-    "Part",
     "Stacked",
     "Tensor",
+    "TensorLayout",
+    "TensorPart",
     "Tensors",
     "copy_tokenizer",
     "families",

@@ -2,8 +2,9 @@
 
 A map is declared once and used in both directions. Names on both sides are those of unrolled layers
 (`blocks.3.attention...`); how our stack really holds its layers (one array for all of them, cycles
-of several kinds, a rest) is the business of `Cycles` and `Slot`. A `Layout` says how dimensions are
-split, merged and permuted, in the notation of einops, and is invertible by construction.
+of several kinds, a rest) is the business of `LayerCycles` and `Slot`. A `TensorLayout` says how
+dimensions are split, merged and permuted, in the notation of einops, and is invertible by
+construction.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _GROUP = re.compile(r"\(([^()]*)\)|(\S+)")
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """An invertible rearrangement of dimensions.
 
     Args:
@@ -212,7 +213,7 @@ class Stacked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cycles:
+class LayerCycles:
     """The kinds of layers that alternate in each stack, and how often: `{stack: (kinds, turns)}`.
 
     Args:
@@ -222,7 +223,7 @@ class Cycles:
     of: Mapping[str, tuple[int, int]]
 
     @classmethod
-    def find(cls, parameters: Mapping[str, Stacked]) -> Cycles:
+    def find(cls, parameters: Mapping[str, Stacked]) -> LayerCycles:
         """Look at the names and shapes of all parameters."""
         found: dict[str, tuple[int, int]] = {}
         for name, parameter in parameters.items():
@@ -260,7 +261,7 @@ class Cycles:
 
 def slots(parameters: Mapping[str, Stacked]) -> dict[str, Slot]:
     """Return the slots of all parameters by unrolled name."""
-    cycles = Cycles.find(parameters)
+    cycles = LayerCycles.find(parameters)
     found: dict[str, Slot] = {}
     for name, parameter in parameters.items():
         found.update(cycles.slots(name, parameter))
@@ -298,7 +299,7 @@ LAYER = "{layer}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class TensorPart:
     """A parameter of ours that is a foreign tensor, or a piece of one.
 
     Args:
@@ -307,7 +308,7 @@ class Part:
     """
 
     ours: str
-    layout: Layout
+    layout: TensorLayout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,7 +324,7 @@ class Tensor:
     """
 
     foreign: str
-    parts: tuple[Part, ...]
+    parts: tuple[TensorPart, ...]
     axis: int = 0
     copy_of: str = ""
 
@@ -405,7 +406,7 @@ class Family:
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
+class SlotView:
     """A slot, seen in a foreign tensor.
 
     Args:
@@ -417,7 +418,7 @@ class View:
     """
 
     foreign: str
-    layout: Layout
+    layout: TensorLayout
     axis: int
     offset: int
     shape: Shape
@@ -440,7 +441,7 @@ class Resolved:
 
     family: Family
     limits: Mapping[str, int]
-    views: dict[str, View] = dataclasses.field(default_factory=dict)
+    views: dict[str, SlotView] = dataclasses.field(default_factory=dict)
     shapes: dict[str, Shape] = dataclasses.field(default_factory=dict)
     copies: dict[str, str] = dataclasses.field(default_factory=dict)
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -465,7 +466,7 @@ class Resolved:
                 return
             here = part.layout.foreign_shape(slot.shape, self.limits)
             offset = shape[tensor.axis] if number else 0
-            self.views[name] = View(foreign, part.layout, tensor.axis, offset, slot.shape)
+            self.views[name] = SlotView(foreign, part.layout, tensor.axis, offset, slot.shape)
             if number:
                 shape[tensor.axis] += here[tensor.axis]
             else:
@@ -488,7 +489,7 @@ def tensor(foreign: str, ours: str, layout: str, copy_of: str = "") -> Tensor:
       layout: The dimensions, as `luthier.checkpoint.foreign.Layout` takes them.
       copy_of: The foreign tensor that it repeats where our model ties the two.
     """
-    return Tensor(foreign, (Part(ours, Layout(layout)),), copy_of=copy_of)
+    return Tensor(foreign, (TensorPart(ours, TensorLayout(layout)),), copy_of=copy_of)
 
 
 def joined(foreign: str, axis: int, *parts: tuple[str, str]) -> Tensor:
@@ -499,7 +500,9 @@ def joined(foreign: str, axis: int, *parts: tuple[str, str]) -> Tensor:
       axis: The foreign dimension along which they are joined.
       *parts: Names and layouts of ours, in their order.
     """
-    return Tensor(foreign, tuple(Part(ours, Layout(layout)) for ours, layout in parts), axis)
+    return Tensor(
+        foreign, tuple(TensorPart(ours, TensorLayout(layout)) for ours, layout in parts), axis
+    )
 
 
 def _pattern(name: str) -> re.Pattern[str]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from luthier.checkpoint.foreign.family import Index
-from luthier.checkpoint.foreign.origins import Array, stored
+from luthier.checkpoint.foreign.origins import StoredArray, stored
 from luthier.checkpoint.foreign.origins.arrays import layer_of, reordered
 from luthier.checkpoint.foreign.safetensors_folder import Tensors
 from luthier.errors import CheckpointError, Problem
@@ -41,7 +41,7 @@ _ROTATED = re.compile(
 
 
 @dataclasses.dataclass(frozen=True)
-class Parameters:
+class PaxParameters:
     """The parameters of a model of Pax, of which none is read yet.
 
     Args:
@@ -50,12 +50,12 @@ class Parameters:
       labels: What the checkpoint calls each array, with the place in it in brackets.
     """
 
-    arrays: Mapping[str, Array]
-    parts: Mapping[str, Array]
+    arrays: Mapping[str, StoredArray]
+    parts: Mapping[str, StoredArray]
     labels: Mapping[str, str]
 
 
-def read(path: pathlib.Path, averages: bool = False, interleaved: bool = False) -> Parameters:
+def read(path: pathlib.Path, averages: bool = False, interleaved: bool = False) -> PaxParameters:
     """Return the parameters of a checkpoint; nothing else of it.
 
     Args:
@@ -102,7 +102,7 @@ def state_of(path: pathlib.Path) -> pathlib.Path:
     return path if last is None else state_of(last)
 
 
-def _arrays(state: pathlib.Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, Array]]:
+def _arrays(state: pathlib.Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, StoredArray]]:
     """Yield the arrays of a folder whose names match, by their names there."""
     if (state / _MANIFEST).is_file():
         yield from _of_database(state, pattern)
@@ -112,7 +112,9 @@ def _arrays(state: pathlib.Path, pattern: re.Pattern[str]) -> Iterator[tuple[str
             yield folder.name, stored.zarr(folder)
 
 
-def _of_database(state: pathlib.Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, Array]]:
+def _of_database(
+    state: pathlib.Path, pattern: re.Pattern[str]
+) -> Iterator[tuple[str, StoredArray]]:
     import tensorstore
 
     base = {"driver": "file", "path": f"{state}/"}
@@ -129,38 +131,38 @@ def _of_database(state: pathlib.Path, pattern: re.Pattern[str]) -> Iterator[tupl
         raise CheckpointError(Problem(f"{state} cannot be read: {told}")) from None
 
 
-def _opened(store: Any) -> Array:
+def _opened(store: Any) -> StoredArray:
     def read(index: Index) -> np.ndarray:
         return np.asarray(store[index].read().result())
 
-    return Array(tuple(store.shape), str(store.dtype.name), read)
+    return StoredArray(tuple(store.shape), str(store.dtype.name), read)
 
 
-def _safetensors(path: pathlib.Path) -> Iterator[tuple[str, Array]]:
+def _safetensors(path: pathlib.Path) -> Iterator[tuple[str, StoredArray]]:
     """Yield the arrays of a file, which is opened again for every block that is read."""
     with Tensors(path) as tensors:
         described = dict(tensors.described)
 
-    def array(name: str) -> Array:
+    def array(name: str) -> StoredArray:
         def read(index: Index) -> np.ndarray:
             # Opened for each block: the arrays outlive this function, and an open file would have
             # no owner.
             with Tensors(path) as again:
                 return again.read(name, index)
 
-        return Array(described[name].shape, described[name].dtype, read)
+        return StoredArray(described[name].shape, described[name].dtype, read)
 
     for name in sorted(described):
         yield name, array(name)
 
 
-def _by_layer(found: Mapping[str, Array], interleaved: bool) -> Parameters:
+def _by_layer(found: Mapping[str, StoredArray], interleaved: bool) -> PaxParameters:
     """Return arrays with those of several layers cut into layers."""
     places = {name: match for name in found if (match := _LAYER.fullmatch(name))}
     kinds = {int(match[3]) for match in places.values()}
     arrays = {name: array for name, array in found.items() if name not in places}
     labels = {name: name for name in arrays}
-    parts: dict[str, Array] = {}
+    parts: dict[str, StoredArray] = {}
     for name, match in places.items():
         axes = _leading(found, name, match[4]) if match[2] else 0
         sizes = found[name].shape[:axes]
@@ -175,10 +177,10 @@ def _by_layer(found: Mapping[str, Array], interleaved: bool) -> Parameters:
                 own = of_layer(part, layer)
                 arrays[own] = parts[part] = array
                 labels[own] = label + part.removeprefix(match[4])
-    return Parameters(arrays, parts, labels)
+    return PaxParameters(arrays, parts, labels)
 
 
-def _leading(found: Mapping[str, Array], name: str, part: str) -> int:
+def _leading(found: Mapping[str, StoredArray], name: str, part: str) -> int:
     """Return how many axes are those of repeats and stages: all but one of a norm's scale."""
     beginning = name.removesuffix(part)
     scales = [found.get(f"{beginning}{norm}.scale") for norm in _NORMS]
@@ -186,7 +188,7 @@ def _leading(found: Mapping[str, Array], name: str, part: str) -> int:
     return next((len(scale.shape) - 1 for scale in scales if scale is not None), 1)
 
 
-def _split(part: str, array: Array, interleaved: bool) -> Iterator[tuple[str, Array]]:
+def _split(part: str, array: StoredArray, interleaved: bool) -> Iterator[tuple[str, StoredArray]]:
     """Yield a part of a layer; queries, keys and values apart: `...combined_qkv.w[0]`."""
     if part.startswith(_JOINED) and array.shape[:1] == (3,):
         pieces = [(f"{part}[{place}]", layer_of(array, 0, place)) for place in range(3)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from luthier.checkpoint.foreign.family import Family, Tensor, tensor
-from luthier.checkpoint.foreign.pax import Parameters, of_layer
+from luthier.checkpoint.foreign.pax import PaxParameters, of_layer
 from luthier.errors import CheckpointError, Problem
 
 _OURS = "blocks.{layer}"
@@ -32,7 +32,7 @@ _EXPERTS = {"wi_0": "up", "wi_gate_0": "gate", "wo_0": "down"}
 _ROUTER = "mlp.router.logits.projection.kernel"
 
 
-def family_of(parameters: Parameters, heads_first: bool | None = None) -> Family:
+def family_of(parameters: PaxParameters, heads_first: bool | None = None) -> Family:
     """Return the map for the parameters of a checkpoint.
 
     Args:
@@ -46,7 +46,7 @@ def family_of(parameters: Parameters, heads_first: bool | None = None) -> Family
     return Family("pax", (), "", tuple(_tensors(parameters, heads_first)))
 
 
-def _tensors(found: Parameters, heads_first: bool | None) -> Iterator[Tensor]:
+def _tensors(found: PaxParameters, heads_first: bool | None) -> Iterator[Tensor]:
     at = of_layer
     yield tensor("lm.final_ln.scale", "norm.scale", "embed")
     yield tensor("lm.final_ln.bias", "norm.bias", "embed")
@@ -67,7 +67,7 @@ def _tensors(found: Parameters, heads_first: bool | None) -> Iterator[Tensor]:
     yield from _attention(found, heads_first)
 
 
-def _ends(found: Parameters) -> Iterator[Tensor]:
+def _ends(found: PaxParameters) -> Iterator[Tensor]:
     """Yield the embedding and the head: one array for both, or two."""
     head, bias = "lm.softmax.logits_ffn.linear.w", "lm.softmax.logits_ffn.bias.b"
     tables = ("lm.embedding_lookup.emb_var", "lm.softmax.embedding.w", "lm.softmax.w")
@@ -82,7 +82,7 @@ def _ends(found: Parameters) -> Iterator[Tensor]:
     yield tensor(bias, "unembedding.bias", "vocab")
 
 
-def _attention(found: Parameters, heads_first: bool | None) -> Iterator[Tensor]:
+def _attention(found: PaxParameters, heads_first: bool | None) -> Iterator[Tensor]:
     at, ours = of_layer, f"{_OURS}.attention"
     if _BIAS in found.parts:
         yield tensor(at(_BIAS), f"{ours}.bias.table", "heads buckets -> buckets heads")
@@ -109,7 +109,7 @@ def _inner(rank: int, is_bias: bool) -> str:
     return "embed (heads head_dim) -> embed heads head_dim"
 
 
-def _outer(found: Parameters, heads_first: bool | None) -> str:
+def _outer(found: PaxParameters, heads_first: bool | None) -> str:
     """Return the layout of what maps the results of attention back to the residual stream."""
     shape = _shape(found, _POST)
     if heads_first is None:
@@ -127,5 +127,5 @@ def _outer(found: Parameters, heads_first: bool | None) -> str:
     return f"embed {heads} -> heads head_dim embed"
 
 
-def _shape(found: Parameters, part: str) -> tuple[int, ...]:
+def _shape(found: PaxParameters, part: str) -> tuple[int, ...]:
     return found.parts[part].shape if part in found.parts else ()

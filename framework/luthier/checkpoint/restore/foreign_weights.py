@@ -12,8 +12,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from luthier.checkpoint.foreign import families
-from luthier.checkpoint.foreign.family import Cycles, Family, Fetch, Index, Resolved, Slot, View
-from luthier.checkpoint.foreign.origins import Arrays
+from luthier.checkpoint.foreign.family import (
+    Family,
+    Fetch,
+    Index,
+    LayerCycles,
+    Resolved,
+    Slot,
+    SlotView,
+)
+from luthier.checkpoint.foreign.origins import StoredArrays
 from luthier.checkpoint.foreign.safetensors_folder import (
     CONFIG,
     GENERATION,
@@ -24,7 +32,14 @@ from luthier.checkpoint.foreign.safetensors_folder import (
 )
 from luthier.checkpoint.restore import runs
 from luthier.checkpoint.restore.rules import ADAPTERS, Init, Rule, Take
-from luthier.checkpoint.restore.source import Described, Found, Opened, Piece, Restore, Wanted
+from luthier.checkpoint.restore.source import (
+    Found,
+    ModelDescription,
+    OpenedSource,
+    Restore,
+    SourcePiece,
+    Wanted,
+)
 from luthier.errors import CheckpointError, Problem
 
 _ROWS = 4096
@@ -62,7 +77,7 @@ class Safetensors(Restore):
         return self.rules
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[Opened]:
+    def open(self) -> Iterator[OpenedSource]:
         """Open the files. Raises as `Restore.open`."""
         with Tensors(self.directory) as tensors:
             family = self._family(tensors)
@@ -83,7 +98,7 @@ class Safetensors(Restore):
         return families.of_config(config, str(tensors.path))
 
 
-class _Plain(Opened):
+class _Plain(OpenedSource):
     """Safetensors under luthier's own names."""
 
     def __init__(self, tensors: Tensors):
@@ -106,7 +121,7 @@ class _Plain(Opened):
         return runs.find(there, self._tensors.read, wanted, str(self._tensors.path))
 
 
-class OfFamily(Opened):
+class OfFamily(OpenedSource):
     """Weights of a family, by their names there.
 
     Args:
@@ -114,7 +129,7 @@ class OfFamily(Opened):
       family: The map from their names to ours.
     """
 
-    def __init__(self, tensors: Tensors | Arrays, family: Family):
+    def __init__(self, tensors: Tensors | StoredArrays, family: Family):
         self._tensors, self._family = tensors, family
         config = read_config(tensors.path) or {}
         self._is_tied = config.get("tie_word_embeddings", family.is_tied)
@@ -142,7 +157,7 @@ class OfFamily(Opened):
     def find(self, wanted: Wanted) -> Found:
         """Look for the tensors of the parameters; tell what is missing, left over or misshapen."""
         model = {**wanted.initialized, **wanted.skipped, **wanted.taken}
-        cycles = Cycles.find({source: target.stacked for source, target in model.values()})
+        cycles = LayerCycles.find({source: target.stacked for source, target in model.values()})
         layers = {
             name: list(cycles.slots(source, target.stacked))
             for name, (source, target) in model.items()
@@ -168,7 +183,7 @@ class OfFamily(Opened):
         problems += self._check(resolved, taken, needed)
         problems += self._check_copies(resolved, needed, wanted.is_skipped)
         problems += self._left_over(resolved, needed, left, wanted.is_skipped)
-        pieces: dict[str, Piece | list[Piece]] = {}
+        pieces: dict[str, SourcePiece | list[SourcePiece]] = {}
         if not problems:
             for name in wanted.taken:
                 own = layers[name]
@@ -273,7 +288,7 @@ class OfFamily(Opened):
             )
         return problems
 
-    def _piece(self, view: View, resolved: Resolved) -> Piece:
+    def _piece(self, view: SlotView, resolved: Resolved) -> SourcePiece:
         name = self._source_of(view.foreign, resolved)
 
         def fetch(block: Index) -> np.ndarray:
@@ -285,7 +300,7 @@ class OfFamily(Opened):
             return self._tensors.read(name, block)
 
         read = functools.partial(_read, view, fetch, resolved.limits)
-        return Piece(name, self._tensors.described[name].dtype, read)
+        return SourcePiece(name, self._tensors.described[name].dtype, read)
 
 
 class _OfFolder(OfFamily):
@@ -301,11 +316,11 @@ class _OfFolder(OfFamily):
         return path if path.is_dir() else path.parent
 
     @property
-    def described(self) -> Described | None:
+    def described(self) -> ModelDescription | None:
         config = read_config(self._folder)
         if not config:
             return None
-        return Described(config, self._family.name, self._folder, self._differing)
+        return ModelDescription(config, self._family.name, self._folder, self._differing)
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, Any]]:
@@ -313,10 +328,10 @@ class _OfFolder(OfFamily):
         return {name: content for name, content in found.items() if content}
 
 
-def _read(view: View, fetch: Fetch, limits: Mapping[str, int], index: Index) -> np.ndarray:
+def _read(view: SlotView, fetch: Fetch, limits: Mapping[str, int], index: Index) -> np.ndarray:
     return view.layout.read(fetch, view.shape, index, limits)
 
 
-def _notes(tensors: Tensors | Arrays) -> dict[str, str]:
+def _notes(tensors: Tensors | StoredArrays) -> dict[str, str]:
     files = tokenizer_files(tensors.path)
     return {"tokenizer": ", ".join(map(str, files))} if files else {}

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from luthier.checkpoint.foreign.family import Family
-from luthier.checkpoint.foreign.origins import Array, Arrays, big_vision, maxtext, t5x
+from luthier.checkpoint.foreign.origins import StoredArray, StoredArrays, big_vision, maxtext, t5x
 from luthier.checkpoint.restore.foreign_weights import OfFamily
 from luthier.checkpoint.restore.rules import ADAPTERS, Init, Rule, Take
-from luthier.checkpoint.restore.source import Opened, Restore
+from luthier.checkpoint.restore.source import OpenedSource, Restore
 from luthier.errors import CheckpointError, Problem
 
 
@@ -29,7 +29,7 @@ class _Origin(Restore):
         return self.rules
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[Opened]:
+    def open(self) -> Iterator[OpenedSource]:
         """Find the arrays. Raises as `Restore.open`."""
         path = pathlib.Path(self.directory).expanduser()
         if not path.exists() and not pathlib.Path(str(path).partition(":")[0]).exists():
@@ -37,10 +37,10 @@ class _Origin(Restore):
             remedy = "copy it to this machine first" if is_remote else "give its path"
             raise CheckpointError(Problem(f"{self.directory} does not exist", remedy=remedy))
         arrays, family = self._find(path)
-        yield OfFamily(Arrays(path, arrays), family)
+        yield OfFamily(StoredArrays(path, arrays), family)
 
     @abc.abstractmethod
-    def _find(self, path: pathlib.Path) -> tuple[Mapping[str, Array], Family]:
+    def _find(self, path: pathlib.Path) -> tuple[Mapping[str, StoredArray], Family]:
         """Return the arrays of a checkpoint, and the map from their names to ours."""
 
 
@@ -61,7 +61,7 @@ class T5X(_Origin):
     directory: str
     rules: Sequence[Rule] = (Init(ADAPTERS), Take())
 
-    def _find(self, path: pathlib.Path) -> tuple[Mapping[str, Array], Family]:
+    def _find(self, path: pathlib.Path) -> tuple[Mapping[str, StoredArray], Family]:
         arrays = t5x.read(path)
         return arrays, t5x.family_of(arrays)
 
@@ -85,7 +85,7 @@ class BigVision(_Origin):
     directory: str
     rules: Sequence[Rule] = (Init(ADAPTERS), Take())
 
-    def _find(self, path: pathlib.Path) -> tuple[Mapping[str, Array], Family]:
+    def _find(self, path: pathlib.Path) -> tuple[Mapping[str, StoredArray], Family]:
         arrays = big_vision.read(path)
         return arrays, big_vision.family_of(arrays)
 
@@ -113,6 +113,6 @@ class MaxText(_Origin):
     interleaved: bool = False
     rules: Sequence[Rule] = (Init(ADAPTERS), Take())
 
-    def _find(self, path: pathlib.Path) -> tuple[Mapping[str, Array], Family]:
+    def _find(self, path: pathlib.Path) -> tuple[Mapping[str, StoredArray], Family]:
         arrays = maxtext.read(path, self.scan_axis, self.interleaved)
         return arrays, maxtext.family_of(arrays)

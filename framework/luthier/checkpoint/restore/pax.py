@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from luthier.checkpoint.foreign import pax, pax_family
 from luthier.checkpoint.foreign.family import Family
-from luthier.checkpoint.foreign.origins import Arrays
+from luthier.checkpoint.foreign.origins import StoredArrays
 from luthier.checkpoint.restore.foreign_weights import OfFamily
 from luthier.checkpoint.restore.rules import ADAPTERS, Init, Rule, Take
-from luthier.checkpoint.restore.source import Found, Opened, Piece, Restore, Wanted
+from luthier.checkpoint.restore.source import Found, OpenedSource, Restore, SourcePiece, Wanted
 from luthier.errors import CheckpointError, Problem
 
 
@@ -49,30 +49,32 @@ class Pax(Restore):
         return self.rules
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[Opened]:
+    def open(self) -> Iterator[OpenedSource]:
         """Find the arrays. Raises as `Restore.open`."""
         path = pathlib.Path(self.directory).expanduser()
         if not path.exists():
             raise CheckpointError(Problem(f"{path} does not exist", remedy="give its path"))
         found = pax.read(path, self.averages, self.interleaved)
         family = pax_family.family_of(found, self.heads_first)
-        yield _Labelled(Arrays(path, found.arrays), family, found.labels)
+        yield _Labelled(StoredArrays(path, found.arrays), family, found.labels)
 
 
 class _Labelled(OfFamily):
     """Weights whose provenance is told by the names of the checkpoint, not of its layers."""
 
-    def __init__(self, arrays: Arrays, family: Family, labels: Mapping[str, str]):
+    def __init__(self, arrays: StoredArrays, family: Family, labels: Mapping[str, str]):
         super().__init__(arrays, family)
         self._labels = labels
 
     def find(self, wanted: Wanted) -> Found:
         found = super().find(wanted)
         pieces = {
-            name: self._told(own) if isinstance(own, Piece) else [self._told(one) for one in own]
+            name: self._told(own)
+            if isinstance(own, SourcePiece)
+            else [self._told(one) for one in own]
             for name, own in found.pieces.items()
         }
         return Found(found.problems, pieces)
 
-    def _told(self, piece: Piece) -> Piece:
+    def _told(self, piece: SourcePiece) -> SourcePiece:
         return dataclasses.replace(piece, tensor=self._labels[piece.tensor])

@@ -16,11 +16,11 @@ import numpy as np
 from luthier.checkpoint.foreign.safetensors_folder import copy_tokenizer
 from luthier.checkpoint.restore.rules import Init, Resize, Skip, Take, claim
 from luthier.checkpoint.restore.source import (
-    Described,
     Found,
-    Opened,
-    Piece,
+    ModelDescription,
+    OpenedSource,
     Restore,
+    SourcePiece,
     Target,
     Wanted,
     tensors_of,
@@ -72,7 +72,7 @@ class Restoration:
         self._open = contextlib.ExitStack()
         self._more: dict[str, str] = {}
         try:
-            self._source: Opened = self._open.enter_context(restore.open())
+            self._source: OpenedSource = self._open.enter_context(restore.open())
             self._found = self._find(restore, limits)
         except BaseException:
             self._open.close()
@@ -113,7 +113,7 @@ class Restoration:
         return {**self._source.notes, **self._more}
 
     @property
-    def described(self) -> Described | None:
+    def described(self) -> ModelDescription | None:
         """The source's description of its model beside names and shapes; None where it has none."""
         return self._source.described
 
@@ -161,7 +161,7 @@ class Restoration:
         return {
             name: pieces.held
             for name, pieces in self._found.pieces.items()
-            if isinstance(pieces, Piece) and pieces.held is not None
+            if isinstance(pieces, SourcePiece) and pieces.held is not None
         }
 
     def _find(self, restore: Restore, limits: Mapping[str, int]) -> Found:
@@ -203,7 +203,7 @@ class Restoration:
         return Provenance(name, source, target.shape, shown, str(claimed))
 
 
-def _sources(pieces: Piece | Sequence[Piece]) -> str:
+def _sources(pieces: SourcePiece | Sequence[SourcePiece]) -> str:
     """Return the names of the tensors, those that differ in a number only as one."""
     names = list(dict.fromkeys(piece.tensor for piece in tensors_of(pieces)))
     patterns = {_NUMBER.sub("#", name) for name in names}

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from luthier.checkpoint import arrays as arrays_lib
-from luthier.checkpoint.foreign.family import Cycles, Index, Shape, Slot, guess, slots
+from luthier.checkpoint.foreign.family import Index, LayerCycles, Shape, Slot, guess, slots
 from luthier.checkpoint.foreign.safetensors_folder import read_config
 from luthier.checkpoint.restore.rules import Resize, Rule, Take
 from luthier.checkpoint.restore.source import (
     Found,
-    Opened,
-    Piece,
+    OpenedSource,
     Restore,
+    SourcePiece,
     Target,
     Wanted,
     assemble,
@@ -52,9 +52,9 @@ def find(there: Mapping[str, tuple[Shape, str]], read: Read, wanted: Wanted, whe
     """
     search = _Search(there, read, where, wanted)
     problems: list[Problem] = []
-    pieces: dict[str, Piece | list[Piece]] = {}
+    pieces: dict[str, SourcePiece | list[SourcePiece]] = {}
     sources = dict(wanted.taken.values())
-    cycles = Cycles.find({name: target.stacked for name, target in sources.items()})
+    cycles = LayerCycles.find({name: target.stacked for name, target in sources.items()})
     for name, (source, target) in wanted.taken.items():
         pieces[name], wrong = search.pieces(name, source, target, cycles)
         problems += wrong
@@ -83,8 +83,8 @@ class _Search:
     # of layers, or an array for each layer. So a parameter is looked up by its own name and shape
     # first, and then layer by layer, each as a whole array or as one index of a stacked one.
     def pieces(
-        self, name: str, source: str, target: Target, cycles: Cycles
-    ) -> tuple[Piece | list[Piece], list[Problem]]:
+        self, name: str, source: str, target: Target, cycles: LayerCycles
+    ) -> tuple[SourcePiece | list[SourcePiece], list[Problem]]:
         """Return the piece or pieces of a parameter, and what is wrong."""
         if (rule := self._wanted.resized.get(name)) and source in self._there:
             dimension = _dimension(target, rule.axis)
@@ -117,7 +117,7 @@ class _Search:
 
     def _resized(
         self, name: str, source: str, target: Target, rule: Resize, dimension: int
-    ) -> tuple[Piece | list[Piece], list[Problem]]:
+    ) -> tuple[SourcePiece | list[SourcePiece], list[Problem]]:
         """Return a parameter as far as the source has it, and what is wrong."""
         self.used.add(source)
         shape, dtype = self._there[source]
@@ -144,7 +144,7 @@ class _Search:
         read = functools.partial(_read_part, self._read, source, dimension, count)
         shown = ", ".join([*[":"] * dimension, f":{count}"])
         held = (dimension, count) if count < needed else None
-        return Piece(f"{source}[{shown}]", dtype, read, held), []
+        return SourcePiece(f"{source}[{shown}]", dtype, read, held), []
 
     def _zeros(self, source: str, dimension: int) -> int:
         """Return how many of the last entries along a dimension are zero."""
@@ -154,17 +154,17 @@ class _Search:
         last = int(filled[-1]) + 1 if len(filled) else 0
         return self._there[source][0][dimension] - last
 
-    def _piece(self, parameter: str, slot: Slot | None) -> Piece:
+    def _piece(self, parameter: str, slot: Slot | None) -> SourcePiece:
         self.used.add(parameter)
         dtype = self._there[parameter][1]
         if slot is None or slot.index is None:
-            return Piece(parameter, dtype, functools.partial(self._read, parameter))
+            return SourcePiece(parameter, dtype, functools.partial(self._read, parameter))
         layer = slot.index
 
         def read(index: Index) -> np.ndarray:
             return self._read(parameter, (slice(layer, layer + 1), *index))[0]
 
-        return Piece(f"{parameter}[{layer}]", dtype, read)
+        return SourcePiece(f"{parameter}[{layer}]", dtype, read)
 
 
 def _dimension(target: Target, axis: str) -> int | None:
@@ -222,7 +222,7 @@ class FromRun(Restore):
         return self.rules
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[Opened]:
+    def open(self) -> Iterator[OpenedSource]:
         """Open the checkpoint. Raises as `Restore.open`."""
         path = pathlib.Path(self.directory).expanduser()
         if not path.is_dir():
@@ -238,7 +238,7 @@ class FromRun(Restore):
             yield _Checkpoint(store, step, self.weights, path)
 
 
-class _Checkpoint(Opened):
+class _Checkpoint(OpenedSource):
     """One checkpoint of another run."""
 
     def __init__(self, store: Store, step: int, weights: str, path: pathlib.Path):
@@ -309,9 +309,9 @@ class _Checkpoint(Opened):
                         self._whole.pop(used, None)
         return {name: arrays[name] for name in found.pieces}
 
-    def _same(self, pieces: Piece | Sequence[Piece], target: Target) -> str:
+    def _same(self, pieces: SourcePiece | Sequence[SourcePiece], target: Target) -> str:
         """Return the saved array that a parameter is, as it is; empty where it is put together."""
-        if not isinstance(pieces, Piece) or pieces.tensor not in self._there:
+        if not isinstance(pieces, SourcePiece) or pieces.tensor not in self._there:
             return ""
         shape, dtype = self._there[pieces.tensor]
         same = (shape, dtype) == (target.shape, str(np.dtype(target.dtype)))
@@ -330,6 +330,6 @@ class _Checkpoint(Opened):
         return self._whole[name][index]
 
 
-def _arrays_of(pieces: Piece | Sequence[Piece]) -> list[str]:
+def _arrays_of(pieces: SourcePiece | Sequence[SourcePiece]) -> list[str]:
     """Return the names of the arrays that a parameter is put together from, in order."""
     return sorted({piece.tensor.partition("[")[0] for piece in tensors_of(pieces)})

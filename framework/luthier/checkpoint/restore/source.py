@@ -65,7 +65,7 @@ class Wanted:
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class SourcePiece:
     """An array of the source, or a part of one, as a parameter or one layer of it needs it.
 
     Args:
@@ -92,11 +92,13 @@ class Found:
     """
 
     problems: Sequence[Problem] = ()
-    pieces: Mapping[str, Piece | Sequence[Piece]] = dataclasses.field(default_factory=dict)
+    pieces: Mapping[str, SourcePiece | Sequence[SourcePiece]] = dataclasses.field(
+        default_factory=dict
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class Described:
+class ModelDescription:
     """A source's description of the model of its weights, beside names and shapes.
 
     Args:
@@ -112,7 +114,7 @@ class Described:
     differing: Sequence[str] = ()
 
 
-class Opened(abc.ABC):
+class OpenedSource(abc.ABC):
     """A source whose files are open."""
 
     @property
@@ -131,7 +133,7 @@ class Opened(abc.ABC):
         return None
 
     @property
-    def described(self) -> Described | None:
+    def described(self) -> ModelDescription | None:
         """Its description of its model, for comparisons; None where it has none."""
         return None
 
@@ -161,7 +163,7 @@ class Restore(abc.ABC):
         """Which parameters are taken, initialized or skipped, in order."""
 
     @abc.abstractmethod
-    def open(self) -> AbstractContextManager[Opened]:
+    def open(self) -> AbstractContextManager[OpenedSource]:
         """Open the source.
 
         Raises:
@@ -169,7 +171,7 @@ class Restore(abc.ABC):
         """
 
 
-def assemble(target: Target, pieces: Piece | Sequence[Piece]) -> jax.Array:
+def assemble(target: Target, pieces: SourcePiece | Sequence[SourcePiece]) -> jax.Array:
     """Return a parameter, read straight into its shards.
 
     Args:
@@ -194,13 +196,13 @@ def assemble(target: Target, pieces: Piece | Sequence[Piece]) -> jax.Array:
     return jax.make_array_from_callback(target.shape, sharding, block)
 
 
-def _read(pieces: Piece | Sequence[Piece], index: Index) -> np.ndarray:
-    if isinstance(pieces, Piece):
+def _read(pieces: SourcePiece | Sequence[SourcePiece], index: Index) -> np.ndarray:
+    if isinstance(pieces, SourcePiece):
         return _checked(pieces, index)
     return np.stack([_checked(piece, index[1:]) for piece in pieces[index[0]]])
 
 
-def _checked(piece: Piece, index: Index) -> np.ndarray:
+def _checked(piece: SourcePiece, index: Index) -> np.ndarray:
     """Read a block; a NaN or an infinity in it is no weight that anything can start from."""
     block = piece.read(index)
     # Kinds of integers and bools have none; types of ml_dtypes are of kind V, and have.
@@ -211,9 +213,9 @@ def _checked(piece: Piece, index: Index) -> np.ndarray:
     return block
 
 
-def tensors_of(pieces: Piece | Sequence[Piece]) -> Iterator[Piece]:
+def tensors_of(pieces: SourcePiece | Sequence[SourcePiece]) -> Iterator[SourcePiece]:
     """Yield the pieces of a parameter."""
-    if isinstance(pieces, Piece):
+    if isinstance(pieces, SourcePiece):
         yield pieces
     else:
         yield from pieces

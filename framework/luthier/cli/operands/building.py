@@ -34,7 +34,7 @@ def effects_of(before: Operand, after: Operand, devices: str | None = None) -> d
             raise BadInput(Problem(f"{operand.title} is not an experiment, so it has no effects"))
     chosen = _devices([_needed(graph) for graph in graphs_of], devices)
     subjects = [
-        effects.Subject(operand.title, graph, found, operand.metrics_path)
+        effects.EffectSubject(operand.title, graph, found, operand.metrics_path)
         for operand, graph, found in zip(sides, graphs_of, chosen, strict=True)
     ]
     packages = tuple(dict.fromkeys((*before.packages, *after.packages)))

@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective:
+class ResultOperand:
     """A result of a run or trial.
 
     Args:
@@ -49,7 +49,7 @@ class Operand:
     metrics_path: Path | None = None
     path: Path | None = None
     state: str = ""
-    objectives: Sequence[Objective] = ()
+    objectives: Sequence[ResultOperand] = ()
 
 
 def of_graph(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from luthier.cli import experiments
-from luthier.cli.operands.operand import Objective, Operand, Record, of_record
+from luthier.cli.operands.operand import Operand, Record, ResultOperand, of_record
 from luthier.errors import BadInput, LuthierError, Problem, RecordError, RunError, UnknownReference
 
 STANDARD_INPUT = "-"
@@ -21,7 +21,7 @@ MIRRORED = "luthier"
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class RecordPlace:
     """The place of a record.
 
     Args:
@@ -35,7 +35,7 @@ class Place:
     run: Any = None
 
 
-def find(name: str) -> Place | None:
+def find(name: str) -> RecordPlace | None:
     """Return where the record is that a word names; None where it names none.
 
     Args:
@@ -46,23 +46,23 @@ def find(name: str) -> Place | None:
       BadInput: There is no such run or trial, or the folder of W&B holds no record.
     """
     if name == STANDARD_INPUT:
-        return Place(name, None)
+        return RecordPlace(name, None)
     if name.startswith(experiments.STUDY):
-        return Place(name, find_trial(name.removeprefix(experiments.STUDY)) / "config.json")
+        return RecordPlace(name, find_trial(name.removeprefix(experiments.STUDY)) / "config.json")
     if is_trial(Path(name)):
-        return Place(name, Path(name) / "config.json")
+        return RecordPlace(name, Path(name) / "config.json")
     run = experiments.find_run(name)
     if run is not None:
-        return Place(name, Path(run.config_path), run)
+        return RecordPlace(name, Path(run.config_path), run)
     path = Path(name)
     if path.suffix == ".json" and path.is_file():
-        return Place(name, path)
+        return RecordPlace(name, path)
     if path.is_dir():
         return _find_in_folder(name, path)
     return None
 
 
-def find_all(word: str) -> list[Place] | None:
+def find_all(word: str) -> list[RecordPlace] | None:
     """Return where all trials of a study are, the base first; None where a word names no study.
 
     Args:
@@ -74,10 +74,12 @@ def find_all(word: str) -> list[Place] | None:
     name = word.removeprefix(experiments.STUDY)
     if name == word or name.rpartition("/")[2].isdigit():
         return None
-    return [Place(f"{word}/{int(folder.name)}", folder / "config.json") for folder in every(name)]
+    return [
+        RecordPlace(f"{word}/{int(folder.name)}", folder / "config.json") for folder in every(name)
+    ]
 
 
-def read(place: Place, packages: Sequence[str] = ()) -> Operand:
+def read(place: RecordPlace, packages: Sequence[str] = ()) -> Operand:
     """Return the operand of a record.
 
     Args:
@@ -113,7 +115,7 @@ def read_run(name: str, directory: str, packages: Sequence[str] = ()) -> Operand
     from luthier import records
 
     run = records.find(directory, name)
-    return read(Place(f"{run.name}/{run.id}", run.config_path, run), packages)
+    return read(RecordPlace(f"{run.name}/{run.id}", run.config_path, run), packages)
 
 
 def _beside(config: Path, kind: str) -> str:
@@ -139,7 +141,7 @@ def _text(path: Path) -> str:
         raise RecordError(Problem(f"cannot read {path}: {reason}")) from error
 
 
-def _read_run(place: Place, packages: Sequence[str]) -> Operand:
+def _read_run(place: RecordPlace, packages: Sequence[str]) -> Operand:
     from luthier.records.events import Evaluation
     from luthier.records.metrics_file import read_last
 
@@ -155,7 +157,7 @@ def _read_run(place: Place, packages: Sequence[str]) -> Operand:
         if last is not None and isinstance(last.event, Evaluation):
             better = dict(last.event.better)
         objectives = [
-            Objective(f"{evaluation}/{metric}", value, better.get(metric, ""))
+            ResultOperand(f"{evaluation}/{metric}", value, better.get(metric, ""))
             for evaluation, values in status.evaluations.items()
             for metric, value in values.items()
             if isinstance(value, int | float)
@@ -172,7 +174,7 @@ def _read_run(place: Place, packages: Sequence[str]) -> Operand:
     )
 
 
-def _find_in_folder(name: str, path: Path) -> Place | None:
+def _find_in_folder(name: str, path: Path) -> RecordPlace | None:
     """Return the record of a W&B folder; None where the folder is none of W&B's."""
     is_mirror = (path / "files").is_dir() and (
         path.name.startswith(("offline-run-", "run-", "latest-run")) or any(path.glob("*.wandb"))
@@ -184,7 +186,7 @@ def _find_in_folder(name: str, path: Path) -> Place | None:
     above = path.resolve().parents[1]
     for folder in (path / "files" / MIRRORED, above):
         if (folder / "config.json").is_file():
-            return Place(name, folder / "config.json")
+            return RecordPlace(name, folder / "config.json")
     remedy = "give the folder of the run, or the config.json of it"
     what = f"{name} holds no recorded graph: luthier writes files/{MIRRORED}/config.json"
     raise BadInput(Problem(what, remedy=remedy))
@@ -254,7 +256,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
     words: Sequence[str] = ()
     state = ""
-    objectives: list[Objective] = []
+    objectives: list[ResultOperand] = []
     from luthier.study.driver.directory import ASSIGNMENT_FORMAT
 
     with contextlib.suppress(RunError, AttributeError):
@@ -272,7 +274,7 @@ def describe(folder: Path) -> dict[str, Any]:
     }
 
 
-def _outcome(folder: Path) -> tuple[str, list[Objective]]:
+def _outcome(folder: Path) -> tuple[str, list[ResultOperand]]:
     """Return how a trial ended, and the values of its objectives, as the study's files tell."""
     from luthier.study.driver.mirror import read_facts
 
@@ -282,7 +284,7 @@ def _outcome(folder: Path) -> tuple[str, list[Objective]]:
     ended = _ended(journal, journal.stat().st_size).get(int(folder.name), {})
     values = ended.get("values") or [None] * len(facts["metrics"])
     return ended.get("outcome", ""), [
-        Objective(name, value if isinstance(value, int | float) else None, direction)
+        ResultOperand(name, value if isinstance(value, int | float) else None, direction)
         for name, value, direction in zip(
             facts["metrics"], values, facts["directions"], strict=True
         )

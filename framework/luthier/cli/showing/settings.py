@@ -20,7 +20,15 @@ NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
     "program": ("Exported", "Program", "Scalar", "WarmStart"),
     "models": ("Cache", "Conditional", "Held", "TargetCache"),
     "layers": (
-        *("CrossCache", "Cycle", "DropoutKeys", "Encoded", "KeyValues", "Mixture", "RoutingSums"),
+        *(
+            "CrossCache",
+            "Cycle",
+            "DropoutKeys",
+            "Encoded",
+            "KeyValues",
+            "ExpertLayer",
+            "RoutingSums",
+        ),
         *("SharedLayers", "Tokens", "Turns"),
     ),
     "tasks": ("Additive", "BatchCoupled", "CountCoupled", "LossSums"),
@@ -28,10 +36,10 @@ NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
     "metrics": ("Metric", "Ratio", "Totals"),
     "optim": (
         *("AdamScale", "Axes", "GuardState", "Hyperparameter", "Layout", "Optimizer"),
-        *("OptimizerState", "Stage"),
+        *("OptimizerState", "OptimizerStage"),
     ),
-    "data": ("ByteCounts", "Draws", "Layout", "Plan", "Survey", "Visit"),
-    "checkpoint": ("Provenance", "Restoration", "Saved", "Store", "Target"),
+    "data": ("ByteCounts", "Draws", "PreparedLayout", "RowPlan", "Survey", "Visit"),
+    "checkpoint": ("Provenance", "Restoration", "SavedCheckpoint", "Store", "Target"),
     "records": (
         *("Configuration", "CutBack", "Ended", "Evaluation", "Goodput", "Header", "Histogram"),
         *("Holder", "Image", "Lock", "Mirrored", "Notice", "Recorded", "Recorder"),
@@ -50,7 +58,7 @@ _ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?:, \w+)*): (?P<text>.*)")
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class ComponentSetting:
     """One argument of a component.
 
     Args:
@@ -85,7 +93,7 @@ class Component:
 
     name: str
     summary: str
-    settings: tuple[Setting, ...]
+    settings: tuple[ComponentSetting, ...]
     relations: tuple[str, ...]
 
     @property
@@ -136,7 +144,7 @@ def describe(target: Any, name: str) -> Component:
     inherited = signatures.inherited(target)
     ranges, types, texts = getattr(target, "RANGES", {}), _types(target), _told(target)
     settings = tuple(
-        Setting(
+        ComponentSetting(
             name=part,
             type=types.get(part, ""),
             default=text_of(known.defaults[part]) if part in known.defaults else None,
@@ -224,7 +232,7 @@ def entry(component: Component) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _head(setting: Setting) -> str:
+def _head(setting: ComponentSetting) -> str:
     kind = f": {setting.type}" if setting.type else ""
     default = f" = {setting.default}" if setting.default is not None else ""
     notes = [_range(setting), f"in {setting.unit}" if setting.unit else ""]
@@ -236,7 +244,7 @@ def _head(setting: Setting) -> str:
     return f"{setting.name}{kind}{default}" + (f"  ({told})" if told else "")
 
 
-def _range(setting: Setting) -> str:
+def _range(setting: ComponentSetting) -> str:
     return re.sub(r"\bx\b", setting.name, setting.range)
 
 
@@ -285,7 +293,7 @@ def _section(component: Component) -> Iterator[str]:
         yield f"Handed down: {', '.join(f'`{name}`' for name in passed)}."
 
 
-def _row(setting: Setting) -> str:
+def _row(setting: ComponentSetting) -> str:
     default = "-" if setting.default is None else _code(setting.default)
     limits = " ".join(filter(None, [_code(setting.range), setting.unit]))
     cells = [_code(setting.name), _code(setting.type), default, limits, setting.text]

@@ -1,12 +1,12 @@
 """Corpora that were tokenized once, and are read from disk."""
 
-from luthier.data.prepared.prepare import Layout, Survey, plan_layout, prepare, survey
+from luthier.data.prepared.prepare import PreparedLayout, Survey, plan_layout, prepare, survey
 from luthier.data.prepared.prepared import Prepared, Verification, made_plans
 from luthier.data.prepared.shards import verify
 
 __all__ = [
-    "Layout",
     "Prepared",
+    "PreparedLayout",
     "Survey",
     "Verification",
     "made_plans",

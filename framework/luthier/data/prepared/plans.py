@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from luthier.data.packing import PackedRows, Packing, Plan
+from luthier.data.packing import PackedRows, Packing, RowPlan
 from luthier.data.prepared.shards import write_json
 
 FORMAT = 1
@@ -32,7 +32,7 @@ _ABANDONED = 24 * 60 * 60  # seconds after which nobody writes a partial plan an
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
+class PlanFacts:
     """The facts of a plan that a start needs.
 
     Args:
@@ -51,7 +51,7 @@ class Facts:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class KeptPlan(Plan):
+class KeptPlan(RowPlan):
     """A plan that knows its sizes and its digest without a look at its arrays.
 
     Args:
@@ -59,7 +59,7 @@ class KeptPlan(Plan):
       folder: Where it is kept; empty where no folder could be written.
     """
 
-    facts: Facts = dataclasses.field(kw_only=True)
+    facts: PlanFacts = dataclasses.field(kw_only=True)
     folder: str = dataclasses.field(default="", kw_only=True)
 
     @property
@@ -134,7 +134,7 @@ def keep(directory: str, of: Mapping[str, Any], rows: PackedRows, documents: int
       The plan, memory-mapped; in memory where no folder could be written.
     """
     plan, corpus = rows.plan, f"{rows.corpus}{rows.length}"
-    facts = Facts(documents, plan.num_targets, plan.largest_id, corpus, plan.digest(corpus))
+    facts = PlanFacts(documents, plan.num_targets, plan.largest_id, corpus, plan.digest(corpus))
     arrays = {name: np.ascontiguousarray(getattr(plan, name)) for name in _ALWAYS}
     # Only then does anybody ask which chunks open a document, and finding out needs all documents.
     if rows.prefix_bytes:
@@ -156,7 +156,7 @@ def _roots(directory: str) -> Iterator[str]:
 
 
 def _write(
-    root: str, of: Mapping[str, Any], arrays: Mapping[str, np.ndarray], facts: Facts
+    root: str, of: Mapping[str, Any], arrays: Mapping[str, np.ndarray], facts: PlanFacts
 ) -> None:
     os.makedirs(root, exist_ok=True)
     _remove_abandoned(root)
@@ -210,10 +210,10 @@ def _read(folder: str, of: Mapping[str, Any]) -> KeptPlan:
         if beyond or array.dtype.str != _ARRAYS[name] or _sizes(array) != sizes:
             raise ValueError(f"{path}: is damaged")
         arrays[name] = array
-    return _kept(arrays, Facts(**said["facts"]), folder)
+    return _kept(arrays, PlanFacts(**said["facts"]), folder)
 
 
-def _kept(arrays: Mapping[str, np.ndarray], facts: Facts, folder: str = "") -> KeptPlan:
+def _kept(arrays: Mapping[str, np.ndarray], facts: PlanFacts, folder: str = "") -> KeptPlan:
     row_starts, starts, lengths, ids = (arrays[name] for name in _ALWAYS)
     opens = arrays.get("opens")
     return KeptPlan(row_starts, starts, lengths, ids, opens, facts=facts, folder=folder)

@@ -67,7 +67,7 @@ class Survey:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class PreparedLayout:
     """Which documents stand in which shard, and of what.
 
     Args:
@@ -137,7 +137,7 @@ def survey(source: Source, tokenizer: Tokenizer) -> Survey:
 
 def plan_layout(
     source: Source, tokenizer: Tokenizer, found: Survey, num_shards: int | None = None
-) -> Layout:
+) -> PreparedLayout:
     """Decide how a corpus is cut; it depends on the corpus alone, not on the machine.
 
     Args:
@@ -150,7 +150,7 @@ def plan_layout(
     bounds = np.linspace(0, found.documents, min(wanted, found.documents) + 1).astype(np.int64)
     name = f"{source}"
     name = name if len(name) <= 400 else f"{name[:400]}..."
-    return Layout(tuple(bounds.tolist()), tokenizer_facts(tokenizer), name, found.digest)
+    return PreparedLayout(tuple(bounds.tolist()), tokenizer_facts(tokenizer), name, found.digest)
 
 
 def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def prepare(
     source: Source,
     tokenizer: Tokenizer,
     directory: str,
-    layout: Layout,
+    layout: PreparedLayout,
     *,
     num_processes: int = 1,
     report: Report | None = None,
@@ -235,7 +235,7 @@ def prepare(
         raise DataError(Problem(what, remedy=remedy)) from None
 
 
-def _begin(directory: str, layout: Layout, tokenizer: Tokenizer) -> None:
+def _begin(directory: str, layout: PreparedLayout, tokenizer: Tokenizer) -> None:
     os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, LAYOUT)
     if os.path.exists(path):
@@ -255,7 +255,9 @@ def _remove_partial(directory: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _finish(directory: str, layout: Layout, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _finish(
+    directory: str, layout: PreparedLayout, entries: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     path = os.path.join(directory, MANIFEST)
     if os.path.exists(path):
         return read_json(path)

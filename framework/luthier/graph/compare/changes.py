@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-from luthier.graph.compare.things import Thing
+from luthier.graph.compare.things import ConfigNode
 
 # What differs between two documents, as data: changes, and the aligned tree of both sides.
 
@@ -219,15 +219,15 @@ class Pair:
       default_b: The same of the second.
     """
 
-    a: Thing | None
-    b: Thing | None
+    a: ConfigNode | None
+    b: ConfigNode | None
     path_a: str
     path_b: str
     part: Any = None
     below: list[Pair] = dataclasses.field(default_factory=list)
     changes: list[Any] = dataclasses.field(default_factory=list)
-    default_a: Thing | None = None
-    default_b: Thing | None = None
+    default_a: ConfigNode | None = None
+    default_b: ConfigNode | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -247,7 +247,7 @@ class Draft:
     kind: Kind
     path_a: str
     path_b: str
-    a: Thing | None
-    b: Thing | None
+    a: ConfigNode | None
+    b: ConfigNode | None
     more: dict[str, Any] = dataclasses.field(default_factory=dict)
     into: Draft | None = None

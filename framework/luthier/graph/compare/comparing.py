@@ -14,7 +14,7 @@ from luthier.graph.compare.document import Document
 from luthier.graph.compare.overrides import overrides_of
 from luthier.graph.compare.patch import patch_of
 from luthier.graph.compare.rows import rows_of
-from luthier.graph.compare.things import Thing
+from luthier.graph.compare.things import ConfigNode
 from luthier.graph.render import tie_text
 
 # Differences in words: what was found as a change with its texts, values and origins.
@@ -71,11 +71,11 @@ def _same_as(draft: Draft, differ: Differ) -> dict[str, Any]:
     return {} if first == draft.path_b else {"same_as": first}
 
 
-def _text(thing: Thing | None) -> str | None:
+def _text(thing: ConfigNode | None) -> str | None:
     return None if thing is None else things.text_of(thing)
 
 
-def _plain(thing: Thing | None) -> Any:
+def _plain(thing: ConfigNode | None) -> Any:
     """Return a value as plain JSON; None for what holds nodes."""
     if thing is None or (thing.is_node and not thing.is_value_node):
         return None
@@ -115,13 +115,13 @@ def _told(draft: Draft, more: dict[str, Any]) -> str:
     return f"{arrow} (shared as {shared_as})" if shared_as else arrow
 
 
-def _new(thing: Thing, more: dict[str, Any]) -> str:
+def _new(thing: ConfigNode, more: dict[str, Any]) -> str:
     if more.get("same_as") and not thing.is_value_node:
         return f"the same as {more['same_as']}"
     return things.full(thing) + _ties(thing)
 
 
-def _default(thing: Thing | None) -> str:
+def _default(thing: ConfigNode | None) -> str:
     return "no default" if thing is None else things.full(thing)
 
 
@@ -152,14 +152,14 @@ def _class_told(draft: Draft, more: dict[str, Any]) -> str:
     )
 
 
-def _given(name: str, node: Thing | None) -> str:
+def _given(name: str, node: ConfigNode | None) -> str:
     if node is None:
         return name
     child = next((child for part, child in node.parts if str(part) == name), None)
     return name if child is None else f"{name} = {things.text_of(child)}"
 
 
-def _ties(thing: Thing) -> str:
+def _ties(thing: ConfigNode) -> str:
     """Return whose weights a node or class uses; empty for one with its own, and of a record."""
     return "" if thing.live is None else tie_text(thing.live)
 

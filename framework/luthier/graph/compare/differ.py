@@ -12,15 +12,15 @@ from luthier.graph.compare import things
 from luthier.graph.compare.alignment import align
 from luthier.graph.compare.changes import Change, Draft, Kind, Pair, Side
 from luthier.graph.compare.document import Document
-from luthier.graph.compare.things import CONSTANT, LEAF, Numbers, Thing, children
+from luthier.graph.compare.things import CONSTANT, LEAF, ConfigNode, Numbers, children
 from luthier.graph.paths import join
 
 
 def find_moves(
     drafts: Sequence[Draft],
     number: Numbers,
-    kept: Callable[[Thing], Thing | None],
-    keep: Callable[[Thing, Thing], None],
+    kept: Callable[[ConfigNode], ConfigNode | None],
+    keep: Callable[[ConfigNode, ConfigNode], None],
 ) -> list[Draft]:
     """Return what differs, with what is gone here and new there as one change.
 
@@ -49,7 +49,7 @@ def find_moves(
     return [draft for draft in drafts if draft.into is None] if moved else list(drafts)
 
 
-def _can_move(old: Draft, new: Draft, kept: Callable[[Thing], Thing | None]) -> bool:
+def _can_move(old: Draft, new: Draft, kept: Callable[[ConfigNode], ConfigNode | None]) -> bool:
     assert old.a is not None
     assert new.b is not None
     if old.a.is_shared and kept(old.a) not in (None, new.b):
@@ -58,14 +58,14 @@ def _can_move(old: Draft, new: Draft, kept: Callable[[Thing], Thing | None]) -> 
     return (within is not None and within == new.more.get("within")) or holds_node(old.a)
 
 
-def _merge(old: Draft, new: Draft, keep: Callable[[Thing, Thing], None]) -> None:
+def _merge(old: Draft, new: Draft, keep: Callable[[ConfigNode, ConfigNode], None]) -> None:
     assert old.a is not None
     assert new.b is not None
     keep(old.a, new.b)
     new.kind, new.path_a, new.a, new.more, old.into = "moved", old.path_a, old.a, {}, new
 
 
-def holds_node(thing: Thing) -> bool:
+def holds_node(thing: ConfigNode) -> bool:
     """Say whether a thing is a node that is no value, or holds one."""
     if thing.is_value_node:
         return False
@@ -92,12 +92,12 @@ class Differ:
         self.drafts: list[Draft] = []
         self.number = Numbers()
         # What is one and the same thing in both, each at most once: its partner, by its id.
-        self.kept_a: dict[int, Thing] = {}
-        self.kept_b: dict[int, Thing] = {}
+        self.kept_a: dict[int, ConfigNode] = {}
+        self.kept_b: dict[int, ConfigNode] = {}
         self._pairs: set[tuple[int, int]] = set()
-        self._met_a: dict[int, tuple[Thing, str]] = {}
-        self._met_b: dict[int, tuple[Thing, str]] = {}
-        self._deferred: list[tuple[Thing, Thing, Pair]] = []
+        self._met_a: dict[int, tuple[ConfigNode, str]] = {}
+        self._met_b: dict[int, tuple[ConfigNode, str]] = {}
+        self._deferred: list[tuple[ConfigNode, ConfigNode, Pair]] = []
         self._both_live = a.is_live and b.is_live
 
     def run(self) -> Pair:
@@ -113,7 +113,7 @@ class Differ:
         )
         return root
 
-    def same_default(self, a: Thing, b: Thing) -> bool:
+    def same_default(self, a: ConfigNode, b: ConfigNode) -> bool:
         """Say whether two things are the same, one of which is a default.
 
         Args:
@@ -126,7 +126,9 @@ class Differ:
             return False
         return _dumped(a) == _dumped(b)
 
-    def _add(self, kind: Kind, pair: Pair, a: Thing | None, b: Thing | None, **more: Any) -> None:
+    def _add(
+        self, kind: Kind, pair: Pair, a: ConfigNode | None, b: ConfigNode | None, **more: Any
+    ) -> None:
         draft = Draft(kind, pair.path_a, pair.path_b, a, b, more)
         self.drafts.append(draft)
         pair.changes.append(draft)
@@ -161,14 +163,14 @@ class Differ:
             self._compare_keyed(a.by_part, b.by_part, pair, apart)
         return pair
 
-    def _keep(self, a: Thing, b: Thing) -> bool:
+    def _keep(self, a: ConfigNode, b: ConfigNode) -> bool:
         """Note that two are one and the same thing, unless one of them is another already."""
         if id(a) in self.kept_a or id(b) in self.kept_b or a.content != b.content:
             return False
         self.kept_a[id(a)], self.kept_b[id(b)] = b, a
         return True
 
-    def _keep_all(self, a: Thing, b: Thing) -> None:
+    def _keep_all(self, a: ConfigNode, b: ConfigNode) -> None:
         """Note of two things of equal content that they and all in them are the same."""
         if a.is_shared and not self._keep(a, b):
             return
@@ -177,7 +179,7 @@ class Differ:
         for part, child in a.parts:
             self._keep_all(child, b.by_part[part])
 
-    def _compare_sharing(self, a: Thing, b: Thing, pair: Pair, apart: bool) -> bool:
+    def _compare_sharing(self, a: ConfigNode, b: ConfigNode, pair: Pair, apart: bool) -> bool:
         """Report that one of two partners has met another partner before; say if that is told."""
         old, new = self._met_a.get(id(a)), self._met_b.get(id(b))
         self._met_a.setdefault(id(a), (b, pair.path_a))
@@ -191,7 +193,7 @@ class Differ:
                 self._add("unshared", pair, a, b, same_as=old[1])
         return True
 
-    def _compare_values(self, a: Thing, b: Thing, pair: Pair) -> None:
+    def _compare_values(self, a: ConfigNode, b: ConfigNode, pair: Pair) -> None:
         """Compare where at least one is a value node."""
         if (id(a), id(b)) in self._pairs:
             return
@@ -231,7 +233,7 @@ class Differ:
             elif not is_shared_alike:
                 self._add("unshared", pair, a, b)
 
-    def _keep_operands(self, a: Thing, b: Thing) -> bool:
+    def _keep_operands(self, a: ConfigNode, b: ConfigNode) -> bool:
         """Keep the operands of arithmetic; say if they are shared as in the first document."""
         alike = True
         for part, child in a.parts:
@@ -244,7 +246,7 @@ class Differ:
                 alike = False
         return alike
 
-    def _compare_nodes(self, a: Thing, b: Thing, pair: Pair, apart: bool) -> None:
+    def _compare_nodes(self, a: ConfigNode, b: ConfigNode, pair: Pair, apart: bool) -> None:
         given_a, given_b = a.by_part, b.by_part
         if a.content != b.content and self._compare_wrapped(a, b, pair):
             return
@@ -262,7 +264,7 @@ class Differ:
         self._compare_tags(a, b, pair)
         self._compare_keyed(given_a, given_b, pair, apart, a, b)
 
-    def _compare_wrapped(self, a: Thing, b: Thing, pair: Pair) -> bool:
+    def _compare_wrapped(self, a: ConfigNode, b: ConfigNode, pair: Pair) -> bool:
         """Report a node that is now an argument of the new one, or the other way round."""
         inner, inside = _place_in(b, a, self.number), _place_in(a, b, self.number)
         if inner is None and inside is None:
@@ -285,7 +287,7 @@ class Differ:
                 at.changes = [moved]
         return True
 
-    def _add_swapped(self, a: Thing, b: Thing, pair: Pair) -> None:
+    def _add_swapped(self, a: ConfigNode, b: ConfigNode, pair: Pair) -> None:
         """Have the arguments of a swapped class that have no other side in the tree."""
         told = [draft for draft in pair.changes if draft.kind == "class"]
         for part, child in a.parts:
@@ -297,7 +299,7 @@ class Differ:
                 path = join(pair.path_b, part)  # type: ignore[arg-type]
                 pair.below.append(Pair(None, child, "", path, part, changes=told))
 
-    def _compare_tags(self, a: Thing, b: Thing, pair: Pair) -> None:
+    def _compare_tags(self, a: ConfigNode, b: ConfigNode, pair: Pair) -> None:
         if a.tags == b.tags:
             return
         for part in dict.fromkeys(part for part, _ in (*a.tags, *b.tags)):
@@ -309,12 +311,12 @@ class Differ:
 
     def _compare_keyed(
         self,
-        a: Mapping[Any, Thing],
-        b: Mapping[Any, Thing],
+        a: Mapping[Any, ConfigNode],
+        b: Mapping[Any, ConfigNode],
         pair: Pair,
         apart: bool,
-        node_a: Thing | None = None,
-        node_b: Thing | None = None,
+        node_a: ConfigNode | None = None,
+        node_b: ConfigNode | None = None,
     ) -> None:
         for key, child in a.items():
             at = Pair(child, b.get(key), join(pair.path_a, key), join(pair.path_b, key), key)
@@ -335,7 +337,7 @@ class Differ:
         if node_a is not None and node_b is not None and not self._both_live:
             self._compare_defaults(node_a, node_b, pair)
 
-    def _compare_defaults(self, a: Thing, b: Thing, pair: Pair) -> None:
+    def _compare_defaults(self, a: ConfigNode, b: ConfigNode, pair: Pair) -> None:
         """Report arguments that are set in neither, and whose defaults are not the same."""
         if a.known is not None and repr(a.known) == repr(b.known):
             return
@@ -352,7 +354,7 @@ class Differ:
                 pair.below.append(at)
                 self._add("default", at, old, new)
 
-    def _compare_lists(self, a: Thing, b: Thing, pair: Pair, apart: bool) -> None:
+    def _compare_lists(self, a: ConfigNode, b: ConfigNode, pair: Pair, apart: bool) -> None:
         in_a, in_b = children(a), children(b)
         numbers = [[self.number(child) for child in inside] for inside in (in_a, in_b)]
         alike = [[_alike(child) for child in inside] for inside in (in_a, in_b)]
@@ -369,16 +371,16 @@ class Differ:
                 self._add("added" if old is None else "removed", at, old, new, within=id(pair))
 
 
-def _default(document: Document, node: Thing | None, part: Any) -> Thing | None:
+def _default(document: Document, node: ConfigNode | None, part: Any) -> ConfigNode | None:
     known = None if node is None else document.defaults(node)
     return None if known is None else known.get(part)
 
 
-def _alike(thing: Thing) -> Any:
+def _alike(thing: ConfigNode) -> Any:
     return thing.content if thing.is_node else (thing.kind, thing.name, type(thing.data))
 
 
-def _place_in(outer: Thing, inner: Thing, number: Numbers) -> str | None:
+def _place_in(outer: ConfigNode, inner: ConfigNode, number: Numbers) -> str | None:
     """Return the argument of a node that another one is; None where it is none."""
     for part, child in outer.parts:
         if child.is_node and part not in inner.by_part and number(child) == number(inner):
@@ -386,11 +388,13 @@ def _place_in(outer: Thing, inner: Thing, number: Numbers) -> str | None:
     return None
 
 
-def _dumped(thing: Thing) -> str:
+def _dumped(thing: ConfigNode) -> str:
     return json.dumps(things.plain(thing), sort_keys=True)
 
 
-def _constants(a: Thing, b: Thing, number: Numbers) -> list[tuple[Thing, Thing]] | None:
+def _constants(
+    a: ConfigNode, b: ConfigNode, number: Numbers
+) -> list[tuple[ConfigNode, ConfigNode]] | None:
     """Return the constants of two value nodes pair by pair; None where they differ in more."""
     found, pending, seen = [], [(a, b)], set()
     while pending:

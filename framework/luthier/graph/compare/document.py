@@ -15,7 +15,7 @@ from luthier.errors import Problem, RecordError, UnknownReference
 from luthier.graph import public_names, signatures
 from luthier.graph.compare import things
 from luthier.graph.compare.changes import Side
-from luthier.graph.compare.things import LEAF, Key, Thing
+from luthier.graph.compare.things import LEAF, ConfigNode, Key
 from luthier.graph.origins import origin_of
 from luthier.graph.paths import Part, Path, is_dataclass_instance, join, parse_path
 from luthier.graph.public_names import display_name, public_name
@@ -34,11 +34,11 @@ class Builder:
     """Makes the things of one graph, each once; it imports nothing that is not imported yet."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[Thing, Any]] = {}
+        self._made: dict[int, tuple[ConfigNode, Any]] = {}
         self._above: set[int] = set()
-        self._defaults: dict[int, dict[str, Thing]] = {}
+        self._defaults: dict[int, dict[str, ConfigNode]] = {}
 
-    def thing(self, value: Any, path: str = "") -> Thing:
+    def thing(self, value: Any, path: str = "") -> ConfigNode:
         """Return the thing of a value.
 
         Args:
@@ -49,7 +49,7 @@ class Builder:
           RecordError: The graph goes round in a circle.
         """
         if type(value) in _PLAIN:
-            return Thing(LEAF, data=value, live=value)
+            return ConfigNode(LEAF, data=value, live=value)
         known = self._made.get(id(value))
         if known is not None:
             return known[0]
@@ -61,7 +61,7 @@ class Builder:
         self._made[id(value)] = (made, value)
         return made
 
-    def defaults(self, thing: Thing) -> dict[str, Thing]:
+    def defaults(self, thing: ConfigNode) -> dict[str, ConfigNode]:
         """Return the defaults of a node's class or function."""
         target = thing.live.__fn_or_cls__
         found = self._defaults.get(id(target))
@@ -71,12 +71,12 @@ class Builder:
             self._defaults[id(target)] = found
         return found
 
-    def _make(self, value: Any, path: str) -> Thing:
+    def _make(self, value: Any, path: str) -> ConfigNode:
         if isinstance(value, set | frozenset):
             kind = "set" if isinstance(value, set) else "frozenset"
             found = [self.thing(child, path) for child in value]
             found.sort(key=things.canonical)
-            return Thing(kind, parts=tuple(enumerate(found)), live=value)
+            return ConfigNode(kind, parts=tuple(enumerate(found)), live=value)
         inside = entries(value)
         if inside is None:
             return _leaf(value)
@@ -89,10 +89,10 @@ class Builder:
         if is_node(value):
             return _node(value, parts)
         if type(value) in (dict, list, tuple):
-            return Thing(type(value).__name__, parts=parts, live=value)
+            return ConfigNode(type(value).__name__, parts=parts, live=value)
         kind = "instance" if is_dataclass_instance(value) else "namedtuple"
         name, content = _name(type(value))
-        return Thing(kind, name, parts, content=(kind, content), live=value)
+        return ConfigNode(kind, name, parts, content=(kind, content), live=value)
 
     def _key(self, key: Any, path: str) -> Part | Key:
         if type(key) in (str, int):
@@ -101,12 +101,12 @@ class Builder:
         return Key(things.canonical(thing), things.text_of(thing), thing)
 
 
-def _node(value: fdl.Buildable, parts: tuple[tuple[Any, Thing], ...]) -> Thing:
+def _node(value: fdl.Buildable, parts: tuple[tuple[Any, ConfigNode], ...]) -> ConfigNode:
     kind = KINDS.get(type(value), type(value).__name__)
     name, content = ("", "") if kind == "tagged" else _name(value.__fn_or_cls__)
     given = value.__argument_tags__
     tags = sorted((part, tuple(sorted(map(_tag, found)))) for part, found in given.items() if found)
-    return Thing(kind, name, parts, tuple(tags), None, (kind, content), value, is_node=True)
+    return ConfigNode(kind, name, parts, tuple(tags), None, (kind, content), value, is_node=True)
 
 
 def _tag(tag: Any) -> str:
@@ -122,12 +122,12 @@ def _name(thing: Any) -> tuple[str, Any]:
     return name, name
 
 
-def _leaf(value: Any) -> Thing:
+def _leaf(value: Any) -> ConfigNode:
     try:
-        return Thing(LEAF, data=encode_leaf(value), live=value)
+        return ConfigNode(LEAF, data=encode_leaf(value), live=value)
     except RecordError:
         content = (LEAF, "object", leaf_key(value))
-        return Thing(
+        return ConfigNode(
             LEAF,
             data={"object": text_of(value), "name": display_name(value)},
             content=content,
@@ -145,7 +145,7 @@ _LARGEST = 1_000_000
 _LARGEST_KEY = 10_000
 
 
-class Reader:
+class RecordReader:
     """Reads the JSON value of one record; the first thing that is wrong ends it.
 
     Args:
@@ -154,10 +154,10 @@ class Reader:
 
     def __init__(self, source: str):
         self._source = source
-        self._numbered: dict[int, Thing] = {}
+        self._numbered: dict[int, ConfigNode] = {}
         self._sizes: dict[int, int] = {}  # how many places a numbered thing has, by its number
 
-    def read(self, data: Any) -> Thing:
+    def read(self, data: Any) -> ConfigNode:
         """Return the thing that a JSON value describes.
 
         Raises:
@@ -171,10 +171,10 @@ class Reader:
     def _refuse(self, what: str, path: str) -> Any:
         raise RecordError(Problem(f"{self._source} {what}", path))
 
-    def _read(self, data: Any, path: str, depth: int) -> tuple[Thing, int]:
+    def _read(self, data: Any, path: str, depth: int) -> tuple[ConfigNode, int]:
         """Return a thing, and how many places it has."""
         if not isinstance(data, dict | list):
-            return Thing(LEAF, data=data), 1
+            return ConfigNode(LEAF, data=data), 1
         if depth > _DEEPEST:
             self._refuse("is nested too deeply", "")
         if isinstance(data, list):
@@ -190,12 +190,12 @@ class Reader:
             self._sizes[number] = 1 if thing.is_shared else min(size, _LARGEST + 1)
         return thing, size
 
-    def _follow(self, number: Any, path: str) -> tuple[Thing, int]:
+    def _follow(self, number: Any, path: str) -> tuple[ConfigNode, int]:
         if type(number) is not int or number not in self._numbered:
             self._refuse(f'has no "id": {_short(number)} before this "ref"', path)
         return self._numbered[number], self._sizes[number]
 
-    def _made(self, data: dict[str, Any], path: str, depth: int) -> tuple[Thing, int]:
+    def _made(self, data: dict[str, Any], path: str, depth: int) -> tuple[ConfigNode, int]:
         kind = next((key for key in (*_NODES, *_READERS) if key in data), "")
         if kind in _NODES:
             return self._node(kind, data, path, depth)
@@ -206,9 +206,11 @@ class Reader:
             self._refuse(f"holds something that is not known, with the keys {_short(keys)}", path)
         if not _is_leaf_that_can_be_read(data):
             self._refuse(f"holds a value that cannot be read: {_short(data)}", path)
-        return Thing(LEAF, data={key: data[key] for key in data if key != "id"}), 1
+        return ConfigNode(LEAF, data={key: data[key] for key in data if key != "id"}), 1
 
-    def _node(self, kind: str, data: dict[str, Any], path: str, depth: int) -> tuple[Thing, int]:
+    def _node(
+        self, kind: str, data: dict[str, Any], path: str, depth: int
+    ) -> tuple[ConfigNode, int]:
         name = data[kind]
         given, tags = data.get("arguments", {}), data.get("tags", {})
         if not (isinstance(given, dict) and isinstance(tags, dict)):
@@ -223,11 +225,11 @@ class Reader:
         name = public_names.current_name(name)
         parts, size = self._fields(given, path, depth)
         sorted_tags = sorted((part, tuple(sorted(found))) for part, found in tags.items() if found)
-        return Thing(kind, name, parts, tuple(sorted_tags), is_node=True), size
+        return ConfigNode(kind, name, parts, tuple(sorted_tags), is_node=True), size
 
     def _fields(
         self, given: Mapping[str, Any], path: str, depth: int
-    ) -> tuple[tuple[tuple[str, Thing], ...], int]:
+    ) -> tuple[tuple[tuple[str, ConfigNode], ...], int]:
         parts, size = [], 1
         for part, child in given.items():
             thing, inside = self._read(child, join(path, part), depth + 1)
@@ -235,21 +237,25 @@ class Reader:
             size = min(size + inside, _LARGEST + 1)
         return tuple(parts), size
 
-    def _record(self, kind: str, data: dict[str, Any], path: str, depth: int) -> tuple[Thing, int]:
+    def _record(
+        self, kind: str, data: dict[str, Any], path: str, depth: int
+    ) -> tuple[ConfigNode, int]:
         given = data.get("fields")
         if not (_is_name(data[kind]) and isinstance(given, dict)):
             self._refuse("holds a dataclass that cannot be read", path)
         parts, size = self._fields(given or {}, path, depth)
-        return Thing(kind, data[kind], parts), size
+        return ConfigNode(kind, data[kind], parts), size
 
-    def _dict(self, kind: str, data: dict[str, Any], path: str, depth: int) -> tuple[Thing, int]:
+    def _dict(
+        self, kind: str, data: dict[str, Any], path: str, depth: int
+    ) -> tuple[ConfigNode, int]:
         inside = data[kind]
         if isinstance(inside, dict):
             parts, size = self._fields(inside, path, depth)
-            return Thing(kind, parts=parts), size
+            return ConfigNode(kind, parts=parts), size
         if not (isinstance(inside, list) and all(_is_pair(pair) for pair in inside)):
             self._refuse("holds a dict that cannot be read", path)
-        found: dict[Part | Key, Thing] = {}
+        found: dict[Part | Key, ConfigNode] = {}
         size = 1
         for key, child in inside:
             part = self._key(key, path, depth)
@@ -258,7 +264,7 @@ class Reader:
             at = path if isinstance(part, Key) else join(path, part)
             found[part], below = self._read(child, at, depth + 1)
             size = min(size + below, _LARGEST + 1)
-        return Thing(kind, parts=tuple(found.items())), size
+        return ConfigNode(kind, parts=tuple(found.items())), size
 
     def _key(self, data: Any, path: str, depth: int) -> Part | Key:
         if type(data) in (str, int):
@@ -268,10 +274,12 @@ class Reader:
             self._refuse("holds a key that is too large", path)
         return Key(things.canonical(thing), things.text_of(thing), thing)
 
-    def _items(self, kind: str, data: dict[str, Any], path: str, depth: int) -> tuple[Thing, int]:
+    def _items(
+        self, kind: str, data: dict[str, Any], path: str, depth: int
+    ) -> tuple[ConfigNode, int]:
         return self._sequence(kind, data[kind], path, depth)
 
-    def _sequence(self, kind: str, inside: Any, path: str, depth: int) -> tuple[Thing, int]:
+    def _sequence(self, kind: str, inside: Any, path: str, depth: int) -> tuple[ConfigNode, int]:
         if not isinstance(inside, list):
             self._refuse(f"holds a {kind} that cannot be read", path)
         parts, size = [], 1
@@ -284,30 +292,32 @@ class Reader:
                 self._refuse(f"holds a {kind} that is too large", path)
             found = sorted((thing for _, thing in parts), key=things.canonical)
             parts = list(enumerate(found))
-        return Thing(kind, parts=tuple(parts)), size
+        return ConfigNode(kind, parts=tuple(parts)), size
 
 
-_READERS: Mapping[str, Callable[..., tuple[Thing, int]]] = {
-    "dict": Reader._dict,
-    "instance": Reader._record,
-    "namedtuple": Reader._record,
-    **dict.fromkeys(_SEQUENCES, Reader._items),
+_READERS: Mapping[str, Callable[..., tuple[ConfigNode, int]]] = {
+    "dict": RecordReader._dict,
+    "instance": RecordReader._record,
+    "namedtuple": RecordReader._record,
+    **dict.fromkeys(_SEQUENCES, RecordReader._items),
 }
 
 
-def of_plain(data: Any) -> Thing:
+def of_plain(data: Any) -> ConfigNode:
     """Return the thing of a plain JSON value, such as `record.plain.to_dict` makes.
 
     Args:
       data: A JSON value; numbers need not be finite.
     """
     if isinstance(data, float) and not math.isfinite(data):
-        return Thing(LEAF, data={"float": repr(data)})
+        return ConfigNode(LEAF, data={"float": repr(data)})
     if isinstance(data, dict):
-        return Thing("dict", parts=tuple((key, of_plain(child)) for key, child in data.items()))
+        return ConfigNode(
+            "dict", parts=tuple((key, of_plain(child)) for key, child in data.items())
+        )
     if isinstance(data, list):
-        return Thing("list", parts=tuple((i, of_plain(child)) for i, child in enumerate(data)))
-    return Thing(LEAF, data=data)
+        return ConfigNode("list", parts=tuple((i, of_plain(child)) for i, child in enumerate(data)))
+    return ConfigNode(LEAF, data=data)
 
 
 def _is_name(text: Any) -> bool:
@@ -391,7 +401,7 @@ class Document:
 
     def __init__(
         self,
-        root: Thing,
+        root: ConfigNode,
         title: str = "",
         detail: str = "",
         graph: Any = None,
@@ -421,7 +431,7 @@ class Document:
         def write(*content: Any) -> None:
             digest.update(json.dumps(content, default=repr).encode())
 
-        def visit(thing: Thing) -> None:
+        def visit(thing: ConfigNode) -> None:
             if thing.is_shared:
                 if id(thing) in numbers:
                     write("again", numbers[id(thing)])
@@ -438,7 +448,7 @@ class Document:
         visit(self.root)
         return digest.hexdigest()[:16]
 
-    def defaults(self, thing: Thing) -> Mapping[str, Thing] | None:
+    def defaults(self, thing: ConfigNode) -> Mapping[str, ConfigNode] | None:
         """Return the defaults of a node's class or function; None where they are not known.
 
         Args:
@@ -485,7 +495,7 @@ class Document:
         """The first path of everything that can be shared, by the id of its thing."""
         found: dict[int, str] = {}
 
-        def visit(thing: Thing, path: str) -> None:
+        def visit(thing: ConfigNode, path: str) -> None:
             if thing.is_shared:
                 if id(thing) in found:
                     return
@@ -533,7 +543,7 @@ def read(
       RecordError: One of them cannot be read.
     """
     try:
-        root = Reader(source).read(read_record(text, source))
+        root = RecordReader(source).read(read_record(text, source))
         if values:
             add_known(root, _parsed(values, f"the config.values.json beside {source}"))
     except RecursionError:
@@ -541,7 +551,7 @@ def read(
     return Document(root, source, detail, sets=_sets(history, source) if history else None)
 
 
-def add_known(root: Thing, values: Any) -> None:
+def add_known(root: ConfigNode, values: Any) -> None:
     """Note at every node the defaults that a run had, from the plain values of its graph.
 
     Args:
@@ -550,7 +560,7 @@ def add_known(root: Thing, values: Any) -> None:
     """
     noted: set[int] = set()
 
-    def visit(thing: Thing, plain: Any) -> None:
+    def visit(thing: ConfigNode, plain: Any) -> None:
         if id(thing) in noted or thing.is_value_node:
             return
         noted.add(id(thing))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from luthier.errors import Problem
 from luthier.graph.compare import things
 from luthier.graph.compare.differ import Comparison
-from luthier.graph.compare.things import LEAF, Key, Thing, children
+from luthier.graph.compare.things import LEAF, ConfigNode, Key, children
 from luthier.graph.record.encode import KINDS
 from luthier.graph.values import OPERATIONS
 
@@ -35,7 +35,7 @@ class Edit:
       tag: The tag.
     """
 
-    thing: Thing
+    thing: ConfigNode
     form: Literal["set", "del", "insert", "add_tag", "remove_tag"]
     part: Any
     data: Any = None
@@ -53,21 +53,23 @@ class Edits:
         self.a, self.b = comparison.a.root, comparison.b.root
         self.differ = comparison.differ
         self.problems: list[Problem] = []
-        self.captured: dict[int, Thing] = {}
-        self.above: dict[int, tuple[Thing, Any]] = {}  # the first place of each thing of the first
+        self.captured: dict[int, ConfigNode] = {}
+        self.above: dict[
+            int, tuple[ConfigNode, Any]
+        ] = {}  # the first place of each thing of the first
         self.places: dict[int, int] = {}  # how many places things of the second have
         self._first_paths = comparison.b.first_paths
         self._known_same: dict[tuple[int, int], bool] = {}
         self.is_root_kept = self._same(self.a, self.b)
         self._ids: dict[int, int] = {}
         self._is_plain = False
-        order: list[Thing] = []
+        order: list[ConfigNode] = []
         self._visit(self.a, order)
         self._count(self.b)
         self.edits = [edit for thing in order for edit in self._edits(thing)]
         self.root = None if self.is_root_kept else self.data(self.b)
 
-    def parts(self, thing: Thing) -> tuple[Any, ...]:
+    def parts(self, thing: ConfigNode) -> tuple[Any, ...]:
         """Return the first path of a thing of the first graph, part by part."""
         parts: list[Any] = []
         while id(thing) in self.above:
@@ -75,7 +77,7 @@ class Edits:
             parts.append(part)
         return tuple(reversed(parts))
 
-    def data(self, thing: Thing) -> Any:
+    def data(self, thing: ConfigNode) -> Any:
         """Return the JSON of something of the second graph, with variables for what is kept."""
         kept = self.differ.kept_b.get(id(thing)) if thing.is_shared else None
         if kept is not None:
@@ -98,7 +100,7 @@ class Edits:
         data = self._inside(thing)
         return {"id": number, **data} if is_repeated else data
 
-    def fresh(self, thing: Thing) -> Any:
+    def fresh(self, thing: ConfigNode) -> Any:
         """Return the JSON of something of the second graph as if all of it were new.
 
         Returns:
@@ -110,7 +112,7 @@ class Edits:
         finally:
             self.differ.kept_b = kept
 
-    def plain(self, thing: Thing) -> Any:
+    def plain(self, thing: ConfigNode) -> Any:
         """Return the JSON of something of the second graph with values in the place of value nodes.
 
         What shares a value there has a copy of it here.
@@ -127,7 +129,7 @@ class Edits:
         finally:
             self.differ.kept_b, self._is_plain = kept, False
 
-    def _value(self, thing: Thing) -> Any:
+    def _value(self, thing: ConfigNode) -> Any:
         """Return the value that a value node stands for, as JSON."""
         if not thing.is_value_node:
             return self.data(thing)
@@ -137,11 +139,11 @@ class Edits:
         (compute,) = (made for made in OPERATIONS if thing.name.endswith(f".{made.__name__}"))
         return compute(*sides)
 
-    def _holds_shared(self, thing: Thing) -> bool:
+    def _holds_shared(self, thing: ConfigNode) -> bool:
         is_shared = thing.is_shared and self.places[id(thing)] > 1
         return is_shared or any(self._holds_shared(child) for child in children(thing))
 
-    def _visit(self, thing: Thing, order: list[Thing]) -> None:
+    def _visit(self, thing: ConfigNode, order: list[ConfigNode]) -> None:
         for part, child in thing.parts:
             if child.kind != LEAF and id(child) not in self.above and child is not self.a:
                 self.above[id(child)] = (thing, part)
@@ -149,7 +151,7 @@ class Edits:
         if id(thing) in self.differ.kept_a:
             order.append(thing)
 
-    def _count(self, thing: Thing) -> None:
+    def _count(self, thing: ConfigNode) -> None:
         if thing.is_shared:
             self.places[id(thing)] = self.places.get(id(thing), 0) + 1
             if self.places[id(thing)] > 1:
@@ -157,7 +159,7 @@ class Edits:
         for child in children(thing):
             self._count(child)
 
-    def _same(self, a: Thing, b: Thing) -> bool:
+    def _same(self, a: ConfigNode, b: ConfigNode) -> bool:
         """Say whether a place that holds `a` need not be set to hold `b`."""
         if a.is_shared or b.is_shared:
             return self.differ.kept_b.get(id(b)) is a
@@ -170,7 +172,7 @@ class Edits:
             )
         return self._known_same[key]
 
-    def _edits(self, a: Thing) -> Iterator[Edit]:
+    def _edits(self, a: ConfigNode) -> Iterator[Edit]:
         b = self.differ.kept_a[id(a)]
         if a.kind == "list":
             yield from self._list_edits(a, b)
@@ -191,7 +193,7 @@ class Edits:
                 if tag not in old_tags:
                     yield Edit(a, "add_tag", part, tag=tag)
 
-    def _list_edits(self, a: Thing, b: Thing) -> Iterator[Edit]:
+    def _list_edits(self, a: ConfigNode, b: ConfigNode) -> Iterator[Edit]:
         old, new = children(a), children(b)
         if len(old) == len(new) and not self._is_reordered(old, new):
             for index, (left, right) in enumerate(zip(old, new, strict=True)):
@@ -214,7 +216,7 @@ class Edits:
         else:
             yield Edit(a, "set", slice(head, end), {"list": inserted})
 
-    def _is_reordered(self, old: list[Thing], new: list[Thing]) -> bool:
+    def _is_reordered(self, old: list[ConfigNode], new: list[ConfigNode]) -> bool:
         """Say whether an element of a list left its place for another one of the list."""
         places = list(zip(old, new, strict=True))
         changed = [(left, right) for left, right in places if not self._same(left, right)]
@@ -222,7 +224,7 @@ class Edits:
         gone -= {id(left) for left, right in places if self._same(left, right)}
         return any(id(self.differ.kept_b.get(id(right))) in gone for _, right in changed)
 
-    def _inside(self, thing: Thing) -> dict[str, Any]:
+    def _inside(self, thing: ConfigNode) -> dict[str, Any]:
         if thing.kind == "dict":
             if all(type(part) is str for part, _ in thing.parts):
                 return {"dict": {part: self.data(child) for part, child in thing.parts}}
@@ -240,7 +242,7 @@ class Edits:
         tags = {"tags": {part: list(found) for part, found in thing.tags}} if thing.tags else {}
         return {thing.kind: thing.name, **tags, "arguments": given}
 
-    def _unwritable(self, thing: Thing, why: str) -> dict[str, Any]:
+    def _unwritable(self, thing: ConfigNode, why: str) -> dict[str, Any]:
         what = f"{things.text_of(thing)[:60]} {why}"
         self.problems.append(Problem(what, self._first_paths.get(id(thing), "")))
         return {UNWRITABLE: what}
@@ -251,7 +253,7 @@ def key_data(part: Any) -> Any:
     return _key_data(part.thing) if isinstance(part, Key) else part
 
 
-def _key_data(thing: Thing) -> Any:
+def _key_data(thing: ConfigNode) -> Any:
     if thing.kind == LEAF:
         return thing.data
     given = {part: _key_data(child) for part, child in thing.parts}

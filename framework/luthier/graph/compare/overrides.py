@@ -12,7 +12,7 @@ from luthier.graph.compare.changes import Unsayable
 from luthier.graph.compare.differ import Comparison, Differ
 from luthier.graph.compare.document import Document, document
 from luthier.graph.compare.edits import UNWRITABLE, VARIABLE, Edit, Edits
-from luthier.graph.compare.things import Thing
+from luthier.graph.compare.things import ConfigNode
 from luthier.graph.export.names import find
 from luthier.graph.grammar.expressions import kind_of
 from luthier.graph.grammar.names import DTYPES
@@ -347,7 +347,7 @@ class _Speaking:
         replaces = not is_plain or (old is None and not edit.thing.is_node)
         return f"{written}{':=' if replaces else '='}{text}"
 
-    def _text(self, edit: Edit, old: Thing | None) -> str:
+    def _text(self, edit: Edit, old: ConfigNode | None) -> str:
         """Return the text of a new value; written out as new where it cannot be taken over."""
         speller = self._speller(edit, old)
         try:
@@ -373,7 +373,7 @@ class _Speaking:
             raise Unspeakable("no word inserts or removes an element, and the list shares some")
         return self._speller(edit, None).value(data)
 
-    def _around(self, thing: Thing) -> list[Thing]:
+    def _around(self, thing: ConfigNode) -> list[ConfigNode]:
         found = []
         while id(thing) in self.edits.above:
             thing, _ = self.edits.above[id(thing)]
@@ -404,7 +404,7 @@ class _Speaking:
         if edit.part not in taken.names:
             raise Unspeakable("no word adds a keyword that the signature does not name")
 
-    def _speller(self, edit: Edit, old: Thing | None) -> Speller:
+    def _speller(self, edit: Edit, old: ConfigNode | None) -> Speller:
         names = [thing.name for thing in (edit.thing, old) if thing is not None and thing.name]
         packages = (*self.packages, *(name.split(".")[0] for name in names))
         return Speller(packages, self._place, self._kind)
@@ -430,7 +430,7 @@ class _Speaking:
         return made.__name__.lower()
 
 
-def _check_path_value(data: Any, old: Thing | None) -> None:
+def _check_path_value(data: Any, old: ConfigNode | None) -> None:
     """Refuse a path of a file system where the grammar might read text."""
     is_path = isinstance(data, dict) and "path" in data and VARIABLE not in data
     was_path = old is not None and isinstance(old.data, dict) and "path" in old.data
@@ -459,7 +459,7 @@ def _try(said: list[_Said], comparison: Comparison, packages: Sequence[str]) -> 
 
 def _both_paths(path: str, document: Document) -> tuple[str, ...]:
     """Return a path, and how it is written by the first places of what is shared on its way."""
-    thing: Thing | None = document.root
+    thing: ConfigNode | None = document.root
     first = ""
     for part in parse_path(path):
         if thing is not None and thing.is_shared:

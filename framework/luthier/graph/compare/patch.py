@@ -14,9 +14,9 @@ from luthier.errors import RecordError
 from luthier.graph.compare import things
 from luthier.graph.compare.differ import Comparison
 from luthier.graph.compare.edits import VARIABLE, Edit, Edits, key_data
-from luthier.graph.compare.things import Key, Thing
+from luthier.graph.compare.things import ConfigNode, Key
 from luthier.graph.export.layout import Expression, Text, lay_out, string
-from luthier.graph.export.python import KINDS, Writer
+from luthier.graph.export.python import KINDS, PythonWriter
 
 FUNCTION = "patch"
 
@@ -84,7 +84,7 @@ class _Patch:
             ]
         )
 
-    def _place(self, thing: Thing) -> str:
+    def _place(self, thing: ConfigNode) -> str:
         """Return the expression of a thing of the first graph."""
         if id(thing) not in self.edits.above:
             return self.graph
@@ -124,7 +124,7 @@ class _Patch:
         return string(part) if isinstance(part, str) else repr(part)
 
 
-class _PatchWriter(Writer):
+class _PatchWriter(PythonWriter):
     """Writes what is new as expressions, with variables for what the first graph holds."""
 
     def __init__(self, data: Sequence[Any], tags: Sequence[str], function: str, is_live: bool):

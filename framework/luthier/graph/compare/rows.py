@@ -10,7 +10,7 @@ from luthier.graph.compare import things
 from luthier.graph.compare.changes import Pair, Row
 from luthier.graph.compare.differ import Comparison, holds_node
 from luthier.graph.compare.document import Document
-from luthier.graph.compare.things import Thing
+from luthier.graph.compare.things import ConfigNode
 from luthier.graph.paths import join
 
 
@@ -53,7 +53,7 @@ class _Rows:
         for below in pair.below if opens else ():
             yield from self.of_pair(below, depth + 1)
 
-    def _sides(self, pair: Pair) -> Iterator[tuple[Thing, str, Document]]:
+    def _sides(self, pair: Pair) -> Iterator[tuple[ConfigNode, str, Document]]:
         assert pair.a is not None
         assert pair.b is not None
         yield pair.a, pair.path_a, self.a
@@ -110,11 +110,11 @@ class _Rows:
         return known
 
 
-def _first(thing: Thing, path: str, document: Document) -> str:
+def _first(thing: ConfigNode, path: str, document: Document) -> str:
     return document.first_paths.get(id(thing), path) if thing.is_shared else path
 
 
-def _told(thing: Thing, path: str, document: Document, opens: bool) -> str:
+def _told(thing: ConfigNode, path: str, document: Document, opens: bool) -> str:
     if holds_node(thing):
         first = _first(thing, path, document)
         if first != path:

@@ -39,13 +39,13 @@ class Key:
 
     content: str
     text: str = dataclasses.field(compare=False)
-    thing: Thing = dataclasses.field(compare=False)
+    thing: ConfigNode = dataclasses.field(compare=False)
 
     def __repr__(self) -> str:
         return self.text
 
 
-class Thing:
+class ConfigNode:
     """A node, container or leaf of a document; it is not changed once it is made.
 
     Args:
@@ -72,7 +72,7 @@ class Thing:
         self,
         kind: str,
         name: str = "",
-        parts: tuple[tuple[Part | Key, Thing], ...] = (),
+        parts: tuple[tuple[Part | Key, ConfigNode], ...] = (),
         tags: tuple[tuple[Part, tuple[str, ...]], ...] = (),
         data: Any = None,
         content: Any = None,
@@ -85,7 +85,7 @@ class Thing:
         self.is_shared = is_node or kind in SHARED
         self.is_value_node = kind == "config" and (name == CONSTANT or name in OPERATIONS)
         self.known: Any = None
-        self._by_part: dict[Any, Thing] | None = None
+        self._by_part: dict[Any, ConfigNode] | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -95,7 +95,7 @@ class Thing:
         return self.kind in WHOLE
 
     @property
-    def by_part(self) -> dict[Any, Thing]:
+    def by_part(self) -> dict[Any, ConfigNode]:
         """What is directly inside, by its key."""
         if self._by_part is None:
             self._by_part = dict(self.parts)
@@ -114,7 +114,7 @@ def _content(kind: str, name: str, data: Any) -> Any:
     return (kind, type(data).__name__, repr(data))
 
 
-def children(thing: Thing) -> list[Thing]:
+def children(thing: ConfigNode) -> list[ConfigNode]:
     """Return what is directly inside of a thing."""
     return [child for _, child in thing.parts]
 
@@ -124,9 +124,11 @@ class Numbers:
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
-        self._known: dict[int, tuple[int, Thing]] = {}  # things are kept, so that ids stay theirs
+        self._known: dict[
+            int, tuple[int, ConfigNode]
+        ] = {}  # things are kept, so that ids stay theirs
 
-    def __call__(self, thing: Thing) -> int:
+    def __call__(self, thing: ConfigNode) -> int:
         """Return the number of what a thing holds: classes, values and tags, not sharing."""
         known = self._known.get(id(thing))
         if known is not None:
@@ -147,7 +149,7 @@ _LONGEST = 400
 _BINDING = {f"{values.__name__}.{made.__name__}": how for made, how in values.OPERATIONS.items()}
 
 
-def text_of(thing: Thing) -> str:
+def text_of(thing: ConfigNode) -> str:
     """Return a thing on one line; a node by its class alone."""
     if thing.is_value_node:
         return _value_text(thing)
@@ -166,7 +168,7 @@ def text_of(thing: Thing) -> str:
     return f"[{', '.join(texts)}]" if thing.kind == "list" else f"{{{', '.join(sorted(texts))}}}"
 
 
-def full(thing: Thing) -> str:
+def full(thing: ConfigNode) -> str:
     """Return a thing that has no other side on one line; a node with its arguments."""
     if not thing.is_node or thing.is_value_node:
         return text_of(thing)
@@ -174,7 +176,7 @@ def full(thing: Thing) -> str:
     return f"{head(thing)}({given})"
 
 
-def head(thing: Thing) -> str:
+def head(thing: ConfigNode) -> str:
     """Return the class of a node, with what kind of node it is; for a container, its type."""
     if thing.is_node:
         return thing.name if thing.kind == "config" else f"{thing.kind} {thing.name}".rstrip()
@@ -221,13 +223,13 @@ def _bytes(written: Any) -> str:
         return repr(written)
 
 
-def shared_name(thing: Thing) -> str:
+def shared_name(thing: ConfigNode) -> str:
     """Return what people call a constant; empty for one without a name, and for anything else."""
     name = thing.by_part.get("name") if thing.is_value_node and thing.name == CONSTANT else None
     return name.data if name is not None and isinstance(name.data, str) else ""
 
 
-def _value_text(thing: Thing) -> str:
+def _value_text(thing: ConfigNode) -> str:
     known = value_of(thing)
     text = "?" if known is None else text_of(known)
     if thing.name == CONSTANT:
@@ -236,7 +238,7 @@ def _value_text(thing: Thing) -> str:
     return f"{_expression(thing, 0, {})} = {text}"
 
 
-def _expression(thing: Thing, outer: int, known: dict[int, str]) -> str:
+def _expression(thing: ConfigNode, outer: int, known: dict[int, str]) -> str:
     """Return a value node as people write it; what is very long is cut."""
     if not thing.is_value_node:
         return text_of(thing)
@@ -256,12 +258,12 @@ def _expression(thing: Thing, outer: int, known: dict[int, str]) -> str:
     return f"({known[id(thing)]})" if binding < outer else known[id(thing)]
 
 
-def value_of(thing: Thing) -> Thing | None:
+def value_of(thing: ConfigNode) -> ConfigNode | None:
     """Return the thing that a value node stands for, itself for others; None where it has none."""
     return _value_of(thing, {})
 
 
-def _value_of(thing: Thing, known: dict[int, Thing | None]) -> Thing | None:
+def _value_of(thing: ConfigNode, known: dict[int, ConfigNode | None]) -> ConfigNode | None:
     if not thing.is_value_node:
         return thing
     if id(thing) not in known:
@@ -273,7 +275,7 @@ def _value_of(thing: Thing, known: dict[int, Thing | None]) -> Thing | None:
     return known[id(thing)]
 
 
-def _computed(thing: Thing, known: dict[int, Thing | None]) -> Thing | None:
+def _computed(thing: ConfigNode, known: dict[int, ConfigNode | None]) -> ConfigNode | None:
     given = [thing.by_part.get(side) for side in ("left", "right")]
     sides = [None if side is None else _value_of(side, known) for side in given]
     numbers = [side.data for side in sides if side is not None and side.kind == LEAF]
@@ -288,23 +290,23 @@ def _computed(thing: Thing, known: dict[int, Thing | None]) -> Thing | None:
     except (ArithmeticError, ValueError, TypeError):
         return None
     if isinstance(result, complex):
-        return Thing(LEAF, data={"complex": repr(result)})
+        return ConfigNode(LEAF, data={"complex": repr(result)})
     if isinstance(result, float) and not math.isfinite(result):
-        return Thing(LEAF, data={"float": repr(result)})
-    return Thing(LEAF, data=result)
+        return ConfigNode(LEAF, data={"float": repr(result)})
+    return ConfigNode(LEAF, data=result)
 
 
-def _computed_live(thing: Thing) -> Thing | None:
+def _computed_live(thing: ConfigNode) -> ConfigNode | None:
     """Return the value of arithmetic on more than numbers, where the graph itself is at hand."""
     if thing.live is None:
         return None
     try:
-        return Thing(LEAF, data={"object": repr(values.evaluate(thing.live))})
+        return ConfigNode(LEAF, data={"object": repr(values.evaluate(thing.live))})
     except Exception:  # an operand is missing or wrong, which validate tells
         return None
 
 
-def plain(thing: Thing) -> Any:
+def plain(thing: ConfigNode) -> Any:
     """Return a thing as a plain JSON value, like `record.plain.to_dict` without defaults."""
     if thing.is_value_node:
         known = value_of(thing)
@@ -331,12 +333,12 @@ def plain_leaf(data: Any) -> Any:
     return leaf_text(data)
 
 
-def canonical(thing: Thing) -> str:
+def canonical(thing: ConfigNode) -> str:
     """Return a text that two things share exactly when their content is equal."""
     return json.dumps(_canonical(thing))
 
 
-def _canonical(thing: Thing) -> list[Any]:
+def _canonical(thing: ConfigNode) -> list[Any]:
     inside = [[repr(part), _canonical(child)] for part, child in thing.parts]
     if thing.kind == "dict":
         inside.sort(key=repr)

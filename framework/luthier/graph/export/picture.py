@@ -28,7 +28,7 @@ _OTHER = "other"
 
 
 @dataclasses.dataclass(eq=False)
-class Row:
+class CardRow:
     """One argument.
 
     Args:
@@ -45,7 +45,7 @@ class Row:
     whole: str
     card: Card | None = None
     same: Card | None = None
-    constants: list[Constant] = dataclasses.field(default_factory=list)
+    constants: list[SharedConstant] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(eq=False)
@@ -64,7 +64,7 @@ class Card:
     note: str
     room: str
     whole: str
-    rows: list[Row] = dataclasses.field(default_factory=list)
+    rows: list[CardRow] = dataclasses.field(default_factory=list)
 
     def children(self) -> list[Card]:
         """Return the cards that its rows hold."""
@@ -72,7 +72,7 @@ class Card:
 
 
 @dataclasses.dataclass(eq=False)
-class Constant:
+class SharedConstant:
     """A constant that arguments share, with what people call it."""
 
     name: str
@@ -89,7 +89,7 @@ class Deck:
     """
 
     root: Card
-    constants: list[Constant]
+    constants: list[SharedConstant]
 
 
 def deal(graph: Any) -> Deck:
@@ -110,7 +110,7 @@ class _Dealer:
         self.shared = shared(graph)
         self.structures = Structures()
         self.cards: dict[int, Card] = {}
-        self.constants: dict[int, Constant] = {}
+        self.constants: dict[int, SharedConstant] = {}
         self.holders: dict[int, bool] = {}
 
     def card(self, node: Any, path: str, count: int = 1) -> Card:
@@ -132,18 +132,18 @@ class _Dealer:
             made.rows = _fewer(made.rows)
         return made
 
-    def rows(self, label: str, value: Any, path: str, count: int = 1) -> Iterator[Row]:
+    def rows(self, label: str, value: Any, path: str, count: int = 1) -> Iterator[CardRow]:
         """Yield the rows of an argument: one, or one for each entry of a container with nodes."""
         if values.is_value_node(value):
             text = _cut(text_of(value).partition(" (shared")[0], TEXT_LENGTH)
-            yield Row(label, text, f"{path} = {text_of(value)}", constants=self.named(value))
+            yield CardRow(label, text, f"{path} = {text_of(value)}", constants=self.named(value))
         elif is_node(value):
             label = _cut(label, LABEL_LENGTH)
             if id(value) in self.cards:
                 text = f"same × {count}" if count > 1 else "same"
-                yield Row(label, text, f"{path}: shared", same=self.cards[id(value)])
+                yield CardRow(label, text, f"{path}: shared", same=self.cards[id(value)])
             else:
-                yield Row(label, "", path, card=self.card(value, path, count))
+                yield CardRow(label, "", path, card=self.card(value, path, count))
         elif self.holds_nodes(value):
             for part, child, number in self.alike(value):
                 place = join("", part)
@@ -155,7 +155,7 @@ class _Dealer:
             text, whole = text_of(value), f"{path} = {text_of(value)}"
             if len(text) > TEXT_LENGTH and isinstance(value, dict | list | tuple):
                 text = f"{len(value)} entries"
-            yield Row(_cut(label, LABEL_LENGTH), _cut(text, TEXT_LENGTH), whole)
+            yield CardRow(_cut(label, LABEL_LENGTH), _cut(text, TEXT_LENGTH), whole)
 
     def alike(self, container: Any) -> Iterator[tuple[Part, Any, int]]:
         """Yield (part, child, how many that follow each other are alike) of a container."""
@@ -175,7 +175,7 @@ class _Dealer:
         if first is not None:
             yield (*first, count)
 
-    def named(self, value: Any) -> list[Constant]:
+    def named(self, value: Any) -> list[SharedConstant]:
         """Return the constants in a value node that have a name or are used elsewhere too."""
         if not values.is_value_node(value):
             return []
@@ -186,7 +186,9 @@ class _Dealer:
             return []
         if id(value) not in self.constants:
             text = text_of(value).partition(" (shared")[0]
-            self.constants[id(value)] = Constant(_cut(name, LABEL_LENGTH), _cut(text, TEXT_LENGTH))
+            self.constants[id(value)] = SharedConstant(
+                _cut(name, LABEL_LENGTH), _cut(text, TEXT_LENGTH)
+            )
         return [self.constants[id(value)]]
 
     def holds_nodes(self, value: Any) -> bool:
@@ -201,11 +203,11 @@ class _Dealer:
         return self.holders[id(value)]
 
 
-def _fewer(rows: list[Row]) -> list[Row]:
+def _fewer(rows: list[CardRow]) -> list[CardRow]:
     """Return the first rows, and one that says how many there are more."""
     left = rows[MOST_ROWS:]
     names = ", ".join(row.label for row in left[:100])
-    return [*rows[:MOST_ROWS], Row("…", f"{len(left)} more", names)]
+    return [*rows[:MOST_ROWS], CardRow("…", f"{len(left)} more", names)]
 
 
 def _room(name: str) -> str:
@@ -253,7 +255,7 @@ class Box:
 
 
 @dataclasses.dataclass
-class Placed:
+class PlacedDeck:
     """A deck with a box for everything.
 
     Args:
@@ -265,13 +267,13 @@ class Placed:
     """
 
     cards: dict[Card, Box]
-    rows: dict[Row, tuple[float, float]]
-    constants: dict[Constant, Box]
+    rows: dict[CardRow, tuple[float, float]]
+    constants: dict[SharedConstant, Box]
     width: float
     height: float
 
 
-def place(deck: Deck) -> Placed:
+def place(deck: Deck) -> PlacedDeck:
     """Return where everything of a deck stands.
 
     Args:
@@ -295,7 +297,7 @@ def place(deck: Deck) -> Placed:
     right = max(box.right for box in boxes.values())
     constants = _pills(deck, rows, right + COLUMN_GAP)
     every = [*boxes.values(), *constants.values()]
-    return Placed(
+    return PlacedDeck(
         boxes,
         rows,
         constants,
@@ -350,20 +352,22 @@ def _columns(depths: dict[Card, int]) -> list[tuple[float, float]]:
     return found
 
 
-def _ports(boxes: dict[Card, Box]) -> Iterator[tuple[Row, tuple[float, float]]]:
+def _ports(boxes: dict[Card, Box]) -> Iterator[tuple[CardRow, tuple[float, float]]]:
     for card, box in boxes.items():
         for index, row in enumerate(card.rows):
             yield row, (box.right, box.y + HEADER + PADDING / 2 + (index + 0.5) * ROW)
 
 
-def _pills(deck: Deck, rows: dict[Row, tuple[float, float]], x: float) -> dict[Constant, Box]:
+def _pills(
+    deck: Deck, rows: dict[CardRow, tuple[float, float]], x: float
+) -> dict[SharedConstant, Box]:
     """Place the constants beside the cards, each near its users."""
-    users: dict[Constant, list[float]] = {constant: [] for constant in deck.constants}
+    users: dict[SharedConstant, list[float]] = {constant: [] for constant in deck.constants}
     for row, (_, y) in rows.items():
         for constant in row.constants:
             users[constant].append(y)
     wished = {c: sum(ys) / len(ys) - PILL / 2 if ys else TOP for c, ys in users.items()}
-    boxes: dict[Constant, Box] = {}
+    boxes: dict[SharedConstant, Box] = {}
     least = float(TOP)
     for constant in sorted(wished, key=lambda c: wished[c]):
         text = f"{constant.name} = {constant.text}" if constant.name else constant.text
@@ -470,7 +474,7 @@ def _colour(room: str, lightness: float) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
 
 
-def _legend(rooms: list[str], placed: Placed) -> Iterator[tuple[float, str]]:
+def _legend(rooms: list[str], placed: PlacedDeck) -> Iterator[tuple[float, str]]:
     """Yield the entries below the title, each with its right end."""
     x = float(MARGIN)
     for room in rooms:
@@ -493,7 +497,7 @@ def _entry(x: float, indent: int, text: str, mark: str) -> Iterator[tuple[float,
     yield end, f'{mark}<text class="faint" x="{x + indent:g}" y="79">{_text(text)}</text>'
 
 
-def _edges(placed: Placed) -> Iterator[str]:
+def _edges(placed: PlacedDeck) -> Iterator[str]:
     for row, (x, y) in placed.rows.items():
         if row.card is not None:
             box = placed.cards[row.card]
@@ -538,7 +542,7 @@ def _card(card: Card, box: Box) -> Iterator[str]:
         yield from _row(row, left, right, box.y + HEADER + 18 + index * 18)
 
 
-def _row(row: Row, left: float, right: float, y: float) -> Iterator[str]:
+def _row(row: CardRow, left: float, right: float, y: float) -> Iterator[str]:
     text = _end(right, y, "ink", row.text) if row.text else ""
     if row.card is not None:
         text = f'<circle class="port" cx="{right + PADDING:g}" cy="{y - 4:g}" r="3"/>'
@@ -550,7 +554,7 @@ def _end(x: float, y: float, kind: str, text: str) -> str:
     return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="end">{_text(text)}</text>'
 
 
-def _pill(constant: Constant, box: Box) -> Iterator[str]:
+def _pill(constant: SharedConstant, box: Box) -> Iterator[str]:
     text = f"{constant.name} = {constant.text}" if constant.name else constant.text
     shape = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}"'
     yield f'<rect class="pill" {shape} rx="{box.height / 2:g}"/>'

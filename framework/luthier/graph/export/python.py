@@ -57,7 +57,7 @@ def to_python(graph: Any, function: str = "experiment") -> str:
       RecordError: Something in the graph cannot be named or written; all of it is told at once.
     """
     data = encode(graph)
-    writer = Writer(data, function)
+    writer = PythonWriter(data, function)
     result = lay_out(writer.expression(data, ()), 4, len("    return "))
     statements = [*writer.statements, f"return {result}"]
     kind = next((KINDS[key] for key in KINDS if isinstance(data, dict) and key in data), "")
@@ -80,7 +80,7 @@ def to_python(graph: Any, function: str = "experiment") -> str:
     )
 
 
-class Writer:
+class PythonWriter:
     """Writes one record as expressions; collects local variables on the way.
 
     Args:

@@ -30,7 +30,7 @@ _NOT_FINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _DEEPEST = 100
 
 
-class Unreadable(Exception):
+class YamlError(Exception):
     """What stands in a line is not of a graph."""
 
     def __init__(self, what: str, line: int):
@@ -39,7 +39,7 @@ class Unreadable(Exception):
 
 
 @dataclasses.dataclass
-class Scalar:
+class YamlScalar:
     """A scalar, and its line."""
 
     value: Any
@@ -65,7 +65,7 @@ class Entries:
 
 
 @dataclasses.dataclass
-class Reference:
+class YamlReference:
     """An alias of a sequence or mapping."""
 
     target: Any
@@ -89,7 +89,7 @@ def read(text: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         what = getattr(error, "problem", None) or str(error).partition("\n")[0]
         line = mark.line + 1 if mark else 1
-        raise Unreadable(f"it is not readable as YAML: {what}", line) from None
+        raise YamlError(f"it is not readable as YAML: {what}", line) from None
 
 
 class _Reader:
@@ -110,11 +110,11 @@ class _Reader:
             if isinstance(event, yaml.DocumentStartEvent):
                 self.count += 1
                 if self.count > 1:
-                    raise Unreadable("there is a second document", line)
+                    raise YamlError("there is a second document", line)
             elif isinstance(event, yaml.AliasEvent):
                 self._add(self._refer(event.anchor, line))
             elif isinstance(event, yaml.ScalarEvent):
-                self._note(event, Scalar(_scalar(event, line), line))
+                self._note(event, YamlScalar(_scalar(event, line), line))
             elif isinstance(event, yaml.SequenceStartEvent):
                 self._enter(event, Items([], line))
             elif isinstance(event, yaml.MappingStartEvent):
@@ -125,9 +125,9 @@ class _Reader:
 
     def _enter(self, event: Any, made: Any) -> None:
         if event.tag is not None:
-            raise Unreadable(f"tags such as {event.tag!r} are not read", made.line)
+            raise YamlError(f"tags such as {event.tag!r} are not read", made.line)
         if len(self.open) >= _DEEPEST:
-            raise Unreadable("it is nested too deeply", made.line)
+            raise YamlError("it is nested too deeply", made.line)
         self.open.append((made, []))
         if event.anchor:
             self.anchors[event.anchor] = made
@@ -138,32 +138,32 @@ class _Reader:
             made.items = inside
         else:
             for key, value in zip(inside[::2], inside[1::2], strict=True):
-                if not isinstance(key, Scalar):
-                    raise Unreadable("a key is a list or mapping", made.line)
+                if not isinstance(key, YamlScalar):
+                    raise YamlError("a key is a list or mapping", made.line)
                 if key.value in made.items:
-                    raise Unreadable(f"{key.value!r} is given twice", key.line)
+                    raise YamlError(f"{key.value!r} is given twice", key.line)
                 if key.value == "<<":
-                    raise Unreadable("merge keys (<<) are not read", key.line)
+                    raise YamlError("merge keys (<<) are not read", key.line)
                 made.items[key.value] = value
         self._add(made)
 
-    def _note(self, event: Any, made: Scalar) -> None:
+    def _note(self, event: Any, made: YamlScalar) -> None:
         if event.anchor:
             self.anchors[event.anchor] = made
         self._add(made)
 
     def _refer(self, name: str, line: int) -> Any:
         if name not in self.anchors:
-            raise Unreadable(f"there is no anchor &{name} before this alias", line)
+            raise YamlError(f"there is no anchor &{name} before this alias", line)
         target = self.anchors[name]
-        if isinstance(target, Scalar):
+        if isinstance(target, YamlScalar):
             return target
         if any(made is target for made, _ in self.open):
-            raise Unreadable(f"*{name} stands inside of what it refers to", line)
+            raise YamlError(f"*{name} stands inside of what it refers to", line)
         if not target.number:
             self.numbers += 1
             target.number = self.numbers
-        return Reference(target, line)
+        return YamlReference(target, line)
 
     def _add(self, made: Any) -> None:
         if self.open:
@@ -182,7 +182,7 @@ def _loader(text: str) -> Any:
 
 def _scalar(event: Any, line: int) -> Any:
     if event.tag not in (None, "!"):
-        raise Unreadable(f"tags such as {event.tag!r} are not read", line)
+        raise YamlError(f"tags such as {event.tag!r} are not read", line)
     text = event.value
     if not event.implicit[0]:  # it stands in quotes
         return text
@@ -250,14 +250,14 @@ class Mapped:
         self.items, self.anchor = items, ""
 
 
-class Listed:
+class YamlSequence:
     """A sequence of YAML, with the anchor that others refer to it by."""
 
     def __init__(self, items: list[Any]):
         self.items, self.anchor = items, ""
 
 
-class Alias(str):
+class YamlAlias(str):
     """A reference to what has the anchor of that name."""
 
 
@@ -271,16 +271,16 @@ class _Translator:
     def translate(self, data: Any, path: Path) -> Any:
         """Return the YAML of what stands at a path."""
         if isinstance(data, list):
-            return Listed([self.translate(child, (*path, i)) for i, child in enumerate(data)])
+            return YamlSequence([self.translate(child, (*path, i)) for i, child in enumerate(data)])
         if not isinstance(data, dict):
             return data
         if "ref" in data:
-            return Alias(self.anchors[data["ref"]])
+            return YamlAlias(self.anchors[data["ref"]])
         anchor = self.names.give(path, wished_name(data)) if "id" in data else ""
         if anchor:
             self.anchors[data["id"]] = anchor
         made = self._made({k: v for k, v in data.items() if k != "id"}, path)
-        if anchor and isinstance(made, Mapped | Listed):
+        if anchor and isinstance(made, Mapped | YamlSequence):
             made.anchor = anchor
         return made
 
@@ -305,7 +305,9 @@ class _Translator:
         if flag:
             items[flag] = True
         if "tags" in data:
-            items["_tags_"] = Mapped({part: Listed(found) for part, found in data["tags"].items()})
+            items["_tags_"] = Mapped(
+                {part: YamlSequence(found) for part, found in data["tags"].items()}
+            )
         return Mapped(items | self._parts(data["arguments"], path))
 
     def _parts(self, parts: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -321,8 +323,8 @@ class _Translator:
         for key, child in pairs:
             part = key if isinstance(key, str | int) else "key"
             pair = [self.translate(key, path), self.translate(child, (*path, part))]
-            listed.append(Listed(pair))
-        return Mapped({"_dict_": Listed(listed)})
+            listed.append(YamlSequence(pair))
+        return Mapped({"_dict_": YamlSequence(listed)})
 
 
 def _unlike_names(keys: Any) -> bool:
@@ -336,7 +338,7 @@ def _leaf(data: Any) -> Any:
         if "float" in data:
             return float(data["float"])
         return Mapped({f"_{key}_": _leaf(value) for key, value in data.items()})
-    return Listed([_leaf(entry) for entry in data]) if isinstance(data, list) else data
+    return YamlSequence([_leaf(entry) for entry in data]) if isinstance(data, list) else data
 
 
 def _block(data: Any, pad: str) -> Iterator[str]:
@@ -359,7 +361,7 @@ def _block(data: Any, pad: str) -> Iterator[str]:
 
 def _flow(data: Any, room: int) -> str | None:
     """Return `data` on one line; None as soon as it is clear that it takes more than `room`."""
-    if not isinstance(data, Mapped | Listed):
+    if not isinstance(data, Mapped | YamlSequence):
         return _read_scalar(data)
     anchor = f"&{data.anchor} " if data.anchor else ""
     pieces, room = [], room - len(anchor) - 2
@@ -375,7 +377,7 @@ def _flow(data: Any, room: int) -> str | None:
 
 
 def _read_scalar(data: Any) -> str:
-    if isinstance(data, Alias):
+    if isinstance(data, YamlAlias):
         return f"*{data}"
     if isinstance(data, str):
         return _string(data)
@@ -438,18 +440,18 @@ def from_yaml(text: str, packages: Sequence[str] = (), source: str = "config.yam
         if isinstance(root, Entries):
             root = _checked_root(root)
         elif not isinstance(root, Items):
-            raise Unreadable(f"it is no graph, which has a {TARGET}", 1)
+            raise YamlError(f"it is no graph, which has a {TARGET}", 1)
         converter = _Converter()
         return decode(converter.record(root, ""), packages, source, converter.lines)
-    except Unreadable as error:
+    except YamlError as error:
         raise RecordError(Problem(f"{source}, line {error.line}: {error}")) from None
 
 
 def _checked_root(root: Entries) -> Any:
     """Return what holds the graph, without its version."""
-    version = root.items.pop(FORMAT_VERSION, Scalar(VERSION, root.line))
-    if not isinstance(version, Scalar) or version.value != VERSION:
-        raise Unreadable(f"{FORMAT_VERSION} is not {VERSION}, which this luthier reads", root.line)
+    version = root.items.pop(FORMAT_VERSION, YamlScalar(VERSION, root.line))
+    if not isinstance(version, YamlScalar) or version.value != VERSION:
+        raise YamlError(f"{FORMAT_VERSION} is not {VERSION}, which this luthier reads", root.line)
     return root.items.get(GRAPH, root)
 
 
@@ -462,9 +464,9 @@ class _Converter:
     def record(self, data: Any, path: str) -> Any:
         """Return the record of what stands at a path."""
         self.lines[path] = data.line
-        if isinstance(data, Reference):
+        if isinstance(data, YamlReference):
             return {"ref": data.target.number}
-        if isinstance(data, Scalar):
+        if isinstance(data, YamlScalar):
             return _finite(data.value)
         if isinstance(data, Items):
             made: Any = self._list(data, path)
@@ -478,7 +480,7 @@ class _Converter:
     def _parts(self, items: Mapping[Any, Any], path: str) -> dict[str, Any]:
         for key, child in items.items():
             if not isinstance(key, str):
-                raise Unreadable(f"{key!r} is not the name of an argument", child.line)
+                raise YamlError(f"{key!r} is not the name of an argument", child.line)
         return {key: self.record(child, join(path, key)) for key, child in items.items()}
 
     def _mapping(self, data: Entries, path: str) -> dict[str, Any]:
@@ -512,13 +514,13 @@ class _Converter:
         if unknown:
             near = nearest(unknown[0], _NODE_KEYS)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise Unreadable(f"a node takes no {unknown[0]}{hint}", data.line)
+            raise YamlError(f"a node takes no {unknown[0]}{hint}", data.line)
         flags = {
             flag: _raw(data.items[flag]) for flag in filter(None, NODES.values()) if flag in special
         }
         kinds = [kind for kind, flag in NODES.items() if flag and flags.get(flag, False) is True]
         if len(kinds) > 1 or any(type(value) is not bool for value in flags.values()):
-            raise Unreadable(f"only one of {', '.join(flags)} can be true", data.line)
+            raise YamlError(f"only one of {', '.join(flags)} can be true", data.line)
         kind = kinds[0] if kinds else "config"
         made: dict[str, Any] = {kind: _raw(data.items[TARGET]) if TARGET in special else ""}
         if "_tags_" in special:
@@ -531,14 +533,14 @@ class _Converter:
         if "_arguments_" in data.items:
             further = data.items["_arguments_"]
             if not isinstance(further, Entries):
-                raise Unreadable("_arguments_ is not a mapping", further.line)
+                raise YamlError("_arguments_ is not a mapping", further.line)
             inside |= further.items
         return self._parts(inside, path)
 
     def _pair(self, entry: Any, path: str) -> list[Any]:
         items = _items(entry)
         if len(items) != 2:
-            raise Unreadable("_dict_ is a list of pairs", entry.line)
+            raise YamlError("_dict_ is a list of pairs", entry.line)
         key = self.record(items[0], path)
         part = key if isinstance(key, str | int) and not isinstance(key, bool) else "key"
         return [key, self.record(items[1], join(path, part))]
@@ -546,7 +548,7 @@ class _Converter:
 
 def _sequence(data: Any) -> Items:
     if not isinstance(data, Items):
-        raise Unreadable("this is not a list", data.line)
+        raise YamlError("this is not a list", data.line)
     return data
 
 
@@ -562,9 +564,9 @@ def _finite(value: Any) -> Any:
 
 def _raw(data: Any) -> Any:
     """Return what is below a telling key: plain values, whose own telling keys lose underscores."""
-    if isinstance(data, Reference):
-        raise Unreadable("an alias cannot stand here", data.line)
-    if isinstance(data, Scalar):
+    if isinstance(data, YamlReference):
+        raise YamlError("an alias cannot stand here", data.line)
+    if isinstance(data, YamlScalar):
         return _finite(data.value)
     if isinstance(data, Items):
         return [_raw(child) for child in data.items]

@@ -170,7 +170,7 @@ def parse(text: str) -> tuple[str, ast.expr]:
         raise Unreadable(f"cannot read {said!r}") from None
 
 
-class Reader:
+class ExpressionReader:
     """Converts one parsed value; every node of the syntax tree that is not listed is refused.
 
     Args:

@@ -100,7 +100,7 @@ def _read(text: str, annotation: Any, current: Any, around: expressions.Surround
             return _text(text)
     try:
         source, tree = parse(text)
-        reader = expressions.Reader(source, current, around, kind)
+        reader = expressions.ExpressionReader(source, current, around, kind)
         value = reader.convert(tree, annotation)
         if kind is not None and not isinstance(value, fdl.Buildable):
             value = calls.make_node(value, kind)

@@ -29,7 +29,7 @@ MADE = "__fn_or_cls__"
 
 
 @dataclasses.dataclass(frozen=True)
-class Recorded:
+class RecordedOrigin:
     """A node or expression that a graph had once, of which its text alone was recorded.
 
     Args:
@@ -191,7 +191,7 @@ def _path(path: str, part: Any) -> str:
 def _told(value: Any) -> dict[str, Any]:
     if value is fiddle_history.DELETED:
         return {"reset": True}
-    if isinstance(value, Recorded):
+    if isinstance(value, RecordedOrigin):
         return {value.kind: value.text}
     if values.is_value_node(value):
         return {"expression": values.expression(value)}
@@ -245,7 +245,7 @@ def _are_texts(found: Any) -> bool:
 
 def _value(entry: Mapping[str, Any]) -> Any:
     for kind in _texts(entry):
-        return Recorded(entry[kind], kind)
+        return RecordedOrigin(entry[kind], kind)
     return entry.get("value", fiddle_history.DELETED)
 
 

@@ -11,13 +11,13 @@ from luthier.layers.attention.biases import (
 from luthier.layers.attention.context_parallel import (
     AllToAllAttention,
     Contiguous,
-    Order,
     RingAttention,
+    RingOrder,
     Zigzag,
 )
 from luthier.layers.attention.cores import Core, EinsumAttention, FusedAttention, soft_cap
 from luthier.layers.attention.cudnn import CudnnAttention
-from luthier.layers.attention.masks import Causal, Mask, SameDocument, Window
+from luthier.layers.attention.masks import AttentionMask, Causal, SameDocument, Window
 from luthier.layers.attention.multi_head import (
     Attention,
     CrossAttention,
@@ -34,6 +34,7 @@ __all__ = [
     "Alibi",
     "AllToAllAttention",
     "Attention",
+    "AttentionMask",
     "Bias",
     "Buckets",
     "Causal",
@@ -45,8 +46,6 @@ __all__ = [
     "FusedAttention",
     "HeadNorms",
     "KeyValues",
-    "Mask",
-    "Order",
     "OwnBias",
     "PastBuckets",
     "ProjectionNorms",
@@ -54,6 +53,7 @@ __all__ = [
     "QueryScale",
     "RelativeBias",
     "RingAttention",
+    "RingOrder",
     "RotatedFirstAttention",
     "SameDocument",
     "SignedBuckets",

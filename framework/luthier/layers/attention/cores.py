@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from luthier.layers.attention.biases import Bias
-from luthier.layers.attention.masks import Causal, Mask, pair_share
+from luthier.layers.attention.masks import AttentionMask, Causal, pair_share
 from luthier.layers.declared import visible
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.parameters import wide
@@ -54,7 +54,7 @@ class _Terms(NamedTuple):
 class _Masked(abc.ABC):
     """What all cores have in common: a mask, a scale, and zeros for queries that see nothing."""
 
-    mask: Mask = Causal()
+    mask: AttentionMask = Causal()
     scale: float | None = None
 
     def __call__(
@@ -116,7 +116,7 @@ class EinsumAttention(_Masked):
     """
 
     RANGES: ClassVar[dict[str, str]] = {"cap": "0 < x", "dropout": "0 <= x < 1"}
-    mask: Mask = Causal()
+    mask: AttentionMask = Causal()
     scale: float | None = None
     cap: float | None = None
     dropout: float | None = None
@@ -162,7 +162,7 @@ class FusedAttention(_Masked):
     Source: Vaswani et al. 2017, arXiv 1706.03762, equation 1.
     """
 
-    mask: Mask = Causal()
+    mask: AttentionMask = Causal()
     scale: float | None = None
 
     def _attend(

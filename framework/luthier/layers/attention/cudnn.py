@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from luthier.errors import BadInput, Problem
 from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.cores import EinsumAttention
-from luthier.layers.attention.masks import Causal, Mask, SameDocument, Window, pair_share
+from luthier.layers.attention.masks import AttentionMask, Causal, SameDocument, Window, pair_share
 from luthier.layers.declared import is_abstract, visible
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.positions import Tokens
@@ -58,7 +58,7 @@ class CudnnAttention:
 
     RANGES: ClassVar[dict[str, str]] = {"max_documents": "1 <= x"}
 
-    mask: Mask = Causal()
+    mask: AttentionMask = Causal()
     scale: float | None = None
     max_documents: int = 16
 
@@ -150,7 +150,7 @@ class CudnnAttention:
         query_BLHK: jax.Array,
         key_BLGK: jax.Array,
         value_BLGK: jax.Array,
-        documents: Documents,
+        documents: DocumentOffsets,
     ) -> jax.Array:
         from jax._src.cudnn.fused_attention_stablehlo import MaskType, dot_product_attention
 
@@ -203,7 +203,7 @@ class CudnnAttention:
         return jnp.moveaxis(context_NBCHK, 0, 1).reshape(query_BLHK.shape)
 
 
-class Documents(NamedTuple):
+class DocumentOffsets(NamedTuple):
     """Where the documents of rows stand; N is M + 1.
 
     Args:
@@ -217,7 +217,7 @@ class Documents(NamedTuple):
     fits_B: jax.Array
 
 
-def documents_of(segments_BL: jax.Array, max_documents: int) -> Documents:
+def documents_of(segments_BL: jax.Array, max_documents: int) -> DocumentOffsets:
     """Return where the documents of rows stand.
 
     Args:
@@ -236,11 +236,13 @@ def documents_of(segments_BL: jax.Array, max_documents: int) -> Documents:
     fits_B = number_BL.max(1) <= max_documents
     if max_documents == 1:
         fits_B &= offsets_BM[:, 0] == 0
-        return Documents(lengths_BM, offsets_BM, fits_B)
+        return DocumentOffsets(lengths_BM, offsets_BM, fits_B)
     offsets_BN = jnp.pad(
         jnp.where(is_there_BM, offsets_BM, -1), ((0, 0), (0, 1)), constant_values=-1
     )
-    return Documents(jnp.where(is_there_BM, lengths_BM, -1), offsets_BN.astype(jnp.int32), fits_B)
+    return DocumentOffsets(
+        jnp.where(is_there_BM, lengths_BM, -1), offsets_BN.astype(jnp.int32), fits_B
+    )
 
 
 def _only(x: jax.Array, is_token: jax.Array) -> jax.Array:

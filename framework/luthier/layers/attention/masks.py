@@ -17,7 +17,7 @@ import jax
 from luthier.layers.positions import Tokens
 
 
-class Mask(Protocol):
+class AttentionMask(Protocol):
     """Decides which keys each query may look at.
 
     A mask that hides pairs for their order may say so to who counts FLOPs: see `Causal.share`.
@@ -83,7 +83,7 @@ class Window:
         return _band(num_queries, num_keys, size)
 
 
-def pair_share(mask: Mask, num_queries: int, num_keys: int) -> Fraction:
+def pair_share(mask: AttentionMask, num_queries: int, num_keys: int) -> Fraction:
     """Return the share of pairs of a row that a mask lets through, where it is one document.
 
     The diagonal counts half, as the convention of halves has it: a causal mask lets half through.

@@ -8,9 +8,9 @@ from luthier.layers.experts.dispatch import (
     Dropless,
     share_of,
 )
-from luthier.layers.experts.mixture import ExpertChoice, Experts, Mixture, feed_forward
+from luthier.layers.experts.mixture import ExpertChoice, ExpertLayer, Experts, feed_forward
 from luthier.layers.experts.routing import (
-    Choice,
+    RoutedExperts,
     Router,
     RouterLogits,
     RoutingSums,
@@ -27,12 +27,12 @@ __all__ = [
     "ACTIVE_SHARE",
     "AllExperts",
     "Capacity",
-    "Choice",
     "Dispatch",
     "Dropless",
     "ExpertChoice",
+    "ExpertLayer",
     "Experts",
-    "Mixture",
+    "RoutedExperts",
     "Router",
     "RouterLogits",
     "RoutingSums",

@@ -15,12 +15,12 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from luthier.errors import BadInput, Problem
-from luthier.layers.experts.routing import Choice
+from luthier.layers.experts.routing import RoutedExperts
 from luthier.layers.linear import Linear
 from luthier.layers.parameters import AXES, DType, Template, create
 from luthier.layers.products import MatrixProduct, Product
 from luthier.parallel import Rules, activation_rules, constrain
-from luthier.parallel.activations import Layout, current_layout
+from luthier.parallel.activations import ActivationLayout, current_layout
 
 # Moving tokens to the places of experts and back, where backward is the other way forward.
 #
@@ -308,7 +308,7 @@ class Dispatch(Protocol):
     """Brings tokens to their experts and the results back."""
 
     def __call__(
-        self, experts: nnx.Module, x_BLD: jax.Array, choice: Choice
+        self, experts: nnx.Module, x_BLD: jax.Array, choice: RoutedExperts
     ) -> tuple[jax.Array, jax.Array]:
         """Apply the chosen experts.
 
@@ -331,7 +331,7 @@ class AllExperts:
     """
 
     def __call__(
-        self, experts: nnx.Module, x_BLD: jax.Array, choice: Choice
+        self, experts: nnx.Module, x_BLD: jax.Array, choice: RoutedExperts
     ) -> tuple[jax.Array, jax.Array]:
         """Apply all experts; see `Dispatch`."""
         E, K = choice.logits_BLE.shape[-1], choice.experts_BLK.shape[-1]
@@ -370,7 +370,7 @@ class Capacity:
     factor: Any = 1.25
 
     def __call__(
-        self, experts: nnx.Module, x_BLD: jax.Array, choice: Choice
+        self, experts: nnx.Module, x_BLD: jax.Array, choice: RoutedExperts
     ) -> tuple[jax.Array, jax.Array]:
         """Apply the chosen experts where there is place; see `Dispatch`."""
         L, E = choice.logits_BLE.shape[-2:]
@@ -442,7 +442,7 @@ class Dropless:
     """
 
     def __call__(
-        self, experts: nnx.Module, x_BLD: jax.Array, choice: Choice
+        self, experts: nnx.Module, x_BLD: jax.Array, choice: RoutedExperts
     ) -> tuple[jax.Array, jax.Array]:
         """Apply the chosen experts; see `Dispatch`."""
         experts_BLK, weights_BLK = choice.experts_BLK, choice.weights_BLK
@@ -475,7 +475,7 @@ def _apply(
 
 
 def _shared_out(
-    layout: Layout,
+    layout: ActivationLayout,
     experts: nnx.Module,
     x_BLD: jax.Array,
     experts_BLK: jax.Array,
@@ -515,7 +515,7 @@ def _shared_out(
     return run(leaves, x_BLD, experts_BLK, weights_BLK)
 
 
-def _fitting(layout: Layout, logical: str, size: int) -> tuple[str, ...]:
+def _fitting(layout: ActivationLayout, logical: str, size: int) -> tuple[str, ...]:
     """Return the mesh axes that split a dimension; none where they do not divide it."""
     axes = layout.mesh_axes(logical)
     return () if size % math.prod(layout.sizes[axis] for axis in axes) else axes

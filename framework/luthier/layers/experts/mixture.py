@@ -16,12 +16,12 @@ from flax import nnx
 
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.experts.dispatch import Capacity, Dispatch, create_each, through_places
-from luthier.layers.experts.routing import Choice, Router, RouterLogits, RoutingSums, report
+from luthier.layers.experts.routing import RoutedExperts, Router, RouterLogits, RoutingSums, report
 from luthier.layers.parameters import DType, Template, create
 from luthier.layers.positions import Tokens
 
 
-class Mixture(nnx.Module):
+class ExpertLayer(nnx.Module):
     """A feed-forward layer that sends tokens to experts, and so must know which are padding."""
 
     @abc.abstractmethod
@@ -46,15 +46,15 @@ def feed_forward(
     """Apply the feed-forward part of a block, which is told of the tokens if it is a mixture.
 
     Args:
-      mlp: A `Mixture`, or a layer that maps each token alone.
+      mlp: A `ExpertLayer`, or a layer that maps each token alone.
       x_BLD: [B, L, D].
       tokens: Positions and segments of the tokens.
       dropout: Keys of the tokens at this site; None means no noise.
     """
-    return mlp(x_BLD, tokens, dropout) if isinstance(mlp, Mixture) else mlp(x_BLD)
+    return mlp(x_BLD, tokens, dropout) if isinstance(mlp, ExpertLayer) else mlp(x_BLD)
 
 
-class Experts(Mixture):
+class Experts(ExpertLayer):
     r"""A mixture of experts: $y_t = \sum_{e \in \mathrm{top}(t)} w_{te}\, f_e(x_t) + f_0(x_t)$.
 
     Its balance is a matter of the task: see `tasks.Routed`.
@@ -106,7 +106,7 @@ class Experts(Mixture):
         tokens: Tokens | None = None,
         dropout: DropoutKeys | None = None,
     ) -> jax.Array:
-        """Map x [B, L, D] to the same shape in `dtype`; see `Mixture`.
+        """Map x [B, L, D] to the same shape in `dtype`; see `ExpertLayer`.
 
         Padding takes no place, counts nothing, and goes to the shared expert only.
         """
@@ -146,7 +146,7 @@ def router_sums(
     }
 
 
-def _sums(choice: Choice, counts_BL: jax.Array, dropped: jax.Array) -> RoutingSums:
+def _sums(choice: RoutedExperts, counts_BL: jax.Array, dropped: jax.Array) -> RoutingSums:
     E = choice.logits_BLE.shape[-1]
     chosen_BLKE = jax.nn.one_hot(choice.experts_BLK, E, dtype=choice.logits_BLE.dtype)
     choices_E = jnp.sum(chosen_BLKE, (0, 1, 2))
@@ -159,7 +159,7 @@ def _sums(choice: Choice, counts_BL: jax.Array, dropped: jax.Array) -> RoutingSu
 # Shapes: B rows, L length, D embed, E experts, C places of an expert.
 
 
-class ExpertChoice(Mixture):
+class ExpertChoice(ExpertLayer):
     r"""A mixture of experts of which each takes the tokens of a row that it scores highest.
 
     $y_t = \sum_{e:\, t \in \mathrm{top}_C(e)} s_{te}\, f_e(x_t) + f_0(x_t)$, with the scores
@@ -218,7 +218,7 @@ class ExpertChoice(Mixture):
         tokens: Tokens | None = None,
         dropout: DropoutKeys | None = None,
     ) -> jax.Array:
-        """Map x [B, L, D] to the same shape in `dtype`; see `Mixture`.
+        """Map x [B, L, D] to the same shape in `dtype`; see `ExpertLayer`.
 
         Padding is taken by no expert. A token is reported as dropped if none takes it.
         """

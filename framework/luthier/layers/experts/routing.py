@@ -154,7 +154,7 @@ def by_site(sums: RoutingSums) -> RoutingSums:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class RoutedExperts:
     """The experts that tokens chose.
 
     Args:
@@ -175,7 +175,7 @@ class Router(Protocol):
 
     k: int
 
-    def __call__(self, x_BLD: jax.Array, dropout: DropoutKeys | None = None) -> Choice:
+    def __call__(self, x_BLD: jax.Array, dropout: DropoutKeys | None = None) -> RoutedExperts:
         """Return the k experts of each token of x [B, L, D]."""
 
 
@@ -306,7 +306,7 @@ class TopK(nnx.Module):
         sizes = {"num_experts": num_experts, "dim": dim}
         self.logits = create(logits, **sizes, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
-    def __call__(self, x_BLD: jax.Array, dropout: DropoutKeys | None = None) -> Choice:
+    def __call__(self, x_BLD: jax.Array, dropout: DropoutKeys | None = None) -> RoutedExperts:
         """Let every token choose.
 
         Args:
@@ -317,4 +317,4 @@ class TopK(nnx.Module):
         scores_BLE = self.scores(logits_BLE)
         best_BLK, experts_BLK = jax.lax.top_k(scores_BLE, self.k)
         weights_BLK = self.weights(best_BLK) * jnp.asarray(self.scale, best_BLK.dtype)
-        return Choice(experts_BLK, weights_BLK, logits_BLE, renormalized(scores_BLE))
+        return RoutedExperts(experts_BLK, weights_BLK, logits_BLE, renormalized(scores_BLE))

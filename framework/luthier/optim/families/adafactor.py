@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from luthier.optim.layouts import Axes, Layout, Layouts, Stage, complete
-from luthier.optim.masks import DECAYED, Mask
+from luthier.optim.layouts import Axes, Layout, Layouts, OptimizerStage, complete
+from luthier.optim.masks import DECAYED, ParameterMask
 from luthier.optim.optimizer import Optimizer, assemble
 from luthier.optim.schedules import Schedule, runtime
 from luthier.optim.stages import (
@@ -169,7 +169,7 @@ def _fitting(layout: Layout, dims: tuple[int, ...], least: int) -> tuple[int, ..
 
 def scale_by_factored_rms(
     decay: Decay, eps: float, least_factored_dim: int, dims: FactoredDims = LargestDims()
-) -> Stage:
+) -> OptimizerStage:
     r"""Divide by the root of the mean square, kept by row and column where there are matrices.
 
     With $s_t = 1 - \hat\beta_t$ from `decay`, over two dimensions of each layer, i and j:
@@ -222,7 +222,7 @@ def scale_by_factored_rms(
             updates[n] = g * jax.lax.rsqrt(relative) * jax.lax.rsqrt(column)
         return updates, dims.state(rows, columns, entries)
 
-    return Stage(init, update)  # type: ignore[arg-type]
+    return OptimizerStage(init, update)  # type: ignore[arg-type]
 
 
 def scale_by_parameter_rms(least: float) -> Transformation:
@@ -284,7 +284,7 @@ def adafactor(
     least_parameter_rms: float | None = 1e-3,
     momentum: float | None = None,
     weight_decay: float = 0.0,
-    decay_mask: Mask = DECAYED,
+    decay_mask: ParameterMask = DECAYED,
     clip_norm: float | None = None,
     factored_dims: FactoredDims = LargestDims(),
 ) -> Optimizer:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from luthier.optim.masks import EVERYTHING, Mask
+from luthier.optim.masks import EVERYTHING, ParameterMask
 from luthier.optim.optimizer import Optimizer, assemble
 from luthier.optim.schedules import Schedule, runtime
 from luthier.optim.stages import (
@@ -81,7 +81,7 @@ def capped_adamw(
     eps_root: float = 0.0,
     max_update_rms: float | None = 1.0,
     weight_decay: float = 1e-3,
-    decay_mask: Mask = EVERYTHING,
+    decay_mask: ParameterMask = EVERYTHING,
     clip_norm: float | None = 5.0,
 ) -> Optimizer:
     r"""Adam with decoupled weight decay and a cap on the root mean square of each update.

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from luthier.optim.layouts import Axes, Layouts, Stage
-from luthier.optim.masks import Mask
+from luthier.optim.layouts import Axes, Layouts, OptimizerStage
+from luthier.optim.masks import ParameterMask
 from luthier.optim.optimizer import Optimizer, as_schedule, assemble
 from luthier.optim.partition import matrices_in, route
 from luthier.optim.schedules import Schedule
@@ -102,11 +102,11 @@ def multiply(left: jax.Array | None, x: jax.Array, right: jax.Array | None) -> j
 
 
 def beside_adam(
-    stage: Stage,
+    stage: OptimizerStage,
     adam: Transformation,
     learning_rate: Schedule | float,
     weight_decay: float,
-    masks: dict[str, Mask],
+    masks: dict[str, ParameterMask],
     clip_norm: float | None,
 ) -> Optimizer:
     """Return the optimizer of `stage` for the kernels in the mask `matrices`, `adam` for the rest.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from luthier.optim.layouts import Layouts
-from luthier.optim.masks import DECAYED, EVERYTHING, Mask
+from luthier.optim.masks import DECAYED, EVERYTHING, ParameterMask
 from luthier.optim.optimizer import Optimizer, assemble
 from luthier.optim.schedules import Schedule
 from luthier.optim.stages import (
@@ -21,7 +21,7 @@ from luthier.optim.stages import (
 )
 
 
-def scale_by_trust_ratio(mask: Mask) -> Transformation:
+def scale_by_trust_ratio(mask: ParameterMask) -> Transformation:
     r"""Give the update of each single parameter the norm of the parameter.
 
     $$ u \leftarrow u\, \|\theta\|_2 / \|u\|_2, \text{ unchanged where either norm is } 0 $$
@@ -51,8 +51,8 @@ def lamb(
     b2: float = 0.999,
     eps: float = 1e-6,
     weight_decay: float = 0.01,
-    decay_mask: Mask = DECAYED,
-    trust_mask: Mask = EVERYTHING,
+    decay_mask: ParameterMask = DECAYED,
+    trust_mask: ParameterMask = EVERYTHING,
     clip_norm: float | None = 1.0,
 ) -> Optimizer:
     r"""LAMB, for very large batches.

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from luthier.optim.masks import DECAYED, Mask
+from luthier.optim.masks import DECAYED, ParameterMask
 from luthier.optim.optimizer import Optimizer, assemble
 from luthier.optim.schedules import Schedule, runtime
 from luthier.optim.stages import (
@@ -57,7 +57,7 @@ def lion(
     b1: float = 0.9,
     b2: float = 0.99,
     weight_decay: float = 0.1,
-    decay_mask: Mask = DECAYED,
+    decay_mask: ParameterMask = DECAYED,
     clip_norm: float | None = 1.0,
 ) -> Optimizer:
     r"""Lion with decoupled weight decay.

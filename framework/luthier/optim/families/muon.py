@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 
-from luthier.optim.layouts import Layout, Layouts, Stage, complete
-from luthier.optim.masks import DECAYED, MATRICES, Mask
+from luthier.optim.layouts import Layout, Layouts, OptimizerStage, complete
+from luthier.optim.masks import DECAYED, MATRICES, ParameterMask
 from luthier.optim.optimizer import Optimizer, as_schedule, checker, counted
 from luthier.optim.partition import matrices_in, route
 from luthier.optim.schedules import Schedule, runtime
@@ -114,7 +114,9 @@ class NewtonSchulz:
         return x.mT if tall else x
 
 
-def orthogonalize_momentum(momentum: float, iteration: NewtonSchulz, scale: UpdateScale) -> Stage:
+def orthogonalize_momentum(
+    momentum: float, iteration: NewtonSchulz, scale: UpdateScale
+) -> OptimizerStage:
     r"""Replace gradients of kernels by their Nesterov momentum, made nearly orthogonal.
 
     $$ B_t = \mu B_{t-1} + G_t, \quad U_t = s(m, n)\, \mathrm{NewtonSchulz}(G_t + \mu B_t) $$
@@ -154,7 +156,7 @@ def orthogonalize_momentum(momentum: float, iteration: NewtonSchulz, scale: Upda
         updates = {n: orthogonal(layouts[n], g + decay * trace[n]) for n, g in gradients.items()}
         return updates, MomentumState(trace)
 
-    return Stage(init, update)  # type: ignore[arg-type]
+    return OptimizerStage(init, update)  # type: ignore[arg-type]
 
 
 def muon(
@@ -162,13 +164,13 @@ def muon(
     momentum: float = 0.95,
     iteration: NewtonSchulz = NewtonSchulz(),
     scale: UpdateScale = AdamScale(),
-    matrices: Mask = MATRICES,
+    matrices: ParameterMask = MATRICES,
     adam_learning_rate: Schedule | float | None = None,
     b1: float = 0.9,
     b2: float = 0.95,
     eps: float = 1e-8,
     weight_decay: float = 0.1,
-    decay_mask: Mask = DECAYED,
+    decay_mask: ParameterMask = DECAYED,
     clip_norm: float | None = 1.0,
 ) -> Optimizer:
     r"""Muon for the kernels of linear maps, AdamW for all other parameters.

@@ -16,8 +16,8 @@ from luthier.optim.families.kronecker import (
     multiply,
     statistics,
 )
-from luthier.optim.layouts import Layouts, Stage, complete
-from luthier.optim.masks import DECAYED, MATRICES, Mask
+from luthier.optim.layouts import Layouts, OptimizerStage, complete
+from luthier.optim.masks import DECAYED, MATRICES, ParameterMask
 from luthier.optim.optimizer import Optimizer
 from luthier.optim.schedules import Schedule, runtime
 from luthier.optim.stages import AdamState, Arrays, bias_correction, scale_by_adam
@@ -25,7 +25,7 @@ from luthier.optim.stages import AdamState, Arrays, bias_correction, scale_by_ad
 
 def scale_by_shampoo(
     b1: float, b2: float, statistics_decay: float, eps: float, every: int, largest_dim: int
-) -> Stage:
+) -> OptimizerStage:
     r"""Precondition both sides of a gradient, with the size of Adam's update.
 
     With averages $L$ of $G G^T$ and $R$ of $G^T G$, corrected for their bias, momentum $\hat M$
@@ -92,7 +92,7 @@ def scale_by_shampoo(
             moments.first_moment, moments.second_moment, lefts, rights, left_map, right_map
         )
 
-    return Stage(init, update)  # type: ignore[arg-type]
+    return OptimizerStage(init, update)  # type: ignore[arg-type]
 
 
 def _power(x: jax.Array, exponent: float, ridge: jax.Array) -> jax.Array:
@@ -113,9 +113,9 @@ def shampoo(
     eps: float = 1e-6,
     every: int = 10,
     largest_dim: int = 10000,
-    matrices: Mask = MATRICES,
+    matrices: ParameterMask = MATRICES,
     weight_decay: float = 0.1,
-    decay_mask: Mask = DECAYED,
+    decay_mask: ParameterMask = DECAYED,
     clip_norm: float | None = 1.0,
 ) -> Optimizer:
     r"""Shampoo for the kernels of linear maps, AdamW for all other parameters.

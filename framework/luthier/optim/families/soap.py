@@ -17,8 +17,8 @@ from luthier.optim.families.kronecker import (
     statistics,
     turned,
 )
-from luthier.optim.layouts import Layouts, Stage, complete
-from luthier.optim.masks import DECAYED, MATRICES, Mask
+from luthier.optim.layouts import Layouts, OptimizerStage, complete
+from luthier.optim.masks import DECAYED, MATRICES, ParameterMask
 from luthier.optim.optimizer import Optimizer
 from luthier.optim.schedules import Schedule, runtime
 from luthier.optim.stages import Arrays, bias_correction, scale_by_adam
@@ -26,7 +26,7 @@ from luthier.optim.stages import Arrays, bias_correction, scale_by_adam
 
 def scale_by_soap(
     b1: float, b2: float, statistics_decay: float, eps: float, every: int, largest_dim: int
-) -> Stage:
+) -> OptimizerStage:
     r"""Run Adam in the eigenbasis of Shampoo's preconditioner.
 
     With eigenvectors $Q_L$, $Q_R$ of the averages $L$ of $G G^T$ and $R$ of $G^T G$:
@@ -91,7 +91,7 @@ def scale_by_soap(
         )
         return updates, KroneckerState(first, second, lefts, rights, left_map, right_map)
 
-    return Stage(init, update)  # type: ignore[arg-type]
+    return OptimizerStage(init, update)  # type: ignore[arg-type]
 
 
 Bases = tuple[Sides, Sides, Sides]
@@ -131,9 +131,9 @@ def soap(
     eps: float = 1e-8,
     every: int = 10,
     largest_dim: int = 10000,
-    matrices: Mask = MATRICES,
+    matrices: ParameterMask = MATRICES,
     weight_decay: float = 0.01,
-    decay_mask: Mask = DECAYED,
+    decay_mask: ParameterMask = DECAYED,
     clip_norm: float | None = 1.0,
 ) -> Optimizer:
     r"""SOAP for the kernels of linear maps, AdamW for all other parameters.

@@ -1,6 +1,6 @@
 """Several processes, on one or many hosts, that train together."""
 
-from luthier.parallel.distributed.heartbeats import Heartbeats, Standing
+from luthier.parallel.distributed.heartbeats import Heartbeats, Liveness
 from luthier.parallel.distributed.messages import (
     GaveUp,
     Notes,
@@ -35,12 +35,12 @@ __all__ = [
     "Attendance",
     "GaveUp",
     "Heartbeats",
+    "Liveness",
     "Membership",
     "Notes",
     "ProcessLost",
     "Rounds",
     "Skew",
-    "Standing",
     "agree",
     "call_roll",
     "clock_skew",

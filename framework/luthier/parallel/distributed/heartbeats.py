@@ -27,7 +27,7 @@ _TIMEOUT_MILLISECONDS = 2000
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
+class Liveness:
     """How the processes of a run stand, as the primary saw them last.
 
     Args:
@@ -61,7 +61,7 @@ class Judge:
         self._now = now
         self._seen: dict[int, tuple[str, float]] = {i: ("", now()) for i in range(count)}
 
-    def judge(self, heartbeats: dict[int, str]) -> Standing:
+    def judge(self, heartbeats: dict[int, str]) -> Liveness:
         """Return how things stand.
 
         Args:
@@ -74,7 +74,7 @@ class Judge:
                 self._seen[index] = (text, now)
         silent = [i for i, (_, since) in self._seen.items() if now - since > SILENT_SECONDS]
         progress = {index: json.loads(text)["at"] for index, text in heartbeats.items()}
-        return Standing(progress, tuple(sorted(silent)))
+        return Liveness(progress, tuple(sorted(silent)))
 
 
 class Heartbeats:
@@ -86,7 +86,7 @@ class Heartbeats:
 
     def __init__(self, at: Callable[[], Sequence[int]]):
         self._at = at
-        self._standing = Standing()
+        self._standing = Liveness()
         self._answered = time.monotonic()
         self._stopped = threading.Event()
         self._index = process_index()
@@ -107,7 +107,7 @@ class Heartbeats:
         self._stopped.set()
         self._thread.join(2 * HEARTBEAT_SECONDS)
 
-    def standing(self) -> Standing:
+    def standing(self) -> Liveness:
         """Return how the processes stand; process 0 is silent when it does not answer this one."""
         standing = self._standing
         quiet = time.monotonic() - self._answered
@@ -138,10 +138,10 @@ class Heartbeats:
     def _read(self, client: Any) -> None:
         told = json.loads(client.blocking_key_value_get(_STANDING, _TIMEOUT_MILLISECONDS))
         progress = {int(i): list(place) for i, place in told["progress"].items()}
-        self._standing = Standing(progress, tuple(told["silent"]))
+        self._standing = Liveness(progress, tuple(told["silent"]))
         self._answered = time.monotonic()
 
 
-def _written(number: int, standing: Standing) -> str:
+def _written(number: int, standing: Liveness) -> str:
     progress = {str(index): place for index, place in standing.progress.items()}
     return json.dumps({"number": number, "progress": progress, "silent": standing.silent})

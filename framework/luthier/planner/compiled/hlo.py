@@ -28,7 +28,7 @@ _SPACE = re.compile(r"S\((\d+)\)")
 
 
 @dataclasses.dataclass(frozen=True)
-class Array:
+class HloArray:
     """Shape and type of one array of a device.
 
     Args:
@@ -67,7 +67,7 @@ class Instruction:
 
     name: str
     opcode: str
-    arrays: tuple[Array, ...]
+    arrays: tuple[HloArray, ...]
     operands: tuple[str, ...]
     called: Mapping[str, tuple[str, ...]]
     rest: str
@@ -196,7 +196,7 @@ def _instruction(line: str) -> Instruction | None:
     return Instruction(named.group(2), opcode, arrays_of(shape), operands, called, rest, is_root)
 
 
-def arrays_of(text: str) -> tuple[Array, ...]:
+def arrays_of(text: str) -> tuple[HloArray, ...]:
     """Return the arrays of a printed shape, those of tuples within tuples too.
 
     Args:
@@ -206,7 +206,7 @@ def arrays_of(text: str) -> tuple[Array, ...]:
     for dtype, dims, layout in _ARRAY.findall(text):
         space = _SPACE.search(layout)
         sizes = tuple(int(d.lstrip("<=")) for d in dims.split(",") if d)
-        found.append(Array(dtype, sizes, int(space.group(1)) if space else 0))
+        found.append(HloArray(dtype, sizes, int(space.group(1)) if space else 0))
     return tuple(found)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from luthier.planner.compiled.hlo import Array, Instruction, Module
+from luthier.planner.compiled.hlo import HloArray, Instruction, Module
 
 # What gives a name to what is there already.
 _NAMES = ("parameter", "get-tuple-element", "tuple", "bitcast", "while", "optimization-barrier")
@@ -33,7 +33,7 @@ Buffer = tuple[str, str, int]
 
 
 @dataclasses.dataclass(frozen=True)
-class Tensor:
+class LiveTensor:
     """An array that is alive at the peak.
 
     Args:
@@ -42,7 +42,7 @@ class Tensor:
       opcode: The compiler's instruction that makes it.
     """
 
-    array: Array
+    array: HloArray
     scope: str
     opcode: str
 
@@ -52,7 +52,7 @@ class Tensor:
         return self.array.num_bytes
 
 
-def at_peak(module: Module) -> list[Tensor]:
+def at_peak(module: Module) -> list[LiveTensor]:
     """Return the temporary arrays that are alive at the peak, the largest first.
 
     Args:
@@ -63,7 +63,7 @@ def at_peak(module: Module) -> list[Tensor]:
     found = []
     for computation, name, index in buffers:
         instruction = tables[computation][name]
-        found.append(Tensor(instruction.arrays[index], instruction.scope, instruction.opcode))
+        found.append(LiveTensor(instruction.arrays[index], instruction.scope, instruction.opcode))
     return sorted(found, key=lambda tensor: -tensor.num_bytes)
 
 
@@ -199,7 +199,7 @@ _EXCEEDS = re.compile(
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class CompiledMemory:
     """Bytes on one device, as the compiler counts them.
 
     Args:
@@ -220,7 +220,7 @@ class Memory:
         return self.arguments + self.outputs + self.temporaries
 
 
-def memory_of(compiled: Any) -> Memory | None:
+def memory_of(compiled: Any) -> CompiledMemory | None:
     """Return the memory of a compiled program; None where the compiler does not tell.
 
     The temporaries that a TPU's compiler counts hold the places of donated arguments a second time;
@@ -240,7 +240,7 @@ def memory_of(compiled: Any) -> Memory | None:
     if _platform_of(compiled) == "tpu":
         temporaries = min(temporaries, max(0, told.peak_memory_in_bytes - arguments - outputs))
     host = told.host_argument_size_in_bytes + told.host_temp_size_in_bytes
-    return Memory(arguments, outputs, temporaries, host)
+    return CompiledMemory(arguments, outputs, temporaries, host)
 
 
 def _platform_of(compiled: Any) -> str:

@@ -90,7 +90,7 @@ class Exchange:
 
 
 @dataclasses.dataclass
-class Step:
+class ProgramStep:
     """One step of a program: what it makes, what dies after it, and what runs inside of it.
 
     Args:
@@ -130,7 +130,7 @@ class Activity:
     """
 
     buffers: list[Buffer] = dataclasses.field(default_factory=list)
-    steps: list[Step] = dataclasses.field(default_factory=list)
+    steps: list[ProgramStep] = dataclasses.field(default_factory=list)
     exchanges: list[Exchange] = dataclasses.field(default_factory=list)
     residuals: list[Buffer] = dataclasses.field(default_factory=list)
     given: set[int] = dataclasses.field(default_factory=set)
@@ -322,7 +322,7 @@ class _Follower:
         equation: Any,
         name: str = "",
     ) -> _Value:
-        step = Step(makes=[len(self._made.buffers)], reads=sorted(sources))
+        step = ProgramStep(makes=[len(self._made.buffers)], reads=sorted(sources))
         size = self._bytes(var.aval, labels)
         if equation is None and not self._read[var]:  # products of what they are given
             size = self._narrowed(var.aval, size)
@@ -370,7 +370,7 @@ class _Follower:
     def _cond(self, equation: Any, given: list[_Value]) -> list[_Value]:
         """Follow the sides of a branch; each starts with the same, and one of them runs."""
         sources = frozenset[int]().union(*(v.sources for v in given))
-        step, every = Step(reads=sorted(sources)), list[list[_Value]]()
+        step, every = ProgramStep(reads=sorted(sources)), list[list[_Value]]()
         for branch in equation.params["branches"]:
             inner = Activity()
             entering = [
@@ -411,7 +411,7 @@ class _Follower:
         inner, outs = self._body(equation, given)
         _close(inner, outs[:carries])
         sources = frozenset[int]().union(*(v.sources for v in given))
-        step = Step(inner=(inner,), times=length, reads=sorted(sources))
+        step = ProgramStep(inner=(inner,), times=length, reads=sorted(sources))
         self._made.exchanges += inner.exchanges
         self._made.residuals += inner.residuals
         self._made.copies |= inner.copies

@@ -87,7 +87,7 @@ _UPDATE = 7  # arrays of a parameter's size that Adam reads and writes in a step
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class MeshLayout:
     """How an experiment is split.
 
     Args:
@@ -131,7 +131,7 @@ class Layout:
         return size / self.accumulation if is_activation else size
 
 
-def layout_of(program: Any) -> Layout:
+def layout_of(program: Any) -> MeshLayout:
     """Return how a program is split.
 
     Args:
@@ -139,7 +139,7 @@ def layout_of(program: Any) -> Layout:
     """
     parallelism = program.experiment.parallelism
     across = parallelism.mesh.across_slices.sizes()
-    return Layout(
+    return MeshLayout(
         program.sizes,
         parallelism.rules.parameters,
         parallelism.rules.activations,
@@ -148,7 +148,7 @@ def layout_of(program: Any) -> Layout:
     )
 
 
-def temporary_bytes(activity: Activity, layout: Layout, platform: str) -> int:
+def temporary_bytes(activity: Activity, layout: MeshLayout, platform: str) -> int:
     """Return the bytes on one device of what lives within a step.
 
     Args:
@@ -166,7 +166,7 @@ def temporary_bytes(activity: Activity, layout: Layout, platform: str) -> int:
     return int(max(most, gradients))
 
 
-def peak(activity: Activity, layout: Layout, compiler: Compiler | None = None) -> float:
+def peak(activity: Activity, layout: MeshLayout, compiler: Compiler | None = None) -> float:
     """Return the most bytes that are alive at a time on one device.
 
     Args:
@@ -198,7 +198,7 @@ def _results(activity: Activity) -> list[Buffer]:
     return [b for index, b in enumerate(activity.buffers) if index not in ended]
 
 
-def residual_bytes(activity: Activity, layout: Layout) -> list[dict[str, Any]]:
+def residual_bytes(activity: Activity, layout: MeshLayout) -> list[dict[str, Any]]:
     """Return what layers keep for the backward pass by name, the largest first.
 
     Args:
@@ -213,7 +213,7 @@ def residual_bytes(activity: Activity, layout: Layout) -> list[dict[str, Any]]:
 
 
 def step_time(
-    activity: Activity, layout: Layout, chip: Chip, flops: Mapping[str, int], precision: str
+    activity: Activity, layout: MeshLayout, chip: Chip, flops: Mapping[str, int], precision: str
 ) -> Roofline:
     """Return the least time of a step by the analytic model.
 
@@ -243,7 +243,7 @@ def step_time(
     )
 
 
-def _sent(exchange: Any, layout: Layout) -> tuple[float, float]:
+def _sent(exchange: Any, layout: MeshLayout) -> tuple[float, float]:
     """Return the bytes that a device sends for an exchange, within its slice and beyond."""
     value, times = exchange.value, exchange.times
     if not exchange.over:  # a parameter is gathered along what activations do not split
@@ -270,7 +270,7 @@ def _sent(exchange: Any, layout: Layout) -> tuple[float, float]:
     return sent, sent / within  # first within a slice, then across with what is left
 
 
-def _traffic(activity: Activity, layout: Layout, times: int) -> float:
+def _traffic(activity: Activity, layout: MeshLayout, times: int) -> float:
     sizes = [layout.bytes_of(buffer) for buffer in activity.buffers]
     total = 0.0
     for step in activity.steps:

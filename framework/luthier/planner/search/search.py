@@ -14,7 +14,7 @@ from luthier.errors import BadInput, ShardingError
 from luthier.parallel import ArrayInfo, array_bytes, axis_product, format_bytes, place
 from luthier.parallel.slices import AXES
 from luthier.planner.search.model import (
-    Layout,
+    MeshLayout,
     Traced,
     layout_of,
     step_time,
@@ -40,7 +40,7 @@ _MOST_WRITTEN_OUT = 32
 
 
 @dataclasses.dataclass(frozen=True)
-class Remat:
+class RematChange:
     """A remat policy for every stack of layers.
 
     Args:
@@ -53,7 +53,7 @@ class Remat:
 
 
 @dataclasses.dataclass(frozen=True)
-class Storage:
+class StorageChange:
     """What the state and the sums of gradients are stored in.
 
     Args:
@@ -70,12 +70,12 @@ _STATE, _SUMS = (
     "fiddler:luthier.recipes.sum_gradients(bfloat16)",
 )
 STORAGES = (
-    Storage("the optimizer's state is stored in bfloat16", (_STATE,)),
-    Storage(
+    StorageChange("the optimizer's state is stored in bfloat16", (_STATE,)),
+    StorageChange(
         "parameters (with masters), the optimizer's state and sums of gradients are in bfloat16",
         ("fiddler:luthier.recipes.bf16_masters", _STATE, _SUMS),
     ),
-    Storage(
+    StorageChange(
         "parameters (without masters), the optimizer's state and sums of gradients are in bfloat16",
         ("fiddler:luthier.recipes.store_parameters(bfloat16)", _STATE, _SUMS),
     ),
@@ -95,12 +95,12 @@ class Candidate:
     """
 
     sizes: Mapping[str, int]
-    remat: Remat
+    remat: RematChange
     accumulation: int
     overrides: tuple[str, ...]
 
 
-def remats(graph: Any, names: Sequence[str] = ()) -> list[Remat]:
+def remats(graph: Any, names: Sequence[str] = ()) -> list[RematChange]:
     """Return the remat policies to choose from, that of the experiment first.
 
     Args:
@@ -109,22 +109,22 @@ def remats(graph: Any, names: Sequence[str] = ()) -> list[Remat]:
     """
     paths = [place.path for place in graphs.walk(graph, once=True) if _is_stack(place.value)]
     own = {_policy(graph, path) for path in paths}
-    found = [Remat("", ())]
+    found = [RematChange("", ())]
     for policy in _POLICIES:
         if not paths or own == {policy}:
             continue
         overrides = tuple(_override(graph, path, f"{policy.__name__}()") for path in paths)
-        found.append(Remat(policy.__name__, overrides))
+        found.append(RematChange(policy.__name__, overrides))
     for kept in _KEPT:
         there = [name for name in kept if name in names]
         if paths and there:
             written = f"SaveNamed(names={there})"
             overrides = tuple(_override(graph, path, written) for path in paths)
-            found.append(Remat(f"SaveNamed({', '.join(there)})", overrides))
+            found.append(RematChange(f"SaveNamed({', '.join(there)})", overrides))
     return found
 
 
-def written_out(graph: Any, program: Any) -> Remat | None:
+def written_out(graph: Any, program: Any) -> RematChange | None:
     """Return the policy that there is, with the layers of every loop written out.
 
     What layers keep and what parameters get is then not copied into stacks and out of them.
@@ -151,10 +151,10 @@ def written_out(graph: Any, program: Any) -> Remat | None:
             names = f"names={list(graphs.get(graph, f'{path}.remat.names'))}"
         remat = f"luthier.layers.{policy.__name__}({names})"
         overrides.append(f"{path}=luthier.layers.Unrolled(remat={remat})")
-    return Remat("written out", tuple(overrides))
+    return RematChange("written out", tuple(overrides))
 
 
-def in_chunks(graph: Any, program: Any, policies: Sequence[Remat]) -> list[Remat]:
+def in_chunks(graph: Any, program: Any, policies: Sequence[RematChange]) -> list[RematChange]:
     """Return policies that also compute the logits of half or a quarter of a row at a time.
 
     Args:
@@ -171,7 +171,7 @@ def in_chunks(graph: Any, program: Any, policies: Sequence[Remat]) -> list[Remat
         override = f"{_CHUNKING}=luthier.losses.Chunked(length={length // parts})"
         for policy in policies:
             name = f"{policy.name} Chunked({length // parts})".strip()
-            found.append(Remat(name, (*policy.overrides, override)))
+            found.append(RematChange(name, (*policy.overrides, override)))
     return found
 
 
@@ -196,7 +196,7 @@ def _override(graph: Any, path: str, policy: str) -> str:
 
 
 def candidates(
-    graph: Any, program: Any, num_devices: int, policies: Sequence[Remat]
+    graph: Any, program: Any, num_devices: int, policies: Sequence[RematChange]
 ) -> Iterator[Candidate]:
     """Yield the layouts that can be divided.
 
@@ -291,7 +291,7 @@ def apply_candidate(graph: Any, candidate: Candidate) -> Any:
     return graphs.apply(graph, list(candidate.overrides))
 
 
-def can_change(graph: Any, policy: Remat) -> bool:
+def can_change(graph: Any, policy: RematChange) -> bool:
     """Return whether the policy's overrides can be applied.
 
     Args:
@@ -321,7 +321,7 @@ within a tenth of the compiler's count."""
 HOPELESS = 1.25
 """Times a device's memory from which on an estimate is believed without a compiler."""
 
-_AS_IS = Remat("", ())
+_AS_IS = RematChange("", ())
 _NUM_WRITTEN_OUT = 3
 
 
@@ -355,7 +355,7 @@ def estimates(
     num_devices: int,
     make: Callable[[Any], Any],
     own: Traced | None = None,
-    policies: Sequence[Remat] | None = None,
+    policies: Sequence[RematChange] | None = None,
 ) -> list[Estimate]:
     """Return all layouts that can be divided, the fastest first.
 
@@ -393,7 +393,7 @@ def estimates(
 
 def stored_otherwise(
     graph: Any, chip: Chip, num_devices: int, make: Callable[[Any], Any]
-) -> Iterator[tuple[Storage, list[Estimate]]]:
+) -> Iterator[tuple[StorageChange, list[Estimate]]]:
     """Yield layouts of an experiment whose state takes less memory, and changes with it.
 
     What layers keep for the backward pass stays as it is.
@@ -490,7 +490,7 @@ def enough_devices(
 
 
 def _trace(
-    graph: Any, policy: Remat, make: Callable[[Any], Any], own: Traced, platform: str
+    graph: Any, policy: RematChange, make: Callable[[Any], Any], own: Traced, platform: str
 ) -> Traced:
     if not policy.overrides:
         return own
@@ -498,7 +498,7 @@ def _trace(
     return trace(make(changed), platform)
 
 
-def state_bytes(program: Any, layout: Layout) -> int:
+def state_bytes(program: Any, layout: MeshLayout) -> int:
     """Return the bytes of the state on one device.
 
     Args:
@@ -513,7 +513,7 @@ def state_bytes(program: Any, layout: Layout) -> int:
     return total
 
 
-def batch_bytes(program: Any, layout: Layout) -> int:
+def batch_bytes(program: Any, layout: MeshLayout) -> int:
     """Return the bytes of a batch on one device.
 
     Args:
@@ -549,7 +549,7 @@ def proposals(
 
 
 def _written_out(
-    found: Sequence[Estimate], than: Estimate, policy: Remat | None, room: float | None
+    found: Sequence[Estimate], than: Estimate, policy: RematChange | None, room: float | None
 ) -> list[dict[str, Any]]:
     """Return a layout and its microbatches with layers that are written out.
 

@@ -29,7 +29,7 @@ _LOOK_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Writer:
+class LeaseWriter:
     """The process that writes a copy.
 
     Args:
@@ -60,7 +60,7 @@ class Lease:
 
     def __init__(self, bucket: Bucket, directory: str):
         self._bucket = bucket
-        self._me = Writer(socket.gethostname(), directory, 0.0)
+        self._me = LeaseWriter(socket.gethostname(), directory, 0.0)
         self._writing, self._renewed = threading.Lock(), 0.0
         found = first = bucket.read(KEY)
         former = _read(found)
@@ -118,7 +118,7 @@ class Lease:
             if former is not None and self._is_mine(former):
                 self._write(found, 0.0)
 
-    def _is_mine(self, writer: Writer) -> bool:
+    def _is_mine(self, writer: LeaseWriter) -> bool:
         return (writer.host, writer.directory) == (self._me.host, self._me.directory)
 
     def _write(self, over: Object, renewed: float) -> bool:
@@ -165,10 +165,10 @@ class Leased(Bucket):
         super().delete(key)
 
 
-def _read(found: Object) -> Writer | None:
+def _read(found: Object) -> LeaseWriter | None:
     if found.data is None:
         return None
     try:
-        return Writer(**json.loads(found.data))
+        return LeaseWriter(**json.loads(found.data))
     except (ValueError, TypeError, RecursionError):
         return None

@@ -189,7 +189,7 @@ class Lines:
         self._lines.close()
 
 
-class Rows:
+class MirroredRows:
     """Turns events into W&B history rows, one per step, in the order of steps.
 
     W&B takes rows in ascending order only. A row is complete when a later step is recorded.
@@ -430,7 +430,7 @@ def mirror(run: RunDirectory, mode: str, process: int, ended: Callable[[], bool]
     mode, wandb_run = opened(mode, lambda chosen: _begin(wandb, run, chosen, process), say)
     keep_graph(wandb_run, run)
     log_difference(wandb, wandb_run, run)
-    rows = Rows(wandb_run, wandb, run.path)
+    rows = MirroredRows(wandb_run, wandb, run.path)
     lines = Lines(run.metrics_path)
     running = True
     while running:

@@ -32,13 +32,13 @@ from luthier.study.driver.sampling import Asked, Pruning, Suggester, grid_resolu
 from luthier.study.driver.trial_table import ENDED, Ledger, Trial
 from luthier.study.protocol import (
     Back,
-    Ended,
-    Engine,
     Event,
     Faulted,
     Lost,
     Reported,
     SliceInfo,
+    TrialEnded,
+    TrialEngine,
     TrialWork,
     Work,
 )
@@ -178,7 +178,7 @@ class _Trials:
     def __init__(
         self,
         parts: Parts,
-        engine: Engine,
+        engine: TrialEngine,
         waiting: Mapping[int, Asked],
         baseline: Mapping[str, Any] | None,
     ):
@@ -325,7 +325,7 @@ class _Trials:
         running = sum(slice.spent() for slice in self._slices)
         return self._ledger.device_seconds + running >= hours * 3600
 
-    def _finish(self, event: Ended) -> None:
+    def _finish(self, event: TrialEnded) -> None:
         """Take in that a trial ended, from its worker or from its `result.json`."""
         outcome, reason = event.outcome, event.reason
         fault = str(event.result.get("fault", ""))

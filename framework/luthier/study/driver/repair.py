@@ -25,7 +25,7 @@ from luthier.study.driver.admission import mark_of
 from luthier.study.driver.directory import ASSIGNMENT_FORMAT, StudyDirectory, find_study
 from luthier.study.driver.journal import encode_line, load_journal
 from luthier.study.driver.trial_table import ENDED, Ledger
-from luthier.study.protocol import Ended
+from luthier.study.protocol import TrialEnded
 from luthier.study.space_checks import Editing, locate
 
 
@@ -294,7 +294,7 @@ class _Repair:
         if ended is not None and ended.fence > state.fence:
             self._made("leased", trial=trial, slice=ended.slice, fence=ended.fence)
 
-    def _study_values(self, ended: Ended) -> tuple[str, str, list[float] | None, str]:
+    def _study_values(self, ended: TrialEnded) -> tuple[str, str, list[float] | None, str]:
         found = [objective.value(ended.result) for objective in self._study.objectives]
         values = [value for value in found if value is not None]
         if ended.outcome == "complete" and len(values) < len(found):
@@ -325,7 +325,7 @@ class _Repair:
         )
         self._tell(trial)
 
-    def _report(self, trial: int, ended: Ended | None, before: int | None = None) -> None:
+    def _report(self, trial: int, ended: TrialEnded | None, before: int | None = None) -> None:
         """Add the reports of a trial that are lost, before a later one or its end."""
         if ended is None or self._study.pruner is None:  # which alone goes by reports
             return
@@ -344,7 +344,7 @@ class _Repair:
             self._owed = setting.number
 
 
-def results_of(directory: StudyDirectory, trial: int) -> Ended | None:
+def results_of(directory: StudyDirectory, trial: int) -> TrialEnded | None:
     """Return how a trial ended as its worker wrote it; None where that is missing or damaged.
 
     Raises:

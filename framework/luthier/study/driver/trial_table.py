@@ -50,7 +50,7 @@ class Trial:
 
 
 @dataclasses.dataclass(slots=True)
-class Setting:
+class ParameterSet:
     """One suggestion of the sampler.
 
     Args:
@@ -74,7 +74,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.trials: list[Trial] = []
-        self.settings: list[Setting] = []
+        self.settings: list[ParameterSet] = []
         self.marks: dict[str, int] = {}  # fingerprint -> the first trial that has it
         self.fence = 0
         self.device_seconds = 0.0
@@ -98,7 +98,7 @@ class Ledger:
         if kind == "asked":
             trials = tuple(line["trials"])
             number = line["setting"]
-            self.settings.append(Setting(number, trials, tuple(line["words"])))
+            self.settings.append(ParameterSet(number, trials, tuple(line["words"])))
             self.trials += [Trial(trial, number) for trial in trials]
         elif kind == "told":
             self.settings[line["setting"]].is_told = True
@@ -157,7 +157,7 @@ class Ledger:
         """Return how many trials stand so."""
         return sum(trial.state in states for trial in self.trials)
 
-    def outcome_of(self, setting: Setting) -> tuple[State, tuple[float, ...] | None] | None:
+    def outcome_of(self, setting: ParameterSet) -> tuple[State, tuple[float, ...] | None] | None:
         """Return what came of a setting; None while one of its trials has not ended.
 
         It is complete where one of its trials is, and its values are their means; else it is what

@@ -31,10 +31,10 @@ from luthier.study.gate import memory_problem, step_bytes
 from luthier.study.hoisting import Discoveries, program_key
 from luthier.study.protocol import (
     TRACEBACK,
-    Ended,
     Faulted,
     Outcome,
     Reported,
+    TrialEnded,
     TrialWork,
     Work,
     write_result,
@@ -96,7 +96,7 @@ def ended(
     mode: Mapping[str, Any],
     result: Result,
     peak_bytes: int | None,
-) -> Ended | None:
+) -> TrialEnded | None:
     """Write down how a trial ended; return it, or None where it was left to go on later.
 
     Args:
@@ -115,13 +115,13 @@ def ended(
     found = summary(result.directory / "metrics.jsonl", mode)
     found["facts"] |= facts
     return _written(
-        work, Ended(slice, work.trial, work.fence, outcomes[result.status], reason, found)
+        work, TrialEnded(slice, work.trial, work.fence, outcomes[result.status], reason, found)
     )
 
 
 def failed(
     slice: int, work: TrialWork, mode: Mapping[str, Any], error: BaseException
-) -> Ended | Faulted:
+) -> TrialEnded | Faulted:
     """Write down that a trial cannot run, or went wrong, with its traceback; return it.
 
     A fault of the machine is not the trial's: it gets no result, and is run again.
@@ -148,7 +148,7 @@ def failed(
             text = "".join(traceback.format_exception(error))
             path = pathlib.Path(work.directory, TRACEBACK)
             path.write_text(redact(text), encoding="utf-8")
-        return _written(work, Ended(slice, work.trial, work.fence, outcome, line, found))
+        return _written(work, TrialEnded(slice, work.trial, work.fence, outcome, line, found))
     except (OSError, LuthierError) as refused:  # the disk does not even take that it failed
         return Faulted(slice, work.trial, work.fence, _one_line(refused))
 
@@ -192,7 +192,7 @@ def summary(metrics_path: pathlib.Path, mode: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _written(work: TrialWork, ended: Ended) -> Ended:
+def _written(work: TrialWork, ended: TrialEnded) -> TrialEnded:
     write_result(work.directory, ended)
     return ended
 
@@ -210,7 +210,7 @@ EXIT_ORPHANED = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class TrialTask:
     """A trial to be run.
 
     Args:
@@ -238,7 +238,7 @@ class Inbox:
     def __init__(self, stream: IO[bytes], make_watcher: Callable[[TrialWork, bool], TrialWatcher]):
         self._stream = stream
         self._make_watcher = make_watcher
-        self._tasks: list[Task] = []
+        self._tasks: list[TrialTask] = []
         self._watchers: dict[tuple[int, int], TrialWatcher] = {}
         self._last: Work | None = None
         self._closing = False
@@ -246,7 +246,7 @@ class Inbox:
         self._thread = threading.Thread(target=self._read, name="luthier-inbox", daemon=True)
         self._thread.start()
 
-    def take(self, fits: Callable[[Task], bool] = lambda task: True) -> Task | None:
+    def take(self, fits: Callable[[TrialTask], bool] = lambda task: True) -> TrialTask | None:
         """Return the first waiting trial that fits, without waiting for one; None without one."""
         with self._changed:
             # Trials that were stopped while they waited: the driver has put them elsewhere.
@@ -311,7 +311,7 @@ class Inbox:
         # By fence, too: an answer to an earlier lease of the same trial must not reach the later
         # one.
         self._watchers[trial.trial, trial.fence] = watcher
-        self._tasks.append(Task(work, trial, watcher))
+        self._tasks.append(TrialTask(work, trial, watcher))
 
 
 # What a worker does with work: plans are made once for each program, trials are run one by one.
@@ -461,7 +461,7 @@ class Execution:
         request = Request(packages=self._packages, directory=pathlib.Path(work.directory, RUN))
         return open_session(plan.program.graph, plan, step, request, watcher)
 
-    def tell(self, event: Ended | Faulted | None) -> None:
+    def tell(self, event: TrialEnded | Faulted | None) -> None:
         """Send how a trial ended, if it did."""
         if event is not None:
             self._send(event)

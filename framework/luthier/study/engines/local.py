@@ -20,7 +20,7 @@ from luthier import environment as environments
 from luthier.errors import EXIT_REQUEUE, BadInput, Problem, RunError
 from luthier.records import crash
 from luthier.storage import read_json
-from luthier.study.engines.messages import Answer, Close, Refill, Stop, Writer, messages
+from luthier.study.engines.messages import Answer, Close, MessageWriter, Refill, Stop, messages
 from luthier.study.protocol import Event, Lost, SliceInfo, TrialWork, Work
 
 # The devices of this machine, cut into slices, each seen by one process only.
@@ -79,7 +79,7 @@ class Devices:
 
 
 @dataclasses.dataclass(frozen=True)
-class Slice:
+class LocalSlice:
     """Devices that one worker sees.
 
     Args:
@@ -95,7 +95,7 @@ class Slice:
     cores: tuple[int, ...] = ()
 
 
-def cut(devices: Devices, slices: int | Mapping[str, int]) -> list[Slice]:
+def cut(devices: Devices, slices: int | Mapping[str, int]) -> list[LocalSlice]:
     """Cut devices into slices.
 
     Args:
@@ -124,7 +124,7 @@ def cut(devices: Devices, slices: int | Mapping[str, int]) -> list[Slice]:
     found, numbers = [], iter(devices.numbers)
     for (name, number), cores in zip(slices.items(), _cores(len(slices)), strict=True):
         own = tuple(next(numbers) for _ in range(number))
-        found.append(Slice(name, devices.kind, own, cores))
+        found.append(LocalSlice(name, devices.kind, own, cores))
     return found
 
 
@@ -138,7 +138,7 @@ def _cores(num_slices: int) -> list[tuple[int, ...]]:
 
 
 def environment(
-    slice: Slice, inherited: Mapping[str, str], search: Sequence[str | os.PathLike[str]] = ()
+    slice: LocalSlice, inherited: Mapping[str, str], search: Sequence[str | os.PathLike[str]] = ()
 ) -> dict[str, str]:
     """Return the environment of a slice's worker.
 
@@ -319,7 +319,7 @@ class _Worker:
     def __init__(
         self,
         index: int,
-        slice: Slice,
+        slice: LocalSlice,
         directory: pathlib.Path,
         memory_bytes: int | None,
         events: queue.Queue[Event | SliceInfo],
@@ -332,7 +332,7 @@ class _Worker:
         self._ready: queue.Queue[SliceInfo | Lost] = queue.Queue()
         self._was_ready = False
         self._process: subprocess.Popen[bytes]
-        self._writer: Writer
+        self._writer: MessageWriter
         self._reader: threading.Thread
         self._num_starts = 0  # since it was ready
         self._log_offset = 0  # what stands before it in the log is not about what runs now
@@ -377,7 +377,7 @@ class _Worker:
                 start_new_session=True,  # Ctrl-C is for the driver, which has the trials saved
             )
         assert self._process.stdin is not None
-        self._writer = Writer(self._process.stdin)
+        self._writer = MessageWriter(self._process.stdin)
         reader = threading.Thread(target=self._read, daemon=True, name="luthier-engine")
         try:
             reader.start()

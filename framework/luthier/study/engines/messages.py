@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import IO, Any
 
-from luthier.study.protocol import Ended, Faulted, Lost, Reported, SliceInfo, TrialWork, Work
+from luthier.study.protocol import Faulted, Lost, Reported, SliceInfo, TrialEnded, TrialWork, Work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ KINDS: dict[str, type] = {
     "stop": Stop,
     "close": Close,
     "reported": Reported,
-    "ended": Ended,
+    "ended": TrialEnded,
     "faulted": Faulted,
     "lost": Lost,
 }
@@ -80,7 +80,7 @@ def decode(line: bytes) -> Any:
         raise ValueError(f"{line!r} is no message") from error
 
 
-class Writer:
+class MessageWriter:
     """Sends messages, from any thread.
 
     Args:

@@ -28,7 +28,7 @@ from luthier.errors import Problem, ValidationError
 from luthier.planner import Plan
 from luthier.program import Program
 from luthier.program.program import Leaves, Values, vector_of
-from luthier.study.engines.execution import RAISED, Execution, Task, ended
+from luthier.study.engines.execution import RAISED, Execution, TrialTask, ended
 from luthier.study.gate import needed_bytes, too_large
 from luthier.study.protocol import Lanes
 from luthier.trainer.feed import Batch
@@ -361,7 +361,7 @@ NUM_DEVICES: Mapping[Lanes, int] = {"shard": 1}
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class PackingChoice:
     """A way for trials to share a device group.
 
     Args:
@@ -376,7 +376,7 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class StepCost:
     """The cost of one way to run trials.
 
     Args:
@@ -393,7 +393,7 @@ def choose(
     devices: Sequence[jax.Device],
     num_trials: int,
     memory_bytes: int | None,
-) -> Choice:
+) -> PackingChoice:
     """Choose the lanes of a program by measuring 1, 2, 4, ... of each kind.
 
     A kind is followed while it gets faster and fits the memory, and only as long as finding out
@@ -409,7 +409,7 @@ def choose(
     alone = measure_alone(plan)
     steps = plan.program.experiment.training.steps
 
-    def measure(lanes: Lanes, num_lanes: int) -> Measured | None:
+    def measure(lanes: Lanes, num_lanes: int) -> StepCost | None:
         shared = plan_for(NUM_DEVICES.get(lanes, 0))
         return measure_lanes(shared, lanes, num_lanes, devices, memory_bytes)
 
@@ -421,12 +421,12 @@ def choose(
 
 
 def best(
-    alone: Measured,
+    alone: StepCost,
     counts: Mapping[Lanes, Sequence[int]],
     num_trials: int,
     steps: int,
-    measure: Callable[[Lanes, int], Measured | None],
-) -> Choice:
+    measure: Callable[[Lanes, int], StepCost | None],
+) -> PackingChoice:
     """Return the fastest choice among those that could be looked at within the allowance.
 
     Args:
@@ -441,7 +441,7 @@ def best(
     # later ones by what the compiles before really took. A kind is left as soon as it no longer
     # gets faster: twice as many lanes would be slower still.
     allowance = SHARE * num_trials * steps * alone.seconds
-    found, fastest = Choice("single"), WORTH * alone.seconds
+    found, fastest = PackingChoice("single"), WORTH * alone.seconds
     expected = COMPILE_FACTOR * alone.compile_seconds
     for lanes, numbers in counts.items():
         before = alone.seconds
@@ -459,12 +459,12 @@ def best(
             expected = max(expected, measured.compile_seconds)
             before = measured.seconds
             if measured.seconds < fastest:
-                found = Choice(lanes, num_lanes, NUM_DEVICES.get(lanes, 0))
+                found = PackingChoice(lanes, num_lanes, NUM_DEVICES.get(lanes, 0))
                 fastest = measured.seconds
     return found
 
 
-def measure_alone(plan: Plan) -> Measured:
+def measure_alone(plan: Plan) -> StepCost:
     """Measure steps of one trial that has the slice to itself."""
     program = plan.program
     start = time.perf_counter()
@@ -480,7 +480,7 @@ def measure_alone(plan: Plan) -> Measured:
         state, scalars = step(state, batch)
         return scalars
 
-    return Measured(_median_seconds(advance), compiled)
+    return StepCost(_median_seconds(advance), compiled)
 
 
 def measure_lanes(
@@ -489,7 +489,7 @@ def measure_lanes(
     num_lanes: int,
     devices: Sequence[jax.Device],
     memory_bytes: int | None,
-) -> Measured | None:
+) -> StepCost | None:
     """Measure steps of trials in lanes; None where they do not fit the memory.
 
     Args:
@@ -508,7 +508,7 @@ def measure_lanes(
     for lane in range(num_lanes):
         pack.load(lane, values, program.init(values))
     batches = dict.fromkeys(range(num_lanes), _blank(program))
-    return Measured(_median_seconds(lambda: pack.step(batches)) / num_lanes, compiled)
+    return StepCost(_median_seconds(lambda: pack.step(batches)) / num_lanes, compiled)
 
 
 def _blank(program: Any) -> dict[str, jax.Array]:
@@ -537,10 +537,10 @@ def powers(most: int) -> list[int]:
 # Trials in lanes: each is an ordinary run, whose steps are taken together with its neighbours'.
 
 
-class Source(Protocol):
+class TaskSource(Protocol):
     """A source of further trials."""
 
-    def take(self, fits: Callable[[Task], bool]) -> Task | None:
+    def take(self, fits: Callable[[TrialTask], bool]) -> TrialTask | None:
         """Return a trial that fits; None where there is none now."""
 
 
@@ -559,7 +559,7 @@ class _Running:
 
     def __init__(
         self,
-        task: Task,
+        task: TrialTask,
         plan: Plan,
         mode: dict[str, Any],
         opening: contextlib.AbstractContextManager[Session],
@@ -604,12 +604,12 @@ class LaneRunner:
       inbox: Where further trials come from.
     """
 
-    def __init__(self, execution: Execution, inbox: Source):
+    def __init__(self, execution: Execution, inbox: TaskSource):
         self._execution = execution
         self._inbox = inbox
-        self._choices: dict[str, Choice] = {}
+        self._choices: dict[str, PackingChoice] = {}
 
-    def run(self, task: Task, choice: Choice | None = None, lane: int = 0) -> None:
+    def run(self, task: TrialTask, choice: PackingChoice | None = None, lane: int = 0) -> None:
         """Run a trial, with all that wait or come and are served by the same program.
 
         What is wrong with a trial is told to the driver; nothing is raised for it.
@@ -638,12 +638,12 @@ class LaneRunner:
             return execution.tell_failed(task.trial, mode, error)
         _Lanes(execution, self._inbox, packed, key, choice).run(task, lane)
 
-    def _choice(self, key: str, graph: Any, task: Task) -> Choice:
+    def _choice(self, key: str, graph: Any, task: TrialTask) -> PackingChoice:
         """Return how the trials of a program share the slice; measured once for each program."""
         work, plans = task.work, self._execution.plans
         num_lanes = len(work.trials) + work.spare_lanes
         if work.lanes != "auto":
-            return Choice(work.lanes, num_lanes, NUM_DEVICES.get(work.lanes, 0))
+            return PackingChoice(work.lanes, num_lanes, NUM_DEVICES.get(work.lanes, 0))
         if key not in self._choices:
             self._choices[key] = choose(
                 lambda num_devices: plans.plan(graph, work.hoist, num_devices),
@@ -660,10 +660,10 @@ class _Lanes:
     def __init__(
         self,
         execution: Execution,
-        inbox: Source,
+        inbox: TaskSource,
         packed: PackedProgram,
         key: str,
-        choice: Choice,
+        choice: PackingChoice,
     ):
         self._execution = execution
         self._inbox = inbox
@@ -675,7 +675,7 @@ class _Lanes:
         # taking its fingerprint.
         self._others: set[tuple[int, int]] = set()  # trials of other programs, which wait
 
-    def run(self, task: Task, lane: int) -> None:
+    def run(self, task: TrialTask, lane: int) -> None:
         """Run a trial and all that fit, until no lane has one."""
         self._begin(lane, task)
         self._fill()
@@ -701,7 +701,7 @@ class _Lanes:
                     return
                 self._begin(lane, task)
 
-    def _fits(self, task: Task) -> bool:
+    def _fits(self, task: TrialTask) -> bool:
         identity = (task.trial.trial, task.trial.fence)
         if identity in self._others or task.work.lanes == "single":
             return False
@@ -714,7 +714,7 @@ class _Lanes:
             self._others.add(identity)
         return fits
 
-    def _begin(self, lane: int, task: Task) -> None:
+    def _begin(self, lane: int, task: TrialTask) -> None:
         execution, choice = self._execution, self._choice
         mode = execution.mode((), choice.lanes, choice.num_lanes, lane)
         try:
@@ -747,7 +747,7 @@ class _Lanes:
             result = running.session.outcome
             self._tell(running.task, running.plan, running.mode, result)
 
-    def _tell(self, task: Task, plan: Plan, mode: dict[str, Any], result: Result) -> None:
+    def _tell(self, task: TrialTask, plan: Plan, mode: dict[str, Any], result: Result) -> None:
         execution, step_bytes = self._execution, self._pack.packed.step_bytes
         try:
             event = ended(execution.slice, task.trial, plan, mode, result, step_bytes)

@@ -19,7 +19,15 @@ from luthier.errors import BadInput, LuthierError, Problem
 from luthier.planner import Report, plan_apart
 from luthier.planner.targets import missing_compiler, read
 from luthier.study.gate import why_too_large
-from luthier.study.protocol import Ended, Event, Outcome, SliceInfo, TrialWork, Work, write_result
+from luthier.study.protocol import (
+    Event,
+    Outcome,
+    SliceInfo,
+    TrialEnded,
+    TrialWork,
+    Work,
+    write_result,
+)
 
 SHAPES, COMPILE = LEVELS = ("shapes", "compile")
 
@@ -117,7 +125,7 @@ class Planned:
             reason, result = " ".join(str(error).split()), {}
         if trial.fence in self._stopped:
             return
-        ended = Ended(slice, trial.trial, trial.fence, outcome, reason, result)
+        ended = TrialEnded(slice, trial.trial, trial.fence, outcome, reason, result)
         write_result(trial.directory, ended)
         self._events.put(ended)
 

@@ -57,14 +57,14 @@ def _serve(options: argparse.Namespace, received: BinaryIO, sent: BinaryIO) -> i
     import jax
 
     from luthier.study.engines.execution import Execution, Inbox, Plans
-    from luthier.study.engines.messages import Writer
+    from luthier.study.engines.messages import MessageWriter
     from luthier.study.engines.packed_trials import LaneRunner
     from luthier.study.protocol import SliceInfo
 
     devices = jax.devices()
     limit = (devices[0].memory_stats() or {}).get("bytes_limit")
     memory_bytes = options.memory_bytes or limit
-    writer = Writer(sent)
+    writer = MessageWriter(sent)
     execution = Execution(options.slice, Plans(devices), options.package, memory_bytes, writer.send)
     inbox = Inbox(received, execution.watcher)
     kind = devices[0].device_kind

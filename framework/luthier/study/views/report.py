@@ -21,7 +21,7 @@ from luthier.study.driver.journal import read_journal
 from luthier.study.driver.mirror import read_facts
 from luthier.study.driver.sampling import as_direction
 from luthier.study.driver.trial_table import Trial
-from luthier.study.views.text import Standing, headline, read_standing
+from luthier.study.views.text import StudyStatus, headline, read_standing
 from luthier.view.page import document
 
 # What happened when: which trial was on which slice, read from a study's journal.
@@ -245,7 +245,7 @@ def describe(directory: pathlib.Path, way: str = "") -> dict[str, Any]:
     }
 
 
-def _trial(standing: Standing, trial: Trial, seconds: dict[int, float]) -> dict[str, Any]:
+def _trial(standing: StudyStatus, trial: Trial, seconds: dict[int, float]) -> dict[str, Any]:
     return {
         "number": trial.number,
         "state": trial.state,
@@ -277,7 +277,7 @@ def _reference(directory: pathlib.Path, name: str) -> str:
 
 
 def _importance(
-    directory: pathlib.Path, standing: Standing, chronicle: Chronicle
+    directory: pathlib.Path, standing: StudyStatus, chronicle: Chronicle
 ) -> dict[str, Any]:
     ledger = standing.ledger
     told = []
@@ -297,7 +297,7 @@ def _distributions(directory: pathlib.Path) -> dict[str, str]:
 
 
 def _matrix(
-    standing: Standing,
+    standing: StudyStatus,
     chronicle: Chronicle,
     directory: pathlib.Path,
     trials: Sequence[Trial],
@@ -329,7 +329,7 @@ def _matrix(
     return {**found, "objectives": objectives, "rows": rows}
 
 
-def _chosen(standing: Standing, best: Sequence[int]) -> list[Trial]:
+def _chosen(standing: StudyStatus, best: Sequence[int]) -> list[Trial]:
     """Return the trials that the matrix shows: all, or the best and the newest."""
     trials = standing.ledger.trials
     if len(trials) <= MOST_COLUMNS:

@@ -21,7 +21,7 @@ from luthier.terminal import Printable, cell
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
+class StudyStatus:
     """The status of a study.
 
     Args:
@@ -72,7 +72,7 @@ def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
     return first != second and all(a <= b for a, b in zip(first, second, strict=True))
 
 
-def read_standing(directory: pathlib.Path) -> Standing:
+def read_standing(directory: pathlib.Path) -> StudyStatus:
     """Return how the study in a folder stands.
 
     Args:
@@ -86,7 +86,7 @@ def read_standing(directory: pathlib.Path) -> Standing:
     ledger, contents = Ledger(), load_journal(directory / "journal.jsonl")
     for line in contents.lines:
         ledger.follow(line)
-    return Standing(
+    return StudyStatus(
         facts.get("name", directory.name),
         facts.get("metrics", ()),
         facts.get("directions", ()),
@@ -102,7 +102,7 @@ def read_standing(directory: pathlib.Path) -> Standing:
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def lines_of(standing: Standing, most: int | None = 20) -> Iterator[str]:
+def lines_of(standing: StudyStatus, most: int | None = 20) -> Iterator[str]:
     """Yield a study as lines of text: how it stands, its trials, the best of them.
 
     Args:
@@ -126,7 +126,7 @@ def lines_of(standing: Standing, most: int | None = 20) -> Iterator[str]:
     yield from best_lines(standing)
 
 
-def trial_lines(standing: Standing, trial: Trial, directory: pathlib.Path) -> Iterator[str]:
+def trial_lines(standing: StudyStatus, trial: Trial, directory: pathlib.Path) -> Iterator[str]:
     """Yield all that is known of one trial: outcome, overrides, times, and its traceback.
 
     Args:
@@ -147,7 +147,7 @@ def trial_lines(standing: Standing, trial: Trial, directory: pathlib.Path) -> It
         yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
-def best_lines(standing: Standing) -> Iterator[str]:
+def best_lines(standing: StudyStatus) -> Iterator[str]:
     """Yield the best trials; nothing where none is complete."""
     best = standing.best()
     if best:
@@ -160,7 +160,7 @@ def best_lines(standing: Standing) -> Iterator[str]:
             yield cell(f"  trial {trial.number}: {values}; {standing.words(trial)}")
 
 
-def headline(standing: Standing) -> str:
+def headline(standing: StudyStatus) -> str:
     """Return in one line how a study stands."""
     ledger = standing.ledger
     ended = ledger.count(*ENDED)
@@ -191,7 +191,7 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     return "".join(_BLOCKS[round((value - low) * scale)] for value in shown)
 
 
-def ended_line(standing: Standing, trial: Trial) -> str:
+def ended_line(standing: StudyStatus, trial: Trial) -> str:
     """Return one line about a trial that ended."""
     values = ", ".join(
         f"{name} {value:.6g}"
@@ -201,13 +201,13 @@ def ended_line(standing: Standing, trial: Trial) -> str:
     return cell(f"trial {trial.number}: {'; '.join(said)}; {standing.words(trial)}")
 
 
-def _values(standing: Standing, trial: Trial) -> list[str]:
+def _values(standing: StudyStatus, trial: Trial) -> list[str]:
     if trial.values is None:
         return ["" for _ in standing.metrics]
     return [f"{value:.6g}" for value in trial.values]
 
 
-def _told(standing: Standing, trial: Trial) -> str:
+def _told(standing: StudyStatus, trial: Trial) -> str:
     words = standing.words(trial)
     return f"{words}  ({trial.reason})" if trial.reason else words
 
@@ -275,7 +275,7 @@ class LiveView:
           ledger: Its trials.
           slices: Where they run.
         """
-        standing = Standing(*self._facts, ledger)
+        standing = StudyStatus(*self._facts, ledger)
         if self._next < 0:
             self._started, self._next = time.monotonic(), 0
             self._told = {trial.number for trial in ledger.trials if trial.state in ENDED}
@@ -298,7 +298,7 @@ class LiveView:
         else:
             print(line, file=self._stream, flush=True)
 
-    def _tell_ended(self, standing: Standing) -> None:
+    def _tell_ended(self, standing: StudyStatus) -> None:
         while self._next in self._told:
             self._told.discard(self._next)
             self._next += 1
@@ -307,7 +307,7 @@ class LiveView:
                 self._told.add(trial.number)
                 print(ended_line(standing, trial), file=self._stream, flush=True)
 
-    def _table(self, standing: Standing, slices: Sequence[SliceInfo]) -> Any:
+    def _table(self, standing: StudyStatus, slices: Sequence[SliceInfo]) -> Any:
         import rich.table
 
         ledger = standing.ledger
@@ -329,7 +329,7 @@ class LiveView:
         table.caption = self._time_left(standing)
         return table
 
-    def _time_left(self, standing: Standing) -> str:
+    def _time_left(self, standing: StudyStatus) -> str:
         ended = standing.ledger.count(*ENDED)
         done = ended - self._ended_before
         if standing.num_trials is None or not done or ended >= standing.num_trials:

@@ -15,11 +15,11 @@ from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.records import Mirrored, Summary, Wandb, mirror_summary
 from luthier.study.driver.trial_table import Trial
-from luthier.study.views.text import Standing
+from luthier.study.views.text import StudyStatus
 
 
 def mirror_study(
-    directory: pathlib.Path, graph: Any, standing: Standing, pages: Mapping[str, str]
+    directory: pathlib.Path, graph: Any, standing: StudyStatus, pages: Mapping[str, str]
 ) -> Mirrored | None:
     """Make the W&B run that sums a study up, or make it anew.
 
@@ -53,7 +53,7 @@ def wandb_of(base: Any) -> Wandb | None:
     return found if isinstance(found, Wandb) else None
 
 
-def summary_of(graph: Any, standing: Standing, node: Wandb, pages: Mapping[str, str]) -> Summary:
+def summary_of(graph: Any, standing: StudyStatus, node: Wandb, pages: Mapping[str, str]) -> Summary:
     """Return what W&B is told of a study.
 
     Args:
@@ -102,7 +102,7 @@ def summary_of(graph: Any, standing: Standing, node: Wandb, pages: Mapping[str, 
 _STATES = ("complete", "pruned", "infeasible", "failed")
 
 
-def _settings(standing: Standing, trial: Trial) -> dict[str, str]:
+def _settings(standing: StudyStatus, trial: Trial) -> dict[str, str]:
     """Return what a trial sets, by path; a word that sets nothing by path stands for itself."""
     found = {}
     for word in standing.ledger.settings[trial.setting].words:
@@ -111,7 +111,7 @@ def _settings(standing: Standing, trial: Trial) -> dict[str, str]:
     return found
 
 
-def _values(standing: Standing, trial: Trial) -> dict[str, float]:
+def _values(standing: StudyStatus, trial: Trial) -> dict[str, float]:
     if trial.values is None:
         return {}
     named = zip(standing.metrics, trial.values, strict=True)
@@ -119,7 +119,7 @@ def _values(standing: Standing, trial: Trial) -> dict[str, float]:
 
 
 def _better(
-    standing: Standing, best: Mapping[str, float], values: Mapping[str, float]
+    standing: StudyStatus, best: Mapping[str, float], values: Mapping[str, float]
 ) -> dict[str, float]:
     found = {}
     for name, direction in zip(standing.metrics, standing.directions, strict=True):

@@ -24,7 +24,7 @@ _NUM_SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class EffectVerdict:
     """An answer in one or a few lines.
 
     Args:
@@ -38,7 +38,7 @@ class Verdict:
     severity: Literal["ok", "warn"]
 
 
-def checkpoint(graphs_of: tuple[Any, Any], facts: tuple[Facts, Facts]) -> Verdict:
+def checkpoint(graphs_of: tuple[Any, Any], facts: tuple[Facts, Facts]) -> EffectVerdict:
     """Say whether a run of the first graph can go on with the second.
 
     Args:
@@ -50,22 +50,22 @@ def checkpoint(graphs_of: tuple[Any, Any], facts: tuple[Facts, Facts]) -> Verdic
     reasons = _misfits(before, after)
     if reasons:
         start = "no: a checkpoint of the first does not fit the second"
-        return Verdict("checkpoint", _listed(start, reasons), "warn")
+        return EffectVerdict("checkpoint", _listed(start, reasons), "warn")
     if comparison.refused:
         start = "it fits, but a run cannot be continued with the second"
-        return Verdict("checkpoint", _listed(start, comparison.refused), "warn")
+        return EffectVerdict("checkpoint", _listed(start, comparison.refused), "warn")
     if comparison.reshaped:
         start = "yes, with --extend: another number of steps reshapes a schedule"
-        return Verdict("checkpoint", _listed(start, comparison.reshaped), "warn")
+        return EffectVerdict("checkpoint", _listed(start, comparison.reshaped), "warn")
     if comparison.training:
         start = "yes: a run of the first can go on with the second; from there on it trains by"
-        return Verdict("checkpoint", _listed(start, comparison.training), "ok")
-    return Verdict("checkpoint", "yes: a run of the first can go on with the second", "ok")
+        return EffectVerdict("checkpoint", _listed(start, comparison.training), "ok")
+    return EffectVerdict("checkpoint", "yes: a run of the first can go on with the second", "ok")
 
 
 def recompile_verdict(
     graphs_of: tuple[Any, Any], facts: tuple[Facts, Facts], devices: Sequence[jax.Device]
-) -> Verdict:
+) -> EffectVerdict:
     """Say whether the second graph needs another compiled step, and what a sweep makes of it.
 
     Args:
@@ -75,11 +75,11 @@ def recompile_verdict(
     """
     before, after = facts
     if before.step == after.step:
-        return Verdict("recompile", "no: both compile to the same step", "ok")
+        return EffectVerdict("recompile", "no: both compile to the same step", "ok")
     reshaped = _reshaped(before, after)
     if reshaped:
         start = "yes: the step is of other shapes"
-        return Verdict("recompile", _listed(start, reshaped), "warn")
+        return EffectVerdict("recompile", _listed(start, reshaped), "warn")
     # In order of cost: the text of the lowered step, then shapes, then whether the changed leaves
     # could be arguments, which needs a trace with tracers in their places.
     hoisted, constants = _leaves(*graphs_of)
@@ -87,10 +87,10 @@ def recompile_verdict(
         problem = _problem_with_hoisting(graphs_of[0], hoisted, devices)
         if problem is None:
             start = "yes; but in a sweep one step serves both, because these enter as arguments"
-            return Verdict("recompile", _listed(start, hoisted), "ok")
+            return EffectVerdict("recompile", _listed(start, hoisted), "ok")
         constants = [f"{', '.join(hoisted)}: {problem}"]
     start = "yes: these are constants of the step" if constants else "yes: the step is another"
-    return Verdict("recompile", _listed(start, constants), "warn")
+    return EffectVerdict("recompile", _listed(start, constants), "warn")
 
 
 def _misfits(before: Facts, after: Facts) -> list[str]:
@@ -195,7 +195,7 @@ class Quantity:
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
+class EffectSubject:
     """One side, as the effects need it.
 
     Args:
@@ -212,7 +212,7 @@ class Subject:
 
 
 def effects(
-    subjects: tuple[Subject, Subject],
+    subjects: tuple[EffectSubject, EffectSubject],
     packages: Sequence[str] = (),
     report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def _arrays(before: Facts, after: Facts) -> list[Quantity]:
 
 
 def charts(
-    subjects: tuple[Subject, Subject],
+    subjects: tuple[EffectSubject, EffectSubject],
     facts: tuple[Facts, Facts],
     report: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from luthier.checkpoint.foreign.origins.arrays import (
-    Array,
-    Arrays,
+    StoredArray,
+    StoredArrays,
     in_memory,
     layer_of,
     multiple,
@@ -32,7 +32,7 @@ def test_only_the_block_that_is_asked_for_is_read():
         asked.append(index)
         return VALUES[index]
 
-    layer_of(Array(VALUES.shape, "float32", read), 1, 2).read((slice(0, 1), slice(1, 3)))
+    layer_of(StoredArray(VALUES.shape, "float32", read), 1, 2).read((slice(0, 1), slice(1, 3)))
     assert asked == [(slice(0, 1), slice(2, 3), slice(1, 3))]
 
 
@@ -58,7 +58,7 @@ def test_two_arrays_are_one():
 
 
 def test_arrays_are_described_without_being_read():
-    arrays = Arrays(pathlib.Path("here"), {"a/b": in_memory(VALUES)})
+    arrays = StoredArrays(pathlib.Path("here"), {"a/b": in_memory(VALUES)})
     described = arrays.described["a/b"]
     assert (described.shape, described.dtype, described.file) == ((2, 3, 4), "float32", arrays.path)
     np.testing.assert_array_equal(arrays.read("a/b", PART), VALUES[PART])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.graph.formats.gin.statements import Directive, Reference, gather
+from luthier.graph.formats.gin.statements import Directive, GinReference, gather
 
 
 def read(*lines):
@@ -26,7 +26,7 @@ def test_all_of_them():
     )
     assert not problems
     assert found.is_export
-    assert found.root == (Reference("a.B", True), "here")
+    assert found.root == (GinReference("a.B", True), "here")
     assert found.kinds == {"x/f": "partial", "g": "factory", "P": "instance"}
     assert found.tags == [("x/f", "y", "p.Tag", "here")]
     assert found.shared == {"M"}

@@ -5,7 +5,7 @@ import pytest
 from graph_toys import parts
 from graph_toys.gin_overlaid import overlay, problems
 
-from luthier.graph.formats.gin.values import Target
+from luthier.graph.formats.gin.values import BindingTarget
 
 
 def extra(text):
@@ -65,4 +65,4 @@ def test_too_many_nodes_are_refused(monkeypatch):
 
 
 def test_an_argument_and_its_annotation():
-    assert Target(parts.Mlp, "hidden").annotation is int
+    assert BindingTarget(parts.Mlp, "hidden").annotation is int

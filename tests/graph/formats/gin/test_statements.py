@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from luthier.graph.formats.gin.statements import (
+    GinReference,
     MacroUse,
-    Reference,
     Unit,
     read_file,
     read_text,
@@ -30,7 +30,7 @@ def test_bindings_macros_blocks_and_imports():
     assert [(b.target, b.argument, b.value) for b in unit.bindings] == [
         ("M", "", 1),
         ("s/N", "", MacroUse("M")),
-        ("x/y.Z", "w", Reference("p/q", True)),
+        ("x/y.Z", "w", GinReference("p/q", True)),
         ("Z", "v", ["a"]),
     ]
     assert [b.where for b in unit.bindings[2:]] == ["a.gin:6: x/y.Z.w = @p/q()", "a.gin:9: Z.v = ["]
@@ -99,7 +99,7 @@ def test_a_circle_a_missing_file_and_one_that_is_not_text(tmp_path, monkeypatch)
 
 
 def test_one_value():
-    assert read_value("@a/b()") == Reference("a/b", True)
+    assert read_value("@a/b()") == GinReference("a/b", True)
     assert str(read_value("[%M]")[0]) == "%M"
     for text in ("@a b", "", "@", "x"):
         with pytest.raises(ValueError):

@@ -14,7 +14,7 @@ def sides(draw):
     return queries, blocks.Keys(draw(1, 2, 8, 4), draw(1, 2, 8, 4), tokens)
 
 
-SETTINGS = blocks.Settings(jnp.float32(0.5), jnp.float32(0.9), None)
+SETTINGS = blocks.ScoreSettings(jnp.float32(0.5), jnp.float32(0.9), None)
 
 
 def no_bias(parameters, query, key):
@@ -26,7 +26,7 @@ def look(queries, keys, cuts):
     seen = blocks.nothing_seen(queries.query_BGRLK, jnp.float32)
     for start, stop in cuts:
         piece = keys.piece(start, stop)
-        block = blocks.Block(queries, piece, Causal()(queries.tokens, piece.tokens))
+        block = blocks.ScoreBlock(queries, piece, Causal()(queries.tokens, piece.tokens))
         seen = blocks.see(seen, block, SETTINGS, no_bias, None)
     return blocks.finish(seen)
 
@@ -63,7 +63,7 @@ def add_up(queries, keys, change):
     total, of_keys = jnp.zeros_like(change), []
     for cut in ((0, 3), (3, 8)):
         piece = keys.piece(*cut)
-        block = blocks.Block(queries, piece, Causal()(queries.tokens, piece.tokens))
+        block = blocks.ScoreBlock(queries, piece, Causal()(queries.tokens, piece.tokens))
         of_query, of_pair, of_bias = blocks.see_backward(flow, block, SETTINGS, no_bias, None)
         assert of_bias is None
         total, of_keys = total + of_query, [*of_keys, of_pair]
@@ -73,7 +73,7 @@ def add_up(queries, keys, change):
 def test_queries_that_see_nothing_are_zero(sides):
     queries, keys = sides
     seen = blocks.nothing_seen(queries.query_BGRLK, jnp.float32)
-    nothing = blocks.Block(queries, keys, jnp.zeros((1, 8, 8), bool))
+    nothing = blocks.ScoreBlock(queries, keys, jnp.zeros((1, 8, 8), bool))
     context, log_weight = blocks.finish(blocks.see(seen, nothing, SETTINGS, no_bias, None))
     assert not context.any()
     assert not log_weight.any()

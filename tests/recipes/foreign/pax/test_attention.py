@@ -1,7 +1,7 @@
 import pytest
 
 from luthier import layers
-from luthier.recipes.foreign.pax.attention import Sizes, attention
+from luthier.recipes.foreign.pax.attention import AttentionSizes, attention
 
 BLOCK = "stacked_transformer_tpl__block__transformer_layer_params_tpl"
 PLAIN = "stacked_transformer_tpl__transformer_layer_params_tpl"
@@ -16,7 +16,7 @@ def made(lm):
         found = lm(name, **below)
         for part in where.split("__"):
             found = found.get(part)
-        sizes = Sizes(16, 2, head_dim, dropout)
+        sizes = AttentionSizes(16, 2, head_dim, dropout)
         template = attention(found.get("tr_atten_tpl"), found, "tr_atten_tpl", sizes)
         return template, found.dump
 
@@ -120,6 +120,6 @@ def test_another_attention_is_refused(lm):
     layer = lm("gpt", **{f"{BLOCK}__tr_atten_tpl": other})
     for part in BLOCK.split("__"):
         layer = layer.get(part)
-    attention(layer.get("tr_atten_tpl"), layer, "tr_atten_tpl", Sizes(16, 2, 8, 0.0))
+    attention(layer.get("tr_atten_tpl"), layer, "tr_atten_tpl", AttentionSizes(16, 2, 8, 0.0))
     (told,) = layer.dump.leftovers
     assert (told.value, told.is_essential) == ("LocalSelfAttention", True)

@@ -4,6 +4,6 @@ Each module has `read`, which finds the arrays of a checkpoint, and `family_of`,
 map for them.
 """
 
-from luthier.checkpoint.foreign.origins.arrays import Array, Arrays
+from luthier.checkpoint.foreign.origins.arrays import StoredArray, StoredArrays
 
-__all__ = ["Array", "Arrays"]
+__all__ = ["StoredArray", "StoredArrays"]

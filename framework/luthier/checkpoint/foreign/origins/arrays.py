@@ -16,7 +16,7 @@ from luthier.checkpoint.foreign.safetensors_folder import Described
 
 
 @dataclasses.dataclass(frozen=True)
-class Array:
+class StoredArray:
     """An array that is not read yet.
 
     Args:
@@ -30,7 +30,7 @@ class Array:
     read: Callable[[Index], np.ndarray]
 
 
-class Arrays:
+class StoredArrays:
     """The arrays of a checkpoint by name, as weights of a family are read.
 
     Args:
@@ -38,7 +38,7 @@ class Arrays:
       arrays: What is there.
     """
 
-    def __init__(self, path: pathlib.Path, arrays: Mapping[str, Array]):
+    def __init__(self, path: pathlib.Path, arrays: Mapping[str, StoredArray]):
         self.path = path
         self.metadata: dict[str, str] = {}
         self.described = {
@@ -56,12 +56,12 @@ class Arrays:
         return self._arrays[name].read(index)
 
 
-def in_memory(values: np.ndarray) -> Array:
+def in_memory(values: np.ndarray) -> StoredArray:
     """Return an array that is in memory."""
-    return Array(values.shape, str(values.dtype), values.__getitem__)
+    return StoredArray(values.shape, str(values.dtype), values.__getitem__)
 
 
-def layer_of(array: Array, axis: int, layer: int) -> Array:
+def layer_of(array: StoredArray, axis: int, layer: int) -> StoredArray:
     """Return one layer of an array that holds those of all layers.
 
     Args:
@@ -75,10 +75,10 @@ def layer_of(array: Array, axis: int, layer: int) -> Array:
         whole = (*index[:axis], slice(layer, layer + 1), *index[axis:])
         return array.read(whole).squeeze(axis)
 
-    return Array((*array.shape[:axis], *array.shape[axis + 1 :]), array.dtype, read)
+    return StoredArray((*array.shape[:axis], *array.shape[axis + 1 :]), array.dtype, read)
 
 
-def multiple(array: Array, factor: float) -> Array:
+def multiple(array: StoredArray, factor: float) -> StoredArray:
     """Return `factor` times an array, in float32.
 
     Args:
@@ -92,7 +92,7 @@ def multiple(array: Array, factor: float) -> Array:
     return dataclasses.replace(array, read=read)
 
 
-def reordered(array: Array, order: np.ndarray) -> Array:
+def reordered(array: StoredArray, order: np.ndarray) -> StoredArray:
     """Return an array with its last dimension in another order.
 
     Args:
@@ -109,7 +109,7 @@ def reordered(array: Array, order: np.ndarray) -> Array:
     return dataclasses.replace(array, read=read)
 
 
-def with_first(first: Array, rest: Array) -> Array:
+def with_first(first: StoredArray, rest: StoredArray) -> StoredArray:
     """Return two arrays as one, joined along their first dimension but one.
 
     Args:
@@ -122,8 +122,8 @@ def with_first(first: Array, rest: Array) -> Array:
         whole = (index[0], slice(None), *index[2:])
         return np.concatenate([_read_all(first), _read_all(rest)], axis=1)[whole][:, index[1]]
 
-    return Array(shape, rest.dtype, read)
+    return StoredArray(shape, rest.dtype, read)
 
 
-def _read_all(array: Array) -> np.ndarray:
+def _read_all(array: StoredArray) -> np.ndarray:
     return array.read(tuple(slice(0, size) for size in array.shape))

@@ -15,7 +15,7 @@ import numpy as np
 
 from luthier.checkpoint.foreign.family import Family, Tensor, tensor
 from luthier.checkpoint.foreign.origins import stored
-from luthier.checkpoint.foreign.origins.arrays import Array, in_memory, layer_of, with_first
+from luthier.checkpoint.foreign.origins.arrays import StoredArray, in_memory, layer_of, with_first
 from luthier.errors import CheckpointError, Problem
 
 _POSITIONS = "pos_embedding"
@@ -81,7 +81,7 @@ def family_of(names: Iterable[str]) -> Family:
     return _STACKED if any(name.startswith(f"{_BLOCK}/") for name in names) else _UNROLLED
 
 
-def read(path: pathlib.Path) -> dict[str, Array]:
+def read(path: pathlib.Path) -> dict[str, StoredArray]:
     """Return the parameters of a checkpoint; the optimizer's state is left.
 
     Args:
@@ -110,11 +110,11 @@ def read(path: pathlib.Path) -> dict[str, Array]:
     return _layers(_renamed(arrays))
 
 
-def _below(arrays: Mapping[str, Array], beginning: str) -> dict[str, Array]:
+def _below(arrays: Mapping[str, StoredArray], beginning: str) -> dict[str, StoredArray]:
     return {n.removeprefix(beginning): a for n, a in arrays.items() if n.startswith(beginning)}
 
 
-def _renamed(arrays: Mapping[str, Array]) -> dict[str, Array]:
+def _renamed(arrays: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
     """Return the arrays under the names of today, and positions as we hold them.
 
     The first programs had the class token among the patches when positions were added; later ones
@@ -136,9 +136,9 @@ def _renamed(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return found
 
 
-def _layers(arrays: Mapping[str, Array]) -> dict[str, Array]:
+def _layers(arrays: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
     """Return the arrays with stacked ones split into their layers."""
-    found: dict[str, Array] = {}
+    found: dict[str, StoredArray] = {}
     for name, array in arrays.items():
         if _SCANNED.fullmatch(name):
             found |= {f"{name}[{i}]": layer_of(array, 0, i) for i in range(array.shape[0])}

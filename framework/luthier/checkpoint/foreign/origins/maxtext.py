@@ -18,7 +18,7 @@ import numpy as np
 
 from luthier.checkpoint.foreign.family import Family, Tensor, tensor
 from luthier.checkpoint.foreign.origins import stored
-from luthier.checkpoint.foreign.origins.arrays import Array, layer_of, multiple, reordered
+from luthier.checkpoint.foreign.origins.arrays import StoredArray, layer_of, multiple, reordered
 from luthier.errors import CheckpointError, Problem
 
 _LAYERS = "decoder/layers"
@@ -72,7 +72,9 @@ def family_of(names: Iterable[str]) -> Family:
     return _STACKED if any(name.startswith(f"{_LAYERS}/") for name in names) else _UNROLLED
 
 
-def read(path: pathlib.Path, scan_axis: int = 1, interleaved: bool = False) -> dict[str, Array]:
+def read(
+    path: pathlib.Path, scan_axis: int = 1, interleaved: bool = False
+) -> dict[str, StoredArray]:
     """Return the parameters of a checkpoint; the optimizer's state is left.
 
     Args:
@@ -84,7 +86,7 @@ def read(path: pathlib.Path, scan_axis: int = 1, interleaved: bool = False) -> d
     Raises:
       CheckpointError: There is none, or it is damaged.
     """
-    found: dict[str, Array] = {}
+    found: dict[str, StoredArray] = {}
     for name, array in stored.orbax_tree(_items(path), ("params", "params")).items():
         if _SCANNED.fullmatch(name):
             if len(array.shape) <= scan_axis:
@@ -98,7 +100,7 @@ def read(path: pathlib.Path, scan_axis: int = 1, interleaved: bool = False) -> d
     return {name: _as_ours(name, array, has_norms, interleaved) for name, array in found.items()}
 
 
-def _as_ours(name: str, array: Array, has_norms: bool, interleaved: bool) -> Array:
+def _as_ours(name: str, array: StoredArray, has_norms: bool, interleaved: bool) -> StoredArray:
     """Return an array with the scale and the order of ours."""
     if interleaved and _ROTATED.fullmatch(name):
         size = array.shape[-1]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from luthier.checkpoint.foreign.family import Index
-from luthier.checkpoint.foreign.origins.arrays import Array
+from luthier.checkpoint.foreign.origins.arrays import StoredArray
 from luthier.errors import CheckpointError, Problem
 
 METADATA = "_METADATA"
@@ -25,7 +25,7 @@ _MANIFEST = "manifest.ocdbt"
 _PLACEHOLDER = "PLACEHOLDER://"
 
 
-def zarr(path: pathlib.Path) -> Array:
+def zarr(path: pathlib.Path) -> StoredArray:
     """Return a zarr array in a folder of its own.
 
     Args:
@@ -37,7 +37,7 @@ def zarr(path: pathlib.Path) -> Array:
     return _opened({"driver": "zarr", "kvstore": {"driver": "file", "path": f"{path}/"}}, path)
 
 
-def orbax_tree(path: pathlib.Path, below: Sequence[str]) -> dict[str, Array]:
+def orbax_tree(path: pathlib.Path, below: Sequence[str]) -> dict[str, StoredArray]:
     """Return the arrays of an Orbax tree, by name with slashes.
 
     Args:
@@ -47,7 +47,7 @@ def orbax_tree(path: pathlib.Path, below: Sequence[str]) -> dict[str, Array]:
     Raises:
       CheckpointError: It is not there, or damaged.
     """
-    found: dict[str, Array] = {}
+    found: dict[str, StoredArray] = {}
     is_new_zarr, names = _names_of(path)
     driver = "zarr3" if is_new_zarr else "zarr"
     is_one_database = (path / _MANIFEST).is_file()
@@ -80,7 +80,7 @@ def msgpack_tree(path: pathlib.Path) -> Any:
         raise _unreadable(path, error) from None
 
 
-def npz(path: pathlib.Path) -> dict[str, Array]:
+def npz(path: pathlib.Path) -> dict[str, StoredArray]:
     """Return the arrays of an npz file; an array is read whole, once for all its blocks.
 
     Args:
@@ -102,11 +102,11 @@ def npz(path: pathlib.Path) -> dict[str, Array]:
         with zipfile.ZipFile(path) as archive, archive.open(name) as file:
             return _typed(np.lib.format.read_array(file, allow_pickle=False))
 
-    def array(name: str, shape: tuple[int, ...], dtype: str) -> Array:
+    def array(name: str, shape: tuple[int, ...], dtype: str) -> StoredArray:
         def read(index: Index) -> np.ndarray:
             return whole(name)[index]
 
-        return Array(shape, dtype, read)
+        return StoredArray(shape, dtype, read)
 
     return {name.removesuffix(".npy"): array(name, *header) for name, header in headers.items()}
 
@@ -160,7 +160,7 @@ def _names_of(path: pathlib.Path) -> tuple[bool, list[list[str]]]:
         raise _unreadable(path / METADATA, error) from None
 
 
-def _opened(spec: Mapping[str, Any], path: pathlib.Path) -> Array:
+def _opened(spec: Mapping[str, Any], path: pathlib.Path) -> StoredArray:
     import tensorstore
 
     try:
@@ -171,7 +171,7 @@ def _opened(spec: Mapping[str, Any], path: pathlib.Path) -> Array:
     def read(index: Index) -> np.ndarray:
         return np.asarray(store[index].read().result())
 
-    return Array(tuple(store.shape), str(store.dtype.name), read)
+    return StoredArray(tuple(store.shape), str(store.dtype.name), read)
 
 
 def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], str]:

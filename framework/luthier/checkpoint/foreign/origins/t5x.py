@@ -15,7 +15,7 @@ import numpy as np
 
 from luthier.checkpoint.foreign.family import Family, Tensor, tensor
 from luthier.checkpoint.foreign.origins import stored
-from luthier.checkpoint.foreign.origins.arrays import Array, in_memory
+from luthier.checkpoint.foreign.origins.arrays import StoredArray, in_memory
 from luthier.errors import CheckpointError, Problem
 
 _TARGET = "target"
@@ -84,7 +84,7 @@ def family_of(names: Iterable[str]) -> Family:
     return _GATED if any("/mlp/wi_0/" in name for name in names) else _PLAIN
 
 
-def read(path: pathlib.Path) -> dict[str, Array]:
+def read(path: pathlib.Path) -> dict[str, StoredArray]:
     """Return the parameters of a checkpoint; the optimizer's state is left.
 
     Args:
@@ -110,7 +110,7 @@ def read(path: pathlib.Path) -> dict[str, Array]:
     return {name: _array(folder, name, leaf) for name, leaf in leaves.items()}
 
 
-def _array(folder: pathlib.Path, name: str, leaf: Any) -> Array:
+def _array(folder: pathlib.Path, name: str, leaf: Any) -> StoredArray:
     """Return an array that is there, or that a note says the place of."""
     if not isinstance(leaf, Mapping):
         return in_memory(np.asarray(leaf))

@@ -24,13 +24,13 @@ from luthier.graph.formats.gin import values as fitted
 from luthier.graph.formats.gin.lookup import Lookup, key
 from luthier.graph.formats.gin.statements import (
     Binding,
+    GinReference,
     MacroUse,
-    Reference,
     Unit,
     read_file,
     read_text,
 )
-from luthier.graph.formats.gin.values import Maker, Target
+from luthier.graph.formats.gin.values import BindingTarget, Maker
 from luthier.graph.grammar import expressions
 from luthier.graph.grammar.statements import GIN, Unreadable
 from luthier.graph.paths import format_path, is_container, nearest, parse_path, walk
@@ -100,7 +100,7 @@ class Overlay:
         self._raise_any()
         return graph
 
-    def make(self, root: Reference, where: str) -> Any:
+    def make(self, root: GinReference, where: str) -> Any:
         """Return the graph that a reference describes.
 
         Args:
@@ -268,7 +268,7 @@ class Overlay:
                 del node.__arguments__[argument]
                 origins.stamp(node, argument, history.DELETED, binding.where)
             return
-        target = Target(node.__fn_or_cls__, argument)
+        target = BindingTarget(node.__fn_or_cls__, argument)
         known = signatures.arguments(node.__fn_or_cls__)
         current = node.__arguments__.get(argument, known.defaults.get(argument, UNSET))
         value = self._maker.value(binding.value, scope, binding.where)
@@ -307,14 +307,14 @@ class Overlay:
         self.problems.append(dataclasses.replace(error.problem, origin=origin))
 
 
-def references(value: Any) -> Iterator[Reference | MacroUse]:
+def references(value: Any) -> Iterator[GinReference | MacroUse]:
     """Yield the references, and the macros, that a value holds."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list | tuple):
         for item in value:
             yield from references(item)
-    elif isinstance(value, Reference | MacroUse):
+    elif isinstance(value, GinReference | MacroUse):
         yield value
 
 

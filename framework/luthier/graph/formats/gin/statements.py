@@ -25,7 +25,7 @@ _TOKEN = re.compile(r"Failed to parse token '(.*)'", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
-class Reference:
+class GinReference:
     """`@scope/Name` or `@scope/Name()`."""
 
     name: str
@@ -112,7 +112,7 @@ class Unit:
 class _Delegate:
     """What gin's parser asks what references and macros are to be."""
 
-    configurable_reference = staticmethod(Reference)
+    configurable_reference = staticmethod(GinReference)
     macro = staticmethod(MacroUse)
 
 
@@ -386,7 +386,7 @@ def _add(found: Directives, directive: Directive) -> None:
         found.is_export = True
     elif kind == "root":
         value = read_value(text)
-        if not isinstance(value, Reference):
+        if not isinstance(value, GinReference):
             raise ValueError(f"{text!r} is not a reference; write @Name()")
         found.root = (value, directive.where)
     elif kind in ("partial", "factory", "instance"):

@@ -12,7 +12,7 @@ from fiddle import history
 from luthier.errors import BadInput, Problem
 from luthier.graph import origins, setting, signatures, values
 from luthier.graph.formats.gin.lookup import Lookup, constants, key
-from luthier.graph.formats.gin.statements import Binding, Directives, MacroUse, Reference
+from luthier.graph.formats.gin.statements import Binding, Directives, GinReference, MacroUse
 from luthier.graph.grammar import expressions, literals, types
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.load import decode
@@ -288,7 +288,7 @@ def _users(graph: Any) -> dict[int, list[tuple[Any, str]]]:
 
 def _is_plain(value: Any, macros: dict[str, Binding], above: tuple[str, ...] = ()) -> bool:
     """Say whether a macro's value is a literal, or another macro whose value is one."""
-    if isinstance(value, Reference):
+    if isinstance(value, GinReference):
         return False
     if isinstance(value, MacroUse):
         if value.name in above:
@@ -311,7 +311,7 @@ _SINGLETON = ("singleton", "gin.singleton")
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class BindingTarget:
     """An argument of a class or function."""
 
     function: Any
@@ -363,7 +363,7 @@ class Maker:
         Raises:
           Unreadable: It means nothing.
         """
-        if isinstance(value, Reference):
+        if isinstance(value, GinReference):
             return self._refer(value, scope, where)
         if isinstance(value, MacroUse):
             return self._macro(value.name, scope, where)
@@ -406,7 +406,7 @@ class Maker:
             raise Unreadable(f"{said} contains itself")
         return _Entered(self._chain, item)
 
-    def _refer(self, reference: Reference, outer: str, where: str) -> Any:
+    def _refer(self, reference: GinReference, outer: str, where: str) -> Any:
         own, _, name = reference.name.rpartition("/")
         scope = own or outer
         if name in _SINGLETON:
@@ -438,13 +438,13 @@ class Maker:
     def _singleton(self, scope: str, where: str) -> Any:
         """Return what `@scope/gin.singleton()` means: one node for all places."""
         binding = self._constants.singletons.get(scope)
-        if binding is None or not isinstance(binding.value, Reference):
+        if binding is None or not isinstance(binding.value, GinReference):
             what = f"{scope}/gin.singleton has no constructor"
             remedy = f"write {scope}/gin.singleton.constructor = @Name"
             raise Unreadable(Problem(what, remedy=remedy))
         once = f"{scope}/gin.singleton"
         if once not in self._once:
-            made = Reference(binding.value.name, is_called=True)
+            made = GinReference(binding.value.name, is_called=True)
             with self._entered(("%", once), once):
                 self._once[once] = self.value(made, "", binding.where)
         return self._once[once]

@@ -68,7 +68,7 @@ def read_tree(config: Any, source: str) -> Tree:
     try:
         read = yaml.read(config)
         tree.root = _Plain(tree.lines).convert(read, ()) if read is not None else None
-    except yaml.Unreadable as error:
+    except yaml.YamlError as error:
         raise RecordError(Problem(f"{source}, line {error.line}: {error}")) from None
     except UnicodeError:
         raise RecordError(Problem(f"{source} is not text in UTF-8")) from None
@@ -87,11 +87,11 @@ class _Plain:
         """Return the plain value of what stands at a key."""
         self.count += 1
         if self.count > _MOST:
-            raise yaml.Unreadable("its aliases stand for too much", data.line)
+            raise yaml.YamlError("its aliases stand for too much", data.line)
         self.lines[key] = data.line
-        if isinstance(data, yaml.Reference):
+        if isinstance(data, yaml.YamlReference):
             data = data.target
-        if isinstance(data, yaml.Scalar):
+        if isinstance(data, yaml.YamlScalar):
             return data.value
         if isinstance(data, yaml.Items):
             return [self.convert(child, (*key, index)) for index, child in enumerate(data.items)]

@@ -18,7 +18,7 @@ from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.cores import Core, EinsumAttention
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.positions import Tokens
-from luthier.parallel import Layout, current_layout
+from luthier.parallel import ActivationLayout, current_layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ class _Exchange:
     mapped, too: the compiler would gather what it splits itself before an exchange.
     """
 
-    layout: Layout
+    layout: ActivationLayout
     rows: tuple[str, ...]
     axes: tuple[str, ...]
     heads: tuple[str, ...]

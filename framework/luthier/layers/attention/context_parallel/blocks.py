@@ -19,7 +19,7 @@ from luthier.layers.positions import Tokens
 MakeBias = Callable[[Any, Tokens, Tokens], jax.Array]
 
 
-class Settings(NamedTuple):
+class ScoreSettings(NamedTuple):
     """Scalars that make weights of scores; float32 or wider.
 
     Args:
@@ -71,7 +71,7 @@ class Keys(NamedTuple):
         return Keys(key_BGSK, value_BGSK, _cut(self.tokens, start, stop))
 
 
-class Block(NamedTuple):
+class ScoreBlock(NamedTuple):
     """Some queries and some keys.
 
     Args:
@@ -127,7 +127,9 @@ def nothing_seen(query_BGRLK: jax.Array, kind: Any) -> Seen:
     return Seen(total, jnp.full(total.shape[:-1], -jnp.inf, kind), total[..., 0])
 
 
-def see(seen: Seen, block: Block, settings: Settings, make_bias: MakeBias, bias: Any) -> Seen:
+def see(
+    seen: Seen, block: ScoreBlock, settings: ScoreSettings, make_bias: MakeBias, bias: Any
+) -> Seen:
     """Go on with the keys of one more block.
 
     Args:
@@ -169,7 +171,7 @@ def finish(seen: Seen) -> tuple[jax.Array, jax.Array]:
 
 
 def see_backward(
-    flow: Flow, block: Block, settings: Settings, make_bias: MakeBias, bias: Any
+    flow: Flow, block: ScoreBlock, settings: ScoreSettings, make_bias: MakeBias, bias: Any
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array], Any]:
     """Return what a block adds to the cotangents.
 
@@ -203,7 +205,9 @@ def see_backward(
     return of_query, (of_key, of_values), of_bias
 
 
-def _scores(block: Block, settings: Settings, make_bias: MakeBias) -> Callable[..., jax.Array]:
+def _scores(
+    block: ScoreBlock, settings: ScoreSettings, make_bias: MakeBias
+) -> Callable[..., jax.Array]:
     kind = settings.scale.dtype
 
     def scores(query_BGRLK: jax.Array, key_BGSK: jax.Array, bias: Any) -> jax.Array:
@@ -224,7 +228,7 @@ def _cut(of_tokens: Any, start: int, stop: int) -> Any:
     return jax.tree.map(lambda x: x[:, start:stop], of_tokens)
 
 
-def _kept(block: Block, settings: Settings, x_BGRLS: jax.Array) -> jax.Array:
+def _kept(block: ScoreBlock, settings: ScoreSettings, x_BGRLS: jax.Array) -> jax.Array:
     """Drop weights, or their cotangents, and scale the others."""
     dropout = block.queries.dropout
     if settings.keep is None or dropout is None:

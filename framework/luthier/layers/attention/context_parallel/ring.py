@@ -16,11 +16,11 @@ from luthier.errors import BadInput, Problem
 from luthier.layers.attention.biases import Bias
 from luthier.layers.attention.context_parallel import blocks
 from luthier.layers.attention.cores import EinsumAttention
-from luthier.layers.attention.masks import Mask, Window
+from luthier.layers.attention.masks import AttentionMask, Window
 from luthier.layers.dropout import DropoutKeys
 from luthier.layers.parameters import wide
 from luthier.layers.positions import Tokens
-from luthier.parallel import Layout, current_layout, varying
+from luthier.parallel import ActivationLayout, current_layout, varying
 
 # Which part of each row every place of a ring holds, and how often keys are passed on.
 #
@@ -29,14 +29,14 @@ from luthier.parallel import Layout, current_layout, varying
 Axes = tuple[str, ...]
 
 
-class Order(Protocol):
+class RingOrder(Protocol):
     """Splits the tokens of rows among the places of a ring; used inside of `shard_map`."""
 
     @property
     def num_pieces(self) -> int:
         """P; places hold a multiple of this many tokens of each row."""
 
-    def num_rounds(self, mask: Mask, length: int, places: int) -> int:
+    def num_rounds(self, mask: AttentionMask, length: int, places: int) -> int:
         """Return how many places' keys, its own included, a place has to see."""
 
     def spread(self, x: jax.Array, axes: Axes, places: int) -> jax.Array:
@@ -60,7 +60,7 @@ class Contiguous:
         """One."""
         return 1
 
-    def num_rounds(self, mask: Mask, length: int, places: int) -> int:
+    def num_rounds(self, mask: AttentionMask, length: int, places: int) -> int:
         """Return how many places' keys a place has to see: with a window, only the nearest.
 
         Args:
@@ -97,7 +97,7 @@ class Zigzag:
         """Two."""
         return 2
 
-    def num_rounds(self, mask: Mask, length: int, places: int) -> int:
+    def num_rounds(self, mask: AttentionMask, length: int, places: int) -> int:
         """Return the number of places: nearest pieces come from both sides."""
         return places
 
@@ -159,7 +159,7 @@ U = TypeVar("U")
 _WHOLE = PartitionSpec()
 
 
-class Rows(NamedTuple):
+class RingRows(NamedTuple):
     """Everything with a length: [B, L, ...] or [B, S, ...].
 
     Args:
@@ -201,14 +201,14 @@ class Ring:
       make_bias: Makes what is added to the scores; see `blocks.see`.
     """
 
-    layout: Layout
+    layout: ActivationLayout
     axes: tuple[str, ...]
     places: int
-    mask: Mask
-    order: Order
+    mask: AttentionMask
+    order: RingOrder
     make_bias: blocks.MakeBias
 
-    def __call__(self, rows: Rows, bias: Any, settings: blocks.Settings) -> jax.Array:
+    def __call__(self, rows: RingRows, bias: Any, settings: blocks.ScoreSettings) -> jax.Array:
         """Attend.
 
         Args:
@@ -226,7 +226,7 @@ class Ring:
 
         def forward(own: Any, others: Any) -> Any:
             (rows, bias), (tokens, settings) = own, others
-            context, *kept = self._forward(Rows(*rows, *tokens), bias, settings)
+            context, *kept = self._forward(RingRows(*rows, *tokens), bias, settings)
             return context, (context, *kept, bias, settings)
 
         def backward(kept: Any, change: Any) -> Any:
@@ -237,10 +237,10 @@ class Ring:
         context: jax.Array = attend(own, (rows[3:], settings))
         return context
 
-    def _forward(self, rows: Rows, bias: Any, settings: blocks.Settings) -> Any:
+    def _forward(self, rows: RingRows, bias: Any, settings: blocks.ScoreSettings) -> Any:
         """Return the values, the rows in the order of the ring, and log weights [B, L, G, R]."""
 
-        def attend(rows: Rows, bias: Any, settings: blocks.Settings) -> Any:
+        def attend(rows: RingRows, bias: Any, settings: blocks.ScoreSettings) -> Any:
             rows = self._spread(rows)
             queries, keys = rows.sides()
 
@@ -248,7 +248,7 @@ class Ring:
                 seen = list(seen)
                 for i, _j, block in self._blocks(queries, keys):
 
-                    def see(x: blocks.Seen, block: blocks.Block = block) -> blocks.Seen:
+                    def see(x: blocks.Seen, block: blocks.ScoreBlock = block) -> blocks.Seen:
                         return blocks.see(x, block, settings, self.make_bias, bias)
 
                     seen[i] = _where_any(block.visible_BLS, see, seen[i])
@@ -270,15 +270,15 @@ class Ring:
         self,
         change_BLGRK: jax.Array,
         context_BLGRK: jax.Array,
-        rows: Rows,
+        rows: RingRows,
         log_weight_BLGR: jax.Array,
         bias: Any,
-        settings: blocks.Settings,
+        settings: blocks.ScoreSettings,
     ) -> Any:
         """Return the cotangents of (query, key, value) and of the bias's parameters."""
         kind = settings.scale.dtype
 
-        def attend(change: Any, context: Any, rows: Rows, log_weight: Any, rest: Any) -> Any:
+        def attend(change: Any, context: Any, rows: RingRows, log_weight: Any, rest: Any) -> Any:
             bias, settings = rest
             # Else the sum over the places would be taken in each block, which some places skip.
             bias = jax.tree.map(lambda x: varying(x, rows), bias)
@@ -356,13 +356,13 @@ class Ring:
 
     def _blocks(
         self, queries: blocks.Queries, keys: blocks.Keys
-    ) -> Iterator[tuple[int, int, blocks.Block]]:
+    ) -> Iterator[tuple[int, int, blocks.ScoreBlock]]:
         """Yield every piece of the queries with every piece of the keys, and their numbers."""
         for i, cut in enumerate(self._cuts(queries.tokens)):
             piece = queries.piece(*cut)
             for j, other in enumerate(self._cuts(keys.tokens)):
                 seen = keys.piece(*other)
-                yield i, j, blocks.Block(piece, seen, self.mask(piece.tokens, seen.tokens))
+                yield i, j, blocks.ScoreBlock(piece, seen, self.mask(piece.tokens, seen.tokens))
 
     def _cuts(self, tokens: Tokens) -> list[tuple[int, int]]:
         count = self.order.num_pieces
@@ -418,7 +418,7 @@ class RingAttention(EinsumAttention):
     """
 
     RANGES: ClassVar[dict[str, str]] = EinsumAttention.RANGES
-    order: Order = Zigzag()
+    order: RingOrder = Zigzag()
 
     def __call__(
         self,
@@ -454,22 +454,24 @@ class RingAttention(EinsumAttention):
             data = jax.random.key_data(dropout.token_keys_BL)
         B, L, H, K = query_BLHK.shape
         query_BLGRK = query_BLHK.reshape(B, L, key_BSGK.shape[2], -1, K)
-        rows = Rows(query_BLGRK, key_BSGK, value_BSGK, query, key, data)
+        rows = RingRows(query_BLGRK, key_BSGK, value_BSGK, query, key, data)
         settings = self._settings(query_BLHK, data is not None)
         return ring(rows, parameters, settings).reshape(B, L, H, K)
 
-    def _settings(self, query_BLHK: jax.Array, drops: bool) -> blocks.Settings:
+    def _settings(self, query_BLHK: jax.Array, drops: bool) -> blocks.ScoreSettings:
         kind = wide(query_BLHK.dtype)
         scale = query_BLHK.shape[-1] ** -0.5 if self.scale is None else self.scale
         drop: Any = self.dropout if drops else None
-        return blocks.Settings(
+        return blocks.ScoreSettings(
             jnp.asarray(scale, kind),
             None if self.cap is None else jnp.asarray(self.cap, kind),
             None if drop is None else jnp.asarray(1.0 - drop, jnp.float32),
         )
 
 
-def _check_pieces(lengths: Sequence[int], places: int, axes: tuple[str, ...], order: Order) -> None:
+def _check_pieces(
+    lengths: Sequence[int], places: int, axes: tuple[str, ...], order: RingOrder
+) -> None:
     pieces = places * order.num_pieces
     uneven = [length for length in lengths if length % pieces]
     if uneven:

@@ -18,7 +18,7 @@ _PROJECTION = ("input_dim", "num_heads", "dim_per_head", "is_output_projection",
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class AttentionSizes:
     """What a layer hands to its attention.
 
     Args:
@@ -39,7 +39,7 @@ class Sizes:
         return self.head_dim or max(self.dim // self.num_heads, 1)
 
 
-def attention(node: Any, above: Node, field: str, sizes: Sizes) -> fdl.Partial[Any]:
+def attention(node: Any, above: Node, field: str, sizes: AttentionSizes) -> fdl.Partial[Any]:
     """Return the template of an attention.
 
     Args:
@@ -61,7 +61,7 @@ def attention(node: Any, above: Node, field: str, sizes: Sizes) -> fdl.Partial[A
     return fdl.Partial(layers.Attention, num_heads=sizes.num_heads)
 
 
-def _dot_product(node: Node, sizes: Sizes) -> fdl.Partial[Any]:
+def _dot_product(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
     for field in ("dconv_qkv", "attention_extra_logit", "ngrammer_tpl"):
         node.only(field, *((False, None) if field == "dconv_qkv" else (None,)))
     node.pass_over("dconv_kernel_size", "causal_depthwise_conv1d_tpl")
@@ -80,7 +80,7 @@ def _dot_product(node: Node, sizes: Sizes) -> fdl.Partial[Any]:
     return _with_bias(node, made, sizes)
 
 
-def _multi_query(node: Node, sizes: Sizes) -> fdl.Partial[Any]:
+def _multi_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
     for field, allowed in (("attention_extra_logit", None), ("dconv_qkv", False)):
         node.only(field, allowed)
     node.only("combine_qkv", False)
@@ -105,7 +105,7 @@ def _multi_query(node: Node, sizes: Sizes) -> fdl.Partial[Any]:
     return _with_bias(node, made, sizes)
 
 
-def _grouped_query(node: Node, sizes: Sizes) -> fdl.Partial[Any]:
+def _grouped_query(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
     made = _with_heads(node, sizes)
     made.num_kv_heads = _groups(node, sizes)
     node.dump.heads_first = False
@@ -130,13 +130,13 @@ def _grouped_query(node: Node, sizes: Sizes) -> fdl.Partial[Any]:
     return made
 
 
-def _with_heads(node: Node, sizes: Sizes) -> fdl.Partial[Any]:
+def _with_heads(node: Node, sizes: AttentionSizes) -> fdl.Partial[Any]:
     if sizes.head_dim is None and sizes.dim % sizes.num_heads:
         node.refuse("num_heads", f"{sizes.num_heads} heads do not divide {sizes.dim}")
     return fdl.Partial(layers.Attention, num_heads=sizes.num_heads, head_dim=sizes.head)
 
 
-def _groups(node: Node, sizes: Sizes) -> int:
+def _groups(node: Node, sizes: AttentionSizes) -> int:
     groups = node.get("num_kv_heads")
     if not isinstance(groups, int) or groups < 1 or sizes.num_heads % groups:
         node.refuse("num_kv_heads", f"it must divide {sizes.num_heads} heads")
@@ -144,7 +144,7 @@ def _groups(node: Node, sizes: Sizes) -> int:
     return groups
 
 
-def _projections(node: Node, sizes: Sizes) -> tuple[fdl.Partial[Any], fdl.Partial[Any]]:
+def _projections(node: Node, sizes: AttentionSizes) -> tuple[fdl.Partial[Any], fdl.Partial[Any]]:
     """Return the templates of what goes in (queries, keys, values) and of what comes out."""
     apart, has_bias = node.get("proj_tpl"), node.get("use_bias")
     shape = (sizes.dim, sizes.num_heads, sizes.head)
@@ -208,7 +208,7 @@ def _query_key(node: Node) -> fdl.Partial[Any] | None:
     return fdl.Partial(layers.QueryScale) if by_dimension else None
 
 
-def _scale(node: Node, sizes: Sizes) -> float | None:
+def _scale(node: Node, sizes: AttentionSizes) -> float | None:
     """Return the factor of the scores; None for one over the root of the size of a head."""
     by_head = node.get("scale_query_by_dim_per_head") and sizes.head_dim is not None
     if not node.get("internal_enable_query_scale"):
@@ -222,7 +222,7 @@ def _scale(node: Node, sizes: Sizes) -> float | None:
     return None if scale == sizes.head**-0.5 else scale
 
 
-def _core(node: Node, sizes: Sizes, scale: float | None) -> fdl.Config[Any]:
+def _core(node: Node, sizes: AttentionSizes, scale: float | None) -> fdl.Config[Any]:
     found = fdl.Config(layers.EinsumAttention)
     limit = cap(node, "atten_logit_cap")
     told = {"scale": scale, "cap": limit, "dropout": sizes.dropout or None}
@@ -254,7 +254,7 @@ def _turned(shortest: float, longest: float) -> fdl.Config[layers.Rotary]:
     return found
 
 
-def _with_bias(node: Node, made: fdl.Partial[Any], sizes: Sizes) -> fdl.Partial[Any]:
+def _with_bias(node: Node, made: fdl.Partial[Any], sizes: AttentionSizes) -> fdl.Partial[Any]:
     """Return the attention with its relative positions, where it has them."""
     bias = node.get("relative_bias_tpl")
     if bias is None:

@@ -10,7 +10,7 @@ import fiddle as fdl
 
 from luthier import data as datasets
 from luthier.recipes import published
-from luthier.recipes.foreign.pax.nodes import Node, Thing, is_number
+from luthier.recipes.foreign.pax.nodes import Node, PaxObject, is_number
 
 _C4 = "c4_lm_v301_gpt"
 _C4_VALIDATION = "c4_lm_v301_gpt_eval_tokenized"
@@ -86,7 +86,7 @@ def _made(node: Node, vocab_size: int) -> fdl.Config[Any] | None:
             return published.c4_validation(length=int(length))
         return None
     inner = node.get("input")
-    if isinstance(inner, Thing) and "SyntheticLmData" in str(inner.settings.get("cls", "")):
+    if isinstance(inner, PaxObject) and "SyntheticLmData" in str(inner.settings.get("cls", "")):
         length = inner.settings.get("seq_len")
         if is_number(length):
             # Another seed than that of training: the same rows would be no evaluation.
@@ -99,7 +99,7 @@ def _made(node: Node, vocab_size: int) -> fdl.Config[Any] | None:
 def _settings(node: Node, field: str) -> Any:
     """Return a setting of a dataset, or of what it wraps."""
     inner = node.peek("input")
-    if isinstance(inner, Thing) and field in inner.settings:
+    if isinstance(inner, PaxObject) and field in inner.settings:
         return inner.settings[field]
     return node.peek(field)
 

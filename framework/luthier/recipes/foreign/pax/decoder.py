@@ -9,7 +9,7 @@ import fiddle as fdl
 
 from luthier import graph as graphs
 from luthier import layers, models
-from luthier.recipes.foreign.pax.attention import Sizes, attention
+from luthier.recipes.foreign.pax.attention import AttentionSizes, attention
 from luthier.recipes.foreign.pax.feed_forward import experts, feed_forward
 from luthier.recipes.foreign.pax.initializers import kernel
 from luthier.recipes.foreign.pax.nodes import Node, is_number
@@ -239,7 +239,7 @@ def _layer(stack: Node, node: Node, dim: int, is_mixed: bool) -> fdl.Partial[Any
     if policy not in _BLOCKS:
         node.refuse("norm_policy", f"understood are {', '.join(_BLOCKS)}")
     plain = stack.get("dropout_prob")
-    sizes = Sizes(
+    sizes = AttentionSizes(
         dim,
         int(number(stack, "num_heads")),
         stack.get("dim_per_head"),

@@ -54,7 +54,7 @@ class Leftover:
 
 
 @dataclasses.dataclass(frozen=True)
-class Thing:
+class PaxObject:
     """A class, function or object that a dump names and does not hold.
 
     Args:
@@ -210,7 +210,7 @@ class Node:
                 return content[word]
         if "float" in content:
             return float(content["float"])
-        return Thing(content.get("name") or content["object"], content.get("set", {}))
+        return PaxObject(content.get("name") or content["object"], content.get("set", {}))
 
 
 class Dump:
@@ -367,7 +367,7 @@ def _said(value: Any) -> str:
         return value.kind
     if isinstance(value, list):
         return f"[{', '.join(_said(one) for one in value)}]"
-    if isinstance(value, Thing):
+    if isinstance(value, PaxObject):
         return value.name.rpartition(".")[2]
     return value if isinstance(value, str) and value else repr(value)
 
