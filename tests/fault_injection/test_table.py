@@ -9,7 +9,7 @@ import pytest
 from injecting import Injection, Unstageable
 from staging import Outcome
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "injection.py"
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "inject_faults.py"
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ def test_renamed_objects_are_found(monkeypatch):
 
 
 def test_a_record_with_old_names_and_arguments_is_the_graph_of_today():
-    graph = fdl.Config(launch.Slurm, slices=4, groups_per_job=2)
+    graph = fdl.Config(launch.Slurm, nodes=2, groups_per_job=2)
     text = graphs.to_json(graph)
     old = text.replace("groups_per_job", "gangs_per_job")
     assert old != text

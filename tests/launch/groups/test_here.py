@@ -10,7 +10,7 @@ import pytest
 
 from luthier.cli import main
 from luthier.errors import BadInput
-from luthier.launch import Here, Job, Layout, ProcessGroup
+from luthier.launch import Here, Job, ProcessGroup, Resources
 from luthier.launch.jobs import make_launch
 from luthier.storage.process import ProcessIdentity
 
@@ -32,7 +32,7 @@ TELL = "import os; print(os.environ['WORD'], *(os.environ.get(n) for n in {names
 
 def test_all_processes_of_a_group_run_and_know_who_they_are(tmp_path):
     engine = Here(processes=2)
-    assert engine.layout == Layout(1, 2)
+    assert engine.layout == Resources(1, 2)
     code = TELL.format(names=("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "LUTHIER_LOCAL_RANK"))
     group = _group(tmp_path, code)
     jobs = engine.submit([group], str(tmp_path))

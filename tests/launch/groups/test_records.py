@@ -19,7 +19,7 @@ def test_launches_are_numbered_and_kept(tmp_path):
 
 def test_a_launch_from_before_process_groups_had_their_name_is_read(tmp_path):
     path = jobs.new_folder(tmp_path)
-    engine = Slurm(slices=4, groups_per_job=2)
+    engine = Slurm(nodes=2, groups_per_job=2, setup=["module load x"])
     made = jobs.make_launch(path, engine, "luthier sweep x", [], [Job("slurm", "1", "a", "/d")])
     text = (path / jobs.JOBS).read_text()
     old = text.replace('"group"', '"gang"').replace('"groups_per_job"', '"gangs_per_job"')

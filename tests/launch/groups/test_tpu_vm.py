@@ -3,7 +3,7 @@ import shlex
 import pytest
 
 from luthier.errors import RunError
-from luthier.launch import Layout, ProcessGroup, TpuVm
+from luthier.launch import ProcessGroup, Resources, TpuVm
 
 GROUP = ProcessGroup("run", ["-m", "luthier", "train", "a b"], "/d", "/project", {"A": "1 2"})
 
@@ -22,7 +22,7 @@ def test_the_command_starts_the_group_on_all_machines():
 
 def test_a_person_runs_it():
     engine = TpuVm(tpu="pod", zone="z")
-    assert engine.layout == Layout()
+    assert engine.layout == Resources()
     assert engine.command("/d") == []
     with pytest.raises(RunError) as caught:
         engine.submit([GROUP], "/d")

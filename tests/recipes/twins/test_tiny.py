@@ -147,7 +147,9 @@ def test_nothing_is_restored():
 
 
 def test_a_model_alone_is_refused():
-    with pytest.raises(BadInput, match="a model alone has no twin; give an experiment"):
+    with pytest.raises(
+        BadInput, match="a model alone has no smoke-test config; give an experiment"
+    ):
         tiny(quickstart().model)
 
 
