@@ -139,6 +139,7 @@ def test_precision_has_the_last_word():
 def test_they_reach_a_plan_and_name_what_it_keeps(given, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     slice, names = read("cpu:8"), []
+    programs.make(graph_of(SET), jax.devices()[:1])  # what XLA refuses is asked once in a process
     monkeypatch.setattr(planning.process, "read", names.append)
     planned = functools.partial(planning.plan_here, slice=slice, level="compile")
     words = ("training.global_batch_size=8",)
