@@ -3,8 +3,8 @@
 python tools/update_snapshots.py            # write it
 python tools/update_snapshots.py --check    # tell what differs, exit code 1 if anything does
 
-It looks at framework/luthier/graph/allowed_names.txt too, where each public name needs a role; the
-list is written by hand.
+It looks at framework/luthier/graph/allowed_names.txt too, where each public name needs a role that
+is no entry point; the list is written by hand.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from luthier.graph import entry_points
 from luthier.graph import public_names as names_of_records
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,8 +25,11 @@ SNAPSHOT = ROOT / "tests" / "repo" / "public_names.txt"
 
 
 def _rooms() -> list[str]:
-    facades = (ROOT / "framework" / "luthier").glob("*/__init__.py")
-    return ["luthier", *sorted(f"luthier.{facade.parent.name}" for facade in facades)]
+    package = ROOT / "framework" / "luthier"
+    facades = [path.parent.name for path in package.glob("*/__init__.py")]
+    facades += [f"contrib.{path.parent.name}" for path in package.glob("contrib/*/__init__.py")]
+    facades += [f"contrib.{path.stem}" for path in package.glob("contrib/[!_]*.py")]
+    return ["luthier", *sorted(f"luthier.{facade}" for facade in facades if facade != "contrib")]
 
 
 def _arguments(value: object) -> str:
@@ -60,13 +64,14 @@ def without_role() -> Iterator[str]:
     listed = names_of_records.listed()
     rooms = [room for room in _rooms() if room != "luthier" and room not in listed]
     public = {f"{room}.{name}" for room in rooms for name in importlib.import_module(room).__all__}
+    public -= set(entry_points.targets())  # those of contrib have the role of their group
     where = names_of_records.LIST.name
     for name in sorted(public - listed.keys()):
         roles = ", ".join(sorted(names_of_records.ROLES))
         yield f"{name} has no role: look at what making one does, and add it to {where} ({roles})"
     for name in sorted(listed):
-        room = ".".join(name.split(".")[:2])
-        if name.count(".") == 2 and room in rooms and name not in public:
+        room = name.rpartition(".")[0]
+        if room in rooms and name not in public:
             yield f"{name} is no public name any more: remove it from {where}"
     for name, role in listed.items():
         if role not in names_of_records.ROLES:

@@ -15,17 +15,15 @@ import jax
 
 from luthier import (
     checkpoint,
-    data,
     durations,
     layers,
     losses,
-    models,
     optim,
     parallel,
     program,
     records,
-    tasks,
 )
+from luthier.contrib import series
 from luthier.graph import floor_divide, value
 
 
@@ -39,7 +37,7 @@ def experiment() -> fdl.Config[program.Experiment]:
         name="forecast",
         seed=0,
         model=fdl.Partial(
-            models.PatchTransformer,
+            series.PatchTransformer,
             length=length,
             horizon=horizon,
             dim=32,
@@ -59,7 +57,7 @@ def experiment() -> fdl.Config[program.Experiment]:
             patch_length=13,
             stride=13,
         ),
-        task=fdl.Config(tasks.Forecasting, objective=fdl.Config(losses.SquaredError), season=52),
+        task=fdl.Config(series.Forecasting, objective=fdl.Config(losses.SquaredError), season=52),
         data=_weeks(length, horizon, 0.0, 0.7),
         evaluations={
             "held_out": fdl.Config(
@@ -98,10 +96,10 @@ def experiment() -> fdl.Config[program.Experiment]:
 
 def _weeks(
     length: object, horizon: object, start: float, stop: float
-) -> fdl.Config[data.Forecasting]:
+) -> fdl.Config[series.ForecastWindows]:
     return fdl.Config(
-        data.Forecasting,
-        series=fdl.Config(data.PackagedSeries, name="co2"),
+        series.ForecastWindows,
+        series=fdl.Config(series.PackagedSeries, name="co2"),
         context_length=length,
         horizon=horizon,
         start=start,

@@ -17,13 +17,13 @@ from luthier import (
     data,
     durations,
     layers,
-    models,
     optim,
     parallel,
     program,
     records,
     tasks,
 )
+from luthier.contrib import series, state_space
 from luthier.graph import floor_divide, value
 
 
@@ -35,13 +35,13 @@ def experiment() -> fdl.Config[program.Experiment]:
         name="gun-point",
         seed=0,
         model=fdl.Partial(
-            models.SeriesClassifier,
+            series.SeriesClassifier,
             num_classes=2,
             dim=32,
             num_layers=2,
             block=fdl.Partial(
                 layers.PreNormBlock,
-                attention=fdl.Partial(layers.S5, num_states=16),
+                attention=fdl.Partial(state_space.S5, num_states=16),
                 mlp=fdl.Partial(layers.Mlp, hidden_dim=64, activation=jax.nn.gelu),
                 norm=fdl.Partial(layers.LayerNorm),
                 dropout=fdl.Partial(layers.Dropout, rate=0.1),

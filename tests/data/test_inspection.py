@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from luthier.contrib.series import ForecastWindows, Seasons
 from luthier.data import (
     Arithmetic,
     Arrays,
@@ -11,12 +12,10 @@ from luthier.data import (
     Concatenate,
     Documents,
     FirstFit,
-    Forecasting,
     Mixture,
     OnePair,
     Packed,
     Preferences,
-    Seasons,
     SequencePairs,
     Stage,
     Translation,
@@ -66,7 +65,7 @@ def test_a_mixture():
     ("node", "entries"),
     [
         (Classification(Arrays(np.zeros((9, 2, 1)), np.arange(9) % 2)), {"labels", "examples"}),
-        (Forecasting(Seasons(200), 8, 4), {"examples"}),
+        (ForecastWindows(Seasons(200), 8, 4), {"examples"}),
         (SequencePairs(Translation(9), Bytes(), 96, 80, OnePair()),
          {"inputs", "targets", "segments"}),
         (Preferences(Arithmetic(9), Bytes(), 16),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from luthier import data, tasks
+from luthier.contrib import series
 
 TEXT = data.Packed(data.Documents(["to be"]), data.Bytes(), 8, data.FirstFit())
 
@@ -18,7 +19,7 @@ TEXT = data.Packed(data.Documents(["to be"]), data.Bytes(), 8, data.FirstFit())
             lambda: tasks.Classification(),
             data.Classification(data.Arrays(np.zeros((4, 3, 3, 1)), [0, 1, 0, 1])),
         ),
-        (lambda: tasks.Forecasting(), data.Forecasting(data.Seasons(99), 8, 4)),
+        (lambda: series.Forecasting(), series.ForecastWindows(series.Seasons(99), 8, 4)),
         (
             lambda: tasks.SequenceToSequence(),
             data.SequencePairs(data.Translation(4), data.Bytes(), 96, 80, data.PackPairs()),

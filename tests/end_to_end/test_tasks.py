@@ -9,8 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier import layers, losses, models, optim, parallel, planner, tasks
+from luthier import layers, models, optim, parallel, planner, tasks
 from luthier import program as programs
+from luthier.contrib import series, state_space
+from luthier.contrib.contrastive import Contrastive, InfoNCE
+from luthier.contrib.mean_teacher import MeanTeacher
 from luthier.errors import BadInput
 from tests.compiling import quick_step
 
@@ -98,24 +101,28 @@ def resnet():
 
 def mean_teacher():
     model = _resnet(fdl.Partial(layers.GroupNorm, num_groups=2))
-    return fdl.Partial(models.WithCopy, model=model), fdl.Config(tasks.MeanTeacher), _images()
+    return (
+        fdl.Partial(models.WithCopy, model=model),
+        fdl.Config(MeanTeacher),
+        _images(),
+    )
 
 
 def contrastive():
     model = _resnet(fdl.Partial(layers.GroupNorm, num_groups=2))
     images = _draw("images", ROWS, 8, 8, 3)
     batch = _rows(inputs=images, others=images + 0.5 * _draw("others", *images.shape))
-    objective = fdl.Config(losses.InfoNCE, temperature=0.5)
-    return model, fdl.Config(tasks.Contrastive, objective=objective), batch
+    objective = fdl.Config(InfoNCE, temperature=0.5)
+    return model, fdl.Config(Contrastive, objective=objective), batch
 
 
 def s5():
-    attention = fdl.Partial(layers.S5, num_states=4)
+    attention = fdl.Partial(state_space.S5, num_states=4)
     return _decoder(attention), fdl.Config(tasks.LanguageModelling), _tokens()
 
 
 def s4d():
-    attention = fdl.Partial(layers.S4D, num_states=4)
+    attention = fdl.Partial(state_space.S4D, num_states=4)
     return _decoder(attention), fdl.Config(tasks.LanguageModelling), _tokens()
 
 
@@ -150,7 +157,7 @@ def patch_transformer():
         dropout=fdl.Partial(layers.Dropout, rate=0.1),
     )
     model = fdl.Partial(
-        models.PatchTransformer,
+        series.PatchTransformer,
         length=12,
         horizon=4,
         dim=DIM,
@@ -164,7 +171,7 @@ def patch_transformer():
         targets=_draw("next", ROWS, 4, 2),
         weights=np.ones((ROWS, 4, 2), np.float32),
     )
-    return model, fdl.Config(tasks.Forecasting), batch
+    return model, fdl.Config(series.Forecasting), batch
 
 
 def preferences():

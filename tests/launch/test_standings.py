@@ -53,7 +53,13 @@ def test_a_queue_that_is_silent_does_not_hold_up_the_others(tmp_path, monkeypatc
 
 @pytest.mark.parametrize(
     ("engine", "detail"),
-    [("slurm", "no way to the cluster"), ("pigeons", "'pigeons'")],
+    [
+        ("slurm", "no way to the cluster"),
+        (
+            "pigeons",
+            "there is no engine 'pigeons' here; install the distribution that has it",
+        ),
+    ],
 )
 def test_an_engine_that_cannot_be_asked_knows_nothing(tmp_path, monkeypatch, engine, detail):
     def refuse(engine, jobs):

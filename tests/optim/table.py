@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from luthier import optim
+from luthier.contrib import optimizers
 from luthier.optim import DECAYED
 from tests.optim import references
 
@@ -199,7 +200,7 @@ RECIPES = {
         sweeps={**FEW, "b1": (0.0, 0.85, 0.99), "b2": (0.5, 0.95, 0.9999)},
     ),
     "lamb": Recipe(
-        recipe=optim.lamb,
+        recipe=optimizers.lamb,
         settings={"learning_rate": 0.02, **ADAM},
         optax=lamb_of_optax,
         numpy=references.lamb,
@@ -250,7 +251,7 @@ RECIPES = {
         fixed=spectral,
     ),
     "soap": Recipe(
-        recipe=optim.soap,
+        recipe=optimizers.soap,
         settings=KRONECKER,
         optax=None,
         numpy=references.soap,
@@ -260,7 +261,7 @@ RECIPES = {
         fixed=functools.partial(every_other_step, largest_dim=6),
     ),
     "shampoo": Recipe(
-        recipe=optim.shampoo,
+        recipe=optimizers.shampoo,
         settings=KRONECKER | {"eps": 0.01},
         optax=None,
         numpy=references.shampoo,

@@ -4,16 +4,8 @@ import numpy as np
 import pytest
 
 from luthier import program as programs
-from luthier.optim import (
-    AdamScale,
-    Axes,
-    Layout,
-    NewtonSchulz,
-    adafactor,
-    muon,
-    soap,
-    state_axes,
-)
+from luthier.contrib.optimizers import soap
+from luthier.optim import AdamScale, Axes, Layout, NewtonSchulz, adafactor, muon, state_axes
 from luthier.optim.layouts import complete
 from luthier.program.step import structure_of
 from tests.optim.experiments import small_graph

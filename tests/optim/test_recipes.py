@@ -15,6 +15,7 @@ import optax
 import pytest
 
 from luthier import optim
+from luthier.contrib import optimizers
 from luthier.optim import Constant, Layout, Matching, Optimizer, WarmupCosine
 from tests.optim.table import RECIPES
 
@@ -157,7 +158,8 @@ def assert_near(found, expected, start, tolerance):
 def test_every_recipe_is_in_the_table():
     public = {
         value
-        for name, value in vars(optim).items()
+        for facade in (optim, optimizers)
+        for name, value in vars(facade).items()
         if inspect.isfunction(value) and inspect.signature(value).return_annotation == "Optimizer"
     }
     assert public - {optim.assemble, optim.partition} == {r.recipe for r in RECIPES.values()}

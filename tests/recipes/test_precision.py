@@ -7,6 +7,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import layers
+from luthier.contrib import state_space
 from luthier.errors import BadInput, OverrideError
 from luthier.recipes import (
     bf16,
@@ -120,7 +121,7 @@ def test_heads_and_routers_stay_as_they_are(mixture):
 
 
 def test_a_default_that_is_a_partial_keeps_its_settings():
-    kind = fdl.Partial(layers.S5)
+    kind = fdl.Partial(state_space.S5)
     model = fdl.Partial(layers.PreNormBlock, attention=kind, mlp=kind, norm=layers.RMSNorm)
     gate = graphs.get(int8(model, target=r"attention\.gate$"), "attention.gate")
     default = graphs.get(model, "attention.gate")

@@ -3,6 +3,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import optim
+from luthier.contrib.optimizers import lamb
 from luthier.errors import BadInput
 from luthier.recipes.swap_optimizer import swap_optimizer
 
@@ -47,7 +48,7 @@ def test_back_again_is_the_same():
     assert graphs.equal(swap_optimizer(swap_optimizer(graph, optim.lion), optim.adamw), graph)
 
 
-@pytest.mark.parametrize("recipe", [optim.lion, optim.muon, optim.adafactor, optim.sgd, optim.lamb])
+@pytest.mark.parametrize("recipe", [optim.lion, optim.muon, optim.adafactor, optim.sgd, lamb])
 def test_the_new_graph_is_valid(recipe):
     graphs.validate(swap_optimizer(graphs.resolve("configs.vision.digits"), recipe))
 

@@ -21,7 +21,7 @@ WITHOUT_FORMULA = {
     "metrics/ratio.py": "a sum and a weight",
     "metrics/selector.py": "which metric decides",
     "metrics/totals.py": "sums over batches",
-    "optim/families/kronecker.py": "the state that Shampoo and SOAP share",
+    "contrib/optimizers/kronecker.py": "the state that Shampoo and SOAP share",
     "optim/layouts.py": "how parameters are made up, and what arrays are stored in",
     "optim/masks.py": "which parameters by name",
     "optim/optimizer.py": "what a recipe returns",

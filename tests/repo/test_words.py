@@ -28,7 +28,7 @@ COINAGES = {
 }
 # Public classes with one name, which are always written with their package: `data.Skip`.
 PAIRS = {
-    *("Change", "Classification", "Evaluation", "Forecasting", "JsonLines", "Packed", "Packing"),
+    *("Change", "Classification", "Evaluation", "JsonLines", "Packed", "Packing"),
     *("Part", "Preferences", "Records", "Shift", "Skip", "Source", "Tokens", "Uniform"),
 }
 PATTERN = re.compile("|".join(rf"\b(?:{words})\b" for words in COINAGES), re.IGNORECASE)

@@ -37,9 +37,9 @@ stacked there and not here, or the other way round.
 | `maxtext:DIR` | a step of MaxText's Orbax checkpoints, or the folder of all steps |
 | `run:ID` | another run of luthier |
 
-In Python these are nodes (`restore=luthier.checkpoint.T5X("DIR", rules=[...])`), whose rules say
-what else is done: `Skip(r"^head")` leaves a head for other classes, `Init(pattern)` makes what the
-checkpoint lacks.
+In Python these are nodes (`restore=luthier.contrib.importers.T5X("DIR", rules=[...])`). Their rules
+say what else is done: `Skip(r"^head")` leaves a head for other classes, `Init(pattern)` makes what
+the checkpoint lacks.
 
 ## Another vocabulary
 
@@ -90,7 +90,7 @@ are undone on the way: the root of a head's size is in its queries, and where `r
 `llama3.1` the numbers that are rotated together stand side by side. The last one nothing in the
 files tells:
 
-    luthier train ... 'restore=luthier.checkpoint.MaxText("DIR", interleaved=True)'
+    luthier train ... 'restore=luthier.contrib.importers.MaxText("DIR", interleaved=True)'
 
 `scan_axis` is its `param_scan_axis` (1 if nobody changed it). A tied head here computes what
 `logits_via_embedding: True` does there with `normalize_embedding_logits: False`.

@@ -13,11 +13,9 @@ from luthier.checkpoint.policy import (
     Storage,
 )
 from luthier.checkpoint.restore import (
-    T5X,
-    BigVision,
     FromRun,
+    Importer,
     Init,
-    MaxText,
     Pax,
     Provenance,
     Resize,
@@ -33,15 +31,13 @@ from luthier.checkpoint.store import Store
 from luthier.checkpoint.tiers import Saves, Tiers, open_checkpoints
 
 __all__ = [
-    "T5X",
-    "BigVision",
     "Checkpoints",
     "DeviceCopy",
     "FastTier",
     "FromRun",
     "HostCopy",
+    "Importer",
     "Init",
-    "MaxText",
     "Pax",
     "Provenance",
     "Resize",

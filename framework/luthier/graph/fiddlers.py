@@ -1,7 +1,8 @@
 """Fiddlers: functions that get a graph and return a changed one, or change it in place.
 
 `fiddler:NAME(ARGUMENTS)` names one that stands on a shelf (a module whose fiddlers need no module
-before their name); `fiddler:package.module.NAME` and `fiddler:package.module:NAME` any other.
+before their name), or an entry point of what is installed; `fiddler:package.module.NAME` and
+`fiddler:package.module:NAME` any other.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import fiddle as fdl
 import typing_extensions
 
 from luthier.errors import BadInput, Problem
-from luthier.graph import copies, origins, setting, signatures
+from luthier.graph import copies, entry_points, origins, setting, signatures
 from luthier.graph.grammar import call_arguments, names
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.grammar.types import members
@@ -85,8 +86,15 @@ def find_fiddler(name: str, shelves: Sequence[str]) -> Callable[..., Any]:
     for shelf in shelves:
         known |= dict(fiddlers_of(find_module(shelf)))
     if name not in known:
-        near = [f"fiddler:{other}" for other in nearest(name, known)]
-        there = f"there are {', '.join(sorted(known))}" if known else "write package.module.NAME"
+        targets = {one.target for one in entry_points.named(name, entry_points.FIDDLERS)}
+        if len(targets) == 1:
+            return _find_in_module(targets.pop())
+        if targets:
+            remedy = f"write {' or '.join(f'fiddler:{target}' for target in sorted(targets))}"
+            raise Unreadable(Problem(f"{len(targets)} fiddlers are called {name!r}", remedy=remedy))
+        every = [*known, *entry_points.names(entry_points.FIDDLERS)]
+        near = [f"fiddler:{other}" for other in nearest(name, every)]
+        there = f"there are {', '.join(sorted(every))}" if every else "write package.module.NAME"
         what = f"there is no fiddler {name!r}"
         raise Unreadable(Problem(what, nearest=near, remedy="" if near else there))
     return known[name]

@@ -2,7 +2,8 @@
 
 A record holds `optax.adamw`, not `optax._src.alias.adamw`, so that it survives a library's moves.
 Reading a name back imports code, and building the graph calls it with arguments of the record. So
-only names on a list (`allowed_names.txt`) are looked up, never whole packages but the user's.
+only names on a list are looked up, never whole packages but the user's. The list is
+`allowed_names.txt`, and the entry points of what is installed: one object each, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier.errors import Problem, RecordError
+from luthier.graph import entry_points
 
 # Types that do nothing but convert.
 ALLOWED_BUILTINS = (
@@ -42,9 +44,32 @@ FACADES: Mapping[str, tuple[str, ...]] = {
 }
 # Old names that records may still hold -> where the object (or the package it is in) lives now.
 RENAMED: dict[str, str] = {
+    "luthier.checkpoint.BigVision": "luthier.contrib.importers.BigVision",
+    "luthier.checkpoint.MaxText": "luthier.contrib.importers.MaxText",
+    "luthier.checkpoint.T5X": "luthier.contrib.importers.T5X",
+    "luthier.data.CsvSeries": "luthier.contrib.series.CsvSeries",
+    "luthier.data.Forecasting": "luthier.contrib.series.ForecastWindows",
+    "luthier.data.PackagedSeries": "luthier.contrib.series.PackagedSeries",
+    "luthier.data.Seasons": "luthier.contrib.series.Seasons",
+    "luthier.layers.HippoNormal": "luthier.contrib.state_space.HippoNormal",
+    "luthier.layers.InverseSpectrum": "luthier.contrib.state_space.InverseSpectrum",
+    "luthier.layers.LinearSpectrum": "luthier.contrib.state_space.LinearSpectrum",
+    "luthier.layers.LogUniform": "luthier.contrib.state_space.LogUniform",
+    "luthier.layers.S4D": "luthier.contrib.state_space.S4D",
+    "luthier.layers.S5": "luthier.contrib.state_space.S5",
+    "luthier.losses.InfoNCE": "luthier.contrib.contrastive.InfoNCE",
+    "luthier.models.PatchTransformer": "luthier.contrib.series.PatchTransformer",
+    "luthier.models.SeriesClassifier": "luthier.contrib.series.SeriesClassifier",
+    "luthier.optim.lamb": "luthier.contrib.optimizers.lamb",
+    "luthier.optim.shampoo": "luthier.contrib.optimizers.shampoo",
+    "luthier.optim.soap": "luthier.contrib.optimizers.soap",
     "luthier.parallel.Layout": "luthier.parallel.ActivationLayout",
     "luthier.plan": "luthier.planner",
     "luthier.sweep": "luthier.study",
+    "luthier.tasks.Contrastive": "luthier.contrib.contrastive.Contrastive",
+    "luthier.tasks.Forecasting": "luthier.contrib.series.Forecasting",
+    "luthier.tasks.MeanTeacher": "luthier.contrib.mean_teacher.MeanTeacher",
+    "luthier.tasks.model_output": "luthier.contrib.contrastive.model_output",
     "luthier.train": "luthier.trainer",
 }
 
@@ -208,23 +233,36 @@ def libraries() -> frozenset[str]:
     return frozenset(name.partition(".")[0] for name in listed())
 
 
+def role_of(name: str) -> str:
+    """Return the role of a name in records, which is `none` for what no record may hold.
+
+    Args:
+      name: A name as `public_name` writes it.
+    """
+    return listed().get(name) or entry_points.targets().get(name, NONE)
+
+
+def _nameable() -> Iterator[str]:
+    """Yield the names that records may hold: those on the list, then those of entry points."""
+    yield from (name for name, role in listed().items() if role != NONE)
+    yield from entry_points.targets()
+
+
 @functools.cache
 def modules() -> frozenset[str]:
     """Return the modules that listed names are in, and the packages above them."""
     found: set[str] = set()
-    for name, role in listed().items():
+    for name in _nameable():
         parts = name.split(".")
-        if role != NONE:
-            found.update(".".join(parts[:length]) for length in range(1, len(parts)))
+        found.update(".".join(parts[:length]) for length in range(1, len(parts)))
     return frozenset(found)
 
 
 @functools.cache
 def _by_last_part() -> Mapping[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
-    for name, role in listed().items():
-        if role != NONE:
-            found.setdefault(name.rpartition(".")[2], []).append(name)
+    for name in _nameable():
+        found.setdefault(name.rpartition(".")[2], []).append(name)
     return {last: tuple(names) for last, names in found.items()}
 
 
@@ -258,7 +296,7 @@ def is_allowed(name: str, packages: Sequence[str] = ()) -> bool:
     """
     if name.partition(".")[0] == "builtins":
         return name.removeprefix("builtins.") in ALLOWED_BUILTINS
-    return listed().get(name, NONE) != NONE or is_users(name, packages)
+    return is_users(name, packages) or role_of(name) != NONE
 
 
 def may_name(thing: Any, packages: Sequence[str] = ()) -> bool:
@@ -278,7 +316,7 @@ def may_name(thing: Any, packages: Sequence[str] = ()) -> bool:
         name = public_name(thing)
     except RecordError:
         name = ""
-    return listed().get(name, NONE) != NONE or bool(_listed_names(thing))
+    return role_of(name) != NONE or bool(_listed_names(thing))
 
 
 def _listed_names(thing: Any) -> list[str]:
@@ -350,7 +388,7 @@ def load_object(
     if is_users(name, packages):
         found = _walk(name, parts, packages)
         _check_home(name, found, packages)
-    elif parts[0] in libraries():
+    elif parts[0] in libraries() or parts[0] in entry_points.packages():
         found = _load_listed(name, parts, roles)
     else:
         what = f"{name!r} may not be imported: {parts[0]!r} is not on the list"
@@ -361,24 +399,22 @@ def load_object(
 
 
 def _load_listed(name: str, parts: list[str], roles: Collection[str]) -> Any:
-    role = listed().get(name)
-    written = name
+    role, written = role_of(name), name
     above, _, last = name.rpartition(".")
     if listed().get(above) == "enum" and set(roles) >= VALUE_ROLES:
         members = _walk(above, above.split(".")).__members__
         if last in members:
             return members[last]
-    if role in (None, NONE):
+    if role == NONE:
         written = _alias(name, parts)
-        role = listed()[written]
+        role = role_of(written)
     if role not in roles:
         wanted = ", ".join(sorted(roles))
         _refuse(f"{name!r} is listed as {role}, and cannot stand here", f"it takes: {wanted}")
     found = _walk(written, written.split("."))
     # A library may export what it took from elsewhere: os.system is no part of jax.
-    if not isinstance(found, _CONSTANT_TYPES) and home(found).partition(".")[0] not in (
-        libraries()
-    ):
+    known = {*libraries(), parts[0]}
+    if not isinstance(found, _CONSTANT_TYPES) and home(found).partition(".")[0] not in known:
         _refuse(f"{name!r} may not be imported: it is defined in {home(found)!r}", "leave it out")
     return found
 
@@ -402,16 +438,18 @@ def _alias(name: str, parts: list[str]) -> str:
         if own == name or (module is not None and _same(vars(module).get(last), found)):
             return written
     what = f"{name!r} is not on the list of what a record may name"
-    known = [other for other, role in listed().items() if role != NONE]
-    near = difflib.get_close_matches(name, known, 2, 0.8)
+    near = difflib.get_close_matches(name, list(_nameable()), 2, 0.8)
     remedy = "" if near else "wrap it in a function of a package of your own"
+    if name.startswith("luthier.contrib."):  # an editable installation that was updated by git
+        remedy = "if it is in luthier.contrib, install luthier anew: its entry points are older"
     raise RecordError(Problem(what, remedy=remedy, nearest=near))
 
 
 def _remedy(package: str) -> str:
     if package in sys.stdlib_module_names:
         return "a graph may name the listed parts of luthier and its libraries, and your packages"
-    return f"if {package!r} is yours, add it to packages under [tool.luthier] in pyproject.toml"
+    yours = f"if {package!r} is yours, add it to packages under [tool.luthier] in pyproject.toml"
+    return f"{yours}; if others wrote it, install what has it (`luthier help extending`)"
 
 
 def _load_builtin(name: str, parts: list[str]) -> Any:

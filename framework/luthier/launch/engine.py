@@ -8,7 +8,8 @@ them).
 An engine is a plain constructor and may be a node of a graph; its arguments are what a site has to
 say, and `luthier.launch.settings` reads them from files and from the command line. So
 its arguments are numbers, strings, and lists or mappings of these, all with defaults. To add an
-engine: write the class, and name it in `luthier.launch.settings.ENGINES`.
+engine: write the class, and name it under `[project.entry-points."luthier.engines"]` in the
+pyproject.toml of your package.
 
 Engines know processes and nothing of training: how workers of a sweep talk to their driver is in
 `luthier.launch.link`, the same for all engines.

@@ -34,7 +34,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, Problem
-from luthier.graph import signatures
+from luthier.graph import entry_points, signatures
 from luthier.graph.grammar import types
 from luthier.launch.jobs import Launch
 
@@ -45,7 +45,7 @@ ENGINES = {
     "tpu-vm": "luthier.launch.tpu_vm.TpuVm",
     "local": "luthier.launch.here.Here",
 }
-"""The engines by the name that `--on` calls them."""
+"""The engines by the name that `--on` calls them; those of other distributions are beside them."""
 
 FILE = "launch.toml"
 SLICES = {"slices": int, "memory_bytes": int | None, "host": str | None}
@@ -72,7 +72,7 @@ class Chosen:
     """An engine with its settings.
 
     Args:
-      name: The engine's name in `ENGINES`.
+      name: The engine's name, one of `engines()`.
       path: Its class, by import path.
       settings: What is set for it, by name.
       slices: What is set for the slices of a sweep, by name.
@@ -97,6 +97,39 @@ class Chosen:
         return [f"{n} = {s.value!r}  [{s.origin}]" for n, s in every.items()]
 
 
+def engines() -> list[str]:
+    """Return the names that `--on` knows: luthier's own, then those of installed distributions."""
+    return list(dict.fromkeys((*ENGINES, *entry_points.names(entry_points.ENGINES))))
+
+
+def _path_of(name: str) -> str | None:
+    """Return the import path of an engine; None where nothing is called like that.
+
+    Raises:
+      BadInput: Several distributions have an engine of that name.
+    """
+    if name in ENGINES:
+        return ENGINES[name]
+    targets = {one.target for one in entry_points.named(name, entry_points.ENGINES)}
+    if len(targets) > 1:
+        what = f"the engine {name!r} is in several distributions: {', '.join(sorted(targets))}"
+        raise BadInput(Problem(what, "", COMMAND_LINE, "uninstall one of them"))
+    return next(iter(targets), None)
+
+
+def _installed_path(name: str) -> str:
+    """Return the import path of an engine that something was started with before.
+
+    Raises:
+      BadInput: Its distribution is not installed any more.
+    """
+    path = _path_of(name)
+    if path is None:
+        remedy = "install the distribution that has it"
+        raise BadInput(Problem(f"there is no engine {name!r} here", remedy=remedy))
+    return path
+
+
 def engine_class(path: str) -> Any:
     """Return a class by its import path."""
     module, _, name = path.rpartition(".")
@@ -109,7 +142,7 @@ def engine_of(launch: Launch) -> Any:
     Args:
       launch: The launch.
     """
-    return engine_class(ENGINES[launch.engine])(**launch.values)
+    return engine_class(_installed_path(launch.engine))(**launch.values)
 
 
 def user_file(environment: Mapping[str, str] | None = None) -> pathlib.Path:
@@ -142,8 +175,9 @@ def choose(text: str, project: str | os.PathLike[str], of_sweep: bool = False) -
     engine = name
     for table in tables.values():
         engine = table.get(name, {}).get("engine", engine)
-    if engine not in ENGINES:
-        known = sorted({*ENGINES, *(site for table in tables.values() for site in table)})
+    path = _path_of(engine)
+    if path is None:
+        known = sorted({*engines(), *(site for table in tables.values() for site in table)})
         what = f"there is no engine or site {engine!r}"
         near = difflib.get_close_matches(engine, known)
         remedy = f"there are {', '.join(known)}; sites are tables of {' or '.join(tables)}"
@@ -160,14 +194,14 @@ def choose(text: str, project: str | os.PathLike[str], of_sweep: bool = False) -
     if problems:
         raise BadInput(problems)
     slices = known_here.slices if of_sweep else {}
-    return Chosen(engine, ENGINES[engine], known_here.settings, slices)
+    return Chosen(engine, path, known_here.settings, slices)
 
 
 def of_site(engine: str, project: str | os.PathLike[str]) -> Chosen:
     """Return an engine with what the files alone say.
 
     Args:
-      engine: Its name in `ENGINES`.
+      engine: Its name, one of `engines()`.
       project: The folder of the project's pyproject.toml.
 
     Raises:
@@ -178,7 +212,7 @@ def of_site(engine: str, project: str | os.PathLike[str]) -> Chosen:
     known_here.take_tables(_tables(project, problems), engine)
     if problems:
         raise BadInput(problems)
-    return Chosen(engine, ENGINES[engine], known_here.settings, known_here.slices)
+    return Chosen(engine, _installed_path(engine), known_here.settings, known_here.slices)
 
 
 def _tables(
@@ -199,7 +233,7 @@ class _Known:
 
     def __init__(self, engine: str, problems: list[Problem]):
         self._engine, self._problems = engine, problems
-        cls = engine_class(ENGINES[engine])
+        cls = engine_class(_installed_path(engine))
         self._arguments, self._hints = signatures.arguments(cls), signatures.type_hints(cls)
         self.settings: dict[str, EngineSetting] = {}
         self.slices: dict[str, EngineSetting] = {}
@@ -272,8 +306,8 @@ def _read(path: pathlib.Path, problems: list[Problem]) -> dict[str, dict[str, An
         if not isinstance(table, dict):
             what = f"{name} is not in a table"
             problems.append(Problem(what, "", str(path), "write [slurm] above it"))
-        elif name not in ENGINES and "engine" not in table:
-            near = difflib.get_close_matches(name, ENGINES)
+        elif "engine" not in table and name not in ENGINES and name not in engines():
+            near = difflib.get_close_matches(name, engines())
             remedy = 'say which engine it is: engine = "slurm"'
             problems.append(Problem(f"[{name}] is no engine", "", str(path), remedy, near))
         else:

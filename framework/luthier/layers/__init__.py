@@ -123,19 +123,9 @@ from luthier.layers.remat import (
     SaveWithin,
 )
 from luthier.layers.stacks import Cycle, Scanned, Stack, Turns, Unrolled
-from luthier.layers.state_space import (
-    S4D,
-    S5,
-    HippoNormal,
-    InverseSpectrum,
-    LinearSpectrum,
-    LogUniform,
-)
 
 __all__ = [
     "AXES",
-    "S4D",
-    "S5",
     "Alibi",
     "AllExperts",
     "AllToAllAttention",
@@ -181,19 +171,15 @@ __all__ = [
     "GatedMlp",
     "GroupNorm",
     "HeadNorms",
-    "HippoNormal",
     "Initializer",
     "InterleavedSinusoids",
-    "InverseSpectrum",
     "KeyValues",
     "LargeStem",
     "LayerNorm",
     "LearnedPositions",
     "Linear",
     "LinearScaling",
-    "LinearSpectrum",
     "Llama3Scaling",
-    "LogUniform",
     "LoraLinear",
     "MaskedHead",
     "MatrixProduct",

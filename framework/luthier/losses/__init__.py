@@ -1,7 +1,6 @@
 """Loss functions: pure, per token or per example, never divided."""
 
 from luthier.losses.chunking import Chunked, Chunking, Whole
-from luthier.losses.contrastive import ContrastiveLosses, InfoNCE, unit
 from luthier.losses.cross_entropy import TokenLosses, cross_entropy, unembedded_cross_entropy
 from luthier.losses.preferences import DPO, IPO, PreferenceHinge, PreferenceLoss
 from luthier.losses.regression import (
@@ -19,9 +18,7 @@ __all__ = [
     "AbsoluteError",
     "Chunked",
     "Chunking",
-    "ContrastiveLosses",
     "Huber",
-    "InfoNCE",
     "PreferenceHinge",
     "PreferenceLoss",
     "Quantiles",
@@ -33,5 +30,4 @@ __all__ = [
     "load_balance",
     "router_z",
     "unembedded_cross_entropy",
-    "unit",
 ]

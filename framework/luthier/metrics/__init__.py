@@ -1,6 +1,5 @@
 """Typed metrics as sums and counts that merge exactly."""
 
-from luthier.metrics.forecasts import naive_error
 from luthier.metrics.metric import (
     ACCURACY,
     BITS_PER_BYTE,
@@ -60,6 +59,5 @@ __all__ = [
     "Ratio",
     "Selector",
     "Totals",
-    "naive_error",
     "top_k_correct",
 ]

@@ -6,10 +6,8 @@ from luthier.models.encoder import Encoder
 from luthier.models.encoder_decoder import EncoderDecoder, SourceLayers, TargetCache, TargetLayers
 from luthier.models.generate import generate
 from luthier.models.language_model import LanguageModel
-from luthier.models.patch_transformer import PatchTransformer
 from luthier.models.resnet import ResNet
 from luthier.models.sampling import restrict, sample
-from luthier.models.series_classifier import SeriesClassifier
 from luthier.models.transduce import Conditional, transduce
 from luthier.models.vision_transformer import VisionTransformer
 
@@ -21,9 +19,7 @@ __all__ = [
     "EncoderDecoder",
     "Held",
     "LanguageModel",
-    "PatchTransformer",
     "ResNet",
-    "SeriesClassifier",
     "SourceLayers",
     "TargetCache",
     "TargetLayers",

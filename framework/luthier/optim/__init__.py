@@ -11,11 +11,8 @@ from luthier.optim.families import (
     SpectralScale,
     adafactor,
     capped_adamw,
-    lamb,
     lion,
     muon,
-    shampoo,
-    soap,
 )
 from luthier.optim.guard import Guard, GuardState
 from luthier.optim.layouts import Axes, Layout, Layouts, OptimizerStage, StoredAs, state_axes
@@ -104,7 +101,6 @@ __all__ = [
     "chain",
     "clip_by_global_norm",
     "global_norm",
-    "lamb",
     "lion",
     "muon",
     "nesterov",
@@ -112,7 +108,5 @@ __all__ = [
     "runtime",
     "scale_by_adam",
     "sgd",
-    "shampoo",
-    "soap",
     "state_axes",
 ]

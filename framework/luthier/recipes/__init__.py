@@ -1,6 +1,6 @@
 """Experiments and parts of them, ready made: functions that return graphs, or change them."""
 
-from luthier.recipes import decoders, encoders, forecasting, published, vision
+from luthier.recipes import decoders, encoders, published, vision
 from luthier.recipes.budget import scale_to
 from luthier.recipes.debug import debug
 from luthier.recipes.fine_tuning import freeze, has_lora, lora, train_only, without_lora
@@ -34,7 +34,6 @@ __all__ = [
     "decoders",
     "encoders",
     "expert",
-    "forecasting",
     "fp8",
     "freeze",
     "fsdp",

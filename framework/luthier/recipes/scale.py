@@ -8,13 +8,13 @@ from typing import Any
 
 import fiddle as fdl
 
-from luthier import graph, layers
+from luthier import graph
 from luthier.errors import BadInput, Problem
 from luthier.graph.paths import Place
 from luthier.recipes.selection import is_experiment
 
 WIDTHS = ("dim", "hidden_dim", "width")
-"""Settings that are wide, by name, beside heads and the states of S5."""
+"""Settings that are wide, by name, beside heads and what a layer names in its own `WIDTHS`."""
 
 HEADS = ("num_heads", "num_kv_heads")
 DEPTHS = ("num_layers", "stage_sizes")
@@ -176,7 +176,7 @@ def _settings(changed: fdl.Buildable) -> Iterator[Place]:
     prefix = "model." if is_experiment(changed) else ""
     seen: set[tuple[int, Any]] = set()
     for place in graph.walk(changed, once=True):
-        named = place.part in (*WIDTHS, *HEADS, *DEPTHS) or _is_states(place)
+        named = place.part in (*WIDTHS, *HEADS, *DEPTHS) or _is_own_width(place)
         if not (named and isinstance(place.owner, fdl.Buildable)):
             continue
         if (id(place.owner), place.part) in seen or not place.path.startswith(prefix):
@@ -193,13 +193,13 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_width(place: Place) -> bool:
-    return place.part in WIDTHS or _is_states(place)
+    return place.part in WIDTHS or _is_own_width(place)
 
 
-def _is_states(place: Place) -> bool:
-    # Each state of S5 serves all channels; those of S4D are of one channel.
+def _is_own_width(place: Place) -> bool:
+    """Say whether a layer declares a setting to be as wide as the model: `WIDTHS` of its class."""
     made = getattr(place.owner, "__fn_or_cls__", None)
-    return place.part == "num_states" and made is layers.S5
+    return place.part in getattr(made, "WIDTHS", ())
 
 
 def _grows(place: Place) -> bool:

@@ -18,7 +18,7 @@ from luthier.records.events import (
 from luthier.records.goodput import Account, Goodput, account_of, read_spans
 from luthier.records.media import Histograms, Images, Samples
 from luthier.records.metrics_file import CutBack, Recorded, cut_back, read_events, read_metrics
-from luthier.records.recorder import Recorder, Records, Sink
+from luthier.records.recorder import Recorder, Records, Sink, SinkSettings
 from luthier.records.source import Source, read_facts, read_source
 from luthier.records.status import Status, Watchdog
 from luthier.records.weights_and_biases import Mirrored, Summary, Wandb, mirror_summary, rebuild
@@ -51,6 +51,7 @@ __all__ = [
     "Samples",
     "Saved",
     "Sink",
+    "SinkSettings",
     "Source",
     "Status",
     "Step",

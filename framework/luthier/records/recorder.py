@@ -6,7 +6,7 @@ import atexit
 import dataclasses
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from luthier.errors import RunError
@@ -34,6 +34,20 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Let go of everything; emits nothing any more."""
+
+
+class SinkSettings(Protocol):
+    """What describes a sink in the graph: an element of `Records.sinks`."""
+
+    def open(self, run_directory: RunDirectory, report: Callable[[str], None]) -> Sink | None:
+        """Start recording a run, or return None when there is nothing to do.
+
+        It is called where the run is recorded: once, in the process with index 0.
+
+        Args:
+          run_directory: The run's directory; its `path`, `configuration` and the like.
+          report: Is given one line about anything that the user should know; from any thread.
+        """
 
 
 class Recorder:
@@ -195,6 +209,7 @@ class Records:
         none.
       images: Images of the training data; None shows none.
       watchdog: When a run counts as hanging, and is ended; None waits for ever.
+      sinks: Where else a run is recorded, by classes of your own or of installed distributions.
     """
 
     directory: str = "runs"
@@ -204,6 +219,7 @@ class Records:
     samples: Samples | None = Samples()
     images: Images | None = None
     watchdog: Watchdog | None = Watchdog()
+    sinks: Sequence[SinkSettings] = ()
 
     def open(self, run_directory: RunDirectory | None) -> Recorder:
         """Return a recorder for a run.
@@ -228,9 +244,22 @@ class Records:
             mirror = self.wandb.open(run_directory, report) if self.wandb is not None else None
             if mirror is not None:
                 recorder.add(mirror)
+            for settings in self.sinks:
+                self._add(recorder, settings, run_directory)
             copy = object_storage.of_environment(run_directory.path)
             if copy is not None:
                 recorder.add(object_storage.Mirror(run_directory.path, copy, report))
         if self.console is not None:
             recorder.add(self.console.open())
         return recorder
+
+    def _add(self, recorder: Recorder, settings: SinkSettings, run_directory: RunDirectory) -> None:
+        # Whatever is wrong with somebody else's sink, the run and its own records go on.
+        try:
+            sink = settings.open(run_directory, recorder.report)
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            recorder.report(f"{type(settings).__name__} records nothing: {reason}")
+        else:
+            if sink is not None:
+                recorder.add(sink)

@@ -1,11 +1,8 @@
 """Tasks: what a domain's batch means, as a loss and as metrics."""
 
 from luthier.tasks.classification import Classification, Observer
-from luthier.tasks.contrastive import Contrastive, model_output
-from luthier.tasks.forecasting import Forecasting
 from luthier.tasks.language_modelling import LanguageModelling
 from luthier.tasks.masked_modelling import MaskedModelling
-from luthier.tasks.mean_teacher import MeanTeacher
 from luthier.tasks.preferences import (
     HeldReference,
     PrecomputedReference,
@@ -29,15 +26,12 @@ __all__ = [
     "Additive",
     "BatchCoupled",
     "Classification",
-    "Contrastive",
     "CountCoupled",
     "CoupledTask",
-    "Forecasting",
     "HeldReference",
     "LanguageModelling",
     "LossSums",
     "MaskedModelling",
-    "MeanTeacher",
     "Observer",
     "PrecomputedReference",
     "Preferences",
@@ -46,6 +40,5 @@ __all__ = [
     "Routed",
     "SequenceToSequence",
     "Task",
-    "model_output",
     "response_log_probabilities",
 ]

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from luthier.checkpoint.foreign.origins.arrays import in_memory
 from luthier.checkpoint.foreign.pax import PaxParameters, of_layer
 from luthier.checkpoint.foreign.pax_family import family_of
+from luthier.checkpoint.foreign.stored import in_memory
 from luthier.errors import CheckpointError
 
 DIM, HEADS, HEAD = 6, 2, 4

@@ -8,7 +8,7 @@ import pytest
 
 from luthier.cli import main
 
-TOYS = str(Path(__file__).resolve().parents[2] / "sweep")
+TOYS = str(Path(__file__).resolve().parents[2] / "study")
 if TOYS not in sys.path:
     sys.path.insert(0, TOYS)
 

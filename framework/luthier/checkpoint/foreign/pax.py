@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from luthier.checkpoint.foreign import stored
 from luthier.checkpoint.foreign.family import Index
-from luthier.checkpoint.foreign.origins import StoredArray, stored
-from luthier.checkpoint.foreign.origins.arrays import layer_of, reordered
 from luthier.checkpoint.foreign.safetensors_folder import Tensors
+from luthier.checkpoint.foreign.stored import StoredArray, layer_of, reordered
 from luthier.errors import CheckpointError, Problem
 
 _MANIFEST = "manifest.ocdbt"

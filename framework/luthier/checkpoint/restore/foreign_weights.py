@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import functools
@@ -21,7 +22,6 @@ from luthier.checkpoint.foreign.family import (
     Slot,
     SlotView,
 )
-from luthier.checkpoint.foreign.origins import StoredArrays
 from luthier.checkpoint.foreign.safetensors_folder import (
     CONFIG,
     GENERATION,
@@ -30,6 +30,7 @@ from luthier.checkpoint.foreign.safetensors_folder import (
     read_config,
     tokenizer_files,
 )
+from luthier.checkpoint.foreign.stored import StoredArray, StoredArrays
 from luthier.checkpoint.restore import runs
 from luthier.checkpoint.restore.rules import ADAPTERS, Init, Rule, Take
 from luthier.checkpoint.restore.source import (
@@ -301,6 +302,50 @@ class OfFamily(OpenedSource):
 
         read = functools.partial(_read, view, fetch, resolved.limits)
         return SourcePiece(name, self._tensors.described[name].dtype, read)
+
+
+class Importer(Restore):
+    """Starts from a checkpoint of another program, its names and layouts mapped to ours.
+
+    A subclass is a frozen dataclass with the fields `directory` and `rules`. Name it under
+    `[project.entry-points."luthier.importers"]` of your package's pyproject.toml: then
+    `restore=NAME:DIR` makes one.
+
+    Attributes:
+      directory: The file or folder; a part of it may stand behind a colon.
+      rules: Which parameters are taken, initialized or skipped; the first that matches has a
+        parameter.
+    """
+
+    directory: str
+    rules: Sequence[Rule]
+
+    @property
+    def claims(self) -> Sequence[Rule]:
+        """The rules."""
+        return self.rules
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[OpenedSource]:
+        """Find the arrays. Raises as `Restore.open`."""
+        path = pathlib.Path(self.directory).expanduser()
+        if not path.exists() and not pathlib.Path(str(path).partition(":")[0]).exists():
+            is_remote = "://" in self.directory
+            remedy = "copy it to this machine first" if is_remote else "give its path"
+            raise CheckpointError(Problem(f"{self.directory} does not exist", remedy=remedy))
+        arrays, family = self.read_arrays(path)
+        yield OfFamily(StoredArrays(path, arrays), family)
+
+    @abc.abstractmethod
+    def read_arrays(self, path: pathlib.Path) -> tuple[Mapping[str, StoredArray], Family]:
+        """Return the arrays of a checkpoint, not read yet, and the map from their names to ours.
+
+        Args:
+          path: `directory`; it or what is before its colon exists.
+
+        Raises:
+          CheckpointError: It is no checkpoint of this program, or damaged.
+        """
 
 
 class _OfFolder(OfFamily):

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from luthier.checkpoint.foreign import pax, pax_family
 from luthier.checkpoint.foreign.family import Family
-from luthier.checkpoint.foreign.origins import StoredArrays
+from luthier.checkpoint.foreign.stored import StoredArrays
 from luthier.checkpoint.restore.foreign_weights import OfFamily
 from luthier.checkpoint.restore.rules import ADAPTERS, Init, Rule, Take
 from luthier.checkpoint.restore.source import Found, OpenedSource, Restore, SourcePiece, Wanted

@@ -14,6 +14,7 @@ from typing import Any
 
 from luthier.cli.completion import candidates, index
 from luthier.cli.completion.index import LIST, NODE, Entry
+from luthier.graph import entry_points
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 SHELVES = ("luthier.recipes",)
@@ -135,3 +136,6 @@ def _fiddlers(shelves: Sequence[str]) -> Iterator[Entry]:
             if is_graph and not name.startswith("_"):
                 text = (inspect.getdoc(function) or "").partition("\n")[0]
                 yield Entry("fiddler", name, text)
+    for extension in entry_points.extensions():
+        if extension.group == entry_points.FIDDLERS:
+            yield Entry("fiddler", extension.name, f"of {extension.distribution}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -10,6 +11,8 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from luthier.errors import BadInput
 
 ROOMS = (
     *("program", "models", "layers", "tasks", "losses", "metrics", "optim", "data"),
@@ -32,7 +35,7 @@ NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
         *("SharedLayers", "Tokens", "Turns"),
     ),
     "tasks": ("Additive", "BatchCoupled", "CountCoupled", "LossSums"),
-    "losses": ("ContrastiveLosses", "TokenLosses"),
+    "losses": ("TokenLosses",),
     "metrics": ("Metric", "Ratio", "Totals"),
     "optim": (
         *("AdamScale", "Axes", "GuardState", "Hyperparameter", "Layout", "Optimizer"),
@@ -104,12 +107,29 @@ class Component:
 
 @functools.cache
 def components() -> tuple[Component, ...]:
-    """Return the shipped components: packages in their order, names sorted."""
-    return tuple(
+    """Return the shipped components: packages in their order, names sorted; contrib is last."""
+    core = (
         describe(target, f"luthier.{room}.{name}")
         for room in ROOMS
         for name, target in _of_room(room)
     )
+    return (*core, *(one for one in added_components() if one.name.startswith("luthier.")))
+
+
+@functools.cache
+def added_components() -> tuple[Component, ...]:
+    """Return the components of entry points, by name: those of contrib and of other distributions.
+
+    One that cannot be imported is left out, so that it does not hide the others.
+    """
+    from luthier.graph import entry_points
+    from luthier.graph.public_names import load_object
+
+    found = []
+    for name in sorted(entry_points.targets()):
+        with contextlib.suppress(BadInput):
+            found.append(describe(load_object(name), name))
+    return tuple(found)
 
 
 def _of_room(room: str) -> Iterator[tuple[str, Any]]:
@@ -262,7 +282,9 @@ def page(found: Sequence[Component]) -> str:
         "down need not be set: the component above passes it.",
         "",
     ]
-    rooms = [room for room in ROOMS if any(component.room == room for component in found)]
+    rooms = [
+        room for room in (*ROOMS, "contrib") if any(component.room == room for component in found)
+    ]
     for room in rooms:
         names = [c.name.rpartition(".")[2] for c in found if c.room == room]
         lines.append(f"- [{room}](#{room}): {', '.join(f'`{name}`' for name in names)}")

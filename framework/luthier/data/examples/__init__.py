@@ -11,22 +11,15 @@ from luthier.data.examples.augmentations import (
     Transform,
 )
 from luthier.data.examples.classification import Classification
-from luthier.data.examples.forecasting import Forecasting
-from luthier.data.examples.series import CsvSeries, PackagedSeries, Seasons, SeriesSource
 from luthier.data.examples.synthetic import Synthetic
 
 __all__ = [
     "Augmentation",
     "Classification",
-    "CsvSeries",
     "Cutout",
     "Flip",
-    "Forecasting",
     "Noise",
-    "PackagedSeries",
     "Scale",
-    "Seasons",
-    "SeriesSource",
     "Shift",
     "Standardize",
     "Synthetic",

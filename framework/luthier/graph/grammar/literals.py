@@ -122,18 +122,18 @@ def _read(text: str, annotation: Any, current: Any, around: expressions.Surround
 def _by_word(text: str, annotation: Any) -> fdl.Buildable | None:
     """Return the node that `word:text` means at a place; None where it means none there."""
     match = re.match(r"([a-z]\w*):", text)
-    words = names.words(annotation) if match else {}
+    words = names.words(annotation) if match else []
     if not match or not words:
         return None
     word, rest = match[1], text[match.end() :].strip()
-    if word not in words:
+    target = names.word_class(annotation, word)
+    if target is None:
         known = ", ".join(f"{other}:" for other in words)
-        near = [f"{other}:" for other in nearest(word, list(words))]
+        near = [f"{other}:" for other in nearest(word, words)]
         what = f"there is no {word}: here"
         raise Unreadable(Problem(what, nearest=near, remedy="" if near else f"there is {known}"))
     if not rest:
         raise Unreadable(Problem(f"{text!r} says nothing after the colon"))
-    target = words[word]
     return calls.make_node(target, fdl.Config, {signatures.arguments(target).names[0]: _text(rest)})
 
 

@@ -1,9 +1,10 @@
 """Names in values: `optax.sgd`, `jnp.bfloat16`, `WarmupCosine`, `layers.GatedMlp`.
 
 A name is looked for, in this order, among the classes of the annotation, what stands beside the
-callables at hand (in their modules), luthier's rooms and what they export, and as an import. A
-value is what a record may name: what is listed of luthier, jax, flax and the like, and everything
-in the packages of the callables at hand and in those that the caller allows.
+callables at hand (in their modules), luthier's rooms and what they export, entry points of what is
+installed, and as an import. A value is what a record may name: what is listed of luthier, jax, flax
+and the like, and everything in the packages of the callables at hand and in those that the caller
+allows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 import luthier
 from luthier.errors import BadInput, Problem
-from luthier.graph import public_names
+from luthier.graph import entry_points, public_names
 from luthier.graph.grammar import types as annotation_types
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.origins import short_file
@@ -113,15 +114,22 @@ def _find(
         for room in rooms:
             if room not in _NAMED_WHOLE and head in _exported(room):
                 return getattr(import_module(f"luthier.{room}"), head)
+        # Everything that a node may be has a bare name, whoever provides it.
+        if added := _of_entry_points(name):
+            return added
     full = [*SHORT.get(head, head).split("."), *rest]
+    moved = public_names.current_name(f"luthier.{name}")
+    if head in rooms and moved != f"luthier.{name}":  # `optim.lamb` means what it meant there
+        full = moved.split(".")
     # A bare word is never a module: `steps=abc` does not mean Python's abc.
     if len(full) == 1 or importlib.util.find_spec(full[0]) is None:
         close = nearest(head, _names_in_reach(annotation, near))
-        close = close or nearest(head, (other for room in rooms for other in _exported(room)))
+        close = close or nearest(head, _bare_names(rooms))
         remedy = "give its full name (package.module.Name), or quote it if it is text"
         remedy = "" if close else remedy
         raise Unreadable(Problem(f"there is nothing called {name!r}", nearest=close, remedy=remedy))
-    if full[0] == "luthier" and len(full) == 3 and full[1] in rooms:
+    renamed = public_names.current_name(".".join(full)).split(".")
+    if full == renamed and full[0] == "luthier" and len(full) == 3 and full[1] in rooms:
         exported = _exported(full[1])
         if full[2] not in exported:  # a misspelt name is none that is refused
             where = f"luthier.{full[1]}"
@@ -135,14 +143,68 @@ def _find(
         raise Unreadable(error.problems[0]) from error
 
 
-def words(annotation: Any) -> dict[str, type]:
-    """Return the classes that a word before a colon means at a place: `safetensors:DIR`.
+def _bare_names(rooms: Sequence[str]) -> Iterator[str]:
+    yield from (name for room in rooms for name in _exported(room))
+    yield from entry_points.names(*entry_points.ROLES)
 
-    A class of the annotation, or a subclass, says its word in `WORD`; what follows the colon is its
-    first argument, as it stands.
+
+def _of_entry_points(name: str) -> Any:
+    """Return what distributions call by a bare name; None where there is none.
+
+    Raises:
+      Unreadable: Several do, or it cannot be imported.
+    """
+    targets = {one.target: one for one in entry_points.named(name, *entry_points.ROLES)}
+    if len(targets) > 1:
+        remedy = f"write {' or '.join(targets)}"
+        owners = " and ".join(dict.fromkeys(one.distribution for one in targets.values()))
+        raise Unreadable(Problem(f"{name!r} is a name of {owners}", remedy=remedy))
+    try:
+        return next((public_names.load_object(target) for target in targets), None)
+    except BadInput as error:
+        raise Unreadable(error.problems[0]) from error
+
+
+def word_class(annotation: Any, word: str) -> type | None:
+    """Return the class that a word before a colon means at a place; None where it means none.
 
     Args:
       annotation: The annotation of the place.
+      word: `safetensors` in `safetensors:DIR`.
+
+    Raises:
+      Unreadable: An importer of that name cannot be imported.
+    """
+    own = _own_words(annotation)
+    if word in own or not own:
+        return own.get(word)
+    # Only where words mean something at all, since this imports code of somebody else.
+    bases = tuple(m for m in annotation_types.members(annotation) if isinstance(m, type))
+    for one in entry_points.named(word, entry_points.IMPORTERS):
+        try:
+            found = public_names.load_object(one.target)
+        except BadInput as error:
+            raise Unreadable(error.problems[0]) from error
+        if isinstance(found, type) and issubclass(found, bases):
+            return found
+    return None
+
+
+def words(annotation: Any) -> list[str]:
+    """Return the words that may stand before a colon at a place, for messages.
+
+    Args:
+      annotation: The annotation of the place.
+    """
+    own = _own_words(annotation)
+    added = entry_points.names(entry_points.IMPORTERS) if own else []
+    return [*own, *(word for word in added if word not in own)]
+
+
+def _own_words(annotation: Any) -> dict[str, type]:
+    """Return the classes of a place with a word: each says its own in `WORD`.
+
+    What follows the colon is the first argument of the class, as it stands.
     """
     found: dict[str, type] = {}
     for member in annotation_types.members(annotation):

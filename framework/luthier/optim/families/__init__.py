@@ -8,11 +8,8 @@ from luthier.optim.families.adafactor import (
     adafactor,
 )
 from luthier.optim.families.capped_adam import capped_adamw
-from luthier.optim.families.lamb import lamb
 from luthier.optim.families.lion import lion
 from luthier.optim.families.muon import AdamScale, NewtonSchulz, SpectralScale, muon
-from luthier.optim.families.shampoo import shampoo
-from luthier.optim.families.soap import soap
 
 __all__ = [
     "AdamDecay",
@@ -24,9 +21,6 @@ __all__ = [
     "SpectralScale",
     "adafactor",
     "capped_adamw",
-    "lamb",
     "lion",
     "muon",
-    "shampoo",
-    "soap",
 ]

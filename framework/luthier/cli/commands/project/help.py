@@ -48,12 +48,13 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 def _entries(name: str, problems: Problems) -> list[str]:
     """Return the entries of the components of that name, with or without their module."""
     from luthier.cli.showing import settings
-    from luthier.cli.showing.settings import components, describe
+    from luthier.cli.showing.settings import added_components, components, describe
     from luthier.graph.paths import nearest
-    from luthier.graph.public_names import load_object
+    from luthier.graph.public_names import current_name, load_object
 
-    shipped = components()
-    wanted = name.lower()
+    shipped = tuple(dict.fromkeys((*components(), *added_components())))
+    moved = current_name(name if name.startswith("luthier.") else f"luthier.{name}")
+    wanted = (moved if any(c.name == moved for c in shipped) else name).lower()
     same = [c for c in shipped if wanted in (c.name.lower(), c.name.rpartition(".")[2].lower())]
     if same:
         return [settings.entry(component) for component in same]

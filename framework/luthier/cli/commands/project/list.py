@@ -1,8 +1,11 @@
-"""List the experiments below configs/, with the first line of their docstrings.
+"""List the experiments below configs/, or the components that a graph may be made of.
 
-Files are read, not imported: this takes no time, and works where an import would fail. A line
-`Pax: C4Spmd1BAdam4Replicas` of an experiment's docstring tells what Pax calls it, and with
-arguments, `Pax: C4Spmd1BAdam4ReplicasLimitSteps(steps=15_000)`, what Pax calls a variant of it.
+Files of experiments are read, not imported: this takes no time, and works where an import would
+fail. A line `Pax: C4Spmd1BAdam4Replicas` of a docstring tells what Pax calls an experiment, and
+`Pax: C4Spmd1BAdam4ReplicasLimitSteps(steps=15_000)` what Pax calls a variant of it.
+
+`luthier list --components shampoo` looks through layers, tasks, optimizers and the like: luthier's
+own, and those of installed distributions.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from luthier.cli.arguments import Problems
@@ -22,6 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words", nargs="*", metavar="WORD", help="list those that contain every WORD"
     )
+    parser.add_argument(
+        "--components",
+        action="store_true",
+        help="list layers, tasks, optimizers and the like, also of installed distributions",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -33,6 +42,9 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
+    if arguments.components:
+        problems.raise_any()
+        return _list_components(arguments.words, arguments.json)
     folder = Path.cwd() / "configs"
     if not folder.is_dir():
         problems.add(
@@ -53,14 +65,33 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         shown.append((_reference(listed), listed.description))
         if arguments.words:  # who looks for something also sees what Pax calls it
             shown += [(alias.reference, f"--exp={alias.name}") for alias in listed.aliases]
-    width = max((len(reference) for reference, _ in shown), default=0)
-    for reference, description in shown:
-        print(f"{reference:<{width}}  {description}".rstrip())
-    if not found:
-        print(
-            "no experiment"
-            + (f" contains {' and '.join(arguments.words)}" if arguments.words else "")
-        )
+    _print_table(shown, "experiment", arguments.words)
+    return EXIT_DONE
+
+
+def _print_table(rows: Sequence[tuple[str, str]], kind: str, words: Sequence[str]) -> None:
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, description in rows:
+        print(f"{name:<{width}}  {description}".rstrip())
+    if not rows:
+        print(f"no {kind}" + (f" contains {' and '.join(words)}" if words else ""))
+
+
+def _list_components(words: Sequence[str], as_json: bool) -> int:
+    """Print the components that contain all words, in their name, an earlier name or summary."""
+    from luthier.cli.showing.settings import added_components, components
+    from luthier.graph.public_names import RENAMED
+
+    earlier = {new: old for old, new in RENAMED.items()}
+    found = []
+    for component in dict.fromkeys((*components(), *added_components())):
+        text = f"{component.name} {earlier.get(component.name, '')} {component.summary}".lower()
+        if all(word.lower() in text for word in words):
+            found.append(component)
+    if as_json:
+        print(json.dumps([{"name": c.name, "description": c.summary} for c in found], indent=1))
+    else:
+        _print_table([(c.name, c.summary.partition(". ")[0]) for c in found], "component", words)
     return EXIT_DONE
 
 
