@@ -7,10 +7,11 @@ from typing import Any
 
 from luthier.cli.showing import differences
 from luthier.errors import BadInput
+from luthier.graph import Graph
 from luthier.terminal import cell
 
 
-def choose_run(recorded: Any, graph: Any) -> tuple[str | None, bool]:
+def choose_run(recorded: Any, graph: Graph) -> tuple[str | None, bool]:
     """Return the run to go on with, and whether to begin a new one, for `luthier train run:ID`.
 
     A recorded graph is trained in a run of its own, beside the recorded one. Where that was begun
@@ -50,7 +51,7 @@ def tell_changes(recorded: Any, before: Any, after: Any) -> None:
     differences.print_changes(before, after)
 
 
-def tell_difference(name: str, graph: Any) -> None:
+def tell_difference(name: str, graph: Graph) -> None:
     """Print how the graph that is to continue a run differs from the run's; nothing where it is it.
 
     Args:

@@ -33,6 +33,7 @@ from luthier.graph.setting import set_value
 from luthier.graph.signatures import UNSET
 from luthier.graph.validation import validate
 from luthier.graph.values import (
+    Graph,
     add,
     evaluate,
     expression,
@@ -49,6 +50,7 @@ from luthier.graph.values import (
 __all__ = [
     "UNSET",
     "Change",
+    "Graph",
     "add",
     "apply",
     "apply_config_dict",

@@ -23,6 +23,7 @@ from luthier.graph.origins import made_at, origin_of
 from luthier.graph.paths import Path, find, format_path, join, nearest, parse_path
 from luthier.graph.public_names import display_name
 from luthier.graph.record.structure import nodes
+from luthier.graph.values import Graph
 
 _LONGEST = 240
 _LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None), type))
@@ -32,7 +33,7 @@ _UNDER_WAY = object()
 _Way = tuple[Any, Any] | None
 
 
-def build(graph: Any, values: Mapping[str, Any] | None = None) -> Any:
+def build(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
     """Return what `graph` describes.
 
     Args:
@@ -62,7 +63,7 @@ class _Inside(dict[Any, Any]):
 class _Builder:
     """Builds one graph: what is built already, and what is put in the place of what."""
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.built: dict[int, Any] = {}
         self.replaced: dict[int, dict[Any, Any]] = {}
@@ -204,7 +205,7 @@ def _under(error: BadInput, path: str) -> BadInput:
         return BadInput([moved(problem) for problem in error.problems])
 
 
-def _refused(graph: Any, node: fdl.Buildable, path: str, error: Exception) -> BadInput:
+def _refused(graph: Graph, node: fdl.Buildable, path: str, error: Exception) -> BadInput:
     """Return what `error`, raised while the node at `path` was built, says in one line."""
     path, node = _culprit(node, path, error)
     told = " ".join(str(error).split()) or "no reason is given"
@@ -227,7 +228,7 @@ def _refused(graph: Any, node: fdl.Buildable, path: str, error: Exception) -> Ba
     return BadInput(Problem(what, join(path, part), _origin(graph, node, join(path, part))))
 
 
-def _origin(graph: Any, node: fdl.Buildable, path: str) -> str:
+def _origin(graph: Graph, node: fdl.Buildable, path: str) -> str:
     try:
         return origin_of(graph, path) or made_at(node)
     except (UnknownReference, KeyError):

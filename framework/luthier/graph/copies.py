@@ -15,11 +15,12 @@ from fiddle.signatures import get_signature
 from luthier.graph import signatures
 from luthier.graph.paths import children, is_container, is_dataclass_instance, is_node
 from luthier.graph.signatures import UNSET
+from luthier.graph.values import Graph
 
 _PLAIN = (int, float, str, bool, type(None))
 
 
-def copy_graph(graph: Any) -> Any:
+def copy_graph(graph: Graph) -> Any:
     """Return a copy of `graph` that keeps sharing, tags and history, and the leaves by identity.
 
     `copy.deepcopy` would clone leaves such as `jax.nn.relu`, and the clones are unequal.
@@ -93,7 +94,7 @@ def _copy_node(node: fdl.Buildable, copies: dict[int, Any]) -> fdl.Buildable:
     return made
 
 
-def renew(graph: Any) -> None:
+def renew(graph: Graph) -> None:
     """Read the arguments of NNX classes again, in place, in nodes from before the signature shim.
 
     Such a node took any keyword, and knew no names for positional arguments.

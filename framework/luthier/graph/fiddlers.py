@@ -25,10 +25,11 @@ from luthier.graph.grammar.types import members
 from luthier.graph.paths import join, nearest, parse_path
 from luthier.graph.record.structure import Structures
 from luthier.graph.resolve import find_module
+from luthier.graph.values import Graph
 
 
 def run_fiddler(
-    graph: Any, written: str, where: str, shelves: Sequence[str], packages: Sequence[str] = ()
+    graph: Graph, written: str, where: str, shelves: Sequence[str], packages: Sequence[str] = ()
 ) -> Any:
     """Return what a fiddler makes of a copy of a graph; all that it set carries `where`.
 

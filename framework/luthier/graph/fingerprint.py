@@ -26,6 +26,7 @@ from luthier.graph.public_names import display_name, public_name
 from luthier.graph.record.encode import KINDS
 from luthier.graph.record.leaves import encode_leaf
 from luthier.graph.record.structure import entries, is_shared_node, set_arguments
+from luthier.graph.values import Graph
 
 # Arguments of the root that do not change training.
 NOT_PROGRAM = ("name", "records", "checkpoints")
@@ -34,7 +35,7 @@ NOT_TRAINING = ("divergence",)
 
 
 def fingerprint(
-    graph: Any, kind: Literal["record", "program"] = "record", without: Sequence[str] = ()
+    graph: Graph, kind: Literal["record", "program"] = "record", without: Sequence[str] = ()
 ) -> str:
     """Return a hash of a graph.
 
@@ -68,7 +69,7 @@ def fingerprint(
 class _Writer:
     """Writes a graph as nested lists in a canonical order."""
 
-    def __init__(self, graph: Any, program: bool, without: Sequence[str]):
+    def __init__(self, graph: Graph, program: bool, without: Sequence[str]):
         self.program = program
         self.numbers: dict[int, int] = {}
         self.problems: list[Problem] = []

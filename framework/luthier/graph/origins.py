@@ -14,6 +14,7 @@ from fiddle import history
 
 from luthier.graph import copies, values
 from luthier.graph.paths import Part, child_of, format_path, parse_path
+from luthier.graph.values import Graph
 
 # Where a value is set: the line that sets it, and what called that line.
 #
@@ -169,7 +170,7 @@ def stamp_since(start: int, value: Any, origin: str) -> None:
             pending += found
 
 
-def stamp_graph_since(start: int, graph: Any, origin: str) -> None:
+def stamp_graph_since(start: int, graph: Graph, origin: str) -> None:
     """Record `origin` in front of the origin of everything in `graph` that was set after `start`.
 
     Args:
@@ -214,7 +215,7 @@ def _last(node: fdl.Buildable, key: Part) -> history.HistoryEntry | None:
     return kept[-1] if kept else None
 
 
-def entry_of(graph: Any, path: str) -> history.HistoryEntry | None:
+def entry_of(graph: Graph, path: str) -> history.HistoryEntry | None:
     """Return the last entry of the history that concerns `path`; None where it is a default.
 
     Args:
@@ -240,7 +241,7 @@ def entry_of(graph: Any, path: str) -> history.HistoryEntry | None:
     return max(found, key=lambda entry: entry.sequence_id) if found else None
 
 
-def origin_of(graph: Any, path: str) -> str:
+def origin_of(graph: Graph, path: str) -> str:
     """Return what set `path` of `graph`: `file:line` or an argument; "" for a default."""
     entry = entry_of(graph, path)
     return location_text(entry.location) if entry is not None else ""

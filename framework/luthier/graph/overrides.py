@@ -49,12 +49,13 @@ from luthier.graph.paths import (
     unknown_path,
 )
 from luthier.graph.signatures import UNSET
+from luthier.graph.values import Graph
 
 Override = str | tuple[str, Any]
 
 
 def apply(
-    graph: Any,
+    graph: Graph,
     overrides: Sequence[Override],
     origin: str = "argument",
     shelves: Sequence[str] = (),
@@ -100,7 +101,7 @@ def apply(
     return editor.graph
 
 
-def matching(graph: Any, target: str) -> list[Place]:
+def matching(graph: Graph, target: str) -> list[Place]:
     """Return the places of a graph that a path, or a pattern of the override grammar, is about.
 
     Args:
@@ -184,7 +185,7 @@ class _Editor:
 
     def __init__(
         self,
-        graph: Any,
+        graph: Graph,
         around: expressions.Surroundings,
         shelves: Sequence[str],
         recorded: references.Recorded | None,
@@ -366,7 +367,7 @@ class _Lazy:
         return iter(self._places())
 
 
-def annotation_at(graph: Any, place: Place) -> Any:
+def annotation_at(graph: Graph, place: Place) -> Any:
     """Return the resolved annotation of a place; `Any` where there is none.
 
     Args:

@@ -25,6 +25,7 @@ import fiddle as fdl
 from luthier.errors import Problem, UnknownReference
 from luthier.graph import signatures, values
 from luthier.graph.signatures import UNSET
+from luthier.graph.values import Graph
 
 Part = str | int
 Path = tuple[Part, ...]
@@ -182,7 +183,7 @@ def _arguments_of(node: fdl.Buildable, unset: bool) -> list[tuple[Part, Any, boo
 
 
 def walk(
-    graph: Any, *, defaults: bool = True, unset: bool = False, once: bool = False
+    graph: Graph, *, defaults: bool = True, unset: bool = False, once: bool = False
 ) -> Iterator[Place]:
     """Yield every place of a graph below its root, parents first.
 
@@ -219,7 +220,7 @@ def walk(
             above.discard(id(owner))
 
 
-def paths(graph: Any) -> Iterator[tuple[str, Any]]:
+def paths(graph: Graph) -> Iterator[tuple[str, Any]]:
     """Yield (path, value) for every node and leaf of a graph, defaults included."""
     for place in walk(graph):
         yield place.path, place.value
@@ -254,7 +255,7 @@ def child_of(value: Any, part: Part) -> tuple[Any, bool]:
     raise KeyError(part)
 
 
-def find(graph: Any, path: str | Path) -> Place:
+def find(graph: Graph, path: str | Path) -> Place:
     """Return the place at `path`, whose value may be `UNSET`.
 
     Raises:
@@ -267,7 +268,7 @@ def find(graph: Any, path: str | Path) -> Place:
     return place
 
 
-def locate(graph: Any, parts: Path) -> tuple[Place, int]:
+def locate(graph: Graph, parts: Path) -> tuple[Place, int]:
     """Return the deepest place on the way to `parts` that exists, and how many parts lead to it."""
     owner, value, is_default = None, graph, False
     for depth, part in enumerate(parts):
@@ -283,7 +284,7 @@ def locate(graph: Any, parts: Path) -> tuple[Place, int]:
 
 
 def unknown_path(
-    graph: Any,
+    graph: Graph,
     parts: Path,
     depth: int,
     owner: Any,
@@ -314,7 +315,7 @@ def unknown_path(
     return Problem("does not exist", path=text, nearest=near, remedy=remedy)
 
 
-def get(graph: Any, path: str) -> Any:
+def get(graph: Graph, path: str) -> Any:
     """Return what is at `path` of `graph`: a set value or node, else the default.
 
     Raises:
@@ -349,7 +350,7 @@ def nearest(
 
 
 def nearest_paths(
-    graph: Any,
+    graph: Graph,
     path: str | Path,
     count: int = 3,
     leaves: bool = False,
@@ -391,7 +392,9 @@ def _steps(cost: float, at: str, value: Any, part: Part) -> Iterator[tuple[float
             yield cost + unlike, join(at, name), below[name]
 
 
-def _by_last_name(graph: Any, parts: Path, places: Iterable[Place] | None) -> list[tuple[str, Any]]:
+def _by_last_name(
+    graph: Graph, parts: Path, places: Iterable[Place] | None
+) -> list[tuple[str, Any]]:
     wanted = next((part for part in reversed(parts) if isinstance(part, str)), "")
     by_name: dict[str, list[Place]] = {}
     for place in walk(graph, unset=True, once=True) if places is None else places:

@@ -26,6 +26,7 @@ from luthier.graph.public_names import display_name
 from luthier.graph.record.history_log import MADE, RecordedOrigin, sets_of, told
 from luthier.graph.record.structure import entries
 from luthier.graph.render import text_of
+from luthier.graph.values import Graph
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Explanation:
     same_as: tuple[str, ...] = ()
 
 
-def explain(graph: Any, path: str) -> Explanation:
+def explain(graph: Graph, path: str) -> Explanation:
     """Return why the value at a path is what it is.
 
     Args:
@@ -100,7 +101,7 @@ def explain(graph: Any, path: str) -> Explanation:
     )
 
 
-def last_causes(graph: Any) -> Iterator[tuple[str, str, Cause]]:
+def last_causes(graph: Graph) -> Iterator[tuple[str, str, Cause]]:
     """Yield (path, value, what set it last) for every value that is set, in the graph's order.
 
     Args:
@@ -130,7 +131,7 @@ Sets = list[tuple[str, HistoryEntry]]
 """Sets, each with the path that was set."""
 
 
-def _own_sets(graph: Any, parts: Path, place: Place) -> Sets:
+def _own_sets(graph: Graph, parts: Path, place: Place) -> Sets:
     """Return the sets of a place, and for a constant, those of the constant."""
     found = _sets_at(graph, parts)
     if values.is_constant(place.value) and not place.is_default:
@@ -138,7 +139,7 @@ def _own_sets(graph: Any, parts: Path, place: Place) -> Sets:
     return found
 
 
-def _sets_at(graph: Any, parts: Path) -> Sets:
+def _sets_at(graph: Graph, parts: Path) -> Sets:
     """Return the sets of exactly this path, and of the containers inside an argument around it."""
     owner, depth = _holder(graph, parts)
     found = [(format_path(parts[: depth + 1]), entry) for entry in sets_of(owner, parts[depth])]
@@ -148,7 +149,7 @@ def _sets_at(graph: Any, parts: Path) -> Sets:
     return found
 
 
-def _holder(graph: Any, parts: Path) -> tuple[Any, int]:
+def _holder(graph: Graph, parts: Path) -> tuple[Any, int]:
     """Return the innermost node around a path, and how many parts of the path lead to it."""
     value, owner, depth = graph, graph, 0
     for index, part in enumerate(parts):
@@ -183,7 +184,7 @@ def _shown(value: Any) -> str:
     return text_of(value)
 
 
-def _above(graph: Any, parts: Path, own: list[Cause]) -> list[Cause]:
+def _above(graph: Graph, parts: Path, own: list[Cause]) -> list[Cause]:
     """Return what put the nodes around a path there, where that tells more than its own sets do.
 
     An argument always does; a file that set the value itself does not, and of those that set
@@ -210,7 +211,7 @@ def _files(cause: Cause) -> set[str]:
     return {line.rpartition(":")[0] for line in lines}
 
 
-def _default(graph: Any, parts: Path, value: Any) -> Cause:
+def _default(graph: Graph, parts: Path, value: Any) -> Cause:
     """Return whose default a value is, with the line of its definition where there is one."""
     owner, depth = graph, 0
     for depth, part in enumerate(parts):
@@ -233,7 +234,7 @@ def _definition(target: Any) -> str:
     return f" ({short_file(code.co_filename)}:{code.co_firstlineno})"
 
 
-def _follows(graph: Any, value: Any) -> Iterator[tuple[str, tuple[Cause, ...]]]:
+def _follows(graph: Graph, value: Any) -> Iterator[tuple[str, tuple[Cause, ...]]]:
     """Yield what set the constants that arithmetic is made of."""
     if not values.is_operation(value):
         return
@@ -254,11 +255,11 @@ def _follows(graph: Any, value: Any) -> Iterator[tuple[str, tuple[Cause, ...]]]:
             yield name, tuple(cause for cause in _causes(found) if cause.value != name)
 
 
-def _users(graph: Any, node: Any) -> list[str]:
+def _users(graph: Graph, node: Any) -> list[str]:
     return [place.path for place in walk(graph, defaults=False) if place.value is node]
 
 
-def _same_as(graph: Any, parts: Path, written: str) -> Iterator[str]:
+def _same_as(graph: Graph, parts: Path, written: str) -> Iterator[str]:
     """Yield the other paths of what is set at a path: its constant's users, its node's places."""
     value = find(graph, parts).value
     if values.is_constant(value):

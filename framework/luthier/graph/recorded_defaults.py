@@ -15,11 +15,12 @@ from typing import Any
 from luthier.graph.paths import find
 from luthier.graph.record.plain import to_dict
 from luthier.graph.setting import set_value
+from luthier.graph.values import Graph
 
 _ORIGIN = "the default when this was recorded"
 
 
-def restore_defaults(graph: Any, values: Mapping[str, Any]) -> list[str]:
+def restore_defaults(graph: Graph, values: Mapping[str, Any]) -> list[str]:
     """Set, in place, the defaults that are others now to what they were; return what was set.
 
     Only what JSON says unmistakably is set: numbers, booleans and None. A default that was a node

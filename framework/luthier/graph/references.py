@@ -25,11 +25,12 @@ from luthier.graph.paths import (
     parse_path,
 )
 from luthier.graph.signatures import UNSET
+from luthier.graph.values import Graph
 
 # References and aliases: one node in two places.
 
 
-def refer(graph: Any, path: Path) -> fdl.Config:
+def refer(graph: Graph, path: Path) -> fdl.Config:
     """Return the value node at `path`; a plain value there becomes a constant, in place.
 
     Args:
@@ -51,7 +52,7 @@ def refer(graph: Any, path: Path) -> fdl.Config:
     return _make_constant(graph, path, place)
 
 
-def _make_constant(graph: Any, path: Path, place: Place) -> fdl.Config:
+def _make_constant(graph: Graph, path: Path, place: Place) -> fdl.Config:
     """Put a constant in place of a plain value; where it was set stays known."""
     name = next((part for part in reversed(path) if isinstance(part, str)), "")
     with history.suspend_tracking():
@@ -60,7 +61,7 @@ def _make_constant(graph: Any, path: Path, place: Place) -> fdl.Config:
     return constant
 
 
-def alias(graph: Any, target: Path, source: Path) -> Any:
+def alias(graph: Graph, target: Path, source: Path) -> Any:
     """Return what is at `source`, to be shared at `target`; a plain value becomes a constant.
 
     Raises:
@@ -74,7 +75,7 @@ def alias(graph: Any, target: Path, source: Path) -> Any:
     return found
 
 
-def refuse_circle(graph: Any, target: Path, value: Any, into_constant: bool = False) -> None:
+def refuse_circle(graph: Graph, target: Path, value: Any, into_constant: bool = False) -> None:
     """Raise where putting `value` at `target` would make it contain itself.
 
     Args:
@@ -107,7 +108,7 @@ _RUN = re.compile(r"@?run:((?:[^\[/]*/)*[^\[/.]*)\.?(.*)", re.DOTALL)
 
 
 def take(
-    graph: Any, target: Path, text: str, annotation: Any, recorded: Recorded | None
+    graph: Graph, target: Path, text: str, annotation: Any, recorded: Recorded | None
 ) -> tuple[Any] | None:
     """Return what a value takes from somewhere, in a tuple; None where it takes nothing.
 

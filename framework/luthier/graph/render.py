@@ -21,12 +21,13 @@ from luthier.graph.paths import Part, children, is_dataclass_instance, join
 from luthier.graph.public_names import display_name
 from luthier.graph.record.encode import KINDS
 from luthier.graph.record.structure import entries, shared
+from luthier.graph.values import Graph
 
 DEFAULT_MARK = "  (default)"
 _INDENT = "  "
 
 
-def render(graph: Any, defaults: bool = False, width: int = 100) -> str:
+def render(graph: Graph, defaults: bool = False, width: int = 100) -> str:
     """Return a graph as text, one argument a line.
 
     Args:
@@ -122,7 +123,7 @@ def _value_text(node: fdl.Config, name: str) -> str:
 class _Renderer:
     """Renders one graph: what is shared, and where each shared thing was first written out."""
 
-    def __init__(self, graph: Any, defaults: bool, width: int):
+    def __init__(self, graph: Graph, defaults: bool, width: int):
         self.defaults, self.width = defaults, width
         self.shared = shared(graph)
         self.first: dict[int, str] = {}

@@ -21,9 +21,10 @@ from luthier.graph.paths import (
     parse_path,
 )
 from luthier.graph.signatures import arguments
+from luthier.graph.values import Graph
 
 
-def set_value(graph: Any, path: str, value: Any, origin: str = "") -> None:
+def set_value(graph: Graph, path: str, value: Any, origin: str = "") -> None:
     """Set what is at `path`, in place; where a constant is, the constant changes for all its users.
 
     Args:
@@ -42,7 +43,7 @@ def set_value(graph: Any, path: str, value: Any, origin: str = "") -> None:
         replace(graph, path, value, origin)
 
 
-def replace(graph: Any, path: str, value: Any, origin: str = "", new_key: bool = False) -> None:
+def replace(graph: Graph, path: str, value: Any, origin: str = "", new_key: bool = False) -> None:
     """Put `value` at `path`, in place, whatever is there now.
 
     Args:
@@ -64,7 +65,7 @@ def replace(graph: Any, path: str, value: Any, origin: str = "", new_key: bool =
     origins.stamp(node, key, value, origin)
 
 
-def replace_at(graph: Any, place: Place, value: Any, origin: str = "") -> None:
+def replace_at(graph: Graph, place: Place, value: Any, origin: str = "") -> None:
     """Put `value` at a place that was just found; like `replace`, but without looking for it.
 
     Args:
@@ -82,7 +83,7 @@ def replace_at(graph: Any, place: Place, value: Any, origin: str = "") -> None:
     origins.stamp(place.owner, place.part, value, origin)
 
 
-def is_new_key(graph: Any, parts: Path) -> bool:
+def is_new_key(graph: Graph, parts: Path) -> bool:
     """Return whether `parts` is a string key that does not exist of a dict that does."""
     try:
         inside = find(graph, parts[:-1]).value if len(parts) > 1 else graph
@@ -120,7 +121,7 @@ def _put(owner: Any, parts: Path, value: Any, is_default: bool) -> Any:
     return node
 
 
-def recorded_under(graph: Any, parts: Path) -> tuple[fdl.Buildable, Part]:
+def recorded_under(graph: Graph, parts: Path) -> tuple[fdl.Buildable, Part]:
     """Return the node that owns the place at `parts`, and the key of its history for it."""
     node, depth, value = graph, 0, graph
     for index, part in enumerate(parts):
@@ -132,7 +133,7 @@ def recorded_under(graph: Any, parts: Path) -> tuple[fdl.Buildable, Part]:
     return node, inside[0] if len(inside) == 1 else format_path(inside)
 
 
-def reset(graph: Any, path: str, origin: str = "") -> None:
+def reset(graph: Graph, path: str, origin: str = "") -> None:
     """Reset an argument to its default, or take a key out of a dict, in place.
 
     Args:

@@ -32,6 +32,7 @@ from luthier.graph.paths import (
 )
 from luthier.graph.record.leaves import encode_leaf
 from luthier.graph.signatures import UNSET
+from luthier.graph.values import Graph
 
 # Declared conditions: `RANGES` of arguments, `RELATIONS` between them, `READ_WHEN` they count.
 #
@@ -188,7 +189,7 @@ class Declared:
         takes from above what it inherits.
     """
 
-    def __init__(self, graph: Any, owners: Mapping[int, Any]):
+    def __init__(self, graph: Graph, owners: Mapping[int, Any]):
         self._graph = graph
         self._owners = owners
 
@@ -411,7 +412,7 @@ def _name_of_callable(value: Any) -> str:
 # Seeds that are equal by accident: the same random numbers where others were meant.
 
 
-def equal_by_accident(graph: Any) -> Iterator[Problem]:
+def equal_by_accident(graph: Graph) -> Iterator[Problem]:
     """Yield a problem for every node that draws what another one draws, and does not say so.
 
     A class that draws by itself, such as a generated source of data, names in `STREAM` the
@@ -437,7 +438,7 @@ def equal_by_accident(graph: Any) -> Iterator[Problem]:
         yield _problem(graph, place.path, other, node, dict(zip(names, drawn, strict=True)))
 
 
-def own_streams(graph: Any, path: str, node: fdl.Buildable) -> Iterator[Problem]:
+def own_streams(graph: Graph, path: str, node: fdl.Buildable) -> Iterator[Problem]:
     """Yield a problem where a template brings random streams of its own.
 
     Its parent hands it streams that come from the seed of the experiment; its own would be the same
@@ -465,7 +466,7 @@ def _drawn(node: fdl.Buildable, name: str) -> Any:
 
 
 def _problem(
-    graph: Any, path: str, other: str, node: fdl.Buildable, drawn: dict[str, Any]
+    graph: Graph, path: str, other: str, node: fdl.Buildable, drawn: dict[str, Any]
 ) -> Problem:
     name, seed = node.__fn_or_cls__.__name__, next(iter(drawn))
     said = ", ".join(f"{key}={types.shown(value)}" for key, value in drawn.items())
@@ -478,7 +479,7 @@ def _problem(
 # Nodes that parts which are built apart (model and data, say) must not share.
 
 
-def shared_between_parts(graph: Any) -> Iterator[Problem]:
+def shared_between_parts(graph: Graph) -> Iterator[Problem]:
     """Yield a problem for every node, other than a value node, in two top-level parts of `graph`.
 
     Args:
@@ -519,7 +520,7 @@ def _problem_of_sharing(first: str, second: str, node: fdl.Buildable) -> Problem
 # Check a whole graph: names, types, what components declare, sharing, seeds, what is recorded.
 
 
-def validate(graph: Any, packages: Sequence[str] = ()) -> None:
+def validate(graph: Graph, packages: Sequence[str] = ()) -> None:
     """Check that a graph can be recorded and built.
 
     Args:
@@ -548,7 +549,7 @@ def _frozen(problem: Problem) -> Problem:
 class _Checker:
     """Walks a graph once, and yields what is wrong with each node."""
 
-    def __init__(self, graph: Any, packages: tuple[str, ...]):
+    def __init__(self, graph: Graph, packages: tuple[str, ...]):
         self._graph = graph
         self._packages = packages
         self._checked: set[int] = set()

@@ -12,9 +12,12 @@ so they are recorded, compared and built like any other node.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import fiddle as fdl
+
+# A config: the root of a graph of Fiddle nodes, or a node with everything below it.
+Graph: TypeAlias = fdl.Buildable[Any]
 
 
 def constant(value: Any, name: str = "") -> Any:

@@ -15,6 +15,7 @@ from luthier import graph as graphs
 from luthier import layers
 from luthier import program as programs
 from luthier.errors import DataError, Problem, ValidationError
+from luthier.graph import Graph
 from luthier.parallel import Placement
 from luthier.program.state import chosen
 from luthier.program.step import rngs_of
@@ -64,7 +65,9 @@ def contradiction(name: str, parameters: int) -> str:
 # What makes an experiment unfit to run that no single component can see.
 
 
-def check(graph: Any, program: programs.Program, unread: list[str] | None = None) -> list[Problem]:
+def check(
+    graph: Graph, program: programs.Program, unread: list[str] | None = None
+) -> list[Problem]:
     """Return what is wrong with an experiment as a whole, on its devices.
 
     Args:
@@ -135,7 +138,7 @@ def trained(program: programs.Program) -> list[Placement]:
     return list(chosen(placements, program.experiment.training.trainable).values())
 
 
-def _masks(graph: Any, program: programs.Program) -> list[Problem]:
+def _masks(graph: Graph, program: programs.Program) -> list[Problem]:
     """Return the masks of the optimizer that are for none of the trained parameters."""
     names = [placement.name.partition("/")[2] for placement in trained(program)]
     found = []
@@ -168,7 +171,7 @@ def _vocabulary(experiment: Any, unread: list[str] | None) -> list[Problem]:
     return [Problem(what, "model.vocab_size", remedy=f"set model.vocab_size={needed}")]
 
 
-def _classes(graph: Any, experiment: Any) -> Iterator[Problem]:
+def _classes(graph: Graph, experiment: Any) -> Iterator[Problem]:
     """Yield a problem where the data has more classes than the model tells apart."""
     size = getattr(experiment.model, "keywords", {}).get("num_classes")
     try:
@@ -181,7 +184,7 @@ def _classes(graph: Any, experiment: Any) -> Iterator[Problem]:
         yield Problem(what, path, graphs.origin_of(graph, path), f"set {path}={needed}")
 
 
-def _watched(graph: Any, training: Any, evaluations: Mapping[str, Any]) -> Iterator[Problem]:
+def _watched(graph: Graph, training: Any, evaluations: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a problem where early stopping watches what is evaluated at the end only."""
     if training.early_stopping is None:
         return
@@ -193,7 +196,7 @@ def _watched(graph: Any, training: Any, evaluations: Mapping[str, Any]) -> Itera
         yield Problem(what, path, graphs.origin_of(graph, path), remedy)
 
 
-def _size(graph: Any, program: programs.Program) -> Iterator[Problem]:
+def _size(graph: Graph, program: programs.Program) -> Iterator[Problem]:
     """Yield a problem where the experiment's name claims another size than its model has."""
     name = program.experiment.name
     sizes = [p.shape for n, p in program.placements.items() if n.startswith("parameters/")]
@@ -203,7 +206,7 @@ def _size(graph: Any, program: programs.Program) -> Iterator[Problem]:
         yield Problem(told, "name", graphs.origin_of(graph, "name"), remedy)
 
 
-def unsaved_residuals(graph: Any, forward: Any) -> list[Problem]:
+def unsaved_residuals(graph: Graph, forward: Any) -> list[Problem]:
     """Return the names of residuals to be kept that no layer of the model gives to anything.
 
     Args:

@@ -10,6 +10,7 @@ from typing import Any
 from luthier import graph as graphs
 from luthier import layers
 from luthier.errors import Problem
+from luthier.graph import Graph
 from luthier.layers.pipeline import bubble_fraction, num_ticks
 from luthier.parallel import axis_product
 
@@ -58,7 +59,7 @@ class Pipeline:
         return f"{self.path}: {self.stack.schedule!r} of {told}: {share}"
 
 
-def pipelines(graph: Any, stages: int) -> list[Pipeline]:
+def pipelines(graph: Graph, stages: int) -> list[Pipeline]:
     """Return the pipelines of a graph, where there are stages.
 
     Args:
@@ -77,7 +78,7 @@ def pipelines(graph: Any, stages: int) -> list[Pipeline]:
     return found
 
 
-def indivisible(graph: Any, num_devices: int) -> list[Problem]:
+def indivisible(graph: Graph, num_devices: int) -> list[Problem]:
     """Return the layers, microbatches and rows that pipelines cannot split.
 
     Args:
@@ -106,7 +107,7 @@ def indivisible(graph: Any, num_devices: int) -> list[Problem]:
     return problems
 
 
-def _of_layers(graph: Any, pipeline: Pipeline) -> Iterator[Problem]:
+def _of_layers(graph: Graph, pipeline: Pipeline) -> Iterator[Problem]:
     M = pipeline.stack.microbatches  # as many rows: those of batches are looked at below
     sizes = (pipeline.num_layers, pipeline.num_kinds, M, pipeline.stages)
     for problem in pipeline.stack.problems(*sizes):
@@ -116,7 +117,7 @@ def _of_layers(graph: Any, pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _of_rows(
-    graph: Any, pipeline: Pipeline, path: str, num_rows: int, num_parts: int, shards: int
+    graph: Graph, pipeline: Pipeline, path: str, num_rows: int, num_parts: int, shards: int
 ) -> Iterator[Problem]:
     M, each = pipeline.stack.microbatches, num_parts * shards
     if num_rows % (M * each) == 0:

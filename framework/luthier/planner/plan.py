@@ -12,6 +12,7 @@ import numpy as np
 
 from luthier import program as programs
 from luthier.errors import ValidationError
+from luthier.graph import Graph
 from luthier.parallel import Placement
 from luthier.planner.checks import check, trained, unsaved_residuals
 from luthier.planner.flops import ModelFlops, model_flops, trace_forward
@@ -55,7 +56,7 @@ class Plan:
     pipelines: tuple[Pipeline, ...] = ()
     host_bytes_per_device: int = 0
 
-    def of(self, graph: Any) -> Plan:
+    def of(self, graph: Graph) -> Plan:
         """Return the plan of a graph that differs in hoisted leaves, names and records only.
 
         Args:
@@ -103,7 +104,7 @@ class Plan:
 
 
 def make(
-    graph: Any, devices: Sequence[jax.Device] | None = None, hoist: Sequence[str] = ()
+    graph: Graph, devices: Sequence[jax.Device] | None = None, hoist: Sequence[str] = ()
 ) -> Plan:
     """Work out what an experiment would cost.
 

@@ -15,6 +15,7 @@ from luthier import graph as graphs
 from luthier import program as programs
 from luthier.data.sources.remote import offline
 from luthier.errors import Problem, ValidationError
+from luthier.graph import Graph
 from luthier.layers.declared import abstract_forms
 from luthier.layers.parameters import outlined
 from luthier.planner import process
@@ -52,13 +53,13 @@ READING = "5"
 
 @overload
 def plan(
-    graph: Any, devices: Sequence[jax.Device] | None = None, *, hoist: Sequence[str] = ()
+    graph: Graph, devices: Sequence[jax.Device] | None = None, *, hoist: Sequence[str] = ()
 ) -> Plan: ...
 
 
 @overload
 def plan(
-    graph: Any,
+    graph: Graph,
     *,
     slice: str,
     level: str = "compile",
@@ -69,7 +70,7 @@ def plan(
 
 
 def plan(
-    graph: Any,
+    graph: Graph,
     devices: Sequence[jax.Device] | None = None,
     *,
     hoist: Sequence[str] = (),
@@ -108,7 +109,7 @@ def plan(
 
 
 def plan_here(
-    graph: Any,
+    graph: Graph,
     slice: Slice,
     *,
     level: str,
@@ -157,7 +158,7 @@ class _Job:
         self._level = SHAPES if missing else level
         self._is_quick = level == SHAPES
 
-    def report(self, graph: Any, search: bool) -> Report:
+    def report(self, graph: Graph, search: bool) -> Report:
         """Return the report of an experiment."""
         is_compiled = self._level == COMPILE
         with self._timed("shapes"):
@@ -237,7 +238,7 @@ class _Job:
 
     def _with_proposals(
         self,
-        graph: Any,
+        graph: Graph,
         program: programs.Program,
         report: Report,
         traced: model.Traced | None,
@@ -258,7 +259,7 @@ class _Job:
         return dataclasses.replace(report, proposals=rows, notes=self._notes)
 
     def _proved_rows(
-        self, graph: Any, rows: Sequence[dict[str, Any]], report: Report
+        self, graph: Graph, rows: Sequence[dict[str, Any]], report: Report
     ) -> list[dict[str, Any]]:
         """Return proposals that the compiler finds to fit, up to one that beats what there is.
 
@@ -289,7 +290,7 @@ class _Job:
         chosen = [*best, *sorted(kept, key=_seconds)][:NUM_PROPOSED]
         return sorted(chosen, key=_seconds)
 
-    def _proved(self, graph: Any, row: dict[str, Any]) -> dict[str, Any] | None:
+    def _proved(self, graph: Graph, row: dict[str, Any]) -> dict[str, Any] | None:
         """Return a proposal as the compiler sees it; None where it refuses."""
         changed = graphs.apply(graph, row["overrides"])
         program = self._program(changed)
@@ -301,7 +302,7 @@ class _Job:
         seconds = parts["step"]["step_seconds"]
         return row | {"needed_bytes": needed, "step_seconds": seconds, "is_compiled": True}
 
-    def _program(self, graph: Any) -> programs.Program:
+    def _program(self, graph: Graph) -> programs.Program:
         return checked_program(graph, self._devices, [*self._notes])
 
     def _timed(self, phase: str) -> Any:
@@ -311,12 +312,12 @@ class _Job:
         self._tell({**message, "phase": f"{self._about}{message['phase']}"})
 
 
-def _has_kernels(graph: Any) -> bool:
+def _has_kernels(graph: Graph) -> bool:
     places = graphs.walk(graph, defaults=False, once=True)
     return any(hasattr(getattr(p.value, "__fn_or_cls__", None), "lacking") for p in places)
 
 
-def _require_slices(graph: Any, slice: Slice) -> None:
+def _require_slices(graph: Graph, slice: Slice) -> None:
     """Refuse a mesh that does not say which of its axes run across the slices of TPUs.
 
     Raises:
@@ -350,7 +351,7 @@ def _seconds(row: Mapping[str, Any]) -> float:
 
 
 def checked_program(
-    graph: Any, found: Sequence[Any], unread: list[str] | None = None
+    graph: Graph, found: Sequence[Any], unread: list[str] | None = None
 ) -> programs.Program:
     """Return the program of an experiment on devices, checked as a whole; it makes no parameters.
 

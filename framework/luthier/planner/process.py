@@ -18,6 +18,7 @@ from typing import Any
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError, Problem
+from luthier.graph import Graph
 from luthier.planner.report import Report
 from luthier.planner.targets import Slice, environment
 from luthier.planner.targets import read as read_slice
@@ -162,7 +163,7 @@ _MODULE = "luthier.planner.worker"
 
 
 def plan_apart(
-    graph: Any,
+    graph: Graph,
     slice: str,
     *,
     level: str = "compile",

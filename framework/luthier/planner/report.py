@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from luthier.graph import Graph
 from luthier.parallel import array_bytes, format_spec
 from luthier.planner.checks import trained
 from luthier.planner.compiled.collectives import Collective, total
@@ -174,7 +175,7 @@ EXPERTS = "experts"
 SECONDS_PER_DAY = 86_400
 
 
-def outline(graph: Any, program: Any, slice: Slice, chip: Chip | None) -> dict[str, Any]:
+def outline(graph: Graph, program: Any, slice: Slice, chip: Chip | None) -> dict[str, Any]:
     """Return what shapes alone tell of an experiment on a slice, as fields of a `Report`.
 
     Args:

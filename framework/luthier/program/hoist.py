@@ -17,6 +17,7 @@ import numpy as np
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 
 HOISTABLE_FIELDS = ("model", "task", "optimizer", "training", "seed")
 """Fields of the experiment that are built inside the trace."""
@@ -131,7 +132,7 @@ def _is_one(value: Any) -> bool:
     return isinstance(value, int | float) and value == 1
 
 
-def values_of(graph: Any, paths: Sequence[str]) -> tuple[jax.Array, ...]:
+def values_of(graph: Graph, paths: Sequence[str]) -> tuple[jax.Array, ...]:
     """Return the hoisted leaves of `graph` as the arguments that the compiled step takes.
 
     Args:
@@ -161,7 +162,7 @@ def values_of(graph: Any, paths: Sequence[str]) -> tuple[jax.Array, ...]:
 
 
 def substitutions(
-    graph: Any, paths: Sequence[str], values: Sequence[jax.Array]
+    graph: Graph, paths: Sequence[str], values: Sequence[jax.Array]
 ) -> Mapping[str, Any]:
     """Return what stands in the graph in the place of each hoisted leaf, inside the trace.
 
@@ -181,12 +182,12 @@ def substitutions(
     return found
 
 
-def problem_with(graph: Any, path: str) -> Problem | None:
+def problem_with(graph: Graph, path: str) -> Problem | None:
     """Return why a leaf can never enter a compiled step as an argument; None where it might."""
     return _leaf(graph, path)[0]
 
 
-def _leaf(graph: Any, path: str) -> tuple[Problem | None, Any]:
+def _leaf(graph: Graph, path: str) -> tuple[Problem | None, Any]:
     if path.partition(".")[0] not in HOISTABLE_FIELDS:
         fields = ", ".join(HOISTABLE_FIELDS)
         return Problem("cannot be hoisted: only leaves of " + fields + " are traced", path), None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
 
 from luthier import graph as graphs
 from luthier.errors import Problem
+from luthier.graph import Graph
 from luthier.layers import OffloadNamed
 from luthier.layers.remat import HOST_MEMORY
 from luthier.parallel import Placement
@@ -63,7 +63,7 @@ def on_devices(
     )
 
 
-def unsupported(graph: Any, devices: Sequence[jax.Device]) -> Iterator[Problem]:
+def unsupported(graph: Graph, devices: Sequence[jax.Device]) -> Iterator[Problem]:
     """Yield what is to wait on the host where devices cannot read its memory by themselves.
 
     Args:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from luthier import graph as graphs
 from luthier.errors import Problem
+from luthier.graph import Graph
 from luthier.layers import QuantizedProduct
 from luthier.optim import StoredAs
 
@@ -140,7 +141,7 @@ def widened(arrays: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     return {n: x.astype(jnp.promote_types(x.dtype, jnp.float32)) for n, x in arrays.items()}
 
 
-def problems(graph: Any, precision: Precision, state: Mapping[str, Any]) -> Iterator[Problem]:
+def problems(graph: Graph, precision: Precision, state: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the rules that are for no array of the state, with the names that are nearest.
 
     Args:
@@ -171,7 +172,7 @@ def problems(graph: Any, precision: Precision, state: Mapping[str, Any]) -> Iter
                 yield Problem(what, path, origin, f"set {_PATH}.parameters, or remove the masters")
 
 
-def unsupported(graph: Any, devices: Sequence[jax.Device]) -> Iterator[Problem]:
+def unsupported(graph: Graph, devices: Sequence[jax.Device]) -> Iterator[Problem]:
     """Yield the products of float8 factors that devices have no units for.
 
     CPUs compute them by wider ones, to the same result.

@@ -22,6 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError, Problem, ValidationError
+from luthier.graph import Graph
 from luthier.parallel import (
     ArrayInfo,
     Placement,
@@ -108,7 +109,7 @@ class Program:
       compiled: What is traced and compiled so far; shared by all that `of` returns.
     """
 
-    graph: Any
+    graph: Graph
     experiment: Any
     hoist: tuple[str, ...]
     mesh: jax.sharding.Mesh
@@ -117,7 +118,7 @@ class Program:
     batch: Mapping[str, jax.ShapeDtypeStruct]
     compiled: dict[Any, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
-    def of(self, graph: Any) -> Program:
+    def of(self, graph: Graph) -> Program:
         """Return the program of a graph that differs in hoisted leaves, names and records only.
 
         Nothing is traced or compiled again, and the data is not read again. That nothing else
@@ -366,7 +367,7 @@ class Program:
         return dict(zip(self.names, leaves, strict=True))
 
 
-def make(graph: Any, devices: Sequence[jax.Device], hoist: Sequence[str] = ()) -> Program:
+def make(graph: Graph, devices: Sequence[jax.Device], hoist: Sequence[str] = ()) -> Program:
     """Work out what an experiment graph means on given devices, without making an array.
 
     Args:
@@ -413,7 +414,7 @@ def make(graph: Any, devices: Sequence[jax.Device], hoist: Sequence[str] = ()) -
     )
 
 
-def _without_kernels(graph: Any, devices: Sequence[jax.Device]) -> Iterator[Problem]:
+def _without_kernels(graph: Graph, devices: Sequence[jax.Device]) -> Iterator[Problem]:
     """Yield the nodes whose kernels the devices cannot run."""
     for found in graphs.walk(graph, defaults=False, once=True):
         if not hasattr(getattr(found.value, "__fn_or_cls__", None), "lacking"):
@@ -425,7 +426,7 @@ def _without_kernels(graph: Any, devices: Sequence[jax.Device]) -> Iterator[Prob
 
 
 def _refused_options(
-    graph: Any, options: XlaOptions, devices: Sequence[jax.Device]
+    graph: Graph, options: XlaOptions, devices: Sequence[jax.Device]
 ) -> Iterator[Problem]:
     for option in options.refused(devices):
         path = f"compiler.{option.path}"
@@ -439,7 +440,7 @@ def vector_of(scalars: Mapping[str, jax.Array]) -> jax.Array:
 
 
 def _abstract_state(
-    graph: Any, hoist: Sequence[str]
+    graph: Graph, hoist: Sequence[str]
 ) -> tuple[dict[str, jax.ShapeDtypeStruct], dict[str, tuple[str | None, ...]]]:
     axes: dict[str, tuple[str | None, ...]] = {}
 

@@ -9,6 +9,7 @@ from typing import Any
 from luthier import graph as graphs
 from luthier.durations import Steps
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 from luthier.graph.paths import is_node
 from luthier.records import name_problem
 from luthier.study import study as studies
@@ -19,7 +20,7 @@ from luthier.study.space_checks import Editing, check_space
 _OPTUNA = ("optuna.samplers", "optuna.pruners")
 
 
-def check_study(graph: Any, editing: Editing) -> studies.Study:
+def check_study(graph: Graph, editing: Editing) -> studies.Study:
     """Return the study that a graph describes, checked.
 
     Args:

@@ -19,6 +19,7 @@ from typing import IO, Any
 from luthier import environment
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError, Problem, RunError, ValidationError
+from luthier.graph import Graph
 from luthier.study.protocol import SliceInfo
 
 MEBIBYTE = 2**20
@@ -35,7 +36,7 @@ class ShapeGate:
         self._packages = tuple(packages)
         self._processes: dict[int, subprocess.Popen[str]] = {}
 
-    def __call__(self, graph: Any, slice: SliceInfo) -> str:
+    def __call__(self, graph: Graph, slice: SliceInfo) -> str:
         """Return why the trial with `graph` cannot run on a slice; nothing where it can.
 
         Raises:
@@ -110,7 +111,7 @@ class PlanGate:
     level: str = "shapes"
     packages: Sequence[str] = ()
 
-    def __call__(self, graph: Any, slice: SliceInfo) -> str:
+    def __call__(self, graph: Graph, slice: SliceInfo) -> str:
         """Return why the trial with `graph` cannot run there; `slice` does not matter."""
         del slice
         from luthier.planner import plan_apart
@@ -139,7 +140,7 @@ def why_too_large(report: Any) -> str:
 
 
 def shape_problem(
-    graph: Any, devices: Sequence[Any], memory_bytes: int | None, packages: Sequence[str] = ()
+    graph: Graph, devices: Sequence[Any], memory_bytes: int | None, packages: Sequence[str] = ()
 ) -> str:
     """Return why a graph cannot run on devices, as far as shapes tell; nothing where it can.
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from luthier import graph as graphs
 from luthier.errors import BadInput
+from luthier.graph import Graph
 from luthier.program import HOISTABLE_FIELDS, evaluate_step, init_state, train_step
 from luthier.program.hoist import problem_with, substitutions, values_of
 
@@ -34,7 +35,7 @@ class Hoisting:
     static: Mapping[str, str]
 
 
-def discover(graph: Any, candidates: Sequence[str]) -> Hoisting:
+def discover(graph: Graph, candidates: Sequence[str]) -> Hoisting:
     """Find which leaves can be hoisted, by abstract evaluation.
 
     Args:
@@ -75,7 +76,7 @@ class Discoveries:
 
     def discover(
         self,
-        graph: Any,
+        graph: Graph,
         candidates: Sequence[str],
         attempt: Callable[[tuple[str, ...]], bool] = lambda paths: False,
     ) -> Hoisting:
@@ -98,7 +99,7 @@ class Discoveries:
         return self._known[key]
 
 
-def program_key(graph: Any, hoist: Sequence[str]) -> str:
+def program_key(graph: Graph, hoist: Sequence[str]) -> str:
     """Return what is equal for graphs that one compiled program serves, on equal devices.
 
     It is taken of everything but the hoisted leaves: the rest of the graph; whatever the host
@@ -123,7 +124,7 @@ def program_key(graph: Any, hoist: Sequence[str]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _never(graph: Any, path: str) -> str | None:
+def _never(graph: Graph, path: str) -> str | None:
     """Return why a leaf can never be hoisted; None where only a trace can tell."""
     try:
         problem = problem_with(graph, path)
@@ -132,13 +133,13 @@ def _never(graph: Any, path: str) -> str | None:
     return problem.what if problem else None
 
 
-def _batch(graph: Any) -> Mapping[str, tuple[tuple[int, ...], Any]]:
+def _batch(graph: Graph) -> Mapping[str, tuple[tuple[int, ...], Any]]:
     rows = graphs.evaluate(graphs.get(graph, "training.global_batch_size"))
     spec = graphs.build(graphs.get(graph, "data")).batch_spec(rows)
     return {name: (tuple(shape), jnp.dtype(dtype)) for name, (shape, dtype) in spec.items()}
 
 
-def _trace_problem(graph: Any, paths: Sequence[str]) -> str | None:
+def _trace_problem(graph: Graph, paths: Sequence[str]) -> str | None:
     """Return why a graph cannot be traced with `paths` hoisted; None where it can."""
     # The shapes of batches come from a graph with constants: `batch_spec` runs on the host and
     # could not use a tracer.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from luthier import graph as graphs
+from luthier.graph import Graph
 from luthier.study.hoisting import Discoveries, program_key
 from luthier.study.protocol import Lanes, SliceInfo
 from luthier.study.study import Packed
@@ -44,7 +45,7 @@ class SharedPrograms:
         if self._paths is None:
             self._seen.update(paths)
 
-    def __call__(self, base: Any, graph: Any, slice: SliceInfo) -> Packed:
+    def __call__(self, base: Any, graph: Graph, slice: SliceInfo) -> Packed:
         """Return how the trial with `graph` runs on a slice; `base` is the study's experiment."""
         if self._paths is None:
             self._seen |= {change.path for change in graphs.diff(base, graph)}

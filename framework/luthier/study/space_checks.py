@@ -8,7 +8,7 @@ from typing import Any
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, Problem, ValidationError
-from luthier.graph import validation
+from luthier.graph import Graph, validation
 from luthier.graph.overrides import matching
 from luthier.study.space import (
     Assignment,
@@ -37,7 +37,7 @@ class Editing:
     shelves: Sequence[str] = ()
     packages: Sequence[str] = ()
 
-    def apply(self, graph: Any, overrides: Sequence[Any], origin: str = "space") -> Any:
+    def apply(self, graph: Graph, overrides: Sequence[Any], origin: str = "space") -> Any:
         """Return a copy of a graph with overrides applied.
 
         Args:
@@ -152,7 +152,7 @@ class _Checker:
         self._problems = problems
 
     def claims(
-        self, graph: Any, space: Space, prefix: str, others: Sequence[_Claim]
+        self, graph: Graph, space: Space, prefix: str, others: Sequence[_Claim]
     ) -> list[_Claim]:
         """Return what the dimensions of a space change; tell what overlaps.
 
@@ -181,7 +181,7 @@ class _Checker:
             found += [claim, *below]
         return found
 
-    def _probe(self, graph: Any, named: Named) -> tuple[set[str], list[tuple[Option, Any]]]:
+    def _probe(self, graph: Graph, named: Named) -> tuple[set[str], list[tuple[Option, Any]]]:
         """Try a dimension; return the paths that it changes, and the graph of each option."""
         touched: set[str] = set()
         made: list[tuple[Option, Any]] = []
@@ -203,7 +203,7 @@ class _Checker:
                 made.append((value, changed))
         return touched, made
 
-    def _require_record(self, graph: Any) -> None:
+    def _require_record(self, graph: Graph) -> None:
         """Raise where a trial with this graph could not be recorded, or not be read again.
 
         A study must not find that out after its first trials.
@@ -248,7 +248,7 @@ def _constraint_problems(base: Any, space: Space) -> Iterator[Problem]:
             yield Problem(str(error), origin=f"constraint: {predicate}", remedy=remedy)
 
 
-def violated(graph: Any, predicate: Any) -> bool:
+def violated(graph: Graph, predicate: Any) -> bool:
     """Return whether a graph breaks a constraint; what the graph does not say counts as met.
 
     Args:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from luthier import environment
 from luthier import graph as graphs
 from luthier.errors import BadInput, LuthierError, Problem, RunError
+from luthier.graph import Graph
 from luthier.records import trust
 from luthier.records.redaction import write_json
 from luthier.storage import Lock, holder, run_error
@@ -66,7 +67,7 @@ class _Silent:
 
 
 def run(
-    graph: Any,
+    graph: Graph,
     *,
     packages: Sequence[str] = (),
     shelves: Sequence[str] = (),
@@ -121,7 +122,7 @@ def _set_aside(directory: StudyDirectory) -> None:
 
 def resume(
     name: str,
-    graph: Any = None,
+    graph: Graph = None,
     *,
     retry: str | None = None,
     packages: Sequence[str] = (),
@@ -219,7 +220,7 @@ def _union(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
 
 # The study's own graph must be the same, or trials before and after would belong to different
 # questions. `FREE` are the fields that only say how long and where trials run.
-def _refuse_changes(recorded: Any, graph: Any, path: pathlib.Path) -> None:
+def _refuse_changes(recorded: Any, graph: Graph, path: pathlib.Path) -> None:
     """Raise where a study was changed into another one."""
     changes = [
         change
@@ -237,7 +238,7 @@ def _refuse_changes(recorded: Any, graph: Any, path: pathlib.Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Given:
-    graph: Any
+    graph: Graph
     study: studies.Study
     editing: Editing
     directory: StudyDirectory
@@ -410,7 +411,7 @@ def _mirrored(
             ledger.notices.append(f"Optuna's copy could not be written: {log} says why")
 
 
-def _publish(directory: StudyDirectory, graph: Any) -> list[str]:
+def _publish(directory: StudyDirectory, graph: Graph) -> list[str]:
     """Write the report, and the W&B run that sums the study up; say where they are."""
     from luthier.study.views import report
     from luthier.study.views import wandb_summary as views

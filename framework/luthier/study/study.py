@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 from luthier.graph.paths import is_node
 from luthier.study.objectives import Objective
 from luthier.study.protocol import Lanes, SliceInfo, TrialEngine
@@ -92,14 +93,14 @@ class Packed:
 class Packing(Protocol):
     """Says which trials are served by one program, and how many share a slice."""
 
-    def __call__(self, base: Any, graph: Any, slice: SliceInfo) -> Packed:
+    def __call__(self, base: Any, graph: Graph, slice: SliceInfo) -> Packed:
         """Return how the trial with `graph` runs on a slice; `base` is the study's."""
 
 
 class Gate(Protocol):
     """Keeps what cannot run from the slices."""
 
-    def __call__(self, graph: Any, slice: SliceInfo) -> str:
+    def __call__(self, graph: Graph, slice: SliceInfo) -> str:
         """Return why the trial with `graph` cannot run on a slice; nothing where it can."""
 
 
@@ -167,7 +168,7 @@ class Study:
 FREE = ("budget", "engine", "packing", "gate", "storage", "directory")
 
 
-def build(graph: Any, packages: Sequence[str] = ()) -> Study:
+def build(graph: Graph, packages: Sequence[str] = ()) -> Study:
     """Return the study that a graph describes; what is in `DESCRIBED` stays a description.
 
     Args:
@@ -185,7 +186,7 @@ def build(graph: Any, packages: Sequence[str] = ()) -> Study:
     return dataclasses.replace(study, budget=dataclasses.replace(study.budget, trials=None))
 
 
-def _known_packages(graph: Any, packages: Sequence[str]) -> dict[str, Any]:
+def _known_packages(graph: Graph, packages: Sequence[str]) -> dict[str, Any]:
     """Return `packages` for every node of the gate and the engine that has that argument."""
     found: dict[str, Any] = {}
     for part in ("gate", "engine") if packages else ():
@@ -223,12 +224,12 @@ def build_space(space: Any) -> Space:
     return graphs.build(space, options)
 
 
-def is_study(graph: Any) -> bool:
+def is_study(graph: Graph) -> bool:
     """Return whether a graph describes a study, and not an experiment."""
     return getattr(graph, "__fn_or_cls__", None) is Study
 
 
-def check(graph: Any, packages: Sequence[str] = ()) -> None:
+def check(graph: Graph, packages: Sequence[str] = ()) -> None:
     """Check the graph of a study, its experiment too.
 
     Args:

@@ -11,6 +11,7 @@ import numpy as np
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, DataError, Problem, ValidationError
+from luthier.graph import Graph
 from luthier.parallel import Share
 
 # Rows of more documents than a kernel of attention has room for: it gives NaN for them.
@@ -33,7 +34,7 @@ class DocumentLimit:
     origin: str
 
     @classmethod
-    def of(cls, graph: Any) -> DocumentLimit | None:
+    def of(cls, graph: Graph) -> DocumentLimit | None:
         """Return the limit of an experiment; None where its attention takes any number.
 
         Args:
@@ -82,7 +83,7 @@ def most_documents(segments_BL: np.ndarray) -> int:
     return int(starts_BL.sum(1).max(initial=0))
 
 
-def require_documents(graph: Any, experiment: Any) -> None:
+def require_documents(graph: Graph, experiment: Any) -> None:
     """Refuse data whose rows have more documents than attention has room for.
 
     Data that does not know this beforehand is checked batch by batch, by `DocumentLimit.check`.

@@ -11,6 +11,7 @@ from typing import Any
 from luthier import faults
 from luthier import graph as graphs
 from luthier.errors import BadInput, LockLost, LuthierError
+from luthier.graph import Graph
 from luthier.parallel import distributed
 from luthier.records import RunDirectory, crash, events
 from luthier.trainer.opening import Request, reserve
@@ -23,7 +24,7 @@ COMPILING = "compiling"
 AFTER = "after training"
 
 
-def record(directory: RunDirectory, error: Exception, graph: Any, *, phase: str) -> None:
+def record(directory: RunDirectory, error: Exception, graph: Graph, *, phase: str) -> None:
     """Record that a run has failed, unless it is recorded; whatever refuses that is left aside.
 
     Args:
@@ -48,7 +49,7 @@ def record(directory: RunDirectory, error: Exception, graph: Any, *, phase: str)
 
 
 def write(
-    directory: Path, error: Exception, graph: Any, *, phase: str, step: int | None = None
+    directory: Path, error: Exception, graph: Graph, *, phase: str, step: int | None = None
 ) -> str:
     """Write down an exception; return the file's path in the run's directory, empty for none.
 
@@ -71,7 +72,7 @@ def write(
     return "" if path is None else path.relative_to(directory).as_posix()
 
 
-def record_early(error: Exception, graph: Any, request: Request, *, phase: str) -> None:
+def record_early(error: Exception, graph: Graph, request: Request, *, phase: str) -> None:
     """Record a failure from before the run's directory was open; a new run gets one by that.
 
     Bad input leaves nothing behind. Neither does a failure in a trial of a sweep, which records it
@@ -109,7 +110,7 @@ def is_refusal(error: Exception, phase: str) -> bool:
     return isinstance(error, BadInput) and phase in (OPENING_DATA, OPENING_RUN, CHECKING)
 
 
-def path_in_graph(error: BaseException, graph: Any) -> str:
+def path_in_graph(error: BaseException, graph: Graph) -> str:
     """Return the path of the node whose code raised an exception; empty where it is not known.
 
     The user's own classes and functions are found by themselves: the innermost frame whose `self`

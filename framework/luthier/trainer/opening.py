@@ -15,6 +15,7 @@ from typing import Any
 from luthier import graph as graphs
 from luthier.checkpoint import Store
 from luthier.errors import CheckpointError, LuthierError, Problem, RecordError, RunError
+from luthier.graph import Graph
 from luthier.parallel import distributed
 from luthier.planner import predict
 from luthier.records import (
@@ -91,7 +92,7 @@ class Opened:
 
 @contextlib.contextmanager
 def open_run(
-    graph: Any, plan: Any, request: Request, before_new: Callable[[], Any] = lambda: None
+    graph: Graph, plan: Any, request: Request, before_new: Callable[[], Any] = lambda: None
 ) -> Iterator[Opened]:
     """Find or make the directory of a run, and hold its lock within the `with` block.
 
@@ -126,7 +127,7 @@ def open_run(
         yield Opened(RunDirectory(path), is_new, is_over, notices, record[0])
 
 
-def reserve(graph: Any, root: str, name: str, request: Request) -> RunDirectory:
+def reserve(graph: Graph, root: str, name: str, request: Request) -> RunDirectory:
     """Return the directory of the run that a graph names, made where there is none.
 
     Args:
@@ -147,7 +148,7 @@ def reserve(graph: Any, root: str, name: str, request: Request) -> RunDirectory:
     return made
 
 
-def check_place(graph: Any, plan: Any) -> None:
+def check_place(graph: Graph, plan: Any) -> None:
     """Refuse what a run could not be recorded with, without writing anything.
 
     Args:
@@ -171,7 +172,7 @@ def check_place(graph: Any, plan: Any) -> None:
 
 @contextlib.contextmanager
 def _open(
-    graph: Any, plan: Any, request: Request, before_new: Callable[[], Any]
+    graph: Graph, plan: Any, request: Request, before_new: Callable[[], Any]
 ) -> Iterator[Opened]:
     root, name = Path(plan.program.experiment.records.directory), plan.program.experiment.name
     existing, unsaved = _existing(root, name, graph, request), []
@@ -240,7 +241,7 @@ def _unsaved(directory: RunDirectory, request: Request) -> list[str]:
     return [f"{what}; this is a run of its own"]
 
 
-def configuration(graph: Any) -> Configuration:
+def configuration(graph: Graph) -> Configuration:
     """Return a graph in the forms in which it is recorded."""
     return Configuration(
         graph=graphs.to_json(graph),
@@ -250,12 +251,12 @@ def configuration(graph: Any) -> Configuration:
     )
 
 
-def run_id(graph: Any) -> str:
+def run_id(graph: Graph) -> str:
     """Return the id of the run that a graph names, the same wherever its runs are recorded."""
     return graphs.fingerprint(graph, kind="program")[:ID_LENGTH]
 
 
-def _existing(root: Path, name: str, graph: Any, request: Request) -> RunDirectory | None:
+def _existing(root: Path, name: str, graph: Graph, request: Request) -> RunDirectory | None:
     if request.directory is not None:
         # A copy in an object store counts as the run: on a new machine the same command resumes it.
         object_storage.bring_back(request.directory)
@@ -271,7 +272,7 @@ def _existing(root: Path, name: str, graph: Any, request: Request) -> RunDirecto
     return RunDirectory(path) if (path / "config.json").is_file() else None
 
 
-def _new_id(root: Path, name: str, graph: Any) -> str:
+def _new_id(root: Path, name: str, graph: Graph) -> str:
     id = run_id(graph)
     number, path = 1, RunDirectory.locate(root, name, id)
     while path.exists():
@@ -281,7 +282,7 @@ def _new_id(root: Path, name: str, graph: Any) -> str:
 
 
 def _check(
-    directory: RunDirectory, graph: Any, plan: Any, request: Request, notices: list[str]
+    directory: RunDirectory, graph: Graph, plan: Any, request: Request, notices: list[str]
 ) -> tuple[bool, Callable[[], None]]:
     """Return whether the run is over, and what records this start.
 
@@ -366,7 +367,7 @@ def _taken_over(lock: Lock) -> list[str]:
     return [lock.notice] if lock.notice else []
 
 
-def _siblings(root: Path, name: str, graph: Any, packages: Sequence[str]) -> list[str]:
+def _siblings(root: Path, name: str, graph: Graph, packages: Sequence[str]) -> list[str]:
     """Return a notice about the run that differs from `graph` in its number of steps only."""
     steps = graphs.evaluate(graphs.get(graph, "training.steps"))
     # Another number of steps is another graph, and so another id: users who wanted to extend a run

@@ -27,6 +27,7 @@ import numpy as np
 
 from luthier import graph as graphs
 from luthier.errors import LockLost, RunError
+from luthier.graph import Graph
 from luthier.parallel import distributed
 from luthier.records import read_facts
 from luthier.storage import LineWriter, run_error
@@ -96,7 +97,7 @@ class Agreeing:
 _DIGITS = 12
 
 
-def check_same(graph: Any, packages: Sequence[str] = ()) -> None:
+def check_same(graph: Graph, packages: Sequence[str] = ()) -> None:
     """Compare the experiment, the versions and the source with all other processes.
 
     No backend is started for it, so that processes of other versions never meet on devices.

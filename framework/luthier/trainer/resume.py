@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from luthier import graph as graphs
 from luthier.errors import Problem, RunError
+from luthier.graph import Graph
 from luthier.graph.recorded_defaults import restore_defaults
 from luthier.parallel import Placement
 from luthier.records import RunDirectory
@@ -58,7 +59,7 @@ class ResumeDifferences:
     harmless: Sequence[str] = ()
 
 
-def compare(recorded: Any, graph: Any) -> ResumeDifferences:
+def compare(recorded: Any, graph: Graph) -> ResumeDifferences:
     """Sort the differences between a run's graph and another by what they mean for the run.
 
     Args:
@@ -193,7 +194,7 @@ DEFINING = ("model", "task", "data", "optimizer")
 
 def check_code(
     directory: RunDirectory,
-    graph: Any,
+    graph: Graph,
     source: Source,
     packages: Sequence[str],
     accept_changes: bool,
@@ -259,7 +260,7 @@ def _below(path: str, prefix: str) -> bool:
     return path == prefix or path.startswith((prefix + ".", prefix + "["))
 
 
-def _reshaped(recorded: Any, graph: Any) -> list[str]:
+def _reshaped(recorded: Any, graph: Graph) -> list[str]:
     before, after = _leaves(recorded), _leaves(graph)
     return [
         f"{path} ({before[path]} -> {value})"
@@ -268,7 +269,7 @@ def _reshaped(recorded: Any, graph: Any) -> list[str]:
     ]
 
 
-def _leaves(graph: Any) -> dict[str, Any]:
+def _leaves(graph: Graph) -> dict[str, Any]:
     """Return the numbers of the optimizer that stand at value nodes, by path."""
     return {
         path: graphs.evaluate(value)

@@ -25,6 +25,7 @@ from luthier.checkpoint import (
 from luthier.data import Verification, left_out, made_plans
 from luthier.errors import BadInput, CheckpointError, DataError, LockLost, Problem
 from luthier.faults import Fault, classify
+from luthier.graph import Graph
 from luthier.parallel import Share, distributed, format_bytes, hosts
 from luthier.program import WarmStart
 from luthier.program.materialize import materialize
@@ -45,7 +46,7 @@ from luthier.trainer.watchdog import Watch
 
 
 def run(
-    graph: Any,
+    graph: Graph,
     *,
     devices: Sequence[jax.Device] | None = None,
     run: str | None = None,
@@ -147,7 +148,7 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(
-    graph: Any,
+    graph: Graph,
     plan: planner.Plan,
     step: TrainStep,
     request: Request,
@@ -549,7 +550,7 @@ def _sample(
         return ""
 
 
-def _again(command: str, directory: RunDirectory, graph: Any) -> str:
+def _again(command: str, directory: RunDirectory, graph: Graph) -> str:
     """Return the command that continues this very run."""
     if command and directory.id != run_id(graph) and "--run" not in command:
         command += f" --run {directory.id}"

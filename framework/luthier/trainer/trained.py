@@ -14,6 +14,7 @@ from luthier import graph as graphs
 from luthier import planner
 from luthier.checkpoint import Store
 from luthier.errors import Problem, RunError, ShardingError
+from luthier.graph import Graph
 from luthier.metrics import Metric
 from luthier.models import generate
 from luthier.program import Exported, Program, Weights, export
@@ -296,7 +297,7 @@ def final_sample(program: Program, leaves: Leaves) -> str:
     return jax.device_get(text)
 
 
-def _plan_here(graph: Any, devices: Sequence[jax.Device] | None) -> planner.Plan:
+def _plan_here(graph: Graph, devices: Sequence[jax.Device] | None) -> planner.Plan:
     devices = jax.devices() if devices is None else devices
     try:
         graphs.build(graphs.get(graph, "parallelism")).mesh.sizes(len(devices))

@@ -22,6 +22,7 @@ from luthier.cli import project
 from luthier.cli.arguments import Problems
 from luthier.cli.printing import table
 from luthier.errors import EXIT_DONE, LuthierError, Problem
+from luthier.graph import Graph
 from luthier.terminal import cell
 
 ROOTS = ("runs/*/*", "studies/*")
@@ -161,7 +162,7 @@ JOIN_SECONDS = 300
 """How far apart the processes of a job may start."""
 
 
-def _group(words: Sequence[str], graph: Any, place: Path) -> Any:
+def _group(words: Sequence[str], graph: Graph, place: Path) -> Any:
     from luthier import graph as graphs
     from luthier.launch import ProcessGroup
 

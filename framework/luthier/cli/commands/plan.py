@@ -20,6 +20,7 @@ from typing import Any
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput, Problem
+from luthier.graph import Graph
 
 _LEVELS = ("shapes", "compile")
 
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 
 def _report(
-    graph: Any, target: Any, arguments: argparse.Namespace, packages: Any, progress: _Progress
+    graph: Graph, target: Any, arguments: argparse.Namespace, packages: Any, progress: _Progress
 ) -> Any:
     from luthier.parallel import hosts
     from luthier.planner import plan_apart, plan_here, targets

@@ -12,12 +12,12 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.cli.showing import differences, forms, parameters
 from luthier.errors import EXIT_DONE, Problem
+from luthier.graph import Graph
 
 _ANSWERS = ("params", "sharding", "changes", "why")
 
@@ -137,7 +137,7 @@ def _form(arguments: argparse.Namespace, problems: Problems) -> str:
 
 
 def _show_graph(
-    graph: Any,
+    graph: Graph,
     paths: list[str],
     form: str,
     arguments: argparse.Namespace,
@@ -158,7 +158,7 @@ def _show_graph(
         print(text, end="")
 
 
-def _show_plan(graph: Any, arguments: argparse.Namespace) -> int:
+def _show_plan(graph: Graph, arguments: argparse.Namespace) -> int:
     from luthier.parallel import hosts, sharding_table
 
     hosts.configure(arguments.devices)

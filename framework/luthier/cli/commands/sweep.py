@@ -29,6 +29,7 @@ from luthier.errors import (
     BadInput,
     Problem,
 )
+from luthier.graph import Graph
 
 FORMS = ("overrides", "python", "json")
 
@@ -108,7 +109,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     return _drive(arguments, graph, found)
 
 
-def _drive(arguments: argparse.Namespace, graph: Any, found: project.Project) -> int:
+def _drive(arguments: argparse.Namespace, graph: Graph, found: project.Project) -> int:
     from luthier import graph as graphs
     from luthier.records import trust
     from luthier.study import start

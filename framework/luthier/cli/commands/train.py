@@ -20,6 +20,7 @@ from luthier.cli import experiments, hosts, launcher, reruns
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
 from luthier.errors import EXIT_DONE, EXIT_REQUEUE, Problem
+from luthier.graph import Graph
 
 WANDB_MODES = ("off", "offline", "online")
 
@@ -168,7 +169,7 @@ def _reference(arguments: argparse.Namespace, problems: Problems) -> str | None:
 
 
 def _run_of_reference(
-    arguments: argparse.Namespace, graph: Any, packages: Sequence[str]
+    arguments: argparse.Namespace, graph: Graph, packages: Sequence[str]
 ) -> tuple[str | None, bool]:
     """Return the run to go on with, and whether to begin one; tell what a recorded graph changes.
 
@@ -189,7 +190,7 @@ def _run_of_reference(
     return reruns.choose_run(recorded, graph)
 
 
-def _with_wandb(graph: Any, mode: str) -> Any:
+def _with_wandb(graph: Graph, mode: str) -> Any:
     """Return the graph with its W&B node in a mode, one made where there is none."""
     from luthier import graph as graphs
 
@@ -206,7 +207,7 @@ def _resume_command(words: list[str]) -> str:
     return shlex.join(["luthier", "train", *(word for word in words if word not in once)])
 
 
-def _dry_run(graph: Any, devices: list[Any]) -> int:
+def _dry_run(graph: Graph, devices: list[Any]) -> int:
     from luthier import planner
     from luthier.parallel import format_bytes
     from luthier.program import WarmStart
@@ -237,7 +238,7 @@ def _dry_run(graph: Any, devices: list[Any]) -> int:
     return EXIT_DONE
 
 
-def _check_determinism(graph: Any, devices: list[Any]) -> int:
+def _check_determinism(graph: Graph, devices: list[Any]) -> int:
     from luthier import planner
     from luthier.trainer.checks import check_repeatable
 
@@ -245,7 +246,7 @@ def _check_determinism(graph: Any, devices: list[Any]) -> int:
     return EXIT_DONE
 
 
-def _end(graph: Any, result: Any) -> int:
+def _end(graph: Graph, result: Any) -> int:
     from luthier import graph as graphs
 
     has_console = graphs.get(graph, "records.console") is not None

@@ -14,7 +14,7 @@ from typing import Any
 
 from luthier.cli.completion import candidates, index
 from luthier.cli.completion.index import LIST, NODE, Entry
-from luthier.graph import entry_points
+from luthier.graph import Graph, entry_points
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 SHELVES = ("luthier.recipes",)
@@ -54,7 +54,7 @@ def _own_files() -> Iterator[str]:
             yield os.path.abspath(file)
 
 
-def _paths(graphs: Any, graph: Any) -> Iterator[Entry]:
+def _paths(graphs: Any, graph: Graph) -> Iterator[Entry]:
     from luthier.graph.paths import is_container
     from luthier.graph.values import is_constant
 
@@ -109,7 +109,7 @@ def _values(place: Any) -> Iterator[str]:
             yield "None"
 
 
-def _tags_and_classes(graphs: Any, graph: Any) -> Iterator[Entry]:
+def _tags_and_classes(graphs: Any, graph: Graph) -> Iterator[Entry]:
     from luthier.graph.paths import children, is_node
 
     for place in graphs.walk(graph, defaults=False):

@@ -8,6 +8,7 @@ from typing import Any
 
 from luthier.cli.operands.operand import Operand
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 
 
 def effects_of(before: Operand, after: Operand, devices: str | None = None) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def effects_of(before: Operand, after: Operand, devices: str | None = None) -> d
     return effects.effects((subjects[0], subjects[1]), packages, report=lambda text: None)
 
 
-def _needed(graph: Any) -> int:
+def _needed(graph: Graph) -> int:
     """Return the least number of devices that the mesh of a graph can be laid out on."""
     from luthier import graph as graphs
     from luthier.errors import ShardingError

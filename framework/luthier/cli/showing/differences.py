@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from luthier.cli.operands.operand import Operand
 from luthier.errors import BadInput, Problem, RecordError
+from luthier.graph import Graph
 from luthier.terminal import printable
 
 # `luthier diff A B C ...`: many operands against the first, as a matrix.
@@ -347,7 +348,7 @@ def _new_sets(before: Any, after: Any) -> list[_Set]:
     return sorted(new, key=lambda found: -found.sequence)
 
 
-def _sets(graph: Any) -> list[_Set]:
+def _sets(graph: Graph) -> list[_Set]:
     from luthier.graph import origins
     from luthier.graph.paths import is_node, parse_path, walk
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from luthier.cli.printing import table
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 from luthier.terminal import cell
 
 SUFFIXES = {
@@ -24,14 +25,14 @@ SUFFIXES = {
 _WIDEST = 72
 
 
-def tree(graph: Any, defaults: bool) -> str:
+def tree(graph: Graph, defaults: bool) -> str:
     """Return a graph as an indented tree."""
     from luthier import graph as graphs
 
     return graphs.render(graph, defaults=defaults) + "\n"
 
 
-def value_table(graph: Any, defaults: bool) -> str:
+def value_table(graph: Graph, defaults: bool) -> str:
     """Return a graph as a table with one line for each value: its path, itself, and its tags."""
     from luthier import graph as graphs
     from luthier.graph.record.structure import is_shared_node
@@ -61,31 +62,31 @@ def _is_of_node(place: Any) -> bool:
     return hasattr(place.owner, "__argument_tags__")
 
 
-def _json(graph: Any) -> str:
+def _json(graph: Graph) -> str:
     from luthier import graph as graphs
 
     return graphs.to_json(graph)
 
 
-def _python(graph: Any) -> str:
+def _python(graph: Graph) -> str:
     from luthier import graph as graphs
 
     return graphs.to_python(graph)
 
 
-def _yaml(graph: Any) -> str:
+def _yaml(graph: Graph) -> str:
     from luthier import graph as graphs
 
     return graphs.to_yaml(graph)
 
 
-def _gin(graph: Any) -> str:
+def _gin(graph: Graph) -> str:
     from luthier import graph as graphs
 
     return graphs.to_gin(graph)
 
 
-def _svg(graph: Any) -> str:
+def _svg(graph: Graph) -> str:
     from luthier import graph as graphs
 
     return graphs.to_svg(graph)
@@ -104,7 +105,7 @@ WHOLE: Mapping[str, Callable[[Any], str]] = {
 FORMS = (*LISTED, *WHOLE)
 
 
-def written(graph: Any, form: str, defaults: bool = False) -> str:
+def written(graph: Graph, form: str, defaults: bool = False) -> str:
     """Return a graph in a form.
 
     Args:
@@ -140,7 +141,7 @@ def save(text: str, path: str) -> None:
 WIDEST = 48
 
 
-def print_why(graph: Any, path: str, as_json: bool) -> None:
+def print_why(graph: Graph, path: str, as_json: bool) -> None:
     """Print the chain of what set the value at a path.
 
     Args:
@@ -168,7 +169,7 @@ def print_why(graph: Any, path: str, as_json: bool) -> None:
     print("\n".join(lines))
 
 
-def _print_all(graph: Any, as_json: bool) -> None:
+def _print_all(graph: Graph, as_json: bool) -> None:
     from luthier import graph as graphs
 
     found = list(graphs.last_causes(graph))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from luthier.cli.printing import table
+from luthier.graph import Graph
 
 _HEADS = ("parameter", "shape", "dtype", "axes", "spec", "initializer", "scalars", "size")
 
@@ -48,7 +49,7 @@ class Subtotal(NamedTuple):
     bytes: int
 
 
-def print_parameters(graph: Any, devices: Sequence[Any], as_json: bool) -> None:
+def print_parameters(graph: Graph, devices: Sequence[Any], as_json: bool) -> None:
     """Print the parameters of an experiment's model.
 
     Args:
@@ -77,7 +78,7 @@ def print_parameters(graph: Any, devices: Sequence[Any], as_json: bool) -> None:
     print("\n".join(_lines(found)))
 
 
-def parameters(graph: Any, devices: Sequence[Any]) -> list[Parameter]:
+def parameters(graph: Graph, devices: Sequence[Any]) -> list[Parameter]:
     """Return the parameters of an experiment's model, in the order of their names.
 
     Args:

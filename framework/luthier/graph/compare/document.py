@@ -24,6 +24,7 @@ from luthier.graph.record.history_log import FORMAT, VERSION
 from luthier.graph.record.leaves import encode_leaf, is_leaf
 from luthier.graph.record.structure import entries, is_node, leaf_key
 from luthier.graph.render import text_of
+from luthier.graph.values import Graph
 
 # The things of a live graph, written by the encoder of records; what no record can hold too.
 
@@ -404,7 +405,7 @@ class Document:
         root: ConfigNode,
         title: str = "",
         detail: str = "",
-        graph: Any = None,
+        graph: Graph = None,
         builder: Builder | None = None,
         sets: Mapping[str, Any] | None = None,
     ):
@@ -507,7 +508,7 @@ class Document:
         return found
 
 
-def document(graph: Any, title: str = "", detail: str = "") -> Document:
+def document(graph: Graph, title: str = "", detail: str = "") -> Document:
     """Return a live graph as a document, with its history and its defaults.
 
     Args:

@@ -20,7 +20,7 @@ from luthier.graph.overrides import apply
 from luthier.graph.paths import format_path, join, parse_path
 from luthier.graph.public_names import is_allowed
 from luthier.graph.record.leaves import is_leaf
-from luthier.graph.values import OPERATIONS
+from luthier.graph.values import OPERATIONS, Graph
 
 # What is new, as text of the override grammar.
 
@@ -469,7 +469,7 @@ def _both_paths(path: str, document: Document) -> tuple[str, ...]:
     return (path,) if first == path else (path, first)
 
 
-def _apply_possible(graph: Any, said: list[_Said], packages: Sequence[str]) -> Any:
+def _apply_possible(graph: Graph, said: list[_Said], packages: Sequence[str]) -> Any:
     """Apply the words that can be applied, and take the others back.
 
     All are tried at once, and only those that fail in halves: applying copies the graph.

@@ -16,6 +16,7 @@ from luthier.graph.public_names import display_name
 from luthier.graph.record.encode import KINDS
 from luthier.graph.record.structure import Structures, entries, is_node, shared
 from luthier.graph.render import text_of
+from luthier.graph.values import Graph
 
 # What a picture of a graph shows: a card for each node, a row for each argument that is set.
 #
@@ -92,7 +93,7 @@ class Deck:
     constants: list[SharedConstant]
 
 
-def deal(graph: Any) -> Deck:
+def deal(graph: Graph) -> Deck:
     """Return what the picture of a graph shows.
 
     Args:
@@ -106,7 +107,7 @@ def deal(graph: Any) -> Deck:
 class _Dealer:
     """Makes the cards of one graph; knows which nodes and constants it has met."""
 
-    def __init__(self, graph: Any):
+    def __init__(self, graph: Graph):
         self.shared = shared(graph)
         self.structures = Structures()
         self.cards: dict[int, Card] = {}
@@ -415,7 +416,7 @@ _DARK_STYLE = """\
 """
 
 
-def to_svg(graph: Any) -> str:
+def to_svg(graph: Graph) -> str:
     """Return a picture of a graph.
 
     Args:

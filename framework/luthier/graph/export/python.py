@@ -24,6 +24,7 @@ from luthier.graph.fingerprint import fingerprint
 from luthier.graph.paths import Path, format_path
 from luthier.graph.public_names import public_name
 from luthier.graph.record.encode import encode
+from luthier.graph.values import Graph
 
 KINDS: Mapping[str, str] = {"config": "Config", "partial": "Partial", "factory": "ArgFactory"}
 # The functions of value nodes -> the public function that makes such a node.
@@ -43,7 +44,7 @@ _CONTAINERS = ("list", "tuple", "set", "frozenset")
 _DEEPEST = 4
 
 
-def to_python(graph: Any, function: str = "experiment") -> str:
+def to_python(graph: Graph, function: str = "experiment") -> str:
     """Return a module with one function that makes an equal graph.
 
     Args:

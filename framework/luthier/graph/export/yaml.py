@@ -14,6 +14,7 @@ from luthier.graph.export.python import wished_name
 from luthier.graph.load import decode
 from luthier.graph.paths import Path, join, nearest
 from luthier.graph.record.encode import VERSION, encode
+from luthier.graph.values import Graph
 
 # YAML as scalars, sequences and mappings with their lines; what is referred to stands there once.
 #
@@ -224,7 +225,7 @@ _WORDS = frozenset(["null", "true", "false", "yes", "no", "on", "off", "y", "n"]
 _LONGEST_KEY = 100
 
 
-def to_yaml(graph: Any) -> str:
+def to_yaml(graph: Graph) -> str:
     """Return a graph as YAML.
 
     Args:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from luthier.graph.paths import Place
+from luthier.graph.values import Graph
 
 
 class ApplyWords(Protocol):
@@ -17,7 +18,7 @@ class ApplyWords(Protocol):
 
     def __call__(
         self,
-        graph: Any,
+        graph: Graph,
         words: Sequence[tuple[str, str]],
         every: Sequence[str],
         packages: Sequence[str] = (),

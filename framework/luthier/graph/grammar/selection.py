@@ -14,9 +14,12 @@ from luthier.graph.grammar import front_ends
 from luthier.graph.grammar.statements import Statement, Unreadable
 from luthier.graph.paths import Place, children, find, is_node, join, nearest, parse_path, walk
 from luthier.graph.signatures import UNSET
+from luthier.graph.values import Graph
 
 
-def select(graph: Any, statement: Statement, places: Callable[[], Sequence[Place]]) -> list[Place]:
+def select(
+    graph: Graph, statement: Statement, places: Callable[[], Sequence[Place]]
+) -> list[Place]:
     """Return the places that a pattern is about; each once, however many paths lead to it.
 
     Args:
@@ -41,7 +44,7 @@ def select(graph: Any, statement: Statement, places: Callable[[], Sequence[Place
     return found
 
 
-def every_place(graph: Any) -> list[Place]:
+def every_place(graph: Graph) -> list[Place]:
     """Return every place of a graph by every path, without what parents pass to their templates."""
     return [
         place for place in walk(graph, unset=True) if place.value is not UNSET or not _passed(place)
@@ -70,7 +73,7 @@ def _unique(places: Iterable[Place]) -> list[Place]:
     return list(found.values())
 
 
-def _by_pattern(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:
+def _by_pattern(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
     target = statement.target
     anywhere = "(?:.+[.])?" if statement.selector == "any" else ""
     matches = re.compile(anywhere + _regex(target)).fullmatch
@@ -106,7 +109,7 @@ def _regex(pattern: str) -> str:
     return made
 
 
-def _by_class(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:
+def _by_class(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
     words = statement.target.split(".")
     nodes = [Place("", graph, None, "", False), *places]
     nodes = [place for place in nodes if _is_graph_node(place.value)]
@@ -128,7 +131,7 @@ def _by_class(graph: Any, statement: Statement, places: Sequence[Place]) -> list
 
 
 def _fields(
-    graph: Any, nodes: Sequence[Place], name: str, field: str, places: Sequence[Place]
+    graph: Graph, nodes: Sequence[Place], name: str, field: str, places: Sequence[Place]
 ) -> list[Place]:
     head = parse_path(field)[0]
     having = [p for p in nodes if head in {part for part, _, _ in children(p.value, unset=True)}]
@@ -168,7 +171,7 @@ def _titles(target: Any) -> set[str]:
     return titles - {""}
 
 
-def _by_constant(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:
+def _by_constant(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
     """Return where the constant is that is called so: one place, for its value is one."""
     named: dict[str, list[Place]] = {}
     for place in [*places, *_operands(places)]:
@@ -204,7 +207,7 @@ def _operands(places: Iterable[Place]) -> Iterator[Place]:
                 pending.append(inside)
 
 
-def _by_key(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:
+def _by_key(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
     """Return what a key of a front end set, which the history tells."""
     find_places = front_ends.keys_of(statement.selector)
     if find_places is None:
@@ -212,7 +215,7 @@ def _by_key(graph: Any, statement: Statement, places: Sequence[Place]) -> list[P
     return _unique(find_places(graph, statement.target, [*places, *_operands(places)]))
 
 
-def _by_tag(graph: Any, statement: Statement, places: Sequence[Place]) -> list[Place]:
+def _by_tag(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
     nodes = [Place("", graph, None, "", False), *places]
     tagged: list[Place] = []
     known: set[str] = set()

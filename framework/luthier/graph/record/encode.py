@@ -16,6 +16,7 @@ from luthier.graph.paths import Part, is_dataclass_instance, join
 from luthier.graph.public_names import public_name
 from luthier.graph.record.leaves import encode_leaf
 from luthier.graph.record.structure import can_share, entries, shared
+from luthier.graph.values import Graph
 
 # JSON text for people: what fits stands on one line, all else is spread out below.
 
@@ -95,7 +96,7 @@ KINDS: dict[type, str] = {
 EXPERIMENT_FOLDERS = ("configs", "sweeps")
 
 
-def to_json(graph: Any) -> str:
+def to_json(graph: Graph) -> str:
     """Return the record of `graph`, from which `from_json` makes an equal one.
 
     Args:
@@ -110,7 +111,7 @@ def to_json(graph: Any) -> str:
     return lay_out({"format": FORMAT, "version": VERSION, "graph": encode(graph)}) + "\n"
 
 
-def encode(graph: Any) -> Any:
+def encode(graph: Graph) -> Any:
     """Return the JSON value of `graph`, without the header that `to_json` writes.
 
     Raises:
@@ -123,7 +124,7 @@ def encode(graph: Any) -> Any:
     return data
 
 
-def _with_origin(problem: Problem, graph: Any) -> Problem:
+def _with_origin(problem: Problem, graph: Graph) -> Problem:
     try:
         return dataclasses.replace(problem, origin=origin_of(graph, problem.path))
     except (UnknownReference, KeyError):  # below something that paths do not reach

@@ -22,6 +22,7 @@ from luthier.graph.public_names import display_name
 from luthier.graph.record.encode import KINDS
 from luthier.graph.record.plain import plain_leaf, to_dict
 from luthier.graph.record.structure import entries, nodes
+from luthier.graph.values import Graph
 
 FORMAT = "luthier.history"
 VERSION = 1
@@ -41,7 +42,7 @@ class RecordedOrigin:
     kind: str
 
 
-def history(graph: Any) -> dict[str, list[dict[str, Any]]]:
+def history(graph: Graph) -> dict[str, list[dict[str, Any]]]:
     """Return how every argument of a graph came to its value.
 
     Args:
@@ -68,7 +69,7 @@ def history(graph: Any) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def history_record(graph: Any) -> dict[str, Any]:
+def history_record(graph: Graph) -> dict[str, Any]:
     """Return the history of a graph as a record, which `restore_history` reads again.
 
     Args:
@@ -77,7 +78,7 @@ def history_record(graph: Any) -> dict[str, Any]:
     return {"format": FORMAT, "version": VERSION, "sets": history(graph)}
 
 
-def restore_history(graph: Any, record: Any, run: str = "") -> bool:
+def restore_history(graph: Graph, record: Any, run: str = "") -> bool:
     """Give a graph that was read from a record its history, in place.
 
     Args:
@@ -137,7 +138,7 @@ def sets_of(node: fdl.Buildable, key: Part) -> list[HistoryEntry]:
     return [entry for entry in past if entry.kind is fiddle_history.ChangeKind.NEW_VALUE]
 
 
-def _found(graph: Any) -> dict[str, list[HistoryEntry]]:
+def _found(graph: Graph) -> dict[str, list[HistoryEntry]]:
     found: dict[str, list[HistoryEntry]] = {}
     at_users: set[int] = set()
     inside: list[tuple[str, fdl.Config]] = []
@@ -249,7 +250,7 @@ def _value(entry: Mapping[str, Any]) -> Any:
     return entry.get("value", fiddle_history.DELETED)
 
 
-def _holder(graph: Any, path: str) -> tuple[fdl.Buildable, Part, Any] | None:
+def _holder(graph: Graph, path: str) -> tuple[fdl.Buildable, Part, Any] | None:
     """Return the node whose history tells of a path, its key there, and what is at the path."""
     try:
         parts = parse_path(path)

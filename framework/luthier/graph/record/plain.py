@@ -12,13 +12,14 @@ from luthier.graph.paths import children, is_dataclass_instance
 from luthier.graph.public_names import display_name
 from luthier.graph.record.leaves import encode_leaf
 from luthier.graph.record.structure import entries
+from luthier.graph.values import Graph
 
 # No argument can have this name, because it is a keyword of Python.
 CLASS = "class"
 _LONGEST = 200
 
 
-def to_dict(graph: Any, defaults: bool = True) -> dict[str, Any]:
+def to_dict(graph: Graph, defaults: bool = True) -> dict[str, Any]:
     """Return the values of a graph as nested dicts and lists.
 
     Args:

@@ -14,6 +14,7 @@ from fiddle import daglish
 from luthier.graph import signatures
 from luthier.graph.paths import Part, is_dataclass_instance, join
 from luthier.graph.record.leaves import is_singleton
+from luthier.graph.values import Graph
 
 # What a graph is made of, as the recorder sees it: entries in a fixed order, what is shared.
 
@@ -84,7 +85,7 @@ def is_shared_node(value: Any) -> bool:
     return kind is list or kind is dict or _is_node_type(kind)
 
 
-def shared(graph: Any) -> set[int]:
+def shared(graph: Graph) -> set[int]:
     """Return the ids of everything that the graph holds in more than one place."""
     seen: collections.Counter[int] = collections.Counter()
 
@@ -100,7 +101,7 @@ def shared(graph: Any) -> set[int]:
     return {key for key, count in seen.items() if count > 1}
 
 
-def nodes(graph: Any) -> Iterator[tuple[str, fdl.Buildable]]:
+def nodes(graph: Graph) -> Iterator[tuple[str, fdl.Buildable]]:
     """Yield (first path, node) for every node, once each, parents first."""
     entered: set[int] = set()
 

@@ -11,6 +11,7 @@ from typing import Any
 from luthier import graph as graphs
 from luthier import layers, losses
 from luthier.errors import BadInput, ShardingError
+from luthier.graph import Graph
 from luthier.parallel import ArrayInfo, array_bytes, axis_product, format_bytes, place
 from luthier.parallel.slices import AXES
 from luthier.planner.search.model import (
@@ -100,7 +101,7 @@ class Candidate:
     overrides: tuple[str, ...]
 
 
-def remats(graph: Any, names: Sequence[str] = ()) -> list[RematChange]:
+def remats(graph: Graph, names: Sequence[str] = ()) -> list[RematChange]:
     """Return the remat policies to choose from, that of the experiment first.
 
     Args:
@@ -124,7 +125,7 @@ def remats(graph: Any, names: Sequence[str] = ()) -> list[RematChange]:
     return found
 
 
-def written_out(graph: Any, program: Any) -> RematChange | None:
+def written_out(graph: Graph, program: Any) -> RematChange | None:
     """Return the policy that there is, with the layers of every loop written out.
 
     What layers keep and what parameters get is then not copied into stacks and out of them.
@@ -154,7 +155,7 @@ def written_out(graph: Any, program: Any) -> RematChange | None:
     return RematChange("written out", tuple(overrides))
 
 
-def in_chunks(graph: Any, program: Any, policies: Sequence[RematChange]) -> list[RematChange]:
+def in_chunks(graph: Graph, program: Any, policies: Sequence[RematChange]) -> list[RematChange]:
     """Return policies that also compute the logits of half or a quarter of a row at a time.
 
     Args:
@@ -183,11 +184,11 @@ def _is_stack(value: Any) -> bool:
     return _kind(value) in _STACKS
 
 
-def _policy(graph: Any, path: str) -> Any:
+def _policy(graph: Graph, path: str) -> Any:
     return _kind(graphs.get(graph, f"{path}.remat"))
 
 
-def _override(graph: Any, path: str, policy: str) -> str:
+def _override(graph: Graph, path: str, policy: str) -> str:
     written = f"luthier.layers.{policy}"
     stack = graphs.get(graph, path)
     if hasattr(stack, "__fn_or_cls__"):
@@ -196,7 +197,7 @@ def _override(graph: Any, path: str, policy: str) -> str:
 
 
 def candidates(
-    graph: Any, program: Any, num_devices: int, policies: Sequence[RematChange]
+    graph: Graph, program: Any, num_devices: int, policies: Sequence[RematChange]
 ) -> Iterator[Candidate]:
     """Yield the layouts that can be divided.
 
@@ -223,7 +224,7 @@ def candidates(
                 yield Candidate(sizes, policy, accumulation, (*changes, *policy.overrides))
 
 
-def _meshes(graph: Any, program: Any, num_devices: int) -> Iterator[dict[str, int]]:
+def _meshes(graph: Graph, program: Any, num_devices: int) -> Iterator[dict[str, int]]:
     across = program.experiment.parallelism.mesh.across_slices.sizes()
     has_experts = any("experts" in (p.axes or ()) for p in program.placements.values())
     axes = [*SEARCHED, *(["expert"] if has_experts else [])]
@@ -256,7 +257,7 @@ def _divides(program: Any, sizes: Mapping[str, int]) -> bool:
 
 
 def _changes(
-    graph: Any, program: Any, sizes: Mapping[str, int], accumulation: int
+    graph: Graph, program: Any, sizes: Mapping[str, int], accumulation: int
 ) -> tuple[str, ...]:
     """Return the overrides that make the mesh and the accumulation so, and no others."""
     across = program.experiment.parallelism.mesh.across_slices.sizes()
@@ -278,7 +279,7 @@ def _moves(program: Any, sizes: Mapping[str, int]) -> bool:
     return dict(program.sizes) != dict(sizes)
 
 
-def apply_candidate(graph: Any, candidate: Candidate) -> Any:
+def apply_candidate(graph: Graph, candidate: Candidate) -> Any:
     """Return the experiment with a layout.
 
     Args:
@@ -291,7 +292,7 @@ def apply_candidate(graph: Any, candidate: Candidate) -> Any:
     return graphs.apply(graph, list(candidate.overrides))
 
 
-def can_change(graph: Any, policy: RematChange) -> bool:
+def can_change(graph: Graph, policy: RematChange) -> bool:
     """Return whether the policy's overrides can be applied.
 
     Args:
@@ -349,7 +350,7 @@ class Estimate:
 
 
 def estimates(
-    graph: Any,
+    graph: Graph,
     program: Any,
     chip: Chip,
     num_devices: int,
@@ -392,7 +393,7 @@ def estimates(
 
 
 def stored_otherwise(
-    graph: Any, chip: Chip, num_devices: int, make: Callable[[Any], Any]
+    graph: Graph, chip: Chip, num_devices: int, make: Callable[[Any], Any]
 ) -> Iterator[tuple[StorageChange, list[Estimate]]]:
     """Yield layouts of an experiment whose state takes less memory, and changes with it.
 
@@ -420,7 +421,7 @@ def stored_otherwise(
 
 
 def find(
-    graph: Any,
+    graph: Graph,
     program: Any,
     chip: Chip,
     num_devices: int,
@@ -466,7 +467,7 @@ def find(
 
 
 def enough_devices(
-    graph: Any, program: Any, chip: Chip, num_devices: int, own: Traced
+    graph: Graph, program: Any, chip: Chip, num_devices: int, own: Traced
 ) -> int | None:
     """Return how many devices would do for an experiment as it is stored; None where none do.
 
@@ -490,7 +491,7 @@ def enough_devices(
 
 
 def _trace(
-    graph: Any, policy: RematChange, make: Callable[[Any], Any], own: Traced, platform: str
+    graph: Graph, policy: RematChange, make: Callable[[Any], Any], own: Traced, platform: str
 ) -> Traced:
     if not policy.overrides:
         return own

@@ -9,6 +9,7 @@ from typing import Any
 
 from luthier import graph as graphs
 from luthier.errors import BadInput
+from luthier.graph import Graph
 from luthier.study.protocol import SliceInfo
 from luthier.study.space import settings
 from luthier.study.space_checks import Editing, violated
@@ -29,7 +30,7 @@ class Admitted:
     """
 
     trial: int
-    graph: Any
+    graph: Graph
     reason: str = ""
     copy_of: int | None = None
     mark: str = ""
@@ -115,7 +116,7 @@ class Admission:
             return Admitted(trial, graph, copy_of=first)
         return dataclasses.replace(self.place(trial, graph), mark=mark_of(graph))
 
-    def place(self, trial: int, graph: Any) -> Admitted:
+    def place(self, trial: int, graph: Graph) -> Admitted:
         """Return on which kinds of slices a graph runs, and how.
 
         Args:
@@ -135,7 +136,7 @@ class Admission:
                 packed[kind] = self._study.packing(self._study.base, graph, slice)
         return Admitted(trial, graph, "" if packed else reason, packed=packed)
 
-    def _dedupe(self, trial: int, graph: Any, repeat: int) -> tuple[Any, int]:
+    def _dedupe(self, trial: int, graph: Graph, repeat: int) -> tuple[Any, int]:
         """Return the graph that runs, and the trial whose result it gets: its own, or another's."""
         first = self._first.setdefault(mark_of(graph), trial)
         if first == trial or isinstance(self._study.dedupe, CopyResult):
@@ -149,20 +150,20 @@ class Admission:
         return changed, trial
 
 
-def mark_of(graph: Any) -> str:
+def mark_of(graph: Graph) -> str:
     """Return what two trials of the same graph have in common."""
     # The program fingerprint leaves out names and records: what does not change the training does
     # not make two trials different. 64 bits are enough for the trials of one study.
     return graphs.fingerprint(graph, "program")[:16]
 
 
-def _with_seed(graph: Any, trial: int, repeat: int) -> Any:
+def _with_seed(graph: Graph, trial: int, repeat: int) -> Any:
     seed = graphs.evaluate(graphs.get(graph, "seed"))
     # Next to the base's seed, so that a repeat is easily reproduced by hand.
     return graphs.apply(graph, [f"seed={(seed + repeat) % 2**32}"], f"trial {trial}:")
 
 
-def _in_group(graph: Any, name: str, trial: int) -> Any:
+def _in_group(graph: Graph, name: str, trial: int) -> Any:
     """Return the graph with its W&B run in the study's group, where it has one of no group."""
     try:
         group = graphs.get(graph, "records.wandb.group")

@@ -17,7 +17,7 @@ from typing import Any
 
 from luthier import graph as graphs
 from luthier.errors import Problem, RunError, UnknownReference
-from luthier.graph import nearest
+from luthier.graph import Graph, nearest
 from luthier.records import redaction, trust
 from luthier.records.redaction import write_json
 from luthier.records.source import hash_package
@@ -149,7 +149,7 @@ class StudyDirectory:
             raise run_error("make", self.path, error) from error
         sync_directory(self.path)
 
-    def write_study(self, graph: Any, shelves: Sequence[str], packages: Sequence[str]) -> None:
+    def write_study(self, graph: Graph, shelves: Sequence[str], packages: Sequence[str]) -> None:
         """Write the study down; `study.json` last, because it says that the others are there.
 
         Args:
@@ -177,7 +177,7 @@ class StudyDirectory:
         _, packages = self.read_modules()
         return _read(self.path / "study.json", self.path / "study.history.json", packages)
 
-    def write_trial(self, trial: int, graph: Any, words: Sequence[str], **asked: Any) -> None:
+    def write_trial(self, trial: int, graph: Graph, words: Sequence[str], **asked: Any) -> None:
         """Write a trial down, before it runs.
 
         Args:
@@ -219,7 +219,7 @@ class StudyDirectory:
         return _read(path / "config.json", path / "config.history.json", packages)
 
 
-def without_secrets(graph: Any) -> Any:
+def without_secrets(graph: Graph) -> Any:
     """Return a study as it is recorded: its storage without the password that a URL may hold.
 
     Args:

@@ -20,6 +20,7 @@ from luthier import faults, planner
 from luthier import graph as graphs
 from luthier.errors import LockLost, LuthierError, ShardingError, ValidationError
 from luthier.faults import Fault
+from luthier.graph import Graph
 from luthier.planner import Plan
 from luthier.program import Program
 from luthier.records import events
@@ -338,7 +339,7 @@ class Plans:
         self._plans: collections.OrderedDict[str, planner.Plan] = collections.OrderedDict()
 
     def key(
-        self, graph: Any, candidates: Sequence[str], num_devices: int = 0
+        self, graph: Graph, candidates: Sequence[str], num_devices: int = 0
     ) -> tuple[str, tuple[str, ...]]:
         """Return what is equal for all graphs of one program, and the leaves that are hoisted.
 
@@ -367,7 +368,7 @@ class Plans:
             hoist = self._discoveries.discover(graph, candidates, attempt).paths
         return program_key(graph, hoist), hoist
 
-    def plan(self, graph: Any, candidates: Sequence[str], num_devices: int = 0) -> planner.Plan:
+    def plan(self, graph: Graph, candidates: Sequence[str], num_devices: int = 0) -> planner.Plan:
         """Return the plan of a graph, with the compiled functions of its program if there are any.
 
         Args:

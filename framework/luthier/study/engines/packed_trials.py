@@ -25,6 +25,7 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from luthier.errors import Problem, ValidationError
+from luthier.graph import Graph
 from luthier.planner import Plan
 from luthier.program import Program
 from luthier.program.program import Leaves, Values, vector_of
@@ -638,7 +639,7 @@ class LaneRunner:
             return execution.tell_failed(task.trial, mode, error)
         _Lanes(execution, self._inbox, packed, key, choice).run(task, lane)
 
-    def _choice(self, key: str, graph: Any, task: TrialTask) -> PackingChoice:
+    def _choice(self, key: str, graph: Graph, task: TrialTask) -> PackingChoice:
         """Return how the trials of a program share the slice; measured once for each program."""
         work, plans = task.work, self._execution.plans
         num_lanes = len(work.trials) + work.spare_lanes

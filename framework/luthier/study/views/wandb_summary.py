@@ -13,13 +13,14 @@ from typing import Any
 
 from luthier import graph as graphs
 from luthier.errors import BadInput
+from luthier.graph import Graph
 from luthier.records import Mirrored, Summary, Wandb, mirror_summary
 from luthier.study.driver.trial_table import Trial
 from luthier.study.views.text import StudyStatus
 
 
 def mirror_study(
-    directory: pathlib.Path, graph: Any, standing: StudyStatus, pages: Mapping[str, str]
+    directory: pathlib.Path, graph: Graph, standing: StudyStatus, pages: Mapping[str, str]
 ) -> Mirrored | None:
     """Make the W&B run that sums a study up, or make it anew.
 
@@ -53,7 +54,9 @@ def wandb_of(base: Any) -> Wandb | None:
     return found if isinstance(found, Wandb) else None
 
 
-def summary_of(graph: Any, standing: StudyStatus, node: Wandb, pages: Mapping[str, str]) -> Summary:
+def summary_of(
+    graph: Graph, standing: StudyStatus, node: Wandb, pages: Mapping[str, str]
+) -> Summary:
     """Return what W&B is told of a study.
 
     Args:

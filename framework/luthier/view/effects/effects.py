@@ -12,7 +12,7 @@ import jax
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.errors import BadInput, LuthierError, Problem
-from luthier.graph import UNSET, Change
+from luthier.graph import UNSET, Change, Graph
 from luthier.program.hoist import problem_with
 from luthier.trainer.resume import compare, misfits
 from luthier.view.effects import facts as facts_lib
@@ -141,7 +141,7 @@ def _is_number(change: Change) -> bool:
 
 
 def _problem_with_hoisting(
-    graph: Any, paths: Sequence[str], devices: Sequence[jax.Device]
+    graph: Graph, paths: Sequence[str], devices: Sequence[jax.Device]
 ) -> str | None:
     """Return why a step cannot be traced with leaves as its arguments; None where it can."""
     try:
@@ -206,7 +206,7 @@ class EffectSubject:
     """
 
     title: str
-    graph: Any
+    graph: Graph
     devices: Sequence[jax.Device]
     metrics_path: str | os.PathLike[str] | None = None
 

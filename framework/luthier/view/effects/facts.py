@@ -20,6 +20,7 @@ import numpy as np
 from luthier import graph as graphs
 from luthier import planner
 from luthier.errors import BadInput, Problem
+from luthier.graph import Graph
 from luthier.parallel.bytes import array_bytes
 from luthier.planner.checks import trained
 from luthier.program import Experiment
@@ -132,7 +133,7 @@ def folder() -> pathlib.Path:
     return cache / "luthier" / "effects"
 
 
-def known_facts(graph: Any, devices: Sequence[jax.Device], packages: Sequence[str] = ()) -> Facts:
+def known_facts(graph: Graph, devices: Sequence[jax.Device], packages: Sequence[str] = ()) -> Facts:
     """Return what follows from an experiment, from the cache where it is there.
 
     Args:
@@ -152,7 +153,7 @@ def known_facts(graph: Any, devices: Sequence[jax.Device], packages: Sequence[st
     return facts
 
 
-def _key(graph: Any, devices: Sequence[jax.Device], packages: Sequence[str]) -> str:
+def _key(graph: Graph, devices: Sequence[jax.Device], packages: Sequence[str]) -> str:
     """Return what is equal where the same follows: graph, devices and code."""
     # Facts follow from code as much as from the graph.
     code = [hash_package(name) for name in ("luthier", *packages)]
@@ -207,12 +208,12 @@ class Facts:
     step: str
 
 
-def is_experiment(graph: Any) -> bool:
+def is_experiment(graph: Graph) -> bool:
     """Return whether a graph describes an experiment, of which there are effects."""
     return getattr(graph, "__fn_or_cls__", None) is Experiment
 
 
-def facts_of(graph: Any, devices: Sequence[jax.Device]) -> Facts:
+def facts_of(graph: Graph, devices: Sequence[jax.Device]) -> Facts:
     """Work out what follows from an experiment; its state is evaluated abstractly.
 
     Args:

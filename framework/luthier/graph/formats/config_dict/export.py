@@ -13,6 +13,7 @@ from luthier.graph import values
 from luthier.graph.paths import Part, children, is_dataclass_instance, join
 from luthier.graph.public_names import display_name
 from luthier.graph.record.plain import CLASS
+from luthier.graph.values import Graph
 
 _OPERATORS: Mapping[Any, Callable[[Any, Any], Any]] = {
     values.total: operator.add,
@@ -25,7 +26,7 @@ _OPERATORS: Mapping[Any, Callable[[Any, Any], Any]] = {
 }
 
 
-def to_config_dict(graph: Any, defaults: bool = True) -> Any:
+def to_config_dict(graph: Graph, defaults: bool = True) -> Any:
     """Return a graph as a locked ConfigDict of ml_collections.
 
     Args:

@@ -35,12 +35,13 @@ from luthier.graph.public_names import display_name
 from luthier.graph.record.plain import CLASS
 from luthier.graph.record.structure import leaf_key
 from luthier.graph.signatures import UNSET
+from luthier.graph.values import Graph
 
 _DEEPEST = 100
 
 
 def apply_config_dict(
-    graph: Any,
+    graph: Graph,
     config: Any,
     renames: Mapping[str, Any] | str | None = None,
     packages: Sequence[str] = (),
@@ -88,7 +89,7 @@ class _Overlay:
     """Sets what one ConfigDict holds in a graph, in place; collects what is wrong."""
 
     def __init__(
-        self, graph: Any, loaded: Loaded, renames: Renames, around: expressions.Surroundings
+        self, graph: Graph, loaded: Loaded, renames: Renames, around: expressions.Surroundings
     ):
         self.graph = graph
         self.problems: list[Problem] = []
@@ -375,7 +376,7 @@ CONFIG, RENAME = "config_dict:", "config_dict_rename:"
 
 
 def apply_words(
-    graph: Any,
+    graph: Graph,
     words: Sequence[tuple[str, str]],
     every: Sequence[str],
     packages: Sequence[str] = (),
@@ -402,7 +403,7 @@ def apply_words(
     return graph
 
 
-def _apply_word(graph: Any, word: str, every: Sequence[str], packages: Sequence[str]) -> Any:
+def _apply_word(graph: Graph, word: str, every: Sequence[str], packages: Sequence[str]) -> Any:
     tables = [other.removeprefix(RENAME).strip() for other in every if other.startswith(RENAME)]
     if len(tables) > 1:
         remedy = "write one file with all of them"

@@ -19,6 +19,7 @@ from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.origins import location_text
 from luthier.graph.paths import Path, Place, format_path, is_node, nearest, parse_path
 from luthier.graph.record.history_log import sets_of
+from luthier.graph.values import Graph
 
 Key = Path
 
@@ -126,7 +127,7 @@ def _paths(meant: Any) -> tuple[Path, ...]:
 _ORIGIN = re.compile(rf"(?:.*\.py(?::\d+)?|{SOURCE}): (?P<key>[^=\s]+)(?:=.*| \(computed once\))?")
 
 
-def places_of(graph: Any, key: str, places: Sequence[Place]) -> list[Place]:
+def places_of(graph: Graph, key: str, places: Sequence[Place]) -> list[Place]:
     """Return the places that a key of a ConfigDict set.
 
     Args:

@@ -36,6 +36,7 @@ from luthier.graph.grammar.statements import GIN, Unreadable
 from luthier.graph.paths import format_path, is_container, nearest, parse_path, walk
 from luthier.graph.record.structure import entries
 from luthier.graph.signatures import UNSET
+from luthier.graph.values import Graph
 
 REQUIRED = ("gin.REQUIRED", "REQUIRED")
 
@@ -85,7 +86,7 @@ class Overlay:
         self._constants: constants.Constants
         self._maker: Maker
 
-    def apply(self, graph: Any) -> Any:
+    def apply(self, graph: Graph) -> Any:
         """Bind everything in a graph, in place, and return it.
 
         Args:
@@ -125,7 +126,7 @@ class Overlay:
         if self.problems:
             raise BadInput(dict.fromkeys(_hashable(problem) for problem in self.problems))
 
-    def _prepare(self, graph: Any) -> bool:
+    def _prepare(self, graph: Graph) -> bool:
         """Look up all names; return whether enough is known to go on."""
         if self.problems:
             return False  # what could not be read would be missed everywhere
@@ -181,7 +182,7 @@ class Overlay:
                 continue
             self._tags.setdefault(key(target), []).append((scope, argument, found))
 
-    def _note_paths(self, graph: Any) -> None:
+    def _note_paths(self, graph: Graph) -> None:
         """Note the words on every way to every node: a scope is looked for among them."""
         self._words[id(graph)] = [()]
         for place in walk(graph, defaults=False):
@@ -287,7 +288,7 @@ class Overlay:
             setattr(node, argument, value)
         origins.stamp(node, argument, value, binding.where)
 
-    def _finish(self, graph: Any) -> None:
+    def _finish(self, graph: Graph) -> None:
         """Tell what was bound to nothing, and settle the constants."""
         if not self._is_whole:
             return
@@ -429,7 +430,7 @@ def make_root(name: str, overrides: Sequence[Any], packages: Sequence[str] = ())
 
 
 def apply_words(
-    graph: Any,
+    graph: Graph,
     words: Sequence[tuple[str, str]],
     every: Sequence[str],
     packages: Sequence[str] = (),

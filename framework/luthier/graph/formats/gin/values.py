@@ -17,6 +17,7 @@ from luthier.graph.grammar import expressions, literals, types
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.load import decode
 from luthier.graph.paths import is_node, nearest, walk
+from luthier.graph.values import Graph
 
 # Values of gin in the places that they are for: as they stand where they fit, else converted.
 
@@ -200,7 +201,7 @@ class Constants:
             remedy = f"set {name} itself" if node.__arguments__.get("name") else "set them alike"
             raise Unreadable(Problem(what, remedy=remedy))
 
-    def settle(self, graph: Any, checked: bool) -> list[Problem]:
+    def settle(self, graph: Graph, checked: bool) -> list[Problem]:
         """Give the constants of a graph their values, and check them where they are used.
 
         Args:
@@ -270,7 +271,7 @@ class Constants:
         return []
 
 
-def _users(graph: Any) -> dict[int, list[tuple[Any, str]]]:
+def _users(graph: Graph) -> dict[int, list[tuple[Any, str]]]:
     """Return the annotation and path of every place that holds a constant, by its id."""
     found: dict[int, list[tuple[Any, str]]] = {}
     for place in walk(graph, defaults=False, once=True):

@@ -26,6 +26,7 @@ from luthier.graph.export.python import wished_name
 from luthier.graph.formats.gin.statements import VERSION
 from luthier.graph.paths import Path, format_path
 from luthier.graph.record.encode import encode
+from luthier.graph.values import Graph
 
 _WIDTH = 100
 _NODES = ("config", "partial", "factory", "instance", "namedtuple")
@@ -33,7 +34,7 @@ _CONSTANT = f"{values.__name__}.constant"
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
-def to_gin(graph: Any) -> str:
+def to_gin(graph: Graph) -> str:
     """Return a graph as a gin file.
 
     Args:
