@@ -74,7 +74,7 @@ PLANNED = {
     "quickstart-v5e": Planned(QUICKSTART, "v5e-4", ACCELERATED),
     "quickstart-v4": Planned(QUICKSTART, "v4-8", ACCELERATED),
     "quickstart-h100": Planned(QUICKSTART, "h100:4", ACCELERATED),
-    "pax-c4-1b": Planned("configs.lm.pax_c4", "v4-8"),
+    "pax-c4-1b": Planned("configs.pax.c4", "v4-8"),
 }
 RECIPES = "recipes"
 """The budget of all shipped experiments, by shapes."""

@@ -18,7 +18,7 @@ becomes `_read_statements`); two public ones are refused, unless `rename` says h
 that a local variable would hide. Importers, dotted names in strings and texts, and paths are
 updated in the whole repository; what a reader should look at is printed.
 
-Run `ruff check --fix`, `ruff format`, mypy, tools/update_snapshots.py and the tests afterwards.
+Run `ruff check --fix`, `ruff format`, mypy, tools/goldens/public_names.py and the tests afterwards.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ These things can be set at the start only:
 * Large pages. XLA's CPU client allocates the temporary memory of a step anew at every step; the C
   library maps such blocks from the system and gives them back, so that each step touches all of its
   pages for the first time. With pages of 4 KiB that is a fault for each, which cost a quarter of
-  the step of a small language model (`tools/bench_cpu_peers.py`). The GNU C Library asks for large
+  the step of a small language model (`tools/bench/peers.py`). The GNU C Library asks for large
   pages where `GLIBC_TUNABLES` holds `glibc.malloc.hugetlb=1`.
 * What is compiled is kept on the disk, so that a second start of the same program does not compile
   it again.
 * Native crashes leave the stacks of all threads.
 * Whose process it is: one that computes an answer for another ends with it.
 * The collector of cycles, which by default looks for them at every 700 new objects, walked through
-  what imports and traces had made again and again: a tenth of a start (`tools/bench_shapes.py`).
+  what imports and traces had made again and again: a tenth of a start (`tools/bench/shapes.py`).
 
 Source: the manual of the GNU C Library, "Memory Allocation Tunables"; the kernel's
   Documentation/admin-guide/mm/transhuge.rst; JAX, "Persistent compilation cache".

@@ -47,7 +47,7 @@ def test_a_recipe_has_the_size_of_its_name(recipe):
 EXPERIMENTS = [
     pytest.param(
         listed.reference,
-        marks=pytest.mark.slow if ".pax_" in listed.reference and ":" in listed.reference else (),
+        marks=pytest.mark.slow if ".pax." in listed.reference and ":" in listed.reference else (),
     )
     for listed in find(CONFIGS)
     if not listed.arguments

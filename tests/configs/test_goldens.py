@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _tool():
-    source = ROOT / "tools" / "update_goldens.py"
+    source = ROOT / "tools" / "goldens" / "update.py"
     spec = importlib.util.spec_from_file_location("update_goldens", source)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -58,7 +58,7 @@ def test_a_change_is_shown_with_the_command(monkeypatch):
     difference = goldens.difference("configs.lm.quickstart")
     assert "-  name = 'quickstart'" in difference
     assert "+  name = 'other'" in difference
-    assert _hint(difference).endswith("if that is meant: python tools/update_goldens.py")
+    assert _hint(difference).endswith("if that is meant: python tools/goldens/update.py")
 
 
 @pytest.mark.parametrize("reference", ["configs.lm.families:gemma"])

@@ -15,7 +15,7 @@ from tests.configs.pax_twins import (
     twin,
 )
 
-BERT, SCALING = "configs.lm.pax_bert", "configs.lm.pax_scaling"
+BERT, SCALING = "configs.pax.bert", "configs.pax.scaling"
 
 
 def decoder(num_layers, dim, hidden, head_dim, vocab=32_000):

@@ -16,7 +16,7 @@ from tests.configs.pax_twins import (
     twin,
 )
 
-MIXTURES, GROK = "configs.lm.pax_mixtures", "configs.lm.pax_grok"
+MIXTURES, GROK = "configs.pax.mixtures", "configs.pax.grok"
 
 
 def moe_large():

@@ -17,8 +17,8 @@ from tests.configs.pax_twins import (
     twin,
 )
 
-DENSE, PIPELINES = "configs.lm.pax_nvidia", "configs.lm.pax_nvidia_pipelines"
-LLAMA = "configs.lm.pax_llama"
+DENSE, PIPELINES = "configs.pax.nvidia", "configs.pax.nvidia_pipelines"
+LLAMA = "configs.pax.llama"
 
 
 @dataclasses.dataclass(frozen=True)

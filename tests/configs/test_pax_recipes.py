@@ -324,12 +324,12 @@ def test_what_is_kept_for_the_backward_pass(name, graph_of):
 def test_nothing_of_the_table_is_missing_and_nothing_is_besides():
     from luthier.cli.listing import find
 
-    own = ("pax_c4", "pax_gpt3", "pax_cloud", "pax_multislice", "pax_gpu")
+    own = ("c4", "gpt3", "cloud", "multislice", "gpu")
     found = [
         alias.name
         for listed in find(ROOT / "configs")
         for alias in listed.aliases
-        if listed.reference.removeprefix("configs.lm.").startswith(own)
+        if listed.reference.removeprefix("configs.pax.").startswith(own)
     ]
     assert sorted(found) == sorted(PUBLISHED)
 
@@ -338,7 +338,7 @@ _PLAN = """
 import json, sys
 import jax
 jax.config.update("jax_num_cpu_devices", 2048)
-from luthier import data, graph as graphs, plan as plans
+from luthier import data, graph as graphs, planner
 from luthier.cli import flags
 import fiddle as fdl
 for name, devices in json.loads(sys.argv[1]).items():
@@ -346,7 +346,7 @@ for name, devices in json.loads(sys.argv[1]).items():
     length = graphs.evaluate(graph.data.length)
     graph.data = fdl.Config(data.Synthetic, vocab_size=512, length=length)
     graph.evaluations = {}
-    plan = plans.make(graph, jax.devices()[:devices])
+    plan = planner.make(graph, jax.devices()[:devices])
     print(json.dumps([name, plan.parameters, dict(plan.program.sizes)]))
 """
 

@@ -13,7 +13,7 @@ from tests.configs.pax_twins import (
     pax_names,
 )
 
-REFERENCE = "configs.vision.pax_resnet"
+REFERENCE = "configs.pax.resnet"
 EPOCH = 1_281_167 // 512
 
 

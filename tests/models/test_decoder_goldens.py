@@ -1,4 +1,4 @@
-"""Logits against an independent implementation; tools/make_decoder_goldens.py made the files."""
+"""Logits against an independent implementation; tools/goldens/make_decoders.py made the files."""
 
 import functools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""T5 against an independent implementation; tools/make_encoder_goldens.py made the files."""
+"""T5 against an independent implementation; tools/goldens/make_encoders.py made the files."""
 
 import jax
 import jax.numpy as jnp

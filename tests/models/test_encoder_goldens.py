@@ -1,4 +1,4 @@
-"""Encoders against an independent implementation; tools/make_encoder_goldens.py made the files."""
+"""Encoders against an independent implementation; tools/goldens/make_encoders.py made the files."""
 
 import importlib.util
 from pathlib import Path

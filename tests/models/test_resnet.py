@@ -1,4 +1,4 @@
-"""Residual networks against PyTorch; tools/make_vision_goldens.py made the files."""
+"""Residual networks against PyTorch; tools/goldens/make_vision.py made the files."""
 
 import functools
 from pathlib import Path

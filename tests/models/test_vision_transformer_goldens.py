@@ -1,4 +1,4 @@
-"""ViT against an independent implementation; tools/make_encoder_goldens.py made the file."""
+"""ViT against an independent implementation; tools/goldens/make_encoders.py made the file."""
 
 import jax
 import numpy as np

@@ -94,7 +94,7 @@ def test_a_budget_of_other_versions_is_not_compared(monkeypatch):
 
 
 def test_a_recipe_that_takes_more_is_told_by_its_name():
-    name = "configs.lm.pax_c4:experiment"
+    name = "configs.pax.c4:experiment"
     kept = json.loads((check_budgets.BUDGETS / "recipes.json").read_text())
     before = StepBudget.from_dict(kept[name])
     assert check_budgets.difference_of_recipes({name: before}) == []

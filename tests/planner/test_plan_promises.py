@@ -8,11 +8,11 @@ from luthier import graph as graphs
 from luthier.planner import plan_apart, targets
 
 LLAMA = (
-    "configs.lm.pax_llama",
+    "configs.pax.llama",
     "h100:8",
     ["training.global_batch_size=256", "parallelism.mesh.fsdp=8"],
 )
-PAX_16B = ("configs.lm.pax_c4:decoder_16b", "v4-16", ["parallelism.mesh.fsdp=4"])
+PAX_16B = ("configs.pax.c4:decoder_16b", "v4-16", ["parallelism.mesh.fsdp=4"])
 
 
 def experiment(reference, slice, words):
@@ -47,8 +47,8 @@ def test_each_change_that_is_proposed_compiles_and_fits(case):
 @pytest.mark.parametrize(
     ("reference", "slice", "words"),
     [
-        ("configs.lm.pax_c4:decoder_16b", "v4-64", []),
-        ("configs.lm.pax_c4", "h100:8", ["parallelism.mesh.fsdp=8"]),
+        ("configs.pax.c4:decoder_16b", "v4-64", []),
+        ("configs.pax.c4", "h100:8", ["parallelism.mesh.fsdp=8"]),
     ],
     ids=["16b", "1b"],
 )

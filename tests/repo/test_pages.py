@@ -10,6 +10,6 @@ import pytest
 
 @pytest.mark.full
 def test_generated_pages_are_up_to_date(root):
-    command = [sys.executable, "tools/update_pages.py", "--check"]
+    command = [sys.executable, "tools/docs/update_pages.py", "--check"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from tools import bench_step
 from tools.bench import child, report
-from tools.pages import performance
+from tools.bench import step as bench_step
+from tools.docs.pages import performance
 
 
 def test_a_process_tells_what_it_found_in_its_last_line():

@@ -1,1 +1,1 @@
-"""What the commands `tools/bench_*.py` share, and the files of what they run."""
+"""What the commands `tools/bench/*.py` share, and the files of what they run."""

@@ -22,7 +22,7 @@ def told(
     """Return what a process printed last, read as JSON.
 
     Args:
-      code: What it runs; luthier, and the tools as `tools.bench_step`, can be imported.
+      code: What it runs; luthier, and the tools as `tools.bench.step`, can be imported.
       words: Its arguments.
       variables: Its whole environment; None is that of this process.
       pin: What stands before the interpreter, such as `taskset -c 0`.

@@ -172,7 +172,7 @@ def translate(
 
 
 def find_experiment(name: str) -> str:
-    """Return the reference of an experiment by its name, as `pax_c4:decoder_2b`.
+    """Return the reference of an experiment by its name, as `c4:decoder_2b`.
 
     Args:
       name: Module and function, with a dot or a colon between them: as they stand, or the end of
@@ -186,7 +186,14 @@ def find_experiment(name: str) -> str:
     folder = Path.cwd() / "configs"
     found = list(listing.find(folder)) if folder.is_dir() else []
     known = {listed.reference.replace(":", "."): listed.reference for listed in found}
+    for old, new in listing.moved(folder).items():
+        known |= {
+            old + dotted.removeprefix(new): reference
+            for dotted, reference in known.items()
+            if f"{dotted}.".startswith(f"{new}.")
+        }
     fitting = [known[dotted] for dotted in known if f".{dotted}".endswith(f".{wanted}")]
+    fitting = list(dict.fromkeys(fitting))
     aliases = {alias.name: alias.reference for listed in found for alias in listed.aliases}
     own = wanted.rpartition(".")[2]
     if wanted in known or len(fitting) == 1:

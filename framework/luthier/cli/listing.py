@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 DEFAULT_FUNCTION = "experiment"
@@ -61,6 +62,20 @@ def find(folder: Path) -> Iterator[Listed]:
     """
     for path in sorted(folder.rglob("*.py")):
         yield from find_in(folder, path)
+
+
+def moved(folder: Path) -> Mapping[str, str]:
+    """Return the new names of modules below a folder by their old ones: its `MOVED`.
+
+    Args:
+      folder: As `find` takes it. Its `__init__.py` is imported, as resolving a reference does.
+    """
+    if not (folder / "__init__.py").is_file():
+        return {}
+    try:
+        return getattr(importlib.import_module(folder.name), "MOVED", {})
+    except Exception:  # the user's code; whoever resolves a reference below it reports this
+        return {}
 
 
 def find_in(folder: Path, path: Path) -> Iterator[Listed]:

@@ -85,18 +85,21 @@ def find_module(name: str) -> types.ModuleType:
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         at = ".".join(parts[:depth])
-        if at in sys.modules:
-            continue
-        parent = sys.modules.get(".".join(parts[: depth - 1]))
-        if depth > 1 and not hasattr(parent, "__path__"):
-            _raise_no_module(name, parts, depth, parent)
-        try:
-            spec = importlib.util.find_spec(at)
-        except (ImportError, ValueError):
-            spec = None
-        if spec is None:
-            _raise_no_module(name, parts, depth, parent)
-        names.import_module(at)
+        if at not in sys.modules:
+            parent = sys.modules.get(".".join(parts[: depth - 1]))
+            if depth > 1 and not hasattr(parent, "__path__"):
+                _raise_no_module(name, parts, depth, parent)
+            try:
+                spec = importlib.util.find_spec(at)
+            except (ImportError, ValueError):
+                spec = None
+            if spec is None:
+                _raise_no_module(name, parts, depth, parent)
+            names.import_module(at)
+        # A package of experiments may say where its modules went: `MOVED = {old name: new name}`.
+        # Scripts, shell histories and papers keep naming the old ones.
+        if depth == 1 and (current := getattr(sys.modules[at], "MOVED", {}).get(name)):
+            return find_module(current)
     return sys.modules[name]
 
 

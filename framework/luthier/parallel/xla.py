@@ -77,7 +77,7 @@ def quick_cpu_options() -> dict[str, Option]:
 
     Machine code is optimized less. Before version 0.11, JAX's compiler can also make the kernels of
     a program in a few modules instead of in one for each, whose cost is the same for small ones.
-    Steps take as long, or up to a fifth longer (`tools/bench_compile.py`).
+    Steps take as long, or up to a fifth longer (`tools/bench/compile.py`).
     """
     options: dict[str, Option] = {"xla_backend_optimization_level": 1}
     if jax.__version_info__ < (0, 11):

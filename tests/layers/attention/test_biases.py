@@ -7,7 +7,7 @@ from flax import nnx
 
 from luthier.layers import Alibi, Normal, PastBuckets, RelativeBias, SignedBuckets, Tokens
 
-# Made from another implementation by tools/make_family_goldens.py.
+# Made from another implementation by tools/goldens/make_families.py.
 GOLDENS = Path(__file__).parents[1] / "goldens" / "biases.npz"
 
 

@@ -1,4 +1,4 @@
-"""The Conformer block against PyTorch; tools/make_vision_goldens.py made the file."""
+"""The Conformer block against PyTorch; tools/goldens/make_vision.py made the file."""
 
 import functools
 from pathlib import Path

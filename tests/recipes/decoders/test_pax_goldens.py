@@ -1,6 +1,6 @@
 """The decoders of Pax against Pax itself: logits, and twenty steps of training.
 
-tools/make_pax_goldens.py made the files, with Paxml 1.4.0.
+tools/goldens/make_pax.py made the files, with Paxml 1.4.0.
 """
 
 import functools

@@ -100,7 +100,7 @@ def test_kinds_of_layers_all_stay():
 
 
 def test_heads_divide_over_the_devices_that_share_them_out():
-    changed = tiny(graphs.resolve("configs.lm.pax_c4:decoder_16b"), axis_size=8)
+    changed = tiny(graphs.resolve("configs.pax.c4:decoder_16b"), axis_size=8)
     attention = changed.model.block.attention
     assert (attention.num_heads.value, attention.head_dim.value) == (2, 16)
     graph = quickstart(tensor=4)
@@ -119,7 +119,7 @@ def test_experts_become_few_and_enough_for_the_mesh():
 
 
 def test_text_is_read_as_bytes():
-    changed = tiny(graphs.resolve("configs.lm.pax_gpu"))
+    changed = tiny(graphs.resolve("configs.pax.gpu"))
     for node in (changed.data, changed.evaluations["validation"].data):
         assert graphs.equal(node.tokenizer, fdl.Config(data.Bytes))
         assert graphs.evaluate(node.length) == 32
@@ -128,7 +128,7 @@ def test_text_is_read_as_bytes():
 
 
 def test_tokens_that_are_there_already_keep_their_vocabulary():
-    changed = tiny(graphs.resolve("configs.lm.pax_c4"))
+    changed = tiny(graphs.resolve("configs.pax.c4"))
     assert changed.data.tokenizer.__fn_or_cls__ is data.SentencePiece
     assert changed.model.vocab_size == 32_000
 

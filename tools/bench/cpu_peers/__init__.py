@@ -1,1 +1,1 @@
-"""The workload of `tools/bench_cpu_peers.py` in each framework."""
+"""The workload of `tools/bench/peers.py` in each framework."""

@@ -1,4 +1,4 @@
-"""Kauldron's configuration file of `tools/bench_cpu_peers.py`."""
+"""Kauldron's configuration file of `tools/bench/peers.py`."""
 
 import os
 

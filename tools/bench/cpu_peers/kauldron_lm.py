@@ -1,4 +1,4 @@
-"""The workload of `tools/bench_cpu_peers.py` for Kauldron: its Trainer, a model in Flax Linen."""
+"""The workload of `tools/bench/peers.py` for Kauldron: its Trainer, a model in Flax Linen."""
 
 from __future__ import annotations
 

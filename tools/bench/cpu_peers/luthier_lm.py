@@ -1,4 +1,4 @@
-"""The workload of `tools/bench_cpu_peers.py` in luthier: a GPT-2 of four layers on bytes.
+"""The workload of `tools/bench/peers.py` in luthier: a GPT-2 of four layers on bytes.
 
 Command: luthier train tools.bench.cpu_peers.luthier_lm
 """

@@ -1,4 +1,4 @@
-"""The workload of `tools/bench_cpu_peers.py` for Pax 1.4.0 (Python 3.10)."""
+"""The workload of `tools/bench/peers.py` for Pax 1.4.0 (Python 3.10)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tell what products of matrices reach on one core, with torch or with XLA: what no trainer beats.
 
-Run by `tools/bench_cpu_peers.py` in the interpreters of both sides. The products are those of its
+Run by `tools/bench/peers.py` in the interpreters of both sides. The products are those of its
 workload, in float32; of each the best of many calls, as other work on the machine only slows down.
 
 Command: python tools/bench/cpu_peers/products.py torch|xla

@@ -1,6 +1,6 @@
 """Imported experiments against Pax itself: logits of its own weights, from its own checkpoints.
 
-tools/make_pax_import_goldens.py made the files, with Paxml 1.4.0.
+tools/goldens/make_pax_import.py made the files, with Paxml 1.4.0.
 """
 
 import fiddle as fdl

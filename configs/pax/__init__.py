@@ -1,0 +1,1 @@
+"""The published recipes of Pax, number by number."""

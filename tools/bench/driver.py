@@ -1,0 +1,149 @@
+"""Measure what the driver of a sweep costs: trials that take no time, in processor seconds.
+
+* driver, sampler: processor time a trial, of the driver without the sampler, and of the sampler.
+* memory: of the driver's process, after a tenth of the trials and at their end.
+* journal: the file in which the driver writes down all that it decides.
+* `luthier sweep show` of the study: processor time, start included.
+
+Each round is a process of its own; medians of the rounds.
+
+Command: python tools/bench/driver.py [--trials 10000] [--sampler tpe] [--rounds 3] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from tools.bench import child, report
+
+TRIALS = """
+import json, sys
+from tools.bench import driver
+print(json.dumps(driver.drive(**json.loads(sys.argv[1]))))
+"""
+
+SHOW = """
+import contextlib, io, json, sys, time
+from luthier.cli import main
+with contextlib.redirect_stdout(io.StringIO()):
+    main.main(["sweep", "show", sys.argv[1]])
+print(json.dumps(time.process_time()))
+"""
+
+UNITS = {
+    "driver, a trial": "ms",
+    "sampler, a trial": "ms",
+    "memory after a tenth": "MiB",
+    "memory at the end": "MiB",
+    "journal": "MiB",
+    "luthier sweep show": "s",
+}
+
+
+def drive(trials: int, sampler: str, slices: int) -> dict[str, float]:
+    """Drive a study in this process; return what it took, by the names of `UNITS`."""
+    sys.path.insert(0, str(child.ROOT / "tests" / "study"))
+    import fiddle as fdl
+    import simulated_engine as toys
+
+    from luthier import study as studies
+    from luthier.study.driver import sampling
+
+    spent_by = [_timed(sampling.OptunaSuggester, name) for name in ("ask", "tell")]
+    with tempfile.TemporaryDirectory() as directory:
+        budget = fdl.Config(studies.Budget, trials=trials)
+        study = toys.make_study(sampler, directory=directory, budget=budget)
+        view = _Memory(trials // 10)
+        start = time.process_time()
+        outcome = studies.run(
+            study, packages=toys.PACKAGES, engine=toys.InstantEngine(slices), view=view
+        )
+        spent = time.process_time() - start
+        by_sampler = sum(spent[0] for spent in spent_by)
+        return {
+            "driver, a trial": 1e3 * (spent - by_sampler) / trials,
+            "sampler, a trial": 1e3 * by_sampler / trials,
+            "memory after a tenth": view.found[0],
+            "memory at the end": view.found[-1],
+            "journal": (outcome.directory / "journal.jsonl").stat().st_size / 2**20,
+            "luthier sweep show": child.told(SHOW, [str(outcome.directory)]),
+        }
+
+
+def _timed(kind: type, name: str) -> list[float]:
+    """Let a method add up the time that it takes; return where."""
+    method, spent = getattr(kind, name), [0.0]
+
+    def timed(*given: Any) -> Any:
+        start = time.process_time()
+        try:
+            return method(*given)
+        finally:
+            spent[0] += time.process_time() - start
+
+    setattr(kind, name, timed)
+    return spent
+
+
+class _Memory:
+    """A view that looks at the memory of this process."""
+
+    def __init__(self, every: int):
+        self.every, self.found = every, list[float]()
+
+    def update(self, ledger: Any, slices: Any) -> None:
+        if len(ledger.trials) >= self.every * (len(self.found) + 1):
+            with open("/proc/self/statm", encoding="ascii") as file:
+                pages = int(file.read().split()[1])
+            self.found.append(pages * resource.getpagesize() / 2**20)
+
+
+def rows(taken: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Return the rows of the table: medians and spread of the rounds."""
+    found = {name: [one[name] for one in taken] for name in UNITS}
+    return [
+        {
+            "what": name,
+            "value": statistics.median(values),
+            "unit": UNITS[name],
+            "spread": max(values) - min(values),
+        }
+        for name, values in found.items()
+    ]
+
+
+def main() -> None:
+    """Take all rounds, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--sampler", default="tpe")
+    parser.add_argument("--slices", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    study = {name: getattr(options, name) for name in ("trials", "sampler", "slices")}
+    taken = []
+    for _ in range(options.rounds):
+        taken.append(child.told(TRIALS, [json.dumps(study)]))
+        print(json.dumps(taken[-1]), flush=True)
+    made = report.Report("driver", study | {"rounds": options.rounds}, rows(taken))
+    print(report.table(made))
+    if options.json:
+        report.write(made, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""The page about the checkpoints of other programs: small ones, and what is read from them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[3]
+
+_SHOWN = 12
+_QUICKSTART = "train configs.lm.quickstart restore=maxtext:checkpoints"
+
+START = """\
+# Checkpoints of other programs
+
+`restore` says where the first parameters come from; a run writes a table of it to `restored.txt`,
+and `luthier train ... --dry-run` prints it. Every parameter is claimed by a rule, and every array
+of the checkpoint has a place to go: what is missing, left over or of another shape is told before
+anything is written. Arrays are read by blocks, straight into their shards, also where layers are
+stacked there and not here, or the other way round.
+
+| `restore=` | what is read |
+| --- | --- |
+| `safetensors:DIR` | a folder of safetensors, as the Hugging Face hub has them |
+| `t5x:DIR` | `checkpoint_N` of T5X, or the folder that it is in: its own files, or Orbax's |
+| `big_vision:FILE` | an npz file of big_vision, or a folder of arrays; `FILE:img` |
+| `maxtext:DIR` | a step of MaxText's Orbax checkpoints, or the folder of all steps |
+| `run:ID` | another run of luthier |
+
+In Python these are nodes (`restore=luthier.contrib.importers.T5X("DIR", rules=[...])`). Their rules
+say what else is done: `Skip(r"^head")` leaves a head for other classes, `Init(pattern)` makes what
+the checkpoint lacks.
+
+## Another vocabulary
+
+A table of embeddings with more or fewer rows is refused, if no rule says what to do. `Resize` pads
+it, or cuts it: the first rows are those of the run, to the last bit, and new ones are as a new
+model has them. Kernels of logits are resized along their columns. `restored.txt` says how much was
+read (`embedding.table[:258] + init`); the optimizer begins anew, as it always does here.
+
+    from luthier.checkpoint import FromRun, Resize, Take
+
+    graph.restore = FromRun("DIR", rules=[Resize(r"embedding\\.(table|kernel)$", size=258), Take()])
+
+`size` is how many rows of the run are no padding; where its last rows are zeros, and it is not
+given, nothing is guessed. This is for `run:DIR` and for safetensors under luthier's own names.
+"""
+
+T5X = """
+## T5X
+
+The gin file of a model says its sizes; here they are settings of `luthier.recipes.encoders.t5`
+(one `mlp_activations`) or `t5_gated` (two of them):
+
+| `network.T5Config` | here |
+| --- | --- |
+| `vocab_size`, `emb_dim`, `mlp_dim` | `vocab_size`, `dim`, `hidden_dim` |
+| `num_heads`, `head_dim` | `num_heads`, `head_dim` |
+| `num_encoder_layers`, `num_decoder_layers` | `num_layers`, `num_decoder_layers` |
+| `logits_via_embedding = True` | `t5`; False: `t5_gated` |
+
+The optimizer's state stays behind. Models of `scalable_t5` with scanned layers have biases of
+their own in every layer, and are not read.
+"""
+
+BIG_VISION = """
+## big_vision
+
+`luthier.recipes.encoders.vit` is `pool_type="tok"` and `vit_mean` is `"gap"`. Its feed-forward
+parts use the approximation of GELU: `model.block.mlp.activation.approximate=true` does so too.
+Files of all ages are read: with the class token among the patches or apart from them, with layers
+of their own or stacked, with the optimizer or without it. Heads of `"map"` have no counterpart.
+"""
+
+MAXTEXT = """
+## MaxText
+
+Decoders of Llama, Mistral and Qwen 3 are read, with `scan_layers` or without. Two habits of MaxText
+are undone on the way: the root of a head's size is in its queries, and where `rope_type` is
+`llama3.1` the numbers that are rotated together stand side by side. The last one nothing in the
+files tells:
+
+    luthier train ... 'restore=luthier.contrib.importers.MaxText("DIR", interleaved=True)'
+
+`scan_axis` is its `param_scan_axis` (1 if nobody changed it). A tied head here computes what
+`logits_via_embedding: True` does there with `normalize_embedding_logits: False`.
+
+| `configs/models/*.yml` | `luthier.recipes.decoders.llama` |
+| --- | --- |
+| `vocab_size`, `base_emb_dim`, `base_mlp_dim` | `vocab_size`, `dim`, `hidden_dim` |
+| `base_num_query_heads`, `base_num_kv_heads` | `num_heads`, `num_kv_heads` |
+| `base_num_decoder_layers`, `head_dim` | `num_layers`, `head_dim` |
+| `rope_max_timescale` | `rotary_base` |
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    sys.path.insert(0, str(ROOT))
+    try:
+        return "\n".join(
+            [
+                START.rstrip(),
+                T5X.rstrip(),
+                *_answer(_t5x, "train configs.seq2seq.translation restore=t5x:t5x"),
+                BIG_VISION.rstrip(),
+                *_answer(_vit, "train configs.vision.digits restore=big_vision:vit.npz"),
+                MAXTEXT.rstrip(),
+                *_answer(_maxtext, _QUICKSTART),
+                *_answer(_with_head, _QUICKSTART),
+                "",
+            ]
+        )
+    finally:
+        sys.path.remove(str(ROOT))
+
+
+def _answer(write: Callable[[Path], None], command: str) -> list[str]:
+    """Return a command over a small checkpoint, and the table or the errors that it prints."""
+    from luthier.cli import main
+
+    told, before = io.StringIO(), os.getcwd()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            write(Path(folder))
+            with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+                main.main([*shlex.split(command), "--dry-run", "--devices", "cpu:1"])
+    finally:
+        os.chdir(before)
+    lines = [line.rstrip() for line in told.getvalue().splitlines()]
+    wrong = [line for line in lines if line.startswith("luthier: ")]
+    start = next((n for n, line in enumerate(lines) if line.startswith("# ")), len(lines))
+    table = wrong or [*lines[start : start + _SHOWN], "..."]
+    return ["", "```text", f"$ luthier {command} --dry-run", *table, "```"]
+
+
+def _writers() -> Any:
+    """Return the module of the tests that writes checkpoints in the layouts of others."""
+    path = ROOT / "tests" / "foreign_checkpoints.py"
+    spec = importlib.util.spec_from_file_location("foreign_checkpoints", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _made(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+
+def _t5x(folder: Path) -> None:
+    foreign = _writers()
+    D, J, F, V = 64, 64, 128, 258
+    shapes: dict[str, tuple[int, ...]] = {"token_embedder/embedding": (V, D)}
+    shapes["decoder/logits_dense/kernel"] = (D, V)
+    for stack in ("encoder", "decoder"):
+        shapes[f"{stack}/{stack}_norm/scale"] = (D,)
+        shapes[f"{stack}/relpos_bias/rel_embedding"] = (4, 32)
+        for layer in range(2):
+            at = f"{stack}/layers_{layer}"
+            own = "attention" if stack == "encoder" else "self_attention"
+            parts = {own: f"pre_{own}", "mlp": "pre_mlp"}
+            if stack == "decoder":
+                parts["encoder_decoder_attention"] = "pre_cross_attention"
+            for part, norm in parts.items():
+                shapes[f"{at}/{norm}_layer_norm/scale"] = (D,)
+                if part == "mlp":
+                    shapes |= {f"{at}/mlp/wi_{n}/kernel": (D, F) for n in (0, 1)}
+                    shapes[f"{at}/mlp/wo/kernel"] = (F, D)
+                else:
+                    names = ("query", "key", "value")
+                    shapes |= {f"{at}/{part}/{name}/kernel": (D, J) for name in names}
+                    shapes[f"{at}/{part}/out/kernel"] = (J, D)
+    foreign.write_t5x(folder / "t5x" / "checkpoint_1000", _made(shapes))
+
+
+def _vit(folder: Path) -> None:
+    D, H, K, F = 64, 4, 16, 128
+    shapes: dict[str, tuple[int, ...]] = {
+        "embedding/kernel": (2, 2, 1, D),
+        "embedding/bias": (D,),
+        "pos_embedding": (1, 16, D),
+        "head/kernel": (D, 10),
+        "head/bias": (10,),
+        "Transformer/encoder_norm/scale": (D,),
+        "Transformer/encoder_norm/bias": (D,),
+    }
+    for layer in range(3):
+        at = f"Transformer/encoderblock_{layer}"
+        for norm in ("LayerNorm_0", "LayerNorm_1"):
+            shapes |= {f"{at}/{norm}/{name}": (D,) for name in ("scale", "bias")}
+        attention = f"{at}/MultiHeadDotProductAttention_0"
+        for name in ("query", "key", "value"):
+            shapes[f"{attention}/{name}/kernel"] = (D, H, K)
+            shapes[f"{attention}/{name}/bias"] = (H, K)
+        shapes |= {f"{attention}/out/kernel": (H, K, D), f"{attention}/out/bias": (D,)}
+        for name, sizes in (("Dense_0", (D, F)), ("Dense_1", (F, D))):
+            shapes[f"{at}/MlpBlock_0/{name}/kernel"] = sizes
+            shapes[f"{at}/MlpBlock_0/{name}/bias"] = sizes[1:]
+    np.savez(folder / "vit.npz", **{f"params/{k}": v for k, v in _made(shapes).items()})
+
+
+def _maxtext(folder: Path, has_head: bool = False) -> None:
+    foreign = _writers()
+    D, L, H, G, K, F = 128, 4, 4, 2, 32, 384
+    layer = {
+        "self_attention/query/kernel": (D, L, H, K),
+        "self_attention/key/kernel": (D, L, G, K),
+        "self_attention/value/kernel": (D, L, G, K),
+        "self_attention/out/kernel": (H, L, K, D),
+        "mlp/wi_0/kernel": (D, L, F),
+        "mlp/wi_1/kernel": (D, L, F),
+        "mlp/wo/kernel": (F, L, D),
+        "pre_self_attention_layer_norm/scale": (D, L),
+        "post_self_attention_layer_norm/scale": (D, L),
+    }
+    shapes = {f"decoder/layers/{name}": shape for name, shape in layer.items()}
+    shapes |= {"token_embedder/embedding": (258, D), "decoder/decoder_norm/scale": (D,)}
+    if has_head:
+        shapes["decoder/logits_dense/kernel"] = (D, 258)
+    foreign.write_maxtext(folder / "checkpoints", _made(shapes), 1000)
+
+
+def _with_head(folder: Path) -> None:
+    _maxtext(folder, has_head=True)

@@ -1,0 +1,91 @@
+"""The page about fiddlers: their docstrings, and what they change in the quickstart."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+EXPERIMENT = "configs.lm.quickstart"
+SHELVES = ("luthier.recipes",)
+NAMES = (
+    "debug",
+    "scale_width",
+    "scale_depth",
+    "scale_to",
+    "freeze",
+    "train_only",
+    "lora",
+    "without_lora",
+    "remat",
+    "swap_optimizer",
+    "seed",
+    "quick_compile",
+)
+_WORD = re.compile(r"'(fiddler:[^']*)'|(fiddler:\S+)")
+_LINE = re.compile(r"  \[\S+:\d+\]$", re.MULTILINE)
+
+START = """\
+# Fiddlers
+
+A fiddler is a function that gets a graph and returns a changed one. On the command line it is a
+word among the others, applied at its place in their order:
+
+    luthier train configs.lm.quickstart 'fiddler:scale_width(2.0)' optimizer.b2=0.95
+
+Arguments are read like those of a reference, and checked by their annotations. Quotes keep the
+shell from the brackets. `--changes` shows what the words change, each below the word that caused
+it; `--why PATH` shows who set a value, first to last.
+
+Your own: `fiddler:my_project.fiddlers.shrink(layers=2)`. Its first argument is the graph; it
+returns a new one, or changes its argument in place and returns None. Those of luthier, in
+`luthier.recipes`, leave their argument as it is.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    from luthier import recipes
+
+    parts = [START]
+    for name in NAMES:
+        function = getattr(recipes, name)
+        arguments = ", ".join(list(inspect.signature(function).parameters)[1:])
+        text = inspect.getdoc(function) or ""
+        parts.append(f"## {name}({arguments})\n\n{_described(text)}\n\n{_changes(text)}")
+    return "\n".join(parts)
+
+
+def _described(text: str) -> str:
+    """Return a docstring as Markdown; the graph is no argument of the command line."""
+    kept, _, arguments = text.partition("\nArgs:\n")
+    rest, _, _ = arguments.partition("\nRaises:\n")
+    items = re.split(r"\n  (?=\w+: )", "\n" + rest.split("\nSource:")[0].rstrip())[2:]
+    listed = [" ".join(item.split()) for item in items]
+    named = [re.sub(r"^(\w+): ", r"- `\1`: ", item) for item in listed]
+    return "\n".join([kept.strip(), *([""] if named else []), *named])
+
+
+def _changes(text: str) -> str:
+    """Return what the example of a docstring changes in the quickstart."""
+    sys.path.insert(0, str(ROOT))
+    try:
+        from luthier import graph as graphs
+        from luthier.cli.showing.differences import print_changes
+
+        example = next(
+            line for line in text.splitlines() if "luthier" in line and "fiddler:" in line
+        )
+        words = [quoted or plain for quoted, plain in _WORD.findall(example)]
+        before = graphs.resolve(EXPERIMENT)
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            print_changes(before, graphs.apply(before, words, shelves=SHELVES))
+    finally:
+        sys.path.remove(str(ROOT))
+    told = _LINE.sub("", printed.getvalue())
+    return "".join(f"    {line}\n" for line in told.splitlines())

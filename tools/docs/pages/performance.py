@@ -1,0 +1,216 @@
+"""The page about speed: every table that was measured, with its command, date and hardware."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from tools.bench import report
+
+RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
+
+START = """\
+# Performance
+
+Every number here was measured by a command that anyone can run again; it prints medians, with both
+sides in one run. Where a peer is named, it ran in an environment of its own, through its own
+command line.
+"""
+
+CPU_PEERS = """
+## Beside other trainers, on a CPU
+
+    {command}
+
+One GPT-2 of 4 layers (d = 256, MLP 1024) on rows of 256 bytes, 8 a step, AdamW, float32; every
+process pinned to one core. Ratios are luthier's time over the side's: below 1 luthier is faster.
+Peers run as they come; with the same variable as luthier's (below) they gain, too.
+
+{table}
+
+The first step is counted from the start of the process, with nothing compiled before. Most of
+luthier's time before it is XLA's: the step is some 370 kernels of 170 kinds, each of which is
+compiled on its own, at 30 ms, one at a time on one core. `fiddler:quick_compile` has them compiled
+with less optimization (below); what initializes the state always is, as it runs once. What is
+compiled is kept, so that a second start ("second start") finds it, as it does on every later day.
+
+Layers run in a loop, so that a model of 96 compiles as fast as one of 12 (below). On a CPU a step
+of few layers takes less time with all of them in one turn of it: `model.stack.unroll=4` for four
+("unrolled"), which leaves parameters and checkpoints as they are. MaxText has a row of the same;
+Kauldron's layers are written out.
+
+This processor's speed wandered by a fifth and more within minutes: the steps of the second start
+are those of the first.
+
+Medians on an AMD EPYC of two cores were 0.79 of Kauldron's time for a step, 0.74 of MaxText's, 0.52
+of Pax's and 0.95 of nanoGPT's.
+"""
+
+WHY = """
+Why a plain JAX loop is slow on a CPU: XLA allocates the temporary memory of a step at every step,
+the C library maps it from the system and gives it back, and the step touches each of its pages for
+the first time. The step above takes 58 thousand page faults of 4 KiB, which cost 24 % of its
+processor time; with large pages it takes 136. `luthier train`, `evaluate`, `generate` and `sweep`
+start themselves again with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` where the kernel gives large
+pages to those who ask (`madvise` in /sys/kernel/mm/transparent_hugepage/enabled) and the variable
+does not name the tunable. `glibc.malloc.hugetlb=0` in it leaves all as it is. A script of your own
+that imports luthier needs the variable in its environment.
+"""
+
+STARTUP = """
+## Start-up
+
+    {command}
+
+From the start of the process, pinned to one core. What is compiled is kept below
+`~/.cache/luthier/compiled` (`XDG_CACHE_HOME`, or `JAX_COMPILATION_CACHE_DIR`), at most 8 GiB, for
+each kind of processor; `JAX_ENABLE_COMPILATION_CACHE=0` does without.
+
+{table}
+"""
+
+STEP = """
+## What the loop adds to the step
+
+    {command}
+
+{table}
+"""
+
+DEPTH = """
+## Depth and devices
+
+    {command}
+
+Tracing and compiling a scanned stack, in processor seconds:
+
+{table}
+"""
+
+DEVICES = """
+The host's work per step on virtual devices, one row of a tiny model each:
+
+{table}
+"""
+
+INPUT = """
+## Input
+
+    {command}
+
+{table}
+"""
+
+CHECKPOINT = """
+## Checkpoints
+
+    {command}
+
+{table}
+"""
+
+COMPILE = """
+## Compiling on a CPU
+
+    {command}
+
+`fiddler:quick_compile` against XLA's own options, seconds of compiling the step and milliseconds of
+a step, on one core; after `break-even` steps it has cost what it saved:
+
+{table}
+"""
+
+SWEEP = """
+## Sweeps
+
+    {command}
+
+Sixteen learning rates of a decoder of 4 layers (d = 128 and 32), 50 steps each: the command
+`luthier sweep` with all that a study has (driver, sampler, gate, journal, evaluations, records)
+beside a `luthier train` process for each trial; from the first process to the last result.
+
+{table}
+"""
+
+DRIVER = """
+What the driver of a sweep takes, where trials take no time:
+
+    {command}
+
+{table}
+"""
+
+GPU_HOUR = """
+## On a GPU
+
+    {command}
+
+GPT-2 of 124 million parameters in bfloat16, on tokens of Zipf's law: `luthier train` and compiled
+nanoGPT (PyTorch) over the same 300 batches from the same initial weights, with both loss curves;
+one change at a time from a base; sixteen packed trials beside one; and the fastest product and copy
+of the same machine, on random data. Every default for GPUs is to be decided by it. At toy size all
+of it has run on a CPU.
+
+{table}
+"""
+
+UNMEASURED = "Not measured yet: no table of this command is on record."
+
+SECTIONS = (
+    ("cpu_peers", "python tools/bench/peers.py", CPU_PEERS + WHY),
+    ("startup", "python tools/bench/startup.py", STARTUP),
+    ("compile", "python tools/bench/compile.py", COMPILE),
+    ("step", "python tools/bench/step.py", STEP),
+    ("scaling.depth", "python tools/bench/scaling.py", DEPTH),
+    ("scaling.devices", "python tools/bench/scaling.py", DEVICES),
+    ("input", "python tools/bench/input.py", INPUT),
+    ("checkpoint", "python tools/bench/checkpoint.py", CHECKPOINT),
+    ("sweep", "python tools/bench/sweep.py", SWEEP),
+    ("driver", "python tools/bench/driver.py", DRIVER),
+)
+
+
+def render() -> str:
+    """Return the page; it says so where a table was not measured."""
+    parts = [START]
+    for name, command, text in SECTIONS:
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            content = json.loads(path.read_text(encoding="utf-8"))
+            made = report.Report(
+                content["name"], content["settings"], content["rows"], content["notes"]
+            )
+            parts.append(text.format(command=command, table=report.table(made)))
+            parts.extend(f"\n{note}\n" for note in made.notes)
+            parts.append(f"\n{_asked(made.settings)}{_where(content['environment'])}\n")
+        else:
+            parts.append(text.format(command=command, table=UNMEASURED))
+    parts.append(_gpu_hour())
+    return "".join(parts)
+
+
+def _gpu_hour() -> str:
+    """Return the section that `tools/gpu_hour.py merge` writes; it says so where there is none."""
+    path = RESULTS / "gpu_hour.md"
+    table = path.read_text(encoding="utf-8").strip() if path.exists() else UNMEASURED
+    return GPU_HOUR.format(command="python tools/gpu_hour.py merge FILE.jsonl ...", table=table)
+
+
+def _asked(settings: dict) -> str:
+    """Return what the command was told, for the line below a table."""
+    kept = {n: v for n, v in settings.items() if v is not None and v is not False}
+    told = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in kept.items()}
+    words = [f"{name.replace('_', ' ')} {value}" for name, value in told.items()]
+    return f"With {', '.join(words)}. " if words else ""
+
+
+def _where(environment: dict) -> str:
+    """Return the line below a table: date, hardware, versions."""
+    versions = ", ".join(f"{n} {v}" for n, v in environment["versions"].items() if v)
+    return (
+        f"{environment['date']}; {environment['processor']}, {environment['cores']} cores; "
+        f"Python {environment['python']}, {versions}."
+    )

@@ -1,0 +1,49 @@
+"""Write the generated pages of the manual (framework/luthier/pages) anew.
+
+python tools/docs/update_pages.py            # write them
+python tools/docs/update_pages.py --check    # tell which are out of date, exit code 1 if any is
+
+Each module in tools/docs/pages has a function `render()` that returns the page of its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "framework" / "luthier" / "pages"
+
+
+def rendered() -> dict[str, str]:
+    """Return every generated page by its name."""
+    made = {}
+    for source in sorted((ROOT / "tools" / "docs" / "pages").glob("*.py")):
+        spec = importlib.util.spec_from_file_location(f"page_{source.stem}", source)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        made[source.stem] = module.render()
+    return made
+
+
+def main() -> int:
+    """Write the pages, or compare them; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only tell what is out of date")
+    arguments = parser.parse_args()
+    stale = []
+    for name, text in rendered().items():
+        place = PAGES / f"{name}.md"
+        if not place.exists() or place.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if not arguments.check:
+                place.write_text(text, encoding="utf-8")
+    told = "out of date" if arguments.check else "written"
+    print(f"{told}: {', '.join(stale)}" if stale else "all pages are up to date")
+    return 1 if stale and arguments.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
