@@ -40,7 +40,8 @@ jax.config.update("jax_enable_compilation_cache", False)
 jax.jit(lambda x: x + 1)(1)  # starts the backend
 sides = {}
 for side, words in {"own": [], "quick": ["fiddler:luthier.recipes.quick_compile"]}.items():
-    program = planner.make(graphs.apply(graphs.resolve(sys.argv[1]), words), jax.devices()[:1]).program
+    graph = graphs.apply(graphs.resolve(sys.argv[1]), words)
+    program = planner.make(graph, jax.devices()[:1]).program
     lowered = program.traced_step.lower()
     begun = time.process_time()
     step = lowered.compile(program.compiler_options)

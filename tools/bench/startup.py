@@ -38,10 +38,10 @@ import json, sys, time
 moments = [("start", time.perf_counter())]
 def at(name): moments.append((name, time.perf_counter()))
 import grain, jax, numpy as np, optax, orbax.checkpoint
-from luthier import checkpoint, data, graph, optim, plan, program, records, train
+from luthier import checkpoint, data, graph, optim, planner, program, records, trainer
 graph_of = graph.apply(graph.resolve(sys.argv[1]), sys.argv[2:])
 at("imports")
-made = plan.make(graph_of, jax.devices()).program
+made = planner.make(graph_of, jax.devices()).program
 lowered = made.traced_step.lower()
 at("trace")
 step = made.compile_step()

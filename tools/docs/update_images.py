@@ -1,7 +1,7 @@
 """Take the pictures of the pages that the documentation shows, in light and in dark.
 
 python tools/docs/update_images.py                          # the diff
-python tools/docs/update_images.py --study studies/NAME     # and the matrix and the report of a study
+python tools/docs/update_images.py --study studies/NAME   # and the matrix and report of a study
 
 Needs Debian's chromium and `pip install playwright`. The pictures are in tools/docs/pages/images.
 """
