@@ -156,8 +156,8 @@ def on_event(frame, event, argument):
     file = frame.f_code.co_filename
     if event == "call" and file not in seen:
         seen.add(file)
-        if file.startswith(os.environ["TRACED_PACKAGE"]):
-            print(file, file=notes)
+        if "/luthier/study/" in file:  # workers import the study's copy of the source
+            print(file.partition("/luthier/")[2], file=notes)
 threading.setprofile(on_event)
 sys.setprofile(on_event)
 """
@@ -170,7 +170,7 @@ def trial() -> str:
         folder = pathlib.Path(name)
         (folder / "sitecustomize.py").write_text(textwrap.dedent(_CHILD), encoding="utf-8")
         path = os.pathsep.join([name, str(ROOT), str(ROOT / "framework")])
-        traced = {"PYTHONPATH": path, "TRACED_PACKAGE": PACKAGE, "TRACED_FOLDER": name}
+        traced = {"PYTHONPATH": path, "TRACED_FOLDER": name}
         command = [sys.executable, "-m", "luthier", "sweep", EXPERIMENT, "--trials", "1"]
         command += ["--space", f"{PEAK}=log(1e-4,1e-2)", "--devices", "cpu:1", *TINY]
         command += ["--objective", "held_out/loss"]
@@ -181,8 +181,8 @@ def trial() -> str:
             raise SystemExit(done.stdout + done.stderr)
         for file in sorted(folder.glob("*.txt")):
             for place in file.read_text(encoding="utf-8").splitlines():
-                if place.startswith(f"{PACKAGE}study") and not place.endswith("__init__.py"):
-                    trace.calls[place.removeprefix(PACKAGE)] += 1
+                if not place.endswith("__init__.py"):
+                    trace.calls[place] += 1
     return trace.report("a trial, from the sampler to its result (calls: processes)")
 
 
