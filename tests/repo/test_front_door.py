@@ -11,6 +11,7 @@ import sys
 import tomllib
 
 import pytest
+import yaml
 
 
 def _code_blocks(text: str) -> list[str]:
@@ -50,6 +51,19 @@ def test_ci_runs_the_readme_commands(root):
     does = [i for i, line in enumerate(lines) if line.startswith(("pip install", "apt-get"))]
     assert does
     assert places[-1] < min(does)
+
+
+def test_workflows_call_the_scripts_of_ci(root):
+    """What runs on a server can be run on a desk: workflows only call `.ci/`."""
+    workflows = sorted((root / ".github" / "workflows").glob("*.yml"))
+    assert len(workflows) == 2
+    for path in workflows:
+        jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+        commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+        assert commands
+        for command in commands:
+            assert re.fullmatch(r"\.ci/\w+( --\w+)*", command), f"{path.name}: {command}"
+            assert os.access(root / command.split()[0], os.X_OK)
 
 
 def test_a_virtual_environment_in_the_clone_is_not_the_repositorys(files_below, tmp_path):
