@@ -134,21 +134,21 @@ def difference_of_recipes(now: Mapping[str, StepBudget | str]) -> list[str]:
     """
     from luthier.planner.budget import StepBudget
 
-    told = []
+    lines_of = []
     kept = json.loads((BUDGETS / f"{RECIPES}.json").read_text())
     for reference, budget in now.items():
         before = kept.get(reference)
         if before is None:
-            told.append(f"{reference}: has no budget")
+            lines_of.append(f"{reference}: has no budget")
         elif isinstance(budget, str) or isinstance(before, str):
             is_new = isinstance(budget, str) and budget != before
-            told += [f"{reference}: is refused: {budget}"] if is_new else []
+            lines_of += [f"{reference}: is refused: {budget}"] if is_new else []
         elif before["slice"] != budget.slice:
-            told.append(f"{reference}: is of {budget.slice}, its budget of {before['slice']}")
+            lines_of.append(f"{reference}: is of {budget.slice}, its budget of {before['slice']}")
         else:
             lines = StepBudget.from_dict(before).exceeded(budget)
-            told += [f"{reference}: {line}" for line in lines]
-    return told
+            lines_of += [f"{reference}: {line}" for line in lines]
+    return lines_of
 
 
 def versions(name: str) -> dict[str, str]:
@@ -172,8 +172,8 @@ def why_not_compared(name: str) -> str:
     made, here = {k: kept[k] for k in VERSIONED if k in kept}, versions(name)
     if made == here:
         return ""
-    told = [" ".join(f"{k} {v}" for k, v in found.items()) for found in (made, here)]
-    return f"not compared: it is of {told[0]}, and here is {told[1]}"
+    shown = [" ".join(f"{k} {v}" for k, v in found.items()) for found in (made, here)]
+    return f"not compared: it is of {shown[0]}, and here is {shown[1]}"
 
 
 def difference(name: str) -> list[str]:
@@ -220,8 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         skipped = why_not_compared(name)
         lines = [] if skipped else difference(name)
         failed |= bool(lines)
-        told = lines or [skipped or "within its budget"]
-        print("\n".join(f"{name}: {line}" for line in told), flush=True)
+        shown = lines or [skipped or "within its budget"]
+        print("\n".join(f"{name}: {line}" for line in shown), flush=True)
     if failed:
         print(f"if that is meant: {COMMAND}")
     return int(failed)

@@ -64,16 +64,16 @@ def faults(
     for line in lines:
         if lower := _LOWER.search(line):
             bounds[canonicalize_name(Requirement(line).name)].add(lower[1])
-    told = []
+    problems = []
     for advisory in advisories:
         name, fixed = canonicalize_name(advisory["package"]), Version(advisory["fixed"])
         why = f"{advisory['id']}, {advisory['what']}; fixed in {fixed}"
         if name in distributions and Version(distributions[name].version) < fixed:
-            told.append(f"{name} {distributions[name].version} is installed: {why}")
+            problems.append(f"{name} {distributions[name].version} is installed: {why}")
         for lower in sorted(bounds[name]):
             if Version(lower) < fixed:
-                told.append(f"{name}>={lower} in pyproject.toml allows: {why}")
-    return told
+                problems.append(f"{name}>={lower} in pyproject.toml allows: {why}")
+    return problems
 
 
 def recorded(distributions: Iterable[importlib.metadata.Distribution]) -> dict[str, set[str]]:
@@ -95,20 +95,20 @@ def changed(
       distribution: The package.
       known: What `recorded` returns for all that is installed.
     """
-    told, name = [], distribution.metadata["Name"]
+    problems, name = [], distribution.metadata["Name"]
     for file in distribution.files or ():
         if file.hash is None:
             continue
         path = _path(distribution, file)
         if not os.path.isfile(path):
-            told.append(f"{name}: {file} is missing")
+            problems.append(f"{name}: {file} is missing")
             continue
         with open(path, "rb") as content:
             digest = hashlib.file_digest(content, file.hash.mode).digest()
         text = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
         if f"{file.hash.mode}={text}" not in known[path]:
-            told.append(f"{name}: {file} differs from what was installed")
-    return told
+            problems.append(f"{name}: {file} differs from what was installed")
+    return problems
 
 
 def _path(
@@ -119,15 +119,15 @@ def _path(
 
 def unmet(distributions: Distributions) -> list[str]:
     """Return every need of these packages that no package among them meets."""
-    told = []
+    problems = []
     for name, distribution in sorted(distributions.items()):
         for need in _needs(distribution):
             other = distributions.get(canonicalize_name(need.name))
             if other is None:
-                told.append(f"{name} needs {need.name}, which is not installed")
+                problems.append(f"{name} needs {need.name}, which is not installed")
             elif not need.specifier.contains(other.version, prereleases=True):
-                told.append(f"{name} needs {need.name}{need.specifier}, not {other.version}")
-    return told
+                problems.append(f"{name} needs {need.name}{need.specifier}, not {other.version}")
+    return problems
 
 
 def below(distributions: Distributions, root: str) -> Distributions:
@@ -153,13 +153,13 @@ def licence(distribution: importlib.metadata.Distribution) -> str:
     data = distribution.metadata
     words = [data.get("License-Expression"), (data.get("License") or "")[:200]]
     words += [line for line in data.get_all("Classifier") or () if line.startswith("License")]
-    said = " ".join(word for word in words if word)
-    if not said.strip() or said.strip().lower() == "unknown":
+    text = " ".join(word for word in words if word)
+    if not text.strip() or text.strip().lower() == "unknown":
         for file in distribution.files or ():
             path = Path(str(distribution.locate_file(file)))
             if _LICENCE.search(file.name) and path.is_file():
-                said += path.read_text(encoding="utf-8", errors="replace")[:400]
-    return " ".join(said.lower().split())
+                text += path.read_text(encoding="utf-8", errors="replace")[:400]
+    return " ".join(text.lower().split())
 
 
 def unlicensed(
@@ -168,10 +168,10 @@ def unlicensed(
     """Return the packages whose licence is none of those allowed, and that are no exceptions."""
     words = [re.compile(rf"\b{re.escape(word)}") for word in allowed]
     return [
-        f"{name}: {said[:120] or 'says nothing of its licence'}"
+        f"{name}: {text[:120] or 'says nothing of its licence'}"
         for name, distribution in sorted(distributions.items())
-        for said in (licence(distribution),)
-        if name not in exceptions and not any(word.search(said) for word in words)
+        for text in (licence(distribution),)
+        if name not in exceptions and not any(word.search(text) for word in words)
     ]
 
 
@@ -200,23 +200,23 @@ def main() -> int:
     distributions, failed = below(installed(), "luthier"), False
     for check in chosen:
         if check == "faults":
-            told = faults(distributions, table["advisory"], _lines(project))
+            problems = faults(distributions, table["advisory"], _lines(project))
             what = f"{len(table['advisory'])} advisories, as of {table['reviewed']}"
         elif check == "files":
             known = recorded(importlib.metadata.distributions())
-            told = [line for each in distributions.values() for line in changed(each, known)]
+            problems = [line for each in distributions.values() for line in changed(each, known)]
             what = f"files of {len(distributions)} packages"
         elif check == "bounds":
-            told, what = unmet(distributions), f"needs of {len(distributions)} packages"
+            problems, what = unmet(distributions), f"needs of {len(distributions)} packages"
         else:
             listed = table["licences"]
-            told = unlicensed(distributions, listed["allowed"], listed["exceptions"])
+            problems = unlicensed(distributions, listed["allowed"], listed["exceptions"])
             what = (
                 f"licences of {len(distributions)} packages, {len(listed['exceptions'])} excepted"
             )
-        print(f"{check}: {what}: {f'{len(told)} findings' if told else 'nothing found'}")
-        print("".join(f"  {line}\n" for line in told), end="")
-        failed |= bool(told)
+        print(f"{check}: {what}: {f'{len(problems)} findings' if problems else 'nothing found'}")
+        print("".join(f"  {line}\n" for line in problems), end="")
+        failed |= bool(problems)
     return int(failed)
 
 

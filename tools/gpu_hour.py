@@ -174,10 +174,10 @@ class Stage:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         if process.returncode and not (is_over and process.returncode == -signal.SIGKILL):
-            said = log.read_text(errors="replace").strip()
-            raise RuntimeError(f"exit code {process.returncode}: {said}")
+            output = log.read_text(errors="replace").strip()
+            raise RuntimeError(f"exit code {process.returncode}: {output}")
 
-    def told(self, command: Sequence[str], log: Path) -> Any:
+    def result_of(self, command: Sequence[str], log: Path) -> Any:
         """Return the last JSON object that a process printed."""
         self.wait(self.start(command, log), log)
         lines = log.read_text(errors="replace").splitlines()
@@ -187,12 +187,12 @@ class Stage:
     def _versions(self, case: Case, folder: Path) -> dict[str, Any]:
         code = "import jax, json, luthier.trainer; d = jax.devices(); "
         code += "print(json.dumps({'devices': [x.device_kind for x in d]}))"
-        return self.told(["-c", code], folder / "log")
+        return self.result_of(["-c", code], folder / "log")
 
     def _ceilings(self, case: Case, folder: Path) -> dict[str, Any]:
         side = "256" if self.toy else "8192"
         command = ["-m", "tools.bench.gpu_hour.probe", str(self.size["name"]), side]
-        return self.told(command, folder / "log")
+        return self.result_of(command, folder / "log")
 
     def _train(self, case: Case, folder: Path, steps: int, *words: str) -> list[str]:
         core = () if self.toy else (CUDNN.format(1),)
@@ -220,7 +220,7 @@ class Stage:
         code = "import json, pathlib, sys; from tools.bench.gpu_hour import traces as t; "
         code += "e = t.read(pathlib.Path(sys.argv[1])); "
         code += "print(json.dumps({'shares': t.shares(e), 'longest': t.longest(e)}))"
-        return result | self.told(["-c", code, str(folder / "runs")], folder / "log")
+        return result | self.result_of(["-c", code, str(folder / "runs")], folder / "log")
 
     def _files(self) -> Path:
         """Return the folder of initial weights and batches; another machine makes the same."""
@@ -235,7 +235,9 @@ class Stage:
         steps = STEPS[self.toy] if self.number == 3 else 20 if self.toy else 70
         command = [str(ROOT / "tools" / "bench" / "gpu_hour" / "nanogpt.py"), str(self._files())]
         heads = str(self.size["heads"])
-        return self.told([*command, heads, str(steps), "no" if self.toy else "yes"], folder / "log")
+        return self.result_of(
+            [*command, heads, str(steps), "no" if self.toy else "yes"], folder / "log"
+        )
 
     def _product(self, case: Case, folder: Path) -> dict[str, Any]:
         steps, log = STEPS[self.toy], folder / "log"

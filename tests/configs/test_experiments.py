@@ -64,7 +64,7 @@ def shrunk(graph):
     return graphs.apply(graph, [*SHRUNK, *small, *deep])
 
 
-def test_the_header_tells_what_was_measured(experiment):
+def test_the_header_lists_what_was_measured(experiment):
     lines = experiment.lines
     assert {"Command", "Hardware", "Expected"} <= set(lines)
     assert f"luthier train {experiment.reference.partition(':')[0]}" in lines["Command"]

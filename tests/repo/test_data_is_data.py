@@ -83,5 +83,5 @@ def test_it_would_be_seen(code):
     "code",
     ["import json", "np.load(path, allow_pickle=False)", "yaml.safe_load(text)", "model.eval(x)"],
 )
-def test_what_is_harmless_is_not_told(code):
+def test_harmless_code_is_not_reported(code):
     assert not list(_dangers(ast.parse(code)))

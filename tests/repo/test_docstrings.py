@@ -66,14 +66,14 @@ def _constructor_parameters(node: ast.ClassDef) -> list[str]:
     return []
 
 
-def _untold(node, parameters: list[str]) -> list[str]:
+def _undocumented(node, parameters: list[str]) -> list[str]:
     """Parameters that a docstring does not name, below `Args:` or in its sentences."""
     text = ast.get_docstring(node) or ""
     return [name for name in parameters if not re.search(rf"\b{name}\b", text)]
 
 
 @pytest.mark.full
-def test_public_names_tell_their_arguments(modules):
+def test_public_names_document_their_arguments(modules):
     """What a facade exports names every argument in its docstring."""
     exported: dict[str, set[str]] = {}
     for facade in modules:
@@ -87,9 +87,9 @@ def test_public_names_tell_their_arguments(modules):
                 continue
             of_class = isinstance(node, ast.ClassDef)
             parameters = _constructor_parameters(node) if of_class else _parameters(node)
-            untold = _untold(node, parameters)
-            if untold:
-                problems.append(f"{module.place}:{node.lineno} {name}: {', '.join(untold)}")
+            missing = _undocumented(node, parameters)
+            if missing:
+                problems.append(f"{module.place}:{node.lineno} {name}: {', '.join(missing)}")
     assert not problems, "arguments that no docstring tells:\n" + "\n".join(problems)
 
 

@@ -107,7 +107,7 @@ def test_every_extra_that_is_named_exists(root):
     assert named <= set(settings["optional-dependencies"])
 
 
-def test_the_version_is_told_once(root):
+def test_the_version_is_written_once(root):
     import luthier
 
     settings = tomllib.loads((root / "pyproject.toml").read_text())["project"]

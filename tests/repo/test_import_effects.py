@@ -107,7 +107,7 @@ except graph.errors.BadInput as error:
 print(sorted(map(str, node.__arguments__)))
 """
     code = code.replace("graph.errors.BadInput", "luthier.errors.BadInput")
-    first, *told, last = _run("import luthier.errors\n" + code).splitlines()
+    first, *reported, last = _run("import luthier.errors\n" + code).splitlines()
     assert first == "['0', 'dims', 'features']"
-    assert any("dims" in line for line in told)
+    assert any("dims" in line for line in reported)
     assert "'0'" not in last

@@ -72,7 +72,7 @@ def test_what_people_read_uses_the_usual_words(modules):
     assert not found, "\n".join(found)
 
 
-def test_a_class_name_means_one_thing(modules):
+def test_a_class_name_has_one_meaning(modules):
     places: dict[str, list[str]] = {}
     for module in modules:
         for node in module.tree.body:

@@ -9,15 +9,15 @@ from tools.bench import step as bench_step
 from tools.docs.pages import performance
 
 
-def test_a_process_tells_what_it_found_in_its_last_line():
+def test_the_result_of_a_process_is_its_last_line():
     code = "import json, os, sys; print('hello'); print(json.dumps([sys.argv[1], os.environ['A']]))"
-    assert child.told(code, ["word"], {"A": "1"}) == ["word", "1"]
-    assert child.told("import tools.bench.child as c; print(1 if c.ROOT else 0)") == 1
+    assert child.result_of(code, ["word"], {"A": "1"}) == ["word", "1"]
+    assert child.result_of("import tools.bench.child as c; print(1 if c.ROOT else 0)") == 1
 
 
-def test_a_process_that_fails_tells_why():
+def test_a_process_that_fails_says_why():
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        child.told("1 / 0")
+        child.result_of("1 / 0")
 
 
 def test_sides_take_turns_and_begin_in_turn():

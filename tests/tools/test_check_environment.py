@@ -58,12 +58,12 @@ def test_a_bound_that_allows_a_known_fault_is_named():
 def test_a_changed_and_a_missing_file_are_named(install, tmp_path):
     package = install("sound")
     known = check_environment.recorded([package])
-    told = lambda: check_environment.changed(package, known)
-    assert told() == []
+    problems = lambda: check_environment.changed(package, known)
+    assert problems() == []
     (tmp_path / "sound.py").write_bytes(b"VALUE = 2\n")
-    assert told() == ["sound: sound.py differs from what was installed"]
+    assert problems() == ["sound: sound.py differs from what was installed"]
     (tmp_path / "sound.py").unlink()
-    assert told() == ["sound: sound.py is missing"]
+    assert problems() == ["sound: sound.py is missing"]
 
 
 def test_a_file_that_two_packages_bring_is_that_of_one_of_them(install, tmp_path):

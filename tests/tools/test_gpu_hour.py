@@ -26,7 +26,7 @@ class Snippets(Stage):
     """A stage whose cases are lines of Python, instead of models."""
 
     def _snippet(self, case, folder):
-        return self.told(["-c", case.overrides[0]], folder / "log")
+        return self.result_of(["-c", case.overrides[0]], folder / "log")
 
 
 def snippet(name, code="print('{\"answer\": 1}')"):

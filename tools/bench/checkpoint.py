@@ -126,19 +126,19 @@ def resident_bytes() -> int:
 
 def measure_memory(num_arrays: int, folder: Path, saves: int) -> list[dict]:
     """Let each side save again and again; compare the second quarter with the last."""
-    told = {}
+    results = {}
     for side in SIDES:
         command = [sys.executable, __file__, "--arrays", str(num_arrays), "--saves", str(saves)]
         command += ["--folder", str(folder), "--memory-of", side]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        told[side] = json.loads(done.stdout)
+        results[side] = json.loads(done.stdout)
     whats = (
         ("early_mib", f"resident memory, second quarter of {saves} saves, MiB"),
         ("late_mib", "resident memory, last quarter, MiB"),
         ("growth_kib", "resident memory left by a save, KiB"),
         ("blocks", "small objects left by a save"),
     )
-    return [row(what, *(told[side][key] for side in SIDES)) for key, what in whats]
+    return [row(what, *(results[side][key] for side in SIDES)) for key, what in whats]
 
 
 def memory_of(side: str, num_arrays: int, folder: Path, saves: int) -> dict[str, float]:
@@ -192,9 +192,9 @@ def measure_commit(mebibytes: float, num_processes: int, folder: Path, rounds: i
         subprocess.Popen([*command, "--process", str(index)], stdout=subprocess.PIPE)
         for index in range(num_processes)
     ]
-    told = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    results = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
     rows = []
-    for seconds in zip(*(one["seconds"] for one in told), strict=True):  # for each save
+    for seconds in zip(*(one["seconds"] for one in results), strict=True):  # for each save
         rows.append((max(committed for _, committed in seconds), max(w for w, _ in seconds)))
     committed, written = (statistics.median(column) for column in zip(*rows, strict=True))
     table = [
@@ -206,7 +206,7 @@ def measure_commit(mebibytes: float, num_processes: int, folder: Path, rounds: i
             "limit": "ratio <= 1.2",
         }
     ]
-    for index, one in enumerate(told):
+    for index, one in enumerate(results):
         own, read = one["own_mib"], one["read_mib"]
         what = f"MiB that process {index} reads back in a save, over those that it wrote"
         table.append(row(what, read, own, "ratio <= 1.05"))
@@ -299,7 +299,7 @@ def main() -> int:
             rows = measure_commit(
                 arguments.mebibytes, arguments.processes, folder, arguments.rounds
             )
-            return tell(arguments, rows, f"{arguments.mebibytes:g} MiB over all processes.")
+            return report_rows(arguments, rows, f"{arguments.mebibytes:g} MiB over all processes.")
         state = make_state(arguments.mebibytes, num_arrays)
         if arguments.profile:
             profile(state, folder)
@@ -308,7 +308,7 @@ def main() -> int:
         del state
         if saves:
             rows += measure_memory(num_arrays, folder, saves)
-    return tell(
+    return report_rows(
         arguments,
         rows,
         f"{num_arrays} arrays of {arguments.mebibytes:g} MiB together where time is measured, of "
@@ -317,7 +317,7 @@ def main() -> int:
     )
 
 
-def tell(arguments: argparse.Namespace, rows: list[dict], *notes: str) -> int:
+def report_rows(arguments: argparse.Namespace, rows: list[dict], *notes: str) -> int:
     """Print the table, and write it where that was asked for."""
     names = ("mebibytes", "arrays", "saves", "processes", "rounds")
     settings = {name: getattr(arguments, name) for name in names}

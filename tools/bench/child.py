@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def told(
+def result_of(
     code: str,
     words: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,

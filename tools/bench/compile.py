@@ -81,7 +81,7 @@ def main() -> None:
     taken: dict[str, list[dict[str, tuple[float, float]]]] = {}
     for _ in range(options.rounds):
         for reference in options.references:
-            found = child.told(SIDES, [reference], variables, pin)
+            found = child.result_of(SIDES, [reference], variables, pin)
             taken.setdefault(reference, []).append(found)
             print(reference, found, file=sys.stderr, flush=True)
     rows = [_row(reference, rounds) for reference, rounds in taken.items()]
@@ -95,10 +95,10 @@ def _row(reference: str, rounds: list[dict[str, tuple[float, float]]]) -> dict[s
     """Return a row: medians of the rounds, and of the ratios within each."""
 
     def median(side: str, which: int) -> float:
-        return statistics.median(told[side][which] for told in rounds)
+        return statistics.median(sides[side][which] for sides in rounds)
 
     def ratio(which: int) -> float:
-        return statistics.median(told["quick"][which] / told["own"][which] for told in rounds)
+        return statistics.median(sides["quick"][which] / sides["own"][which] for sides in rounds)
 
     saved = median("own", 0) - median("quick", 0)
     lost = median("own", 1) * (ratio(1) - 1)

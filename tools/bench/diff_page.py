@@ -70,13 +70,13 @@ def comparison(nodes: int) -> dict[str, Any]:
             at = f"{path}.{name}"
             rows.append(Row(depth + 1, at, at, name, before, after, index))
     words = [f"{change['path']}=16" for change in changes]
-    told = [{**c, "override": w, "no_override": None} for c, w in zip(changes, words, strict=True)]
+    shown = [{**c, "override": w, "no_override": None} for c, w in zip(changes, words, strict=True)]
     return {
         "version": 1,
         "sides": [
             {"title": title, "detail": "", "fingerprint": ""} for title in ("before", "after")
         ],
-        "changes": told,
+        "changes": shown,
         "rows": [vars(row) for row in rows],
         "patch": None,
         "overrides": words,

@@ -77,7 +77,7 @@ def drive(trials: int, sampler: str, slices: int) -> dict[str, float]:
             "memory after a tenth": view.found[0],
             "memory at the end": view.found[-1],
             "journal": (outcome.directory / "journal.jsonl").stat().st_size / 2**20,
-            "luthier sweep show": child.told(SHOW, [str(outcome.directory)]),
+            "luthier sweep show": child.result_of(SHOW, [str(outcome.directory)]),
         }
 
 
@@ -137,7 +137,7 @@ def main() -> None:
     study = {name: getattr(options, name) for name in ("trials", "sampler", "slices")}
     taken = []
     for _ in range(options.rounds):
-        taken.append(child.told(TRIALS, [json.dumps(study)]))
+        taken.append(child.result_of(TRIALS, [json.dumps(study)]))
         print(json.dumps(taken[-1]), flush=True)
     made = report.Report("driver", study | {"rounds": options.rounds}, rows(taken))
     print(report.table(made))

@@ -84,8 +84,8 @@ def step_rate(blocks: int) -> tuple[float, float, float]:
     for _ in range(blocks + 1):
         began, cpu = time.perf_counter(), time.process_time()
         for _ in range(20):
-            leaves, told, *_ = step(values, leaves, batch)
-        np.asarray(told)
+            leaves, scalars, *_ = step(values, leaves, batch)
+        np.asarray(scalars)
         rates.append(tokens / (time.process_time() - cpu) * (os.cpu_count() or 1))
         walls.append(tokens / (time.perf_counter() - began))
     return (
@@ -206,7 +206,7 @@ def start(directory: Path, packing: str, options: argparse.Namespace) -> dict[st
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     sizes = [str(options.start_length), str(options.global_batch_size)]
-    return child.told(START, [str(directory), *sizes, packing])
+    return child.result_of(START, [str(directory), *sizes, packing])
 
 
 def starts(options: argparse.Namespace) -> list[dict[str, Any]]:

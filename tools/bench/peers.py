@@ -331,7 +331,7 @@ def run(peer: Peer, corpus: Path, steps: int, core: int, large_pages: bool) -> R
     warm_up = [peer.command[0], "-c", f"import {peer.module}"]
     subprocess.run(warm_up, env=environment, capture_output=True, check=True)
     times: dict[int, float] = {}
-    told: list[str] = []
+    printed: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         environment["XDG_CACHE_HOME"] = str(peer.cache or folder)
         start = time.perf_counter()
@@ -348,11 +348,11 @@ def run(peer: Peer, corpus: Path, steps: int, core: int, large_pages: bool) -> R
                 found = re.search(peer.line, line)
                 if found:
                     times.setdefault(int(found.group(1)), time.perf_counter() - start)
-                told.append(line)
+                printed.append(line)
                 if time.perf_counter() - start > TIMEOUT:
                     process.kill()
     if process.returncode or len(times) < NUM_WARM_UP + 5:
-        raise RuntimeError(f"{peer.name}: exit {process.returncode}\n{''.join(told[-30:])}")
+        raise RuntimeError(f"{peer.name}: exit {process.returncode}\n{''.join(printed[-30:])}")
     moments = [times[number] for number in sorted(times)]
     taken = [after - before for before, after in itertools.pairwise(moments)]
     return Run(moments[0], taken[NUM_WARM_UP - 1 :])

@@ -228,11 +228,11 @@ def named(names: Sequence[str]) -> int:
             seconds = used() - before
         compiling = report.timings["compile"]
         memory, step = report.memory, report.step
-        told = [name, target, str(report.subject.devices["count"])]
-        told += [f"{sum(report.timings.values()) - compiling:.0f} s", f"{compiling:.0f} s"]
-        told += [f"{seconds:.0f} s", gib(memory.needed_bytes or 0), gib(memory.limit_bytes or 0)]
-        told += [f"{step['step_seconds']:.3g} s", step["binding"]]
-        print(f"| {' | '.join(told)} |", flush=True)
+        cells = [name, target, str(report.subject.devices["count"])]
+        cells += [f"{sum(report.timings.values()) - compiling:.0f} s", f"{compiling:.0f} s"]
+        cells += [f"{seconds:.0f} s", gib(memory.needed_bytes or 0), gib(memory.limit_bytes or 0)]
+        cells += [f"{step['step_seconds']:.3g} s", step["binding"]]
+        print(f"| {' | '.join(cells)} |", flush=True)
         missing = absent(report)
         is_partial |= bool(missing)
         if missing:
@@ -257,9 +257,9 @@ def calibration(names: list[str]) -> int:
         memory = plan_apart(made, slice).memory
         off = memory.estimated_bytes / memory.needed_bytes - 1
         is_far |= name in HELD_OUT and abs(off) > LIMIT
-        told = ["calibrate" if name in CALIBRATION else "check", gib(memory.needed_bytes)]
-        told += [gib(memory.estimated_bytes), f"{off:+.1%}"]
-        print(f"| {name} | {slice} | {' | '.join(told)} |", flush=True)
+        cells = ["calibrate" if name in CALIBRATION else "check", gib(memory.needed_bytes)]
+        cells += [gib(memory.estimated_bytes), f"{off:+.1%}"]
+        print(f"| {name} | {slice} | {' | '.join(cells)} |", flush=True)
     return int(is_far)
 
 
@@ -281,12 +281,12 @@ def searches(names: Sequence[str]) -> int:
         report = plan_apart(made, slice, search=True)
         seconds, own = used() - before, report.memory.needed_bytes
         step = report.step["step_seconds"], report.step["binding"]
-        told = [name, slice, "by hand", gib(own), f"{step[0]:.4g} s", step[1]]
-        print(f"| {' | '.join(told)} | {seconds:.0f} s |", flush=True)
+        cells = [name, slice, "by hand", gib(own), f"{step[0]:.4g} s", step[1]]
+        print(f"| {' | '.join(cells)} | {seconds:.0f} s |", flush=True)
         for row in report.proposals:
-            told = [" ".join(f"`{word}`" for word in row["overrides"])]
-            told += [gib(row["needed_bytes"]), f"{row['step_seconds']:.4g} s"]
-            print(f"| | | {' | '.join(told)} | | |", flush=True)
+            cells = [" ".join(f"`{word}`" for word in row["overrides"])]
+            cells += [gib(row["needed_bytes"]), f"{row['step_seconds']:.4g} s"]
+            print(f"| | | {' | '.join(cells)} | | |", flush=True)
         best = report.proposals[0] if report.proposals else None
         is_worse |= best is None or best["needed_bytes"] > own or best["step_seconds"] > step[0]
         print("\n".join(report.notes), file=sys.stderr)
@@ -325,9 +325,13 @@ def main() -> int:
         needed, estimated = report.memory.needed_bytes, report.memory.estimated_bytes
         off = estimated / needed - 1
         worst = max(worst, abs(off))
-        told = [gib(needed), gib(estimated), f"{off:+.1%}"]
-        told += [f"{report.step['step_seconds']:.3g} s", report.step["binding"], f"{seconds:.0f} s"]
-        print(f"| {name} | {target} | {' | '.join(told)} |", flush=True)
+        cells = [gib(needed), gib(estimated), f"{off:+.1%}"]
+        cells += [
+            f"{report.step['step_seconds']:.3g} s",
+            report.step["binding"],
+            f"{seconds:.0f} s",
+        ]
+        print(f"| {name} | {target} | {' | '.join(cells)} |", flush=True)
     return int(worst > LIMIT)
 
 

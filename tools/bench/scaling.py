@@ -67,7 +67,7 @@ def run(code: str, number: int, devices: int) -> dict[str, Any]:
     """Return what a process told of one case."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     variables["JAX_NUM_CPU_DEVICES"] = str(devices)
-    return child.told(code, [str(number)], variables)
+    return child.result_of(code, [str(number)], variables)
 
 
 def main() -> None:

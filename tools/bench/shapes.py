@@ -43,8 +43,8 @@ def main() -> int:
         used, seconds, code, line = measured(reference, shipped.devices_of(reference))
         slowest = max(slowest, used)
         failed += used > LIMIT or code not in shipped.FITS_OR_NOT
-        told = "" if code in shipped.FITS_OR_NOT else f": exit code {code}: {line}"
-        print(f"{used:5.2f} s  {seconds:5.1f} s on the clock  {reference}{told}", flush=True)
+        fault = "" if code in shipped.FITS_OR_NOT else f": exit code {code}: {line}"
+        print(f"{used:5.2f} s  {seconds:5.1f} s on the clock  {reference}{fault}", flush=True)
     print(f"the slowest took {slowest:.2f} processor seconds; {failed} beyond {LIMIT:g}")
     return int(failed > 0)
 

@@ -107,7 +107,7 @@ def parts(cache: Path, core: int) -> dict[str, float]:
     variables, pin = environment(cache, core)
     variables |= environments.kept_programs(variables, shortest=0.1)
     variables |= environments.large_pages(variables)
-    return child.told(PARTS, [REFERENCE, *OVERRIDES], variables, pin)
+    return child.result_of(PARTS, [REFERENCE, *OVERRIDES], variables, pin)
 
 
 def main() -> None:

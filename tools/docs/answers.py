@@ -23,17 +23,17 @@ def answered(command: str, files: Mapping[str, str]) -> str:
     """
     from luthier.cli import main
 
-    told, before = io.StringIO(), os.getcwd()
+    output, before = io.StringIO(), os.getcwd()
     sys.path.insert(0, str(ROOT))
     try:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             for name, text in files.items():
                 Path(name).write_text(text, encoding="utf-8")
-            with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 main.main(shlex.split(command))
     finally:
         os.chdir(before)
         sys.path.remove(str(ROOT))
-    lines = [line.rstrip() for line in told.getvalue().splitlines()]
+    lines = [line.rstrip() for line in output.getvalue().splitlines()]
     return "\n".join(["```text", f"$ luthier {command}", *lines, "```", ""])

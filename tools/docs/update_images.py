@@ -40,8 +40,8 @@ def diff_page() -> str:
 
     before = graph.resolve(EXPERIMENT)
     after = graph.apply(before, OVERRIDES)
-    told = f"{len(OVERRIDES)} overrides"
-    sides = compare.document(before, EXPERIMENT), compare.document(after, EXPERIMENT, told)
+    title = f"{len(OVERRIDES)} overrides"
+    sides = compare.document(before, EXPERIMENT), compare.document(after, EXPERIMENT, title)
     comparison = compare.compare(*sides)
     subjects = [
         effects.EffectSubject(EXPERIMENT, side, jax.devices()[:1]) for side in (before, after)

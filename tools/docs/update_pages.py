@@ -40,8 +40,8 @@ def main() -> int:
             stale.append(name)
             if not arguments.check:
                 place.write_text(text, encoding="utf-8")
-    told = "out of date" if arguments.check else "written"
-    print(f"{told}: {', '.join(stale)}" if stale else "all pages are up to date")
+    verb = "out of date" if arguments.check else "written"
+    print(f"{verb}: {', '.join(stale)}" if stale else "all pages are up to date")
     return 1 if stale and arguments.check else 0
 
 

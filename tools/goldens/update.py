@@ -87,8 +87,8 @@ def main() -> int:
         (GOLDENS / f"{golden_name(name)}.txt").write_text(text, encoding="utf-8")
     for path in gone:
         path.unlink()
-    told = ", ".join([*map(golden_name, stale), *(f"{path.stem} (removed)" for path in gone)])
-    print(f"written: {told}" if told else "all goldens are up to date")
+    names = ", ".join([*map(golden_name, stale), *(f"{path.stem} (removed)" for path in gone)])
+    print(f"written: {names}" if names else "all goldens are up to date")
     return 0
 
 

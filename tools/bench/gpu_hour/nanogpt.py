@@ -134,5 +134,5 @@ def _now(device: torch.device) -> float:
 
 
 if __name__ == "__main__":
-    told = main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "yes")
-    print(json.dumps(told))
+    result = main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "yes")
+    print(json.dumps(result))

@@ -129,16 +129,16 @@ def _answer(write: Callable[[Path], None], command: str) -> list[str]:
     """Return a command over a small checkpoint, and the table or the errors that it prints."""
     from luthier.cli import main
 
-    told, before = io.StringIO(), os.getcwd()
+    output, before = io.StringIO(), os.getcwd()
     try:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             write(Path(folder))
-            with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 main.main([*shlex.split(command), "--dry-run", "--devices", "cpu:1"])
     finally:
         os.chdir(before)
-    lines = [line.rstrip() for line in told.getvalue().splitlines()]
+    lines = [line.rstrip() for line in output.getvalue().splitlines()]
     wrong = [line for line in lines if line.startswith("luthier: ")]
     start = next((n for n, line in enumerate(lines) if line.startswith("# ")), len(lines))
     table = wrong or [*lines[start : start + _SHOWN], "..."]

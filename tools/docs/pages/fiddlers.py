@@ -87,5 +87,5 @@ def _changes(text: str) -> str:
             print_changes(before, graphs.apply(before, words, shelves=SHELVES))
     finally:
         sys.path.remove(str(ROOT))
-    told = _LINE.sub("", printed.getvalue())
-    return "".join(f"    {line}\n" for line in told.splitlines())
+    changes = _LINE.sub("", printed.getvalue())
+    return "".join(f"    {line}\n" for line in changes.splitlines())

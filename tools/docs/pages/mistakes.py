@@ -24,6 +24,6 @@ def render() -> str:
         if "recorded" in case:
             lines.insert(0, f"# taken/config.json holds {case['recorded']}")
         text = "\n".join(lines)
-        told = f"{case['accepted_by']}: {case['how']}."
-        parts.append(f"## {case['mistake']}\n\n{told}\n\n```text\n{text}\n```\n")
+        answer = f"{case['accepted_by']}: {case['how']}."
+        parts.append(f"## {case['mistake']}\n\n{answer}\n\n```text\n{text}\n```\n")
     return "\n".join(parts)

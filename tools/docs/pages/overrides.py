@@ -98,8 +98,8 @@ def render() -> str:
     introduction = INTRODUCTION.replace("SHELLS", "\n".join(_shells(table["shell"])))
     blocks = [introduction, f"```text\n{table['graph'].strip()}\n```\n"]
     for section, cases in itertools.groupby(table["case"], lambda case: case["section"]):
-        told = "\n\n".join("\n".join(_lines(case)) for case in cases)
-        blocks.append(f"### {section}\n\n```text\n{told}\n```\n")
+        block = "\n\n".join("\n".join(_lines(case)) for case in cases)
+        blocks.append(f"### {section}\n\n```text\n{block}\n```\n")
     return "\n".join(blocks)
 
 

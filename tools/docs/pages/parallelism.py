@@ -108,7 +108,7 @@ def render() -> str:
 def _axes() -> str:
     from luthier import parallel
 
-    told = _arguments(parallel.Mesh)
+    descriptions = _arguments(parallel.Mesh)
     parameters, activations = parallel.parameter_rules(), parallel.activation_rules_table()
     rows: list[tuple[str, ...]] = [("axis", "devices that", "parameters", "activations")]
     for axis in parallel.AXES:
@@ -116,7 +116,9 @@ def _axes() -> str:
             ", ".join(f"`{name}`" for name, axes in table.items() if axis in axes)
             for table in (parameters, activations)
         ]
-        rows.append((f"`{axis}`", told[axis].removeprefix("Devices that ").rstrip("."), *uses))
+        rows.append(
+            (f"`{axis}`", descriptions[axis].removeprefix("Devices that ").rstrip("."), *uses)
+        )
     return _table(rows)
 
 
@@ -161,7 +163,7 @@ def _arguments(cls: type) -> dict[str, str]:
     """Return what the docstring of a class says about its arguments."""
     text = (inspect.getdoc(cls) or "").partition("Args:\n")[2].partition("\n\n")[0]
     lines = [line.strip().partition(": ") for line in text.splitlines() if line[:3].strip()]
-    return {name: told for name, _, told in lines}
+    return {name: text for name, _, text in lines}
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:

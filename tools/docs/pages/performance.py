@@ -202,8 +202,8 @@ def _gpu_hour() -> str:
 def _asked(settings: dict) -> str:
     """Return what the command was told, for the line below a table."""
     kept = {n: v for n, v in settings.items() if v is not None and v is not False}
-    told = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in kept.items()}
-    words = [f"{name.replace('_', ' ')} {value}" for name, value in told.items()]
+    shown = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in kept.items()}
+    words = [f"{name.replace('_', ' ')} {value}" for name, value in shown.items()]
     return f"With {', '.join(words)}. " if words else ""
 
 

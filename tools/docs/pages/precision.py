@@ -141,8 +141,8 @@ def _page() -> str:
         function = getattr(recipes, name)
         first = (inspect.getdoc(function) or "").partition("\n")[0]
         arguments = ", ".join(list(inspect.signature(function).parameters)[1:])
-        told = first.removeprefix("Return ")
-        lines.append(f"| `{name}({arguments})` | {told} |")
+        description = first.removeprefix("Return ")
+        lines.append(f"| `{name}({arguments})` | {description} |")
     lines += [TYPES, *_types(), QUANTIZED.format(measured="\n".join(_measured()))]
     return "\n".join(lines).replace("\n\n\n", "\n\n")
 
@@ -164,8 +164,8 @@ def _types() -> list[str]:
         changed = graphs.apply(graph, words, shelves=("luthier.recipes",))
         state: dict[str, Any] = programs.make(changed, jax.devices()[:1]).abstract_state
         types = [state[name].dtype.name if name in state else "-" for name in ARRAYS]
-        told = " ".join(f"`{name}`" for name in policy) or "as it is"
-        lines.append(f"| {told} | {' | '.join(types)} |")
+        settings = " ".join(f"`{name}`" for name in policy) or "as it is"
+        lines.append(f"| {settings} | {' | '.join(types)} |")
     return lines
 
 
