@@ -1,4 +1,4 @@
-"""The page about the checkpoints of other programs: small ones, and what is read from them."""
+"""The page about checkpoints of other frameworks: small ones, and what is read from them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _SHOWN = 12
 _QUICKSTART = "train configs.lm.quickstart restore=maxtext:checkpoints"
 
 START = """\
-# Checkpoints of other programs
+# Import checkpoints from other frameworks
 
-`restore` says where the first parameters come from; a run writes a table of it to `restored.txt`,
-and `luthier train ... --dry-run` prints it. Every parameter is claimed by a rule, and every array
-of the checkpoint has a place to go: what is missing, left over or of another shape is told before
-anything is written. Arrays are read by blocks, straight into their shards, also where layers are
-stacked there and not here, or the other way round.
+`restore` sets the initial weights. A run writes a table of their origins to `restored.txt`, and
+`luthier train ... --dry-run` prints it. A rule must claim every parameter, and every array of the
+checkpoint must be used: missing, unused and mismatched arrays are reported before anything is
+written. Arrays are read in blocks, directly into their shards, also if layers are stacked on one
+side only.
 
-| `restore=` | what is read |
+| `restore=` | checkpoint |
 | --- | --- |
 | `safetensors:DIR` | a folder of safetensors, as the Hugging Face hub has them |
 | `t5x:DIR` | `checkpoint_N` of T5X, or the folder that it is in: its own files, or Orbax's |
@@ -37,29 +37,29 @@ stacked there and not here, or the other way round.
 | `maxtext:DIR` | a step of MaxText's Orbax checkpoints, or the folder of all steps |
 | `run:ID` | another run of luthier |
 
-In Python these are nodes (`restore=luthier.contrib.importers.T5X("DIR", rules=[...])`). Their rules
-say what else is done: `Skip(r"^head")` leaves a head for other classes, `Init(pattern)` makes what
-the checkpoint lacks.
+In Python these are nodes (`restore=luthier.contrib.importers.T5X("DIR", rules=[...])`). With rules,
+`Skip(r"^head")` ignores the head of another set of classes, and `Init(pattern)` initializes
+parameters that the checkpoint lacks.
 
 ## Another vocabulary
 
-A table of embeddings with more or fewer rows is refused, if no rule says what to do. `Resize` pads
-it, or cuts it: the first rows are those of the run, to the last bit, and new ones are as a new
-model has them. Kernels of logits are resized along their columns. `restored.txt` says how much was
-read (`embedding.table[:258] + init`); the optimizer begins anew, as it always does here.
+An embedding table with more or fewer rows is an error, unless a rule resizes it. `Resize` pads or
+truncates it: the first rows are bit-identical to the run's, and new rows are initialized as in a
+new model. Kernels of logits are resized along their columns. `restored.txt` reports how much was
+read (`embedding.table[:258] + init`); the optimizer state always starts fresh.
 
     from luthier.checkpoint import FromRun, Resize, Take
 
     graph.restore = FromRun("DIR", rules=[Resize(r"embedding\\.(table|kernel)$", size=258), Take()])
 
-`size` is how many rows of the run are no padding; where its last rows are zeros, and it is not
-given, nothing is guessed. This is for `run:DIR` and for safetensors under luthier's own names.
+`size` is the number of rows of the run without padding. It is required if the last rows are zeros.
+`Resize` works for `run:DIR` and for safetensors under luthier's own names.
 """
 
 T5X = """
 ## T5X
 
-The gin file of a model says its sizes; here they are settings of `luthier.recipes.encoders.t5`
+The sizes of a model are in its gin file; here they are settings of `luthier.recipes.encoders.t5`
 (one `mlp_activations`) or `t5_gated` (two of them):
 
 | `network.T5Config` | here |
@@ -69,8 +69,8 @@ The gin file of a model says its sizes; here they are settings of `luthier.recip
 | `num_encoder_layers`, `num_decoder_layers` | `num_layers`, `num_decoder_layers` |
 | `logits_via_embedding = True` | `t5`; False: `t5_gated` |
 
-The optimizer's state stays behind. Models of `scalable_t5` with scanned layers have biases of
-their own in every layer, and are not read.
+The optimizer state is not imported. Models of `scalable_t5` with scanned layers have biases in
+every layer, and are not supported.
 """
 
 BIG_VISION = """
@@ -85,10 +85,10 @@ of their own or stacked, with the optimizer or without it. Heads of `"map"` have
 MAXTEXT = """
 ## MaxText
 
-Decoders of Llama, Mistral and Qwen 3 are read, with `scan_layers` or without. Two habits of MaxText
-are undone on the way: the root of a head's size is in its queries, and where `rope_type` is
-`llama3.1` the numbers that are rotated together stand side by side. The last one nothing in the
-files tells:
+Decoders of Llama, Mistral and Qwen 3 are read, with `scan_layers` or without. Two MaxText
+conventions are converted: queries are pre-scaled by sqrt(head_dim), and with `rope_type` `llama3.1`
+the pairs of a rotation are interleaved. The second cannot be detected from the files; set it
+yourself:
 
     luthier train ... 'restore=luthier.contrib.importers.MaxText("DIR", interleaved=True)'
 

@@ -39,22 +39,22 @@ COMMANDS = (
 START = f"""\
 # ConfigDicts
 
-A file with `get_config()` (big_vision, scenic, clu) is laid over an experiment, at its place among
+A file with `get_config()` (big_vision, scenic, clu) overrides an experiment, at its position among
 the OVERRIDEs:
 
 ```text
 {FILES["small.py"]}```
 
 `--config_dict FILE.py` or `--config_dict FILE.py:ARGUMENT`: every key sets the path of its name. A
-table gives keys other names, a list of names, or `false` for what is left out; it may also stand in
-the file itself, as the dict `RENAMES`:
+table maps keys to other paths, to a list of paths, or to `false` to leave them out; it can also be
+in the file itself, as the dict `RENAMES`:
 
 ```text
 {FILES["names.toml"]}```
 
 References stay live: change one, and all follow. A required placeholder becomes a required field.
 `config_dict:KEY=VALUE` changes what a key set, and `--space 'config_dict:KEY=log(1e-4,1e-2)'`
-sweeps it. The class of a node stands under `class`, as `to_config_dict` writes it.
+sweeps it. The class of a node is under `class`, as `to_config_dict` writes it.
 """
 
 END = """\

@@ -32,18 +32,18 @@ _LINE = re.compile(r"  \[\S+:\d+\]$", re.MULTILINE)
 START = """\
 # Fiddlers
 
-A fiddler is a function that gets a graph and returns a changed one. On the command line it is a
-word among the others, applied at its place in their order:
+A fiddler is a function that edits a config. On the command line, fiddlers and overrides are applied
+from left to right:
 
     luthier train configs.lm.quickstart 'fiddler:scale_width(2.0)' optimizer.b2=0.95
 
-Arguments are read like those of a reference, and checked by their annotations. Quotes keep the
-shell from the brackets. `--changes` shows what the words change, each below the word that caused
-it; `--why PATH` shows who set a value, first to last.
+Arguments are parsed like those of a reference, and checked against their annotations. Quotes
+protect the brackets from the shell. `--changes` lists the changes below the override that caused
+them; `--why PATH` lists everything that has set a value, first to last.
 
-Your own: `fiddler:my_project.fiddlers.shrink(layers=2)`. Its first argument is the graph; it
-returns a new one, or changes its argument in place and returns None. Those of luthier, in
-`luthier.recipes`, leave their argument as it is.
+Your own: `fiddler:my_project.fiddlers.shrink(layers=2)`. Its first argument is the config; it
+returns a new one, or changes its argument in place and returns None. The fiddlers of
+`luthier.recipes` do not change their argument.
 """
 
 
@@ -61,7 +61,7 @@ def render() -> str:
 
 
 def _described(text: str) -> str:
-    """Return a docstring as Markdown; the graph is no argument of the command line."""
+    """Return a docstring as Markdown, without the graph: commands do not pass it."""
     kept, _, arguments = text.partition("\nArgs:\n")
     rest, _, _ = arguments.partition("\nRaises:\n")
     items = re.split(r"\n  (?=\w+: )", "\n" + rest.split("\nSource:")[0].rstrip())[2:]

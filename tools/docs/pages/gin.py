@@ -26,7 +26,7 @@ COMMANDS = (
 START = f"""\
 # Gin files
 
-A gin file is laid over an experiment, at its place among the OVERRIDEs:
+A gin file overrides an experiment, at its position among the OVERRIDEs:
 
 ```text
 {FILE}```
@@ -34,28 +34,28 @@ A gin file is laid over an experiment, at its place among the OVERRIDEs:
 `Name.argument = value` sets every node of that class or function; a scope before it
 (`held_out/Packed.length`) keeps to the nodes below that name. `@Name()` makes a node, `@Name` a
 template, `%NAME` is a macro: one constant for all its places, which `gin:NAME=VALUE` changes and
-`--space 'gin:NAME=log(1e-4,1e-2)'` sweeps. The order of statements says nothing. Flags:
+`--space 'gin:NAME=log(1e-4,1e-2)'` sweeps. Statement order does not matter. Flags:
 `--gin_file` (also several), `--gin_search_paths`, `--gin_bindings 'Name.argument = value'`,
 `--gin.Name.argument=value`, `--gin_skip_unknown`, and `--gin_root Name` where there is no
 experiment. Modules that a file imports must belong to your packages; what they register with
 `@gin.configurable` is found.
 
 `--to gin` writes a file that `gin.parse_config` accepts and `luthier show FILE.gin` reads to an
-equal graph. What gin has no words for stands in comments that begin with `# luthier:`. `luthier
-train ... --operative-gin` keeps such a file with the run, as `operative_config.gin`: all that is
-used, and nothing else.
+equal graph. Anything that gin cannot express is written in comments that start with `# luthier:`.
+`luthier train ... --operative-gin` keeps such a file with the run, as `operative_config.gin`: all
+that is used, and nothing else.
 
 To sweep a macro, name it; trials share one compiled program where the macro can be hoisted, and
-`luthier sweep best` prints words that `luthier train` takes with the same file:
+`luthier sweep best` prints overrides that `luthier train` takes with the same file:
 
     luthier sweep configs.lm.quickstart --gin_file small.gin \\
         --space 'gin:LEARNING_RATE=log(1e-4,1e-2)' --trials 8
     luthier sweep best quickstart
     luthier train configs.lm.quickstart --gin_file small.gin gin:LEARNING_RATE=0.0021
 
-Files of T5X bind classes of T5X, which have no node here: keep the values, as macros, and bind
-them to the classes that `luthier show EXPERIMENT` lists; `--gin_skip_unknown` passes over the rest.
-The sizes of its models: `luthier help checkpoints`, which also tells how its weights come in.
+Files of T5X bind classes of T5X, which have no node here: keep the values, as macros, and bind them
+to the classes that `luthier show EXPERIMENT` lists; `--gin_skip_unknown` passes over the rest. The
+sizes of its models: `luthier help checkpoints`, which also describes how to import their weights.
 """
 
 

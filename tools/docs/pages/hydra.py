@@ -40,16 +40,16 @@ Where a command takes an experiment, it also takes a file of dicts that name wha
 {FILES["optimizer.yaml"]}```
 
 A value that `${{...}}` refers to is one constant at all its places; `???` is a field that must be
-set. Hydra composes files: let it print the whole first. `konfig:FILE.json` reads what Kauldron's
+set. Hydra composes files: print the composed config first. `konfig:FILE.json` reads what Kauldron's
 konfig writes:
 
 ```text
 {FILES["optimizer.json"]}```
 
-What a file names must be of luthier, jax, flax, optax and the like, or of your packages. It is a
-way in, and not out: keep the graph as JSON, Python or YAML (`--to json|py|yaml`), or give it to
-code that takes a ConfigDict (`luthier help config_dict`). In Python: `luthier.graph.from_hydra`
-and `from_konfig`, which take dicts too.
+A file can name objects of luthier, jax, flax, optax and similar libraries, and of your packages.
+This is an import only: keep the config as JSON, Python or YAML (`--to json|py|yaml`), or pass it to
+code that takes a ConfigDict (`luthier help config_dict`). In Python: `luthier.graph.from_hydra` and
+`from_konfig`, which take dicts too.
 """
 
 

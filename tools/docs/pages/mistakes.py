@@ -9,10 +9,10 @@ from pathlib import Path
 CASES = Path(__file__).resolve().parents[3] / "tests" / "end_to_end" / "mistakes.toml"
 
 START = """\
-# Mistakes that are refused
+# Mistakes
 
-Each of these is accepted without a word by the system that is named. Here it is one line and exit
-code 2, and nothing is trained or written. The commands and their answers are those of the tests.
+The named system silently accepts each of these mistakes. luthier prints one line and exits with
+code 2; nothing is trained or written. The tests run these commands.
 """
 
 

@@ -13,9 +13,10 @@ WIDTH = 100
 INTRODUCTION = """\
 # Overrides
 
-Words that change the graph of an experiment. `show` and `train` take them behind the experiment,
-and so does `luthier.graph.apply` in Python. All words are read first and then applied in order;
-whatever is wrong is told at once, with the nearest names, and then nothing is started.
+Overrides change values in an experiment's config (a Fiddle graph). Pass them after the experiment
+name to `show`, `train`, `plan`, `diff` or `sweep`, or to `luthier.graph.apply` in Python. All
+overrides are parsed first and then applied in order. All errors are reported together, with the
+nearest names, before anything starts.
 
 ```bash
 luthier show configs.lm.quickstart optimizer.learning_rate.peak=3e-4 training.steps=200
@@ -28,7 +29,7 @@ luthier train configs.lm.quickstart --overrides FILE --fiddler NAME
 ## Grammar
 
 ```text
-word      = path operator value | "reset:" path | "fiddler:" call | "file:" FILE
+override  = path operator value | "reset:" path | "fiddler:" call | "file:" FILE
 operator  = "="       set; a value cannot replace a node
           | ":="      replace whatever is there, at this one path; also adds a key to a dict
           | "+="      add to a number, append to text, a list or a tuple, add keys to a dict
@@ -40,11 +41,11 @@ path      = place                        one place, from the root: model.layers[
 place     = part { "." part | "[" INDEX "]" | "[" "'" KEY "'" "]" }
 part      = NAME | "*"                   "*" stands for one name or index, "**" for any number
 value     = "ref:" arithmetic            follows other values: ref:model.dim*4
-          | "alias:" place               the very thing that is there, in two places
+          | "alias:" place               the same object, shared between both paths
           | "run:" ID "." place          a node or value of a recorded run; ID as in `luthier runs`
           | "config:" node               a node, also of a bare name
           | "partial:" node              a template, which its parent calls
-          | NAME ":" TEXT                where a class has this word: restore=safetensors:DIR
+          | NAME ":" TEXT                where a class has this prefix: restore=safetensors:DIR
           | node | literal | TEXT        TEXT where the annotation wants text or a path
 node      = DOTTED_NAME [ "(" [ argument { "," argument } ] ")" ]
 argument  = [ NAME "=" ] ( node | literal )
@@ -54,41 +55,42 @@ number    = arithmetic of numbers with + - * / // % ** and brackets
 call      = DOTTED_NAME [ "(" [ argument { "," argument } ] ")" ]
 ```
 
-Symbols for files, which shells eat: `**.x` for `any:x`, `@Name.x` for `class:Name.x`, `#Name` for
-`tag:Name`, `path~` for `reset:path`, `$path` for `ref:path`, `&path` for `alias:path`, `@run:` for
-`run:`.
+Symbols for files, which shells would interpret: `**.x` for `any:x`, `@Name.x` for `class:Name.x`,
+`#Name` for `tag:Name`, `path~` for `reset:path`, `$path` for `ref:path`, `&path` for `alias:path`,
+`@run:` for `run:`.
 
-- The annotation of the argument says how a value is read; without one, its default does. An int
-  may be written `1e3`, a `bool` only `true` or `false`, in any case.
-- A bare name is looked for beside what is there now, then in luthier, then by its full name. Only
+- A value is parsed by the annotation of its argument, or by its default if there is no annotation.
+  An int can be written `1e3`, a `bool` only `true` or `false`, in any case.
+- A bare name is looked up next to the current value, then in luthier, then as a full name. Only
   luthier, jax, flax, optax, grain, orbax, optuna, numpy, the packages of the nodes at hand, and
   `packages = [...]` under `[tool.luthier]` in pyproject.toml may be named. Nothing is evaluated as
   Python.
-- Where many places share a value (`value` in luthier.graph, `ref:`), `=` changes it for all.
-- A fiddler is a function from graph to graph, applied at its place among the words. Those of
-  `luthier.recipes`, and of `fiddlers = [...]` under `[tool.luthier]`, need no module before their
-  name.
-- A file has one word a line. `#` begins a comment at the beginning of a line unless a letter
-  follows it (`#Rate=1` is a tag, `# Rate` a comment), and between spaces behind a word. Files are
-  found from the working directory, and files in files from the file's folder.
-- Fiddle's and Pax's flags stand for words, at their place: see the end of this page. `--fdl_help`
+- If several paths share a value (`value` in luthier.graph, `ref:`), `=` changes it for all of them.
+- A fiddler is a function that edits the config, applied at its position among the overrides. Those
+  of `luthier.recipes`, and of `fiddlers = [...]` under `[tool.luthier]`, need no module before
+  their name.
+- A file has one override per line. `#` starts a comment at the beginning of a line unless a letter
+  follows it (`#Rate=1` is a tag, `# Rate` a comment), and between spaces after an override. Paths
+  of files are relative to the working directory; files that a file names, to its folder.
+- Fiddle's and Pax's flags are translated to overrides: see the end of this page. `--fdl_help`
   shows the settings of the experiment, or this page.
 
 ## Quotes
 
-Put a word in single quotes when it has any of `( ) * [ ] { } $ & ; | < > # ~ ? '`, `"` or a space.
-Without them, this is what comes of a word:
+Put an override in single quotes if it contains any of `( ) * [ ] { } $ & ; | < > # ~ ? '`, `"` or a
+space. Without quotes, shells pass on:
 
 SHELLS
 
-"fails" is the shell's own error. Fish runs what stands in round brackets as a command. What arrives
-damaged is refused by luthier with a hint about quotes, unless it happens to mean something. What
-vanishes cannot be told: write `ref:`, `tag:` and `config:f` instead, or use a file.
+"fails": the shell itself reports an error. Fish runs text in round brackets as a command. If the
+shell mangles an override, luthier rejects it and suggests quotes, unless the mangled text is itself
+valid. luthier cannot detect an override that the shell removes: write `ref:`, `tag:` and `config:f`
+instead, or use a file.
 
 ## Cases
 
-All of these are run by the tests. What a word changes stands behind `->`, what luthier says instead
-behind `!`. Most are about this graph:
+The tests run all of these cases. `->` shows the change that an override makes, `!` the error that
+luthier prints instead. Most cases use this config:
 """
 
 

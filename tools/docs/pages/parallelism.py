@@ -26,16 +26,16 @@ KERNEL = "parameters/blocks.mlp.up.kernel"
 START = """\
 # Parallelism
 
-How an experiment is spread over devices is a part of its graph, beside the model and not in it:
-a mesh with named axes, and rules that say which axis splits which dimension. The model stays
-as it is, and so do its parameters, its gradient and its losses, up to rounding: that is tested for
-every recipe below and for mixtures of them.
+Sharding is part of the config, separate from the model: a mesh with named axes, and rules that map
+the dimensions of arrays to axes. The model does not change, and neither do its parameters,
+gradients and losses, up to rounding: this is tested for every recipe below and for combinations of
+them.
 
     luthier train configs.lm.quickstart 'fiddler:fsdp(4)' 'fiddler:tensor(2)'
     luthier show configs.lm.quickstart --devices cpu:8 'fiddler:fsdp(4)' --sharding
 
-The second command needs no accelerator: it lists every array of the state with its layout, the
-reason, and the bytes on each device.
+The second command needs no accelerator: it lists every array of the state with its sharding,
+the reason, and the bytes on each device.
 
 ## Axes
 
@@ -47,7 +47,7 @@ which is -1 and fills the mesh.
 RECIPES = """
 ## Recipes
 
-Each is a fiddler, so they compose, and a sweep can choose among them:
+Recipes are fiddlers: they compose, and a sweep can choose among them:
 `parallelism=choice(@fsdp, @tensor(2))` in a space. The table shows
 each alone on {num_devices} devices: the batch's `inputs` [rows, length], the kernel of a
 feed-forward layer [layers, embed, mlp], and the bytes of state on each device.
@@ -55,16 +55,16 @@ feed-forward layer [layers, embed, mlp], and the bytes of state on each device.
 """
 
 END = """
-## Rows that are split along their length
+## Context parallelism
 
 `sequence` splits the length of activations. Attention then needs the keys of whole rows, in
-one of three ways, all of which give the same result:
+one of three ways, with the same result:
 
-- As it is: the compiler gathers keys and values on every device.
+- Default: the compiler gathers keys and values on every device.
 - `ring`: keys and values go round, and no device ever holds all of them. Memory falls with the
-  size of the axis. Blocks that no query sees are skipped: for windows that spares whole rounds.
+  size of the axis. Blocks that no query sees are skipped: for windows that saves whole ring steps.
   Causal rows are cut in zigzag (`order=Zigzag()`), so that every device has the same work; rows
-  must then be a multiple of twice the axis. Within a pipeline it is refused.
+  must then be a multiple of twice the axis. It does not work within a pipeline.
 - `all_to_all`: parts of rows are exchanged for heads. Heads must be a multiple of the axis (times
   `tensor`); fewer key and value heads are repeated. Any core fits inside.
 
@@ -73,26 +73,27 @@ segments, which travel with the keys.
 
 ## Uneven sizes
 
-What a mesh axis does not divide is refused before anything is compiled, with the parameter, the
-rule and the remedy. A vocabulary is padded by its own layer: `model.embedding.pad_to_multiple=8`.
+A dimension that a mesh axis does not divide is an error before anything is compiled, with the
+parameter, the rule and the remedy. A vocabulary is padded by its own layer:
+`model.embedding.pad_to_multiple=8`.
 
-## Nothing moves unasked
+## Explicit sharding
 
-With automatic axes, the default, the compiler moves what it must. With explicit ones the program
-says every layout, and a layer that leaves one open is refused while it is traced:
+With automatic axes, the default, the compiler inserts collectives as needed. With explicit axes the
+program specifies every sharding, and a layer that leaves one open is an error at trace time:
 
     luthier train configs.lm.quickstart 'fiddler:fsdp(4)' 'fiddler:tensor(2)' \\
         parallelism.mesh.axis_type=EXPLICIT
 
-Dense models train so, with the same results. A test looks through the traced step of each mesh:
-all that is laid out anew is a parameter that `fsdp` splits, where a layer uses it, and the keys
-of rows that `sequence` splits. A layer of your own says the layout of a product that sums over
-a dimension which devices split by `luthier.parallel.result_sharding`. Pipelines, dropless
-experts, `ring` and `all_to_all` need automatic axes.
+Dense models train so, with the same results. A test inspects the traced step of each mesh: the only
+arrays that are resharded are parameters that `fsdp` splits, where a layer uses them, and the keys
+of sequences that `sequence` splits. In your own layer, use `luthier.parallel.result_sharding` for a
+product that sums over a sharded dimension. Pipelines, dropless experts, `ring` and `all_to_all`
+need automatic axes.
 
 ## Several slices
 
-Within a slice devices are close; between slices the network is slow. An axis may go on across
+Within a slice devices are close; between slices the network is slow. An axis can extend across
 slices: `parallelism.mesh.across_slices.data=2` doubles `data` over two slices. Its size is then
 that within a slice times the number of slices. On CPUs a process counts as a slice.
 """

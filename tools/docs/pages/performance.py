@@ -34,8 +34,8 @@ Peers run as they come; with the same variable as luthier's (below) they gain, t
 The first step is counted from the start of the process, with nothing compiled before. Most of
 luthier's time before it is XLA's: the step is some 370 kernels of 170 kinds, each of which is
 compiled on its own, at 30 ms, one at a time on one core. `fiddler:quick_compile` has them compiled
-with less optimization (below); what initializes the state always is, as it runs once. What is
-compiled is kept, so that a second start ("second start") finds it, as it does on every later day.
+with less optimization (below); what initializes the state always is, as it runs once. Compiled
+programs are cached, so that a second start ("second start") finds them, as does every later one.
 
 Layers run in a loop, so that a model of 96 compiles as fast as one of 12 (below). On a CPU a step
 of few layers takes less time with all of them in one turn of it: `model.stack.unroll=4` for four
@@ -174,7 +174,7 @@ SECTIONS = (
 
 
 def render() -> str:
-    """Return the page; it says so where a table was not measured."""
+    """Return the page, with a note for each table that was not measured."""
     parts = [START]
     for name, command, text in SECTIONS:
         path = RESULTS / f"{name}.json"
@@ -193,14 +193,14 @@ def render() -> str:
 
 
 def _gpu_hour() -> str:
-    """Return the section that `tools/gpu_hour.py merge` writes; it says so where there is none."""
+    """Return the section that `tools/gpu_hour.py merge` writes, or a note that it is missing."""
     path = RESULTS / "gpu_hour.md"
     table = path.read_text(encoding="utf-8").strip() if path.exists() else UNMEASURED
     return GPU_HOUR.format(command="python tools/gpu_hour.py merge FILE.jsonl ...", table=table)
 
 
 def _asked(settings: dict) -> str:
-    """Return what the command was told, for the line below a table."""
+    """Return the settings of the command, for the line below a table."""
     kept = {n: v for n, v in settings.items() if v is not None and v is not False}
     shown = {n: ", ".join(map(str, v)) if isinstance(v, list) else v for n, v in kept.items()}
     words = [f"{name.replace('_', ' ')} {value}" for name, value in shown.items()]

@@ -41,9 +41,9 @@ ARRAYS = (
 START = """\
 # Precision
 
-What arrays are stored, multiplied and summed in is a part of the graph. A policy is a fiddler, so
-policies compose with each other and with parallelism, pipelines, remat, adapters and accumulation,
-and `--changes` prints them as a diff:
+The dtypes in which arrays are stored, multiplied and summed are part of the config. A policy is a
+fiddler, so policies compose with each other and with parallelism, pipelines, remat, adapters and
+accumulation, and `--changes` prints them as a diff:
 
     luthier train configs.lm.quickstart fiddler:bf16
     luthier show configs.lm.quickstart fiddler:bf16_masters fiddler:fp8 --changes
@@ -53,23 +53,24 @@ and `--changes` prints them as a diff:
 """
 
 TYPES = """
-## What is of which type
+## Dtypes
 
-Five things have a type of their own:
+Five dtypes are set separately:
 
 - *Compute*: `dtype` of the model, and of any layer that sets its own. Norms, softmax, logits and
   losses sum in float32 in any case; routers of experts compute in it.
 - *Parameters*: `param_dtype` of the model, or rules of `precision.parameters`.
-- *Masters*: `precision.masters`: wider copies in the optimizer's state. The optimizer changes the
-  copy, and the parameter is what it rounds to, so updates too small for a parameter add up.
-- *Optimizer*: `precision.optimizer`: what moments are stored in. They are widened to float32
-  before a step, and rounded after it.
-- *Gradients*: float32, over microbatches and over all uses of a parameter, whatever the parameter
-  is stored in; `precision.accumulation` says otherwise.
+- *Master weights*: `precision.masters`: wider copies in the optimizer state. The optimizer updates
+  the copy, and the parameter is its rounded value, so that updates too small for a parameter add
+  up.
+- *Optimizer*: `precision.optimizer`: the dtype in which moments are stored. They are converted to
+  float32 before a step, and rounded after it.
+- *Gradients*: float32, over microbatches and over all uses of a parameter, whatever the dtype of
+  the parameter, unless `precision.accumulation` is set.
 
 A rule is a node, `StoredAs(pattern, dtype)`; the pattern is a regular expression over the names of
-`luthier show --params`, and the first that matches decides. One that matches nothing is refused
-with the nearest names:
+`luthier show --params`, and the first that matches decides. A rule that matches nothing is an error
+that lists the nearest names:
 
     luthier train configs.lm.quickstart "precision.parameters=[StoredAs('norm', bfloat16)]"
 
@@ -81,7 +82,7 @@ QUANTIZED = """
 ## Eight bits
 
 `fp8` and `int8` swap a node: `product` of the linear maps of layers, from `MatrixProduct` to
-`QuantizedProduct`. Its factors are rounded as they come, by [qwix](https://github.com/google/qwix)
+`QuantizedProduct`. Its factors are quantized on the fly, by [qwix](https://github.com/google/qwix)
 (`pip install 'luthier[quantization]'`), with a scale for every row and column. There is nothing to
 calibrate and no state, so that checkpoints fit with and without, and a trained model is evaluated
 as it would be after quantization:
@@ -91,14 +92,14 @@ as it would be after quantization:
 
 Heads, logits and routers stay as they are unless a target names them: `fiddler:int8("mlp")`.
 Experts have it too, those of `Dropless` by grouped products. Convolutions and attention scores are
-not quantized. Backward passes are of the gradients as they are, unless `gradient` names a type;
-`fp8` rounds them to E5M2.
+not quantized. The backward pass is not quantized unless you set `gradient`;
+`fp8` rounds gradients to E5M2.
 
-CPUs have no such units: they compute the same numbers, slowly. GPUs before compute capability 8.9
-are refused for float8, in one line, before anything is compiled. Over a mesh with explicit axes
-quantized products are refused, too.
+CPUs emulate these products slowly, with the same results. GPUs before compute capability 8.9 do not
+support float8: one line says so before anything is compiled. Quantized products do not work with
+explicit mesh axes.
 
-## How near to float32
+## Accuracy
 
 The quickstart, small (`model.dim=32 model.num_layers=2`, 32 tokens, 8 rows), for 100 steps of the
 same data on CPU: the mean loss of the last 20 steps, against that of float32 (3.2541, and 3.2498
@@ -109,8 +110,8 @@ with b2 = 0.95).
 {measured}
 | another seed, for scale | 3.2514 | -0.08 % |
 
-Tests hold every policy to bounds: bf16 and masters to 0.05 %, int8 to 0.1 %, fp8 to 0.5 % of the
-loss of float32 after 40 steps.
+Tests hold every policy to bounds: bf16 and master weights to 0.05 %, int8 to 0.1 %, fp8 to 0.5 % of
+the loss of float32 after 40 steps.
 """
 
 # Measured on 2026-11-22, CPU, float32 products at the default precision.

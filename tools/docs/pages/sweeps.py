@@ -12,7 +12,7 @@ from luthier.study.space_grammar import parse_dimension
 _TEXT = """\
 # Sweeps
 
-A study edits paths of an experiment's graph and drives trials over the devices of this machine.
+A study edits paths of an experiment's config and runs trials on the devices of this machine.
 
     luthier sweep configs.lm.quickstart --space 'optimizer.learning_rate.peak=log(1e-4,1e-2)'
     luthier sweep sweeps.lm_learning_rate base.training.steps=100 budget.trials=8
@@ -24,19 +24,19 @@ A study edits paths of an experiment's graph and drives trials over the devices 
     luthier sweep best lm_learning_rate --as overrides
     luthier train study:lm_learning_rate/7
 
-A study is a graph itself: `sweeps/lm_learning_rate.py` has one, and the first word of an override
-says which part it is of (`base`, `space`, `objectives`, `sampler`, `pruner`, `budget`, `engine`,
-...). Trial 0 is the experiment as it is.
+A study is a config itself: see `sweeps/lm_learning_rate.py`. The first name in the path of an
+override selects its part (`base`, `space`, `objectives`, `sampler`, `pruner`, `budget`, `engine`,
+...). Trial 0 is the unchanged experiment.
 
 ## Spaces
 
-`--space PATH=...`, where PATH may be any pattern of `luthier help overrides`:
+`--space PATH=...`, where PATH can be any pattern of `luthier help overrides`:
 
 {spaces}
 
-`--when 'PATH=OPTION: PATH=...'` chooses only where that option of a `choice` is chosen. `--sweep
-lr,seeds` takes the functions `sweep_lr` and `sweep_seeds` of the experiment's module, which yield
-tables of overrides, and tries their product.
+`--when 'PATH=OPTION: PATH=...'` samples a dimension only if that option of a `choice` is selected.
+`--sweep lr,seeds` takes the functions `sweep_lr` and `sweep_seeds` of the experiment's module,
+which yield tables of overrides, and tries their product.
 
 ## Samplers
 
@@ -47,61 +47,63 @@ tables of overrides, and tries their product.
 
 ## Objectives
 
-`--objective EVALUATION/METRIC` takes the last value; `:best` and `:mean3` behind it the best and
-the mean of the last three. Without an evaluation: {objectives}.
-Several make a Pareto front.
+`--objective EVALUATION/METRIC` is the last value of the metric, with `:best` the best value, with
+`:mean3` the mean of the last three. Without an evaluation: {objectives}.
+Several objectives give a Pareto front.
 
-## What becomes of a trial
+## The life of a trial
 
-asked -> its graph is made -> the same as an earlier one? -> can it run on a slice? -> it waits for
-a slice or a lane -> it reports each evaluation -> it ends as one of:
+suggested -> its config is built -> equal to an earlier trial? -> feasible on a device group? -> it
+waits for a device group or a place in a pack -> it reports each evaluation -> it ends as one of:
 {states}.
 
-Trials that differ only in numbers that can be hoisted (learning rates, decays, seeds, loss weights)
-share one compiled program on a warm worker. `packing=luthier.study.SharedPrograms(lanes="auto")`
-measures whether several of them in one program are faster, and refills a lane whose trial ended.
+Trials that differ only in scalars (learning rates, decays, seeds, loss weights) share one compiled
+program: the scalars are runtime arguments. `packing=luthier.study.SharedPrograms(lanes="auto")`
+measures whether several trials in one program (packed trials, `lanes`) are faster, and starts the
+next trial in the place of a finished one.
 
 ## Budgets
 
-What is reached first ends a study: `budget.trials` (every point of a grid, 32 trials of any other
-sampler, where it is not set), `budget.wall_seconds`, `budget.device_hours`. Infeasible trials, and
+The first limit that is reached ends a study: `budget.trials` (by default every point of a grid, and
+32 trials for other samplers), `budget.wall_seconds`, `budget.device_hours`. Infeasible trials, and
 copies that get the result of an equal earlier trial, have numbers of their own and count as trials;
 the last line of a study says how many there were. A budget that cuts a grid off is reported before
 the first trial and at the end. Device time is devices times the time from lease to end, with
-compilation, evaluations and lost work; packed trials share it. `budget.trial_seconds` ends a
-single trial as failed; clocks that are set or a suspended machine do not count.
+compilation, evaluations and lost work; packed trials share it. `budget.trial_seconds` ends a single
+trial as failed; clocks that are set or a suspended machine do not count.
 
 ## Faults and retries
 
-- A fault of the machine (a full disk, EIO, a lost mount, ECC, NCCL): the trial is queued again,
-  uncounted. A device group with two in a row is excluded; without one left the study stops.
-- The worker dies: the trial is queued again, `budget.retries` times; then it has failed.
+- A fault of the machine (a full disk, EIO, a lost mount, ECC, NCCL): the trial is requeued without
+  counting a retry. A device group with two faults in a row is excluded; without one left the study
+  stops.
+- The worker dies: the trial is requeued up to `budget.retries` times, then it fails.
 - An error in code or data: the trial has failed, with `traceback.txt` in its folder. The study
   stops after `budget.failures` of them in a row, or where the baseline fails.
 - Divergence, or more than `budget.trial_seconds`: the trial has failed; the study continues.
 - A trial that cannot run, or be recorded, is infeasible before it takes a device group. The study
   stops where that is the baseline.
 
-`luthier sweep show NAME/7` prints the traceback of trial 7. `luthier sweep --resume DIR` runs what
-met a fault of the machine under its old number, and suggests what the undisturbed study would have.
-`--retry failed`, or `--retry failed:REGEX` for reasons that match, also runs failed trials again;
-from then on all trials run the source as it is at that moment. A study that stopped before any
-trial was complete makes room for the same command: its folder is renamed to `NAME.1`.
+`luthier sweep show NAME/7` prints the traceback of trial 7. `luthier sweep --resume DIR` reruns
+trials that met a fault of the machine under their numbers; suggestions are those of an undisturbed
+study. `--retry failed`, or `--retry failed:REGEX` for reasons that match, also runs failed trials
+again; from then on all trials run the source as it is at that moment. If a study stopped before any
+trial was complete, the same command starts afresh: the old folder is renamed to `NAME.1`.
 
 | exit code | |
 | --- | --- |
-| 0 | the study is over, and a trial is complete |
+| 0 | the study is finished, and at least one trial is complete |
 | 1 | no trial is complete; or failures in a row, or of the baseline, stopped it |
-| 2 | bad input; or faults of the machine stopped it: `--resume` goes on |
-| 130 | interrupted: `--resume` goes on |
+| 2 | bad input; or faults of the machine stopped it: `--resume` continues |
+| 130 | interrupted: `--resume` continues |
 
 ## Nothing is lost
 
 `studies/NAME` holds the journal (`journal.jsonl`), the study (`study.json`), the source that its
-trials run (`source`), a directory for each trial with its whole graph, its result and its run,
-the report (`report.html`), and Optuna's copy (`optuna.journal`, for optuna-dashboard). Ctrl-C
-saves what runs; `--resume` goes on, also after a kill of any process. In W&B, trials are runs of
-one group, and one more run sums them up.
+trials run (`source`), a directory for each trial with its whole graph, its result and its run, the
+report (`report.html`), and Optuna's copy (`optuna.journal`, for optuna-dashboard). Ctrl-C saves the
+running trials; `--resume` continues, also after any process was killed. In W&B, trials are runs of
+one group, and one more run summarizes them.
 """
 
 _SPACES = {
@@ -118,7 +120,7 @@ _SPACES = {
 def render() -> str:
     """Return the page."""
     return _TEXT.format(
-        spaces=_table(("space", "what is chosen", "in Python"), map(_space, _SPACES)),
+        spaces=_table(("space", "values", "in Python"), map(_space, _SPACES)),
         samplers=_table(
             ("name", "sampler"), ((f"`{n}`", f"`{_name(x)}`") for n, x in samplers.SAMPLERS.items())
         ),
