@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 from tools import shipped  # noqa: E402
 
 if TYPE_CHECKING:
-    from luthier.planner.budget import StepBudget
+    from tools.step_budget import StepBudget
 
 BUDGETS = ROOT / "tests" / "planner" / "budgets"
 COMMAND = "python tools/check_budgets.py --update"
@@ -86,7 +86,7 @@ def found(name: str) -> object:
     """Return the budget that a plan tells now, or a line that says why there is none."""
     from luthier import graph as graphs
     from luthier.planner import plan_apart, targets
-    from luthier.planner.budget import StepBudget
+    from tools.step_budget import StepBudget
 
     planned = PLANNED[name]
     slice = targets.read(planned.slice)
@@ -108,7 +108,7 @@ def recipes(references: Sequence[str]) -> dict[str, StepBudget | str]:
     Raises:
       RuntimeError: One of them cannot be planned.
     """
-    from luthier.planner.budget import StepBudget
+    from tools.step_budget import StepBudget
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         reports = dict(zip(references, pool.map(shipped.report_by_shapes, references), strict=True))
@@ -132,7 +132,7 @@ def difference_of_recipes(now: Mapping[str, StepBudget | str]) -> list[str]:
     Args:
       now: What they take, or how they are refused, by reference.
     """
-    from luthier.planner.budget import StepBudget
+    from tools.step_budget import StepBudget
 
     lines_of = []
     kept = json.loads((BUDGETS / f"{RECIPES}.json").read_text())
@@ -178,7 +178,7 @@ def why_not_compared(name: str) -> str:
 
 def difference(name: str) -> list[str]:
     """Return what a step costs more than its budget, a line each."""
-    from luthier.planner.budget import StepBudget
+    from tools.step_budget import StepBudget
 
     if name == RECIPES:
         return difference_of_recipes(recipes(shipped.references()))

@@ -12,8 +12,8 @@ from luthier import graph as graphs
 from luthier.layers import blocks, embedding, mlp
 from luthier.parallel import constrain
 from luthier.planner import plan_here
-from luthier.planner.budget import StepBudget
 from luthier.planner.targets import read
+from tools.step_budget import StepBudget
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("model.dim=64", "model.num_layers=2", "data.length=32")

@@ -6,6 +6,7 @@ import ast
 import graphlib
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -115,6 +116,31 @@ def test_no_two_modules_need_each_other(modules):
     except graphlib.CycleError as error:
         pytest.fail(" needs ".join(reversed(error.args[1])))
     assert set(order) == known
+
+
+def test_every_module_is_reached_from_a_command_a_facade_or_an_entry_point(modules, root):
+    """What only tests import is dead."""
+    by_name = {module.import_name: module for module in modules}
+    known = set(by_name)
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    groups = [*project["entry-points"].values(), project["scripts"]]
+    waiting = {place.partition(":")[0] for group in groups for place in group.values()}
+    waiting |= {m.import_name for m in modules if m.is_facade or "/commands/" in m.place}
+    reached: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        reached.add(name)
+        tree = by_name[name].tree
+        waiting |= (set(_imports(tree, known)) & known) - reached
+        # Modules are named in texts, too: `luthier.launch.worker` for `python -m`, names in tables
+        # of lazy facades (`engines.planned`), and a file that is printed (`dump_pax.py`).
+        package = name if by_name[name].is_facade else name.rpartition(".")[0]
+        texts = {str(n.value) for n in ast.walk(tree) if isinstance(n, ast.Constant)}
+        named = {text.partition(":")[0] for text in texts}
+        named |= {f"{package}.{text}" for text in named}
+        files = {m.import_name for m in modules if m.path.name in texts}
+        waiting |= ((named | files) & known) - reached
+    assert reached == known, sorted(known - reached)
 
 
 def test_graph_names_no_array_library_at_module_level(modules):
