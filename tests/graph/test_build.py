@@ -146,7 +146,7 @@ def test_an_unknown_path_names_the_nearest():
     assert "set all of" in str(error)
 
 
-def test_an_error_tells_path_class_and_origin():
+def test_an_error_names_path_class_and_origin():
     graph = fdl.Config(pair, a=[fdl.Config(Child, size=10, heads=4)])
     error = _error(graph)
     assert error.problems[0].path == "a[0].heads"
@@ -155,7 +155,7 @@ def test_an_error_tells_path_class_and_origin():
     assert isinstance(error.__cause__, ValueError)
 
 
-def test_an_error_in_a_template_tells_its_path():
+def test_an_error_in_a_template_names_its_path():
     graph = fdl.Config(pair, a=fdl.Config(Parent, child=fdl.Partial(Child, size=10)))
     error = _error(graph)
     assert error.problems[0].path == "a.child.size"

@@ -47,10 +47,10 @@ def test_another_process_with_another_hash_seed_agrees(seed):
         "print(fingerprint(graph), fingerprint(graph, 'program'))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": seed}
-    said = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
     )
-    assert said.stdout.split() == [GOLDEN_RECORD, GOLDEN_PROGRAM]
+    assert process.stdout.split() == [GOLDEN_RECORD, GOLDEN_PROGRAM]
 
 
 def test_the_order_in_which_arguments_are_set_does_not_count():

@@ -153,7 +153,7 @@ def test_argument_names_are_checked():
     assert "did you mean learning_rate" in second
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     node = {
         "config": "graph_toys.parts.Experiment",
         "arguments": {

@@ -311,7 +311,7 @@ def test_mistakes_are_one_exact_line(graph, override, message):
     assert caught.value.exit_code == EXIT_BAD_INPUT
 
 
-def test_all_mistakes_are_told_at_once_and_nothing_is_changed(graph):
+def test_all_mistakes_are_reported_at_once_and_nothing_is_changed(graph):
     before = parts.experiment()
     with pytest.raises(OverrideError) as caught:
         apply(graph, ["steps=5", *BAD])

@@ -72,7 +72,7 @@ def test_value_nodes_are_shown_live():
     ]
 
 
-def test_what_is_missing_is_said():
+def test_missing_arguments_are_marked():
     lines = render(fdl.Config(parts.Model)).splitlines()
     assert lines == ["graph_toys.parts.Model", "  dim is not set"]
     assert render(fdl.Partial(parts.Model)) == "partial graph_toys.parts.Model"
@@ -88,7 +88,7 @@ def test_long_lines_are_cut():
 
 
 def test_values_on_one_line():
-    told = {
+    values_by_text = {
         "'a'": "a",
         "(1,)": (1,),
         "(1, 'a')": (1, "a"),
@@ -102,7 +102,7 @@ def test_values_on_one_line():
         "partial graph_toys.parts.Layer": fdl.Partial(parts.Layer),
         "inf": float("inf"),
     }
-    for text, value in told.items():
+    for text, value in values_by_text.items():
         assert text_of(value) == text
     assert "0x" not in text_of(object())
     assert "lambda" in text_of(lambda: 0)

@@ -72,7 +72,7 @@ def test_brackets():
     assert values.expression(values.value(5)) == "5"
 
 
-def test_evaluate_leaves_other_things_alone():
+def test_evaluate_returns_other_values_unchanged():
     node = fdl.Config(parts.Constant, 0.1)
     assert values.evaluate(node) is node
     assert values.evaluate("text") == "text"

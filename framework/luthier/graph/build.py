@@ -208,21 +208,21 @@ def _under(error: BadInput, path: str) -> BadInput:
 def _refused(graph: Graph, node: fdl.Buildable, path: str, error: Exception) -> BadInput:
     """Return what `error`, raised while the node at `path` was built, says in one line."""
     path, node = _culprit(node, path, error)
-    told = " ".join(str(error).split()) or "no reason is given"
-    told = told if len(told) <= _LONGEST else f"{told[: _LONGEST - 3]}..."
+    message = " ".join(str(error).split()) or "no reason is given"
+    message = message if len(message) <= _LONGEST else f"{message[: _LONGEST - 3]}..."
     target = node.__fn_or_cls__
-    what = f"{display_name(target)} refused: {type(error).__name__}: {told}"
+    what = f"{display_name(target)} refused: {type(error).__name__}: {message}"
     known = signatures.arguments(target).names
-    unknown = re.search(r"unexpected keyword argument '(\w+)'", told)
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", message)
     if unknown and unknown[1] in node.__arguments__:
         at, near = join(path, unknown[1]), nearest(unknown[1], known)
         return BadInput(Problem(what, at, _origin(graph, node, at), nearest=near))
-    if "missing" in told:
-        missing = [name for name in re.findall(r"'(\w+)'", told) if name in known]
+    if "missing" in message:
+        missing = [name for name in re.findall(r"'(\w+)'", message) if name in known]
         if missing:
             remedy = " and ".join(f"set {join(path, name)}" for name in missing)
             return BadInput(Problem(what, path, made_at(node), remedy))
-    part = _blamed(node, told)
+    part = _blamed(node, message)
     if part is None:
         return BadInput(Problem(what, path, made_at(node)))
     return BadInput(Problem(what, join(path, part), _origin(graph, node, join(path, part))))
@@ -235,14 +235,14 @@ def _origin(graph: Graph, node: fdl.Buildable, path: str) -> str:
         return made_at(node)
 
 
-def _blamed(node: fdl.Buildable, told: str) -> Any:
+def _blamed(node: fdl.Buildable, message: str) -> Any:
     """Return the argument of `node` that a message is about; None where it is not clear."""
     given = node.__arguments__
     for pattern in (r"[`'\"]{}[`'\"]", r"\b{}\b"):
         named = {
             found.start(): part
             for part in given
-            if (found := re.search(pattern.format(re.escape(str(part))), told))
+            if (found := re.search(pattern.format(re.escape(str(part))), message))
         }
         if named:
             return named[min(named)]
@@ -250,8 +250,8 @@ def _blamed(node: fdl.Buildable, told: str) -> Any:
         return next(iter(given))
     for part, child in given.items():
         plain = value_nodes.evaluate(child) if value_nodes.is_value_node(child) else child
-        said = rf"(?<!\w){re.escape(repr(plain))}(?!\w)"
-        if isinstance(plain, int | float | str) and re.search(said, told):
+        mentioned = rf"(?<!\w){re.escape(repr(plain))}(?!\w)"
+        if isinstance(plain, int | float | str) and re.search(mentioned, message):
             return part
     return None
 

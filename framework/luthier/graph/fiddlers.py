@@ -114,9 +114,9 @@ def fiddlers_of(module: types.ModuleType) -> Iterator[tuple[str, Callable[..., A
             yield name, found
 
 
-def found_in(thing: Any, module: types.ModuleType) -> bool:
+def found_in(value: Any, module: types.ModuleType) -> bool:
     """Return whether a module defines something itself."""
-    return getattr(thing, "__module__", None) == module.__name__
+    return getattr(value, "__module__", None) == module.__name__
 
 
 def _takes_a_graph(function: Callable[..., Any]) -> bool:

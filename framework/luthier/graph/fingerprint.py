@@ -155,9 +155,9 @@ class _Writer:
         set_here = sorted((str(part), data) for part, data in given.items())
         return [*content, set_here, sorted(defaults.items()), sorted(tags.items())]
 
-    def _name(self, thing: Any, path: str) -> str:
+    def _name(self, target: Any, path: str) -> str:
         try:
-            return public_name(thing)
+            return public_name(target)
         except RecordError as error:
             self.problems += [dataclasses.replace(p, path=path) for p in error.problems]
             return ""

@@ -140,9 +140,10 @@ def _read_all(
                     override_files.read_words(text.removeprefix(override_files.FILE).strip())
                 )
             except BadInput as error:
-                told = f"{at}: {text}"
+                override_origin = f"{at}: {text}"
                 problems += [
-                    dataclasses.replace(p, origin=p.origin or told) for p in error.problems
+                    dataclasses.replace(p, origin=p.origin or override_origin)
+                    for p in error.problems
                 ]
                 continue
         for word, place in words:

@@ -303,9 +303,9 @@ def unknown_path(
     """
     text, at = format_path(parts), format_path(parts[:depth])
     if not is_container(owner):
-        said = values.expression(owner) if values.is_value_node(owner) else repr(owner)
-        said = "not set" if owner is UNSET else f"{said[:60]}, which has no fields"
-        return Problem(f"does not exist: {at} is {said}", path=text)
+        description = values.expression(owner) if values.is_value_node(owner) else repr(owner)
+        description = "not set" if owner is UNSET else f"{description[:60]}, which has no fields"
+        return Problem(f"does not exist: {at} is {description}", path=text)
     near = nearest_paths(graph, parts, leaves=leaves, places=places)
     remedy = ""
     if not near:

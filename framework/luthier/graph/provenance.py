@@ -23,7 +23,7 @@ from luthier.graph.paths import (
     walk,
 )
 from luthier.graph.public_names import display_name
-from luthier.graph.record.history_log import MADE, RecordedOrigin, sets_of, told
+from luthier.graph.record.history_log import MADE, RecordedOrigin, describe_set, sets_of
 from luthier.graph.record.structure import entries
 from luthier.graph.render import text_of
 from luthier.graph.values import Graph
@@ -162,7 +162,7 @@ def _holder(graph: Graph, parts: Path) -> tuple[Any, int]:
 def _causes(found: Sets) -> list[Cause]:
     causes: list[Cause] = []
     for path, entry in sorted(found, key=lambda pair: pair[1].sequence_id):
-        data = told(entry)
+        data = describe_set(entry)
         cause = Cause(
             path,
             "its default" if "reset" in data else _shown(entry.new_value),

@@ -86,12 +86,12 @@ def is_private(name: str) -> bool:
     return any(part.startswith("_") for part in name.split("."))
 
 
-def home(thing: Any) -> str:
-    """Return the name of the module that defines `thing` (for an instance: its type)."""
-    if isinstance(thing, types.ModuleType):
-        return thing.__name__
-    module = getattr(thing, "__module__", None)
-    return module if isinstance(module, str) else type(thing).__module__
+def home(target: Any) -> str:
+    """Return the name of the module that defines `target` (for an instance: its type)."""
+    if isinstance(target, types.ModuleType):
+        return target.__name__
+    module = getattr(target, "__module__", None)
+    return module if isinstance(module, str) else type(target).__module__
 
 
 # By identity, because jax.numpy.float32 == numpy.float32, with equal hashes; the object is kept, so
@@ -99,64 +99,64 @@ def home(thing: Any) -> str:
 _NAMES: dict[int, tuple[Any, str]] = {}
 
 
-def public_name(thing: Any) -> str:
-    """Return the shortest public name under which `thing` can be imported.
+def public_name(target: Any) -> str:
+    """Return the shortest public name under which `target` can be imported.
 
     The rule does not depend on what else was imported: the top-level package, then the well-known
-    facades of that package, then each module on the way to the one that defines `thing`, private
+    facades of that package, then each module on the way to the one that defines `target`, private
     parts left out; the first that exposes the same object under its own name wins.
 
     Args:
-      thing: A class, a function, or an instance that a public module holds as a constant.
+      target: A class, a function, or an instance that a public module holds as a constant.
 
     Returns:
       A dotted name, such as `jax.nn.gelu`.
 
     Raises:
-      RecordError: `thing` is local, a lambda, in `__main__`, or has no public name.
+      RecordError: `target` is local, a lambda, in `__main__`, or has no public name.
     """
-    known = _NAMES.get(id(thing))
+    known = _NAMES.get(id(target))
     if known is None:
-        known = (thing, _find_name(thing))
-        if not isinstance(thing, types.MethodType):  # made anew at each access
-            _NAMES[id(thing)] = known
+        known = (target, _find_name(target))
+        if not isinstance(target, types.MethodType):  # made anew at each access
+            _NAMES[id(target)] = known
     return known[1]
 
 
-def display_name(thing: Any) -> str:
-    """Return the public name of `thing`, or the best that can be said of it; never fails."""
+def display_name(target: Any) -> str:
+    """Return the public name of `target`, or the best that can be said of it; never fails."""
     try:
-        return public_name(thing)
+        return public_name(target)
     except RecordError:
-        name = _own_name(thing)
-        return f"{home(thing)}.{name}" if name else f"<{type(thing).__name__}>"
+        name = _own_name(target)
+        return f"{home(target)}.{name}" if name else f"<{type(target).__name__}>"
 
 
-def _own_name(thing: Any) -> str:
-    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
+def _own_name(target: Any) -> str:
+    name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
     return name if isinstance(name, str) else ""
 
 
-def _find_name(thing: Any) -> str:
-    name, module = _own_name(thing), home(thing)
+def _find_name(target: Any) -> str:
+    name, module = _own_name(target), home(target)
     if "<lambda>" in name:
         _refuse("a lambda has no name to record", "give it a name with def, in a module")
     if "<locals>" in name:
         _refuse(f"{name!r} is local to a function", "move it to the top of a module")
     if module.split(".")[0] == "__main__":
         _refuse(
-            f"{name or type(thing).__name__!r} is defined in __main__",
+            f"{name or type(target).__name__!r} is defined in __main__",
             "move it to a module of a package, so that others can import it",
         )
     if module == "builtins" and name in ALLOWED_BUILTINS:
         return f"builtins.{name}"
     for written, place in _places(module):
         if name and not is_private(name):
-            if _same(_follow(place, name), thing):
+            if _same(_follow(place, name), target):
                 return f"{written}.{name}"
-        elif not name and (constant := _constant_name(place, thing)):
+        elif not name and (constant := _constant_name(place, target)):
             return f"{written}.{constant}"
-    what = f"{module}.{name}" if name else f"an object of type {type(thing).__name__}"
+    what = f"{module}.{name}" if name else f"an object of type {type(target).__name__}"
     remedy = (
         "give it a public name in its package"
         if name
@@ -197,22 +197,22 @@ def _follow(place: Any, name: str) -> Any:
     return place
 
 
-def _same(found: Any, thing: Any) -> bool:
-    if found is thing:
-        return thing is not None
-    if type(found) is not type(thing):
+def _same(found: Any, target: Any) -> bool:
+    if found is target:
+        return target is not None
+    if type(found) is not type(target):
         return False
-    if isinstance(thing, types.MethodType):  # a new object at each access
-        return bool(found == thing)
+    if isinstance(target, types.MethodType):  # a new object at each access
+        return bool(found == target)
     # copy.deepcopy clones some wrapped functions, such as jax.nn.relu; what they wrap stays.
-    wrapped = getattr(thing, "__wrapped__", None)
+    wrapped = getattr(target, "__wrapped__", None)
     return wrapped is not None and getattr(found, "__wrapped__", None) is wrapped
 
 
-def _constant_name(place: types.ModuleType, thing: Any) -> str | None:
+def _constant_name(place: types.ModuleType, target: Any) -> str | None:
     if "__getattr__" in vars(place):  # a lazy module: what it holds depends on earlier imports
         return None
-    names = (name for name, value in vars(place).items() if value is thing)
+    names = (name for name, value in vars(place).items() if value is target)
     return min((name for name in names if not name.startswith("_")), default=None)
 
 
@@ -299,31 +299,31 @@ def is_allowed(name: str, packages: Sequence[str] = ()) -> bool:
     return is_users(name, packages) or role_of(name) != NONE
 
 
-def may_name(thing: Any, packages: Sequence[str] = ()) -> bool:
+def may_name(target: Any, packages: Sequence[str] = ()) -> bool:
     """Return whether a record may hold an object, whatever the name under which it was found.
 
     Args:
-      thing: A class, a function, or a constant.
+      target: A class, a function, or a constant.
       packages: The user's packages.
     """
-    if isinstance(thing, enum.Enum):  # a member is allowed where its class is
-        thing = type(thing)
-    if isinstance(thing, _CONSTANT_TYPES) or is_users(home(thing), packages):
+    if isinstance(target, enum.Enum):  # a member is allowed where its class is
+        target = type(target)
+    if isinstance(target, _CONSTANT_TYPES) or is_users(home(target), packages):
         return True
-    if isinstance(thing, type) and home(thing) == "builtins":
-        return thing.__name__ in ALLOWED_BUILTINS
+    if isinstance(target, type) and home(target) == "builtins":
+        return target.__name__ in ALLOWED_BUILTINS
     try:
-        name = public_name(thing)
+        name = public_name(target)
     except RecordError:
         name = ""
-    return role_of(name) != NONE or bool(_listed_names(thing))
+    return role_of(name) != NONE or bool(_listed_names(target))
 
 
-def _listed_names(thing: Any) -> list[str]:
+def _listed_names(target: Any) -> list[str]:
     """Return the listed names of an object that has a name of its own."""
-    root, own = home(thing).partition(".")[0], _own_name(thing)
+    root, own = home(target).partition(".")[0], _own_name(target)
     near = [name for name in _by_last_part().get(own, ()) if name.partition(".")[0] == root]
-    return [name for name in near if _same(_peek(name), thing)]
+    return [name for name in near if _same(_peek(name), target)]
 
 
 def _peek(name: str) -> Any:

@@ -144,5 +144,5 @@ def take(
     except BadInput as error:
         problem, at = error.problems[0], f"run:{run}."
         near = [f"{at}{other}" for other in problem.nearest]
-        told = dataclasses.replace(problem, path=f"{at}{problem.path}", nearest=near)
-        raise Unreadable(told) from error
+        qualified = dataclasses.replace(problem, path=f"{at}{problem.path}", nearest=near)
+        raise Unreadable(qualified) from error

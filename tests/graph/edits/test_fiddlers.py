@@ -51,8 +51,8 @@ def test_the_chain_is_in_order():
     graph = apply(parts.experiment(), words, shelves=SHELF)
     entries = history(graph)["model.dim"]
     assert [entry["value"] for entry in entries] == [16, 4, 8, 9, 18]
-    told = [str(entry["origin"]).split(",")[0] for entry in entries[1:]]
-    assert told == [f"argument {n}: {word}" for n, word in enumerate(words, 1)]
+    origins = [str(entry["origin"]).split(",")[0] for entry in entries[1:]]
+    assert origins == [f"argument {n}: {word}" for n, word in enumerate(words, 1)]
 
 
 def test_only_functions_of_graphs_stand_on_a_shelf():

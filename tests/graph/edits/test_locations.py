@@ -26,7 +26,7 @@ def test_the_line_is_that_of_the_caller_of_this_room():
     assert origins.callers_of(location) == ()
 
 
-def test_what_called_a_recipe_is_told_out_to_the_function_of_the_reference():
+def test_callers_of_a_recipe_are_recorded_out_to_the_function_of_the_reference():
     graph = resolve("configs.lm.families:gemma")
     location = _entry(graph.model, "dim").location
     assert location.filename.endswith("luthier/recipes/decoders/gemma.py")
@@ -34,7 +34,7 @@ def test_what_called_a_recipe_is_told_out_to_the_function_of_the_reference():
     assert [caller.split(":")[0] for caller in callers] == ["families.py"]
 
 
-def test_of_a_recipe_that_is_called_directly_the_first_line_outside_is_told():
+def test_of_a_recipe_that_is_called_directly_the_first_line_outside_is_recorded():
     from luthier.recipes import decoders
 
     model = decoders.llama(vocab_size=8, dim=8, num_layers=1, num_heads=1, hidden_dim=8)
@@ -42,12 +42,12 @@ def test_of_a_recipe_that_is_called_directly_the_first_line_outside_is_told():
     assert caller.startswith(f"{__file__}:")
 
 
-def test_functions_of_one_file_are_told_once():
+def test_functions_of_one_file_are_recorded_once():
     graph = resolve("configs.lm.quickstart")
     assert origins.callers_of(_entry(graph.model, "dim").location) == ()
 
 
-def test_other_threads_tell_their_own_lines():
+def test_other_threads_record_their_own_lines():
     made = []
     thread = threading.Thread(target=lambda: made.append(fdl.Config(Part, size=3)))
     thread.start()
@@ -62,7 +62,7 @@ def test_a_location_of_fiddles_own_has_no_callers_and_no_run():
     assert origins.run_of(history.Location("a", 1, None)) == ""
 
 
-def test_arguments_are_told_as_before():
+def test_arguments_are_recorded_as_before():
     graph = apply(fdl.Config(Part), ["size=4"])
     assert get(graph, "size") == 4
     assert _entry(graph).location.filename == "argument 1: size=4"

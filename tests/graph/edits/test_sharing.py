@@ -56,6 +56,6 @@ def test_nothing_contains_itself(graph):
     references.refuse_circle(graph, ("steps",), graph.model.dim)
 
 
-def test_nodes_of_a_value_are_told_once(graph):
+def test_nodes_of_a_value_are_yielded_once(graph):
     found = list(copies.nodes_of([graph.model.layers, {"a": graph.model}, (graph.model,)]))
     assert len(found) == len({id(node) for node in found}) == 3

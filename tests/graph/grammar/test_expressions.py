@@ -52,7 +52,7 @@ def test_references_are_found_outside_of_quotes_only():
     assert asked == [("a", "b", 0, "c d")]
 
 
-def test_the_source_of_a_part_is_told_as_it_was_written():
+def test_the_source_of_a_part_is_quoted_as_it_was_written():
     assert convert("[a-b, c ]", list[str]) == ["a-b", "c"]
     with pytest.raises(Unreadable, match=r"^'\$a\.b': there is no graph here to refer to$"):
         convert("1 + $a.b")

@@ -48,7 +48,7 @@ def test_nodes_are_left_alone():
     assert coerce([node], tuple[parts.Mlp, ...]) == (node,)
 
 
-def test_a_misfit_is_told():
+def test_a_misfit_is_reported():
     check(3, int)
     for given, annotation, message in [
         ("x", int, "'x' is not an int"),

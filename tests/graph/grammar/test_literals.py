@@ -305,7 +305,7 @@ def test_a_word_before_a_colon_is_the_node_of_the_class_that_has_it(text, target
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("flies:a", r"no flies: here; did you mean files:\?"),
         ("zzz:a", "there is files:, other:"),
@@ -313,8 +313,8 @@ def test_a_word_before_a_colon_is_the_node_of_the_class_that_has_it(text, target
         ("/a/b", r"cannot read '/a/b'; write files:\.\.\. or other:\.\.\."),
     ],
 )
-def test_words_that_are_not_there(text, said):
-    with pytest.raises(Unreadable, match=said):
+def test_words_that_are_not_there(text, message):
+    with pytest.raises(Unreadable, match=message):
         read(text, _Start | None)
 
 

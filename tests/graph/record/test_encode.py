@@ -116,14 +116,14 @@ def test_ids_follow_the_order_of_first_visits():
     assert written[1:] == [{"ref": 2}, {"ref": 1}]
 
 
-def test_all_that_cannot_be_written_is_told_at_once():
+def test_all_that_cannot_be_written_is_reported_at_once():
     graph = parts.experiment()
     graph.extra = [lambda: 0, np.zeros(3), {"k": jnp.zeros(2)}, object(), sys]
     graph.callback = jax.nn.initializers.he_normal()
     graph.note = functools.partial(parts.relu, 1)
     graph.optimizer.learning_rate = fdl.Config(parts.chain, 1, 2)
     problems = _problems(graph)
-    told = {
+    messages = {
         "extra[0]": "lambda",
         "extra[1]": "array of float64[3]",
         "extra[2].k": "array of float32[2]",
@@ -133,13 +133,13 @@ def test_all_that_cannot_be_written_is_told_at_once():
         "note": "use fdl.Partial(graph_toys.parts.relu, ...)",
         "optimizer.learning_rate": "without names",
     }
-    assert set(problems) == set(told)
-    for path, text in told.items():
+    assert set(problems) == set(messages)
+    for path, text in messages.items():
         assert text in problems[path], problems[path]
         assert ";" in problems[path], "a remedy"
 
 
-def test_the_origin_of_what_cannot_be_written_is_told():
+def test_the_origin_of_what_cannot_be_written_is_reported():
     graph = parts.experiment()
     graph.extra = lambda: 0
     assert "test_encode.py" in _problems(graph)["extra"]
@@ -147,14 +147,14 @@ def test_the_origin_of_what_cannot_be_written_is_told():
 
 
 @pytest.mark.parametrize("folder", ["configs", "sweeps"])
-def test_folders_of_experiments_are_no_place_for_classes(monkeypatch, folder):
+def test_classes_in_folders_of_experiments_are_refused(monkeypatch, folder):
     from luthier.graph.record import encode
 
-    monkeypatch.setattr(encode, "public_name", lambda thing: f"{folder}.lm.{thing.__name__}")
+    monkeypatch.setattr(encode, "public_name", lambda target: f"{folder}.lm.{target.__name__}")
     assert "folder of experiments" in _problems(fdl.Config(parts.Layer))[""]
 
 
-def test_a_circle_is_told():
+def test_a_cycle_is_reported():
     graph = fdl.Config(recorded.Part)
     graph.other = [graph]
     assert "circle" in _problems(graph)["other[0]"]

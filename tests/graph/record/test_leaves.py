@@ -78,7 +78,7 @@ class Loud(str):
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (np.zeros(2), r"array of float64\[2\]"),
         (jnp.zeros(()), "array of float32"),
@@ -94,8 +94,8 @@ class Loud(str):
         (iter([]), "cannot be recorded"),
     ],
 )
-def test_what_cannot_be_written(value, told):
-    with pytest.raises(RecordError, match=told) as caught:
+def test_what_cannot_be_written(value, message):
+    with pytest.raises(RecordError, match=message) as caught:
         encode_leaf(value)
     assert caught.value.problems[0].remedy
 

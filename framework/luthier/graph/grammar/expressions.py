@@ -166,8 +166,8 @@ def parse(text: str) -> tuple[str, ast.expr]:
             warnings.simplefilter("ignore")  # `1is`: the text is the user's, not code of ours
             return source, ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-        said = text if len(text) <= 80 else f"{text[:77]}..."
-        raise Unreadable(f"cannot read {said!r}") from None
+        excerpt = text if len(text) <= 80 else f"{text[:77]}..."
+        raise Unreadable(f"cannot read {excerpt!r}") from None
 
 
 class ExpressionReader:

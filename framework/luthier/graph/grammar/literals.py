@@ -208,8 +208,8 @@ def combine(
         if not isinstance(added, dict):
             raise Unreadable(f"{text!r} is not a dict, which += adds to a dict")
         return plain | added
-    said = fitting.shown(plain)
-    raise Unreadable(f"+= works on numbers, text, lists, tuples and dicts, and it is {said}")
+    description = fitting.shown(plain)
+    raise Unreadable(f"+= works on numbers, text, lists, tuples and dicts, and it is {description}")
 
 
 def _extended(

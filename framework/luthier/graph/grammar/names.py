@@ -321,11 +321,13 @@ def import_module(name: str) -> types.ModuleType:
 def failure_line(error: BaseException) -> str:
     """Return an exception of somebody else's code as one line: `file:line: Type: message`."""
     message = " ".join(str(error).split())[:300]
-    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    summary = f"{type(error).__name__}: {message}" if message else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{short_file(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
     machinery = (os.sep + "importlib" + os.sep, "<frozen", os.sep + "luthier" + os.sep + "graph")
     own = [frame for frame in frames if not any(part in frame.filename for part in machinery)]
     theirs = [frame for frame in own if "-packages" + os.sep not in frame.filename] or own
-    return f"{short_file(theirs[-1].filename)}:{theirs[-1].lineno}: {said}" if theirs else said
+    return (
+        f"{short_file(theirs[-1].filename)}:{theirs[-1].lineno}: {summary}" if theirs else summary
+    )

@@ -444,8 +444,8 @@ def shown(value: Any) -> str:
         return f"{'a template of ' if isinstance(value, fdl.Partial) else ''}{name}(...)"
     if callable(value) and hasattr(value, "__name__"):
         return value.__name__
-    said = repr(value)
-    return said if len(said) <= 80 else f"{said[:77]}..."
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def coerce(value: Any, annotation: Any) -> Any:

@@ -165,9 +165,9 @@ class _Encoder:
     def _number(self, value: Any) -> int:
         return self.numbers.setdefault(id(value), len(self.numbers) + 1)
 
-    def _name(self, thing: Any, path: str) -> str:
+    def _name(self, target: Any, path: str) -> str:
         try:
-            name = public_name(thing)
+            name = public_name(target)
         except RecordError as error:
             self.problems += [dataclasses.replace(p, path=path) for p in error.problems]
             return ""

@@ -61,7 +61,7 @@ def history(graph: Graph) -> dict[str, list[dict[str, Any]]]:
     order = {number: index for index, number in enumerate(numbers)}
     return {
         path: [
-            {**told(entry), "order": order[entry.sequence_id]}
+            {**describe_set(entry), "order": order[entry.sequence_id]}
             for entry in sorted(sets, key=lambda entry: entry.sequence_id)
         ]
         for path, sets in found.items()
@@ -120,9 +120,9 @@ def restore_history(graph: Graph, record: Any, run: str = "") -> bool:
     return True
 
 
-def told(entry: HistoryEntry) -> dict[str, Any]:
+def describe_set(entry: HistoryEntry) -> dict[str, Any]:
     """Return one set of an argument as plain JSON values, without its place in the order."""
-    data = _told(entry.new_value)
+    data = _describe_value(entry.new_value)
     data["origin"] = location_text(entry.location)
     callers = [_short_line(line) for line in callers_of(entry.location)]
     if callers:
@@ -189,7 +189,7 @@ def _path(path: str, part: Any) -> str:
     return join(path, part)
 
 
-def _told(value: Any) -> dict[str, Any]:
+def _describe_value(value: Any) -> dict[str, Any]:
     if value is fiddle_history.DELETED:
         return {"reset": True}
     if isinstance(value, RecordedOrigin):
