@@ -190,10 +190,10 @@ def test_our_own_errors_pass_with_the_path_added():
         build(fdl.Config(failing, kind=KeyboardInterrupt()))
 
 
-def test_a_circle_is_an_error():
+def test_a_cycle_is_an_error():
     graph = fdl.Config(pair, a=1)
     graph.b = [graph]
-    assert "circle" in str(_error(graph))
+    assert "cycle" in str(_error(graph))
 
 
 def test_the_original_error_is_the_cause():

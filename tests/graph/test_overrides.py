@@ -296,7 +296,7 @@ BAD = {
     "steps=alias:modle": "modle: does not exist{at}; did you mean mode or model?",
     ".a=3": "'.a' is not a path; write it like a.b[0]['c']{at}",
     "extra=optax.sdg(1)": (
-        "extra: 'optax.sdg' is not on the list of what a record may name{at}; "
+        "extra: 'optax.sdg' is not on the list of names that records may contain{at}; "
         "did you mean optax.sgd?"
     ),
 }

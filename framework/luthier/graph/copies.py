@@ -1,4 +1,4 @@
-"""Copies of graphs: sharing, tags, history and the identity of leaves are kept."""
+"""Copies of graphs that keep sharing, tags, history and the identity of leaves."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def copy_graph(graph: Graph) -> Any:
 
 
 def _copy(value: Any, copies: dict[int, Any]) -> Any:
+    # `copies` maps the id of an original to its copy, like the memo of `copy.deepcopy`. Nodes and
+    # dicts enter it before their children are copied, so that a cycle through one of them ends.
     kind = type(value)
     if kind in _PLAIN or not (is_container(value) or is_node(value)):
         return value
@@ -48,13 +50,13 @@ def _copy(value: Any, copies: dict[int, Any]) -> Any:
         copies[id(value)] = made_children
         return made_children
     if all(new is old for new, old in zip(made_children, value, strict=True)):
-        return value
+        return value  # a tuple of leaves cannot change; keeping it keeps its identity
     copies[id(value)] = kind(*made_children) if hasattr(kind, "_fields") else kind(made_children)
     return copies[id(value)]
 
 
 def _copy_instance(value: Any, copies: dict[int, Any]) -> Any:
-    """Copy an instance of a dataclass that holds something to copy; else return it as it is."""
+    """Return a copy of a dataclass instance if it holds nodes or lists, else the instance."""
     if not is_dataclass_instance(value):
         return value
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -67,17 +69,23 @@ def _copy_instance(value: Any, copies: dict[int, Any]) -> Any:
         return value
     made = copies[id(value)] = copy.copy(value)
     for name, child in changed.items():
-        object.__setattr__(made, name, child)  # frozen or not
+        # Past `__setattr__`, which a frozen dataclass forbids. `dataclasses.replace` would run
+        # `__init__` again, and refuses fields with `init=False`.
+        object.__setattr__(made, name, child)
     return made
 
 
 def _copy_node(node: fdl.Buildable, copies: dict[int, Any]) -> fdl.Buildable:
+    # Fiddle's own copies do not serve: `copy.copy` shares the children, `copy.deepcopy` clones the
+    # leaves. The constructor would record a new history and check every argument again. So the
+    # fields are filled in the way that Fiddle's `__deepcopy__` does, through `__dict__`, because
+    # assigning them would go through `Buildable.__setattr__`, which sets arguments.
     made = copies[id(node)] = object.__new__(type(node))
     target = node.__fn_or_cls__
     given = {part: _copy(child, copies) for part, child in node.__arguments__.items()}
     signature = node.__signature_info__
     if signatures.is_module_class(target) and signature.signature is not get_signature(target):
-        # Made before the signature shim was there: positional arguments had no names then.
+        # Made before the signature shim was there, which `renew` explains.
         names = signatures.arguments(target).names
         given = {names[p] if isinstance(p, int) else p: child for p, child in given.items()}
         made.__init_callable__(target)
@@ -97,8 +105,10 @@ def _copy_node(node: fdl.Buildable, copies: dict[int, Any]) -> fdl.Buildable:
 def renew(graph: Graph) -> None:
     """Read the arguments of NNX classes again, in place, in nodes from before the signature shim.
 
-    Such a node took any keyword, and knew no names for positional arguments.
+    Such a node took any keyword, and stored positional arguments by index (`0=3, 1=4`).
     """
+    # Recognized by the signature object: Fiddle caches one per class, and installing the shim
+    # clears that cache, so a node from before holds another object than the cache does now.
     signatures.install()
     for node in nodes_of(graph):
         target = node.__fn_or_cls__
@@ -117,6 +127,9 @@ def as_node(value: Any) -> Any:
 
     Lists and dicts in it are copied: changing the node leaves the instance as it was.
     """
+    # Needed to set a field of a default: the instance belongs to the class and is shared by all
+    # its users, so an override turns it into a node of this graph first. Fields that equal their
+    # default stay unset, so that the record holds only what differs.
     if not is_dataclass_instance(value):
         return value
     with history.suspend_tracking():
@@ -138,6 +151,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 def nodes_of(value: Any) -> Iterator[fdl.Buildable]:
     """Yield every node in `value`, itself included, once."""
+    # `seen` also ends the walk of a graph with a cycle.
     pending, seen = [value], set()
     while pending:
         found = pending.pop()

@@ -1,4 +1,4 @@
-"""What installed distributions add to luthier, by the entry points in their pyproject.toml.
+"""Extensions that installed distributions register by entry points in their pyproject.toml.
 
     [project.entry-points."luthier.components"]
     adan = "my_package.optimizers:adan"
@@ -64,8 +64,8 @@ def extensions() -> tuple[Extension, ...]:
     luthier outside `luthier.contrib`, whose roles are in `allowed_names.txt`.
     """
     found = set()
-    # One scan of the installed distributions (some 40 ms with 130 of them), once in a process and
-    # only where a name is none of luthier's own.
+    # One scan of the installed distributions (some 40 ms with 130 of them), once per process, and
+    # only for a name that is not one of luthier's own.
     everything = importlib.metadata.entry_points()
     for group in (*ROLES, FIDDLERS):
         for entry in everything.select(group=group):
@@ -77,6 +77,9 @@ def extensions() -> tuple[Extension, ...]:
 
 
 def _may_be_named(target: str) -> bool:
+    # An entry point allows its target in records, so a careless or hostile distribution must not
+    # be able to allow `os.system` or to override the role that `allowed_names.txt` gives a part of
+    # the core. Decided by the name alone: importing the target to look at it would run its code.
     parts = target.split(".")
     is_public = all(part.isidentifier() and part[0] != "_" for part in parts)
     is_core = parts[0] == "luthier" and parts[1] != "contrib"

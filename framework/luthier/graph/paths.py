@@ -36,7 +36,7 @@ _PART = re.compile(
 
 
 def parse_path(text: str) -> Path:
-    """Return the parts of a written path.
+    """Parse a written path into its parts.
 
     Args:
       text: `model.layers[0].dim`, `evaluations['held out'].every`; empty for the root.
@@ -48,6 +48,7 @@ def parse_path(text: str) -> Path:
     position = 0
     while position < len(text):
         match = _PART.match(text, position)
+        # A name needs a dot before it, except at the beginning, where it must have none.
         if match is None or ((match[0].startswith(".") == (position == 0)) and match["name"]):
             raise UnknownReference(Problem(f"{text!r} is not a path; write it like a.b[0]['c']"))
         if match["name"]:
@@ -104,7 +105,10 @@ class Place(NamedTuple):
 
 
 def _find_kind(cls: Any) -> str:
-    """Return what values of a class are to a path; asked very often, so it is cached."""
+    """Return which kind of container the values of a class are for a path; empty for leaves."""
+    # Cached below: it is called for every value of every walk, and `issubclass` of a Buildable asks
+    # an abstract base class. A named tuple comes before the sequences, which it is too: its parts
+    # have names.
     if issubclass(cls, fdl.Buildable):
         return "node"
     if issubclass(cls, dict):
@@ -125,7 +129,7 @@ def is_node(value: object) -> bool:
 
 
 def is_container(value: object) -> bool:
-    """Return whether paths go on below `value` (value nodes are leaves)."""
+    """Return whether `value` has parts that paths can reach (value nodes are leaves)."""
     kind = _kind(type(value))
     return kind != "" and not (kind == "node" and values.is_value_node(value))
 
@@ -161,6 +165,8 @@ def children(value: Any, *, unset: bool = False) -> list[tuple[Part, Any, bool]]
 
 
 def _arguments_of(node: fdl.Buildable, unset: bool) -> list[tuple[Part, Any, bool]]:
+    # In the order of the signature, not of setting: the order of a record, of `show` and of the
+    # places that a pattern matches must not depend on which override came first.
     given = node.__arguments__
     known = signatures.arguments(node.__fn_or_cls__)
     found: list[tuple[Part, Any, bool]] = []
@@ -176,6 +182,7 @@ def _arguments_of(node: fdl.Buildable, unset: bool) -> list[tuple[Part, Any, boo
             found.append((name, known.defaults[name], True))
         elif unset:
             found.append((name, UNSET, False))
+    # Free keywords, and wrong arguments of a node from before the signature shim.
     if len(found) < len(given) or known.has_args or known.has_kwargs:
         there = {part for part, _, _ in found}
         found += [(part, child, False) for part, child in given.items() if part not in there]
@@ -194,9 +201,13 @@ def walk(
       once: Whether what is shared is entered at its first path only (its further paths are still
         yielded). Without it, every path there is is yielded.
     """
+    # An explicit stack of iterators, because recursive generators pass each place up through every
+    # level. `above` holds the containers on the way from the root, so that a cycle is yielded once
+    # and not entered; `entered` those that were ever entered. Defaults are not recorded there: they
+    # belong to the class, so two nodes hold the same object without sharing it in this graph.
     entered: set[int] = {id(graph)}
     above: set[int] = {id(graph)}
-    # What is entered: (value, its path, whether it is below a default, its parts still to come).
+    # Entries of the stack: (value, its path, whether it is below a default, its remaining parts).
     stack = [(graph, "", False, iter(children(graph, unset=unset)))]
     while stack:
         owner, prefix, below_default, rest = stack[-1]
@@ -295,9 +306,9 @@ def unknown_path(
 
     Args:
       graph: A node.
-      parts: The path that was given.
+      parts: The unknown path.
       depth: How many of its parts exist.
-      owner: What is there.
+      owner: The value at these parts.
       leaves: Whether to suggest the fields of a node instead of the node.
       places: Every place of the graph, where the caller has them at hand.
     """
@@ -316,7 +327,7 @@ def unknown_path(
 
 
 def get(graph: Graph, path: str) -> Any:
-    """Return what is at `path` of `graph`: a set value or node, else the default.
+    """Return the value or node at `path` of `graph`, or the default if it is not set.
 
     Raises:
       UnknownReference: There is no such path, or nothing is set there and there is no default.
@@ -335,11 +346,12 @@ def nearest(
     """Return the candidates that are most like `name`, best first.
 
     Args:
-      name: What was given.
-      candidates: What is valid.
+      name: The unknown name.
+      candidates: The valid names.
       count: The most names to return.
-      loosest: How like one must at least be, from 0 to 1; below 0.7 only the best is returned.
+      loosest: The least similarity, from 0 to 1; below 0.7 only the best name is returned.
     """
+    # Without regard to case, which difflib counts as a difference: `adamW` is `AdamW`.
     known: dict[str, list[str]] = {}
     for candidate in dict.fromkeys(candidates):
         known.setdefault(candidate.lower(), []).append(candidate)
@@ -358,16 +370,19 @@ def nearest_paths(
 ) -> list[str]:
     """Return the existing paths that are most like `path`, best first.
 
-    Parts are corrected one after the other; where that fails, the last name is looked for in the
+    Parts are corrected one after the other; if that fails, the last name is searched for in the
     whole graph.
 
     Args:
       graph: A node.
-      path: What was given.
+      path: The unknown path.
       count: The most paths to return.
       leaves: Whether to name the fields of a node instead of the node.
       places: Every place of the graph, where the caller has them at hand.
     """
+    # A beam search over the tree instead of difflib over all paths: in the likeness of whole paths
+    # one wrong part drowns in the rest. Each step corrects one part, at a cost of its unlikeness,
+    # and the four cheapest prefixes are kept.
     parts = parse_path(path) if isinstance(path, str) else path
     beam: list[tuple[float, str, Any]] = [(0.0, "", graph)]
     for part in parts:
@@ -386,6 +401,7 @@ def _steps(cost: float, at: str, value: Any, part: Part) -> Iterator[tuple[float
     if part in below:
         yield cost, join(at, part), below[part]
     elif isinstance(part, str):
+        # Arguments that the parent passes at the call are never worth a suggestion.
         hidden = signatures.inherited(value.__fn_or_cls__) if is_node(value) else ()
         for name in nearest(part, [n for n in below if isinstance(n, str) and n not in hidden]):
             unlike = 1 - difflib.SequenceMatcher(None, part, name).ratio()
@@ -395,6 +411,8 @@ def _steps(cost: float, at: str, value: Any, part: Part) -> Iterator[tuple[float
 def _by_last_name(
     graph: Graph, parts: Path, places: Iterable[Place] | None
 ) -> list[tuple[str, Any]]:
+    # The name is right and its place is wrong: `model.learning_rate` for the optimizer's. Places
+    # are ranked by the likeness of the whole path, of at most 50 for each name.
     wanted = next((part for part in reversed(parts) if isinstance(part, str)), "")
     by_name: dict[str, list[Place]] = {}
     for place in walk(graph, unset=True, once=True) if places is None else places:

@@ -1,4 +1,4 @@
-"""Why a value is what it is: everything that set it, first to last."""
+"""Explains a value: everything that set it, first to last."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Cause:
     """One step on the way to a value.
 
     Args:
-      path: What was set: the value itself, a place above it that holds it, or the name of a
-        constant that it follows.
-      value: What it was set to, on one line.
-      origin: What set it: `file:line`, an argument, or whose default it is.
+      path: The place that was set: the value itself, a place above it that holds it, or the name of
+        a constant that it follows.
+      value: The new value, on one line.
+      origin: The origin of the set: `file:line`, an argument, or the class with this default.
       callers: The lines that called the line of the origin, innermost first.
       run: The recorded run in which it was set; empty for what was set since.
       is_reset: Whether it was put back to its default.
@@ -53,13 +53,14 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """Why the value at a path is what it is.
+    """The provenance of the value at a path.
 
     Args:
       path: The path.
-      value: What is there, on one line.
-      causes: What set it, first to last; the default stands last where it counts.
-      follows: For a value that is made of constants: what set each of them, by the constant's name.
+      value: The value, on one line.
+      causes: Its sets, first to last; the default is last where it is in force.
+      follows: For a value that is computed from constants: the sets of each of them, by the
+        constant's name.
       same_as: The other places of the same constant or node, which change with this one.
     """
 
@@ -71,7 +72,7 @@ class Explanation:
 
 
 def explain(graph: Graph, path: str) -> Explanation:
-    """Return why the value at a path is what it is.
+    """Explain where the value at a path comes from.
 
     Args:
       graph: A node.
@@ -88,6 +89,7 @@ def explain(graph: Graph, path: str) -> Explanation:
     own = _own_sets(graph, parts, place)
     if isinstance(place.value, fdl.Buildable) and not values.is_value_node(place.value):
         own += [(written, entry) for entry in sets_of(place.value, MADE)]
+    # Outer nodes first: they explain why there is a value here at all.
     causes = _causes(own)
     causes = _above(graph, parts, causes) + causes
     if place.is_default or place.value is signatures.UNSET:
@@ -102,11 +104,13 @@ def explain(graph: Graph, path: str) -> Explanation:
 
 
 def last_causes(graph: Graph) -> Iterator[tuple[str, str, Cause]]:
-    """Yield (path, value, what set it last) for every value that is set, in the graph's order.
+    """Yield (path, value, last cause) for every value that is set, in the graph's order.
 
     Args:
-      graph: A node. What is shared stands at its first path.
+      graph: A node. Shared nodes are listed at their first path.
     """
+    # A list or dict without nodes is one value with one cause; `whole` holds the prefixes of the
+    # paths below it, to skip them.
     whole: tuple[str, ...] = ()
     for place in walk(graph, defaults=False, once=True):
         if whole and place.path.startswith(whole):
@@ -160,6 +164,8 @@ def _holder(graph: Graph, parts: Path) -> tuple[Any, int]:
 
 
 def _causes(found: Sets) -> list[Cause]:
+    # Fiddle numbers the sets of a process, so sorting by number is sorting by time, across nodes.
+    # Neighbours that read the same are listed once.
     causes: list[Cause] = []
     for path, entry in sorted(found, key=lambda pair: pair[1].sequence_id):
         data = describe_set(entry)
@@ -185,11 +191,13 @@ def _shown(value: Any) -> str:
 
 
 def _above(graph: Graph, parts: Path, own: list[Cause]) -> list[Cause]:
-    """Return what put the nodes around a path there, where that tells more than its own sets do.
+    """Return the sets of the nodes around a path that add something to the value's own sets.
 
-    An argument always does; a file that set the value itself does not, and of those that set
-    several nodes around it, the innermost one is told.
+    A set by an argument is always listed. One by a file is not listed if that file set the value
+    itself, and of several by one file, only that of the innermost node is.
     """
+    # Without this filter every value would list each recipe on the way to the root, which sets all
+    # nodes of a graph. From the inside out, `known` collects the files that were listed already.
     known = {file for cause in own for file in _files(cause)}
     kept: Sets = []
     for end in range(len(parts) - 1, 0, -1):
@@ -235,7 +243,7 @@ def _definition(target: Any) -> str:
 
 
 def _follows(graph: Graph, value: Any) -> Iterator[tuple[str, tuple[Cause, ...]]]:
-    """Yield what set the constants that arithmetic is made of."""
+    """Yield the sets of the constants that arithmetic is computed from."""
     if not values.is_operation(value):
         return
     pending, seen = [value], set()

@@ -1,9 +1,9 @@
-"""Names for what a graph points at: the shortest public one to write, and a careful way back.
+"""Public names of the classes and functions of a graph, and a safe way to load them again.
 
 A record holds `optax.adamw`, not `optax._src.alias.adamw`, so that it survives a library's moves.
-Reading a name back imports code, and building the graph calls it with arguments of the record. So
-only names on a list are looked up, never whole packages but the user's. The list is
-`allowed_names.txt`, and the entry points of what is installed: one object each, too.
+Loading a name imports code, and building the graph calls it with arguments of the record. So only
+names on a list are looked up; only the user's packages are allowed as a whole. The list consists of
+`allowed_names.txt` and the entry points of installed distributions, which name one object each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 from luthier.errors import Problem, RecordError
 from luthier.graph import entry_points
 
-# Types that do nothing but convert.
+# Types that only convert. `getattr`, `eval` or `open` as the class of a node would let a record run
+# anything when it is built.
 ALLOWED_BUILTINS = (
     *("bool", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "object"),
     *("set", "str", "tuple"),
@@ -82,7 +83,7 @@ _CONSTANT_TYPES = (bool, int, float, complex, str, bytes, type(None))
 
 
 def is_private(name: str) -> bool:
-    """Say whether any part of the dotted `name` is private."""
+    """Return whether any part of the dotted `name` is private."""
     return any(part.startswith("_") for part in name.split("."))
 
 
@@ -124,7 +125,7 @@ def public_name(target: Any) -> str:
 
 
 def display_name(target: Any) -> str:
-    """Return the public name of `target`, or the best that can be said of it; never fails."""
+    """Return the public name of `target`, or a description of it; never raises."""
     try:
         return public_name(target)
     except RecordError:
@@ -138,6 +139,8 @@ def _own_name(target: Any) -> str:
 
 
 def _find_name(target: Any) -> str:
+    # A name is accepted only if looking it up gives the same object again: `__module__` and
+    # `__qualname__` are claims that decorators and re-exports falsify.
     name, module = _own_name(target), home(target)
     if "<lambda>" in name:
         _refuse("a lambda has no name to record", "give it a name with def, in a module")
@@ -171,6 +174,8 @@ def _refuse(what: str, remedy: str) -> None:
 
 
 def _places(module: str) -> Iterator[tuple[str, types.ModuleType]]:
+    # In a fixed order that depends on the module's name alone, because the name is hashed and
+    # recorded: scanning `sys.modules` would give another one after another import.
     parts = [part for part in module.split(".") if not part.startswith("_")]
     if not parts:
         return
@@ -270,9 +275,10 @@ def is_users(name: str, packages: Sequence[str]) -> bool:
     """Return whether a dotted name is in one of the user's packages.
 
     Args:
-      name: A module, or something in one.
-      packages: The user's packages; a library that the list is about is none, whoever says so.
+      name: A module, or a name in one.
+      packages: The user's packages; a library with listed names does not count as one.
     """
+    # Adding `jax` to `packages` would allow all of it, its compiler and file access included.
     own = [package for package in packages if package.partition(".")[0] not in libraries()]
     return _within(name, own)
 
@@ -300,7 +306,7 @@ def is_allowed(name: str, packages: Sequence[str] = ()) -> bool:
 
 
 def may_name(target: Any, packages: Sequence[str] = ()) -> bool:
-    """Return whether a record may hold an object, whatever the name under which it was found.
+    """Return whether a record may hold an object, regardless of the name that it was found by.
 
     Args:
       target: A class, a function, or a constant.
@@ -327,7 +333,7 @@ def _listed_names(target: Any) -> list[str]:
 
 
 def _peek(name: str) -> Any:
-    """Return what a listed name means; None where this version of the library lacks it."""
+    """Return the object of a listed name; None if this version of the library lacks it."""
     try:
         return _walk(name, name.split("."))
     except RecordError:
@@ -339,7 +345,9 @@ def _within(name: str, packages: Sequence[str]) -> bool:
 
 
 def current_name(name: str) -> str:
-    """Return what `name` is called now, by the table of renamed objects and packages."""
+    """Return the current name of an object whose `name` may be old (`RENAMED`)."""
+    # The longest renamed prefix wins, so that an object can move on its own when its package is
+    # renamed too.
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         new = RENAMED.get(".".join(parts[:length]))
@@ -349,11 +357,11 @@ def current_name(name: str) -> str:
 
 
 def current_arguments(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments by what they are called now, by the table of renamed ones.
+    """Return arguments by their current names, which `RENAMED_ARGUMENTS` lists.
 
     Args:
       name: The class or function that takes them, as a record names it.
-      arguments: What it is given.
+      arguments: The recorded arguments.
     """
     renamed = RENAMED_ARGUMENTS.get(current_name(name), {})
     return {renamed.get(part, part): value for part, value in arguments.items()}
@@ -362,7 +370,7 @@ def current_arguments(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]
 def load_object(
     name: str, packages: Sequence[str] = (), roles: Collection[str] = ROLES - {NONE}
 ) -> Any:
-    """Import the object called `name`, if the list lets it.
+    """Import the object called `name`, if the list allows it.
 
     Args:
       name: A dotted name, as `public_name` writes it, or where a listed class or function of
@@ -374,9 +382,13 @@ def load_object(
       The class, function or constant.
 
     Raises:
-      RecordError: The name is private, off the list (nothing is imported then), of another role,
-        does not exist, or leads to something that was defined off the list.
+      RecordError: The name is private, not on the list (nothing is imported then), has another
+        role, does not exist, or leads to an object that was defined elsewhere.
     """
+    # Records may come from other people. Two lines of defence, since importing a module already
+    # runs its code: the name is checked against the list before anything is imported, and the
+    # object that it leads to is checked by where it was defined, because a module can expose `os`
+    # or a function of another library.
     name = current_name(name)
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
@@ -394,12 +406,13 @@ def load_object(
         what = f"{name!r} may not be imported: {parts[0]!r} is not on the list"
         _refuse(what, _remedy(parts[0]))
     if isinstance(found, types.ModuleType):
-        _refuse(f"{name!r} is a module", "name what you need of it")
+        _refuse(f"{name!r} is a module", "name the class or function that you need from it")
     return found
 
 
 def _load_listed(name: str, parts: list[str], roles: Collection[str]) -> Any:
     role, written = role_of(name), name
+    # The members of a listed enum are constants that need no line of their own in the list.
     above, _, last = name.rpartition(".")
     if listed().get(above) == "enum" and set(roles) >= VALUE_ROLES:
         members = _walk(above, above.split(".")).__members__
@@ -410,9 +423,11 @@ def _load_listed(name: str, parts: list[str], roles: Collection[str]) -> Any:
         role = role_of(written)
     if role not in roles:
         wanted = ", ".join(sorted(roles))
-        _refuse(f"{name!r} is listed as {role}, and cannot stand here", f"it takes: {wanted}")
+        _refuse(
+            f"{name!r} is listed as {role}, which is not allowed here", f"allowed here: {wanted}"
+        )
     found = _walk(written, written.split("."))
-    # A library may export what it took from elsewhere: os.system is no part of jax.
+    # A library may expose objects of others: os.system is not a part of jax.
     known = {*libraries(), parts[0]}
     if not isinstance(found, _CONSTANT_TYPES) and home(found).partition(".")[0] not in known:
         _refuse(f"{name!r} may not be imported: it is defined in {home(found)!r}", "leave it out")
@@ -420,12 +435,12 @@ def _load_listed(name: str, parts: list[str], roles: Collection[str]) -> Any:
 
 
 def _alias(name: str, parts: list[str]) -> str:
-    """Return the listed name of what is at another place of the same library.
-
-    Only listed names are imported for it, never the module that `name` says.
-    """
+    """Return the listed name of an object that `name` finds elsewhere in the same library."""
+    # `luthier.layers.attention.Attention`, say, where a class is defined, for the listed name of
+    # its facade. Only candidates from the list are imported, never the module in `name`, which may
+    # be anything; whether that module exposes the same object is asked only if it was imported.
     if name in modules():
-        _refuse(f"{name!r} is a module", "name what you need of it")
+        _refuse(f"{name!r} is a module", "name the class or function that you need from it")
     place, last = name.rpartition(".")[::2]
     for written in _by_last_part().get(last, ()):
         if written.partition(".")[0] != parts[0]:
@@ -437,19 +452,20 @@ def _alias(name: str, parts: list[str]) -> str:
         module = sys.modules.get(place)
         if own == name or (module is not None and _same(vars(module).get(last), found)):
             return written
-    what = f"{name!r} is not on the list of what a record may name"
+    what = f"{name!r} is not on the list of names that records may contain"
     near = difflib.get_close_matches(name, list(_nameable()), 2, 0.8)
     remedy = "" if near else "wrap it in a function of a package of your own"
     if name.startswith("luthier.contrib."):  # an editable installation that was updated by git
-        remedy = "if it is in luthier.contrib, install luthier anew: its entry points are older"
+        remedy = "if it is in luthier.contrib, reinstall luthier: its entry points are out of date"
     raise RecordError(Problem(what, remedy=remedy, nearest=near))
 
 
 def _remedy(package: str) -> str:
     if package in sys.stdlib_module_names:
-        return "a graph may name the listed parts of luthier and its libraries, and your packages"
+        return "a config may name the listed parts of luthier and its libraries, and your packages"
     yours = f"if {package!r} is yours, add it to packages under [tool.luthier] in pyproject.toml"
-    return f"{yours}; if others wrote it, install what has it (`luthier help extending`)"
+    others = "if it is a third-party package, install the distribution that registers it"
+    return f"{yours}; {others} (`luthier help extending`)"
 
 
 def _load_builtin(name: str, parts: list[str]) -> Any:
@@ -459,6 +475,8 @@ def _load_builtin(name: str, parts: list[str]) -> Any:
 
 
 def _import(name: str) -> types.ModuleType | None:
+    # None only if this very module (or a package above it) does not exist. A module that exists and
+    # fails, for want of a dependency of its own say, must be reported as failing.
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -473,7 +491,9 @@ def _import(name: str) -> types.ModuleType | None:
 
 
 def _walk(name: str, parts: list[str], packages: Sequence[str] | None = None) -> Any:
-    """Return what a name leads to; with the user's packages, only ways through them are gone."""
+    """Return the object of a dotted name; with `packages`, every module on the way is checked."""
+    # Attributes first, submodules second, as `from package import name` does. The steps before the
+    # last must be modules or classes.
     current: Any = _import(parts[0])
     if current is None:
         raise RecordError(Problem(f"{name!r} does not exist", remedy=f"install {parts[0]!r}"))
@@ -483,7 +503,7 @@ def _walk(name: str, parts: list[str], packages: Sequence[str] | None = None) ->
             if packages is not None:
                 _check_home(prefix, current, packages)
         elif not isinstance(current, type):
-            _refuse(f"{name!r} may not be imported: {prefix!r} is no module or class", "")
+            _refuse(f"{name!r} may not be imported: {prefix!r} is not a module or class", "")
         following = getattr(current, part, None)
         if following is None and isinstance(current, types.ModuleType):
             following = _import(f"{current.__name__}.{part}")
@@ -501,10 +521,11 @@ def _walk(name: str, parts: list[str], packages: Sequence[str] | None = None) ->
 
 
 def _check_home(name: str, found: Any, packages: Sequence[str]) -> None:
-    """Refuse what a module of the user shows and was defined elsewhere, unless it is listed."""
+    """Raise if an object that a user's module exposes is defined elsewhere and not listed."""
     if isinstance(found, _CONSTANT_TYPES):
         return
     defined = home(found)
-    is_ours = isinstance(found, types.ModuleType) or not may_name(found, packages)
-    if is_ours and not is_users(defined, packages):
+    # A listed object is fine by any name, but a module only leads on: `mine.os.system`.
+    needs_home = isinstance(found, types.ModuleType) or not may_name(found, packages)
+    if needs_home and not is_users(defined, packages):
         _refuse(f"{name!r} may not be imported: it is defined in {defined!r}", "leave it out")

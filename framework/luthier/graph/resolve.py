@@ -37,12 +37,13 @@ def resolve(reference: str) -> fdl.Config:
       The graph that the function makes. The module is looked for on `sys.path`.
 
     Raises:
-      UnknownReference: There is no such module or function, its code fails (told by file and
-        line), it is called wrongly, or it returns no graph.
+      UnknownReference: There is no such module or function, its code fails (reported by file and
+        line), its arguments are wrong, or it returns something else than a graph.
     """
     try:
         return _resolve(reference.strip())
     except Unreadable as error:
+        # From the cause: a traceback should lead to the user's exception, not to our own.
         raise UnknownReference(error.problem) from error.__cause__
 
 
@@ -68,7 +69,9 @@ def _resolve(reference: str) -> fdl.Config:
     if not isinstance(graph, fdl.Buildable):
         kind = type(graph).__name__
         remedy = "return fdl.Config(Experiment, ...), which describes one, instead"
-        raise Unreadable(Problem(f"{module_name}:{name} returned {kind}, no graph", remedy=remedy))
+        raise Unreadable(
+            Problem(f"{module_name}:{name} returned {kind}, not a config", remedy=remedy)
+        )
     copies.renew(graph)
     return graph
 
@@ -82,6 +85,8 @@ def find_module(name: str) -> types.ModuleType:
     Raises:
       Unreadable: There is none of this name, or its code fails.
     """
+    # Package by package, with `find_spec` before each import: a name that does not exist is
+    # reported with similar ones, and an exception of the import is always one of the module's code.
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         at = ".".join(parts[:depth])
@@ -103,6 +108,7 @@ def find_module(name: str) -> types.ModuleType:
 def _raise_no_module(
     name: str, parts: list[str], depth: int, parent: types.ModuleType | None
 ) -> None:
+    # `configs.lm.quickstart.small` for `configs.lm.quickstart:small`: a dot instead of the colon.
     at, missing = ".".join(parts[: depth - 1]), parts[depth - 1]
     function = getattr(parent, missing, None)
     if depth == len(parts) and callable(function):
@@ -121,7 +127,7 @@ def _raise_no_module(
 
 
 def _own_modules() -> list[str]:
-    """Return the modules that may be the user's: not Python's own, and not installed."""
+    """Return the top-level modules that may be the user's: not Python's own, and not installed."""
     of_python = {pathlib.Path(path).resolve() for path in sysconfig.get_paths().values()}
     folders = [
         folder

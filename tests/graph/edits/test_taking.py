@@ -61,9 +61,9 @@ def test_a_class_may_have_the_word_itself():
     ("text", "message"),
     [
         ("alias:", "'alias:' names no path; write alias:PATH"),
-        ("run:", "'run:' does not say what to take; write run:ID.PATH, as run:last.model"),
-        ("run:last", "'run:last' does not say what to take"),
-        ("@run:.model", "'@run:.model' does not say what to take"),
+        ("run:", "'run:' does not name a run and a path; write run:ID.PATH, as run:last.model"),
+        ("run:last", "'run:last' does not name a run and a path"),
+        ("@run:.model", "'@run:.model' does not name a run and a path"),
         (
             "run:last.modle",
             "run:last.modle: does not exist; did you mean run:last.mode or run:last",

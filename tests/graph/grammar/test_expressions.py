@@ -54,7 +54,7 @@ def test_references_are_found_outside_of_quotes_only():
 
 def test_the_source_of_a_part_is_quoted_as_it_was_written():
     assert convert("[a-b, c ]", list[str]) == ["a-b", "c"]
-    with pytest.raises(Unreadable, match=r"^'\$a\.b': there is no graph here to refer to$"):
+    with pytest.raises(Unreadable, match=r"^'\$a\.b': there is no config to refer to here$"):
         convert("1 + $a.b")
 
 

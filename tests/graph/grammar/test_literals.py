@@ -158,7 +158,7 @@ BAD = [
     ("a[0]", Any, "Subscript is not allowed in a value"),
     ("{1, 2}", Any, "a set has no order"),
     ("f'{x}'", Any, "JoinedStr is not allowed"),
-    ("not 3", Any, "only + and - may stand before a number"),
+    ("not 3", Any, "only + and - are allowed before a number"),
     ("1 << 3", Any, "only + - * / // % ** are allowed"),
     ("1j", Any, "is not a value that a graph can hold"),
     ("...", Any, "is not a value that a graph can hold"),
@@ -172,7 +172,7 @@ BAD = [
     ("-" * 5000 + "1", int, ""),
     ("1" * 5000, int, "cannot read"),
     ("x" * 200_000, Any, "the value is longer than 100000 characters"),
-    ("$model.dim", int, "there is no graph here to refer to"),
+    ("$model.dim", int, "there is no config to refer to here"),
     ("partial:3", Any, "3 is not callable"),
 ]
 

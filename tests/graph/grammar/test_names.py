@@ -53,10 +53,10 @@ def test_what_stands_beside_the_callables_at_hand():
         ("zzzzz.y", "there is nothing called 'zzzzz.y'"),
         (
             "optax.sdg",
-            "'optax.sdg' is not on the list of what a record may name; did you mean optax.sgd?",
+            "'optax.sdg' is not on the list of names that records may contain; did you mean optax.sgd?",
         ),
-        ("jax.nn.rleu", "what a record may name; did you mean jax.nn.relu or"),
-        ("jax.nn", "'jax.nn' is a module; name what you need of it"),
+        ("jax.nn.rleu", "names that records may contain; did you mean jax.nn.relu or"),
+        ("jax.nn", "'jax.nn' is a module; name the class or function that you need from it"),
         ("os", "there is nothing called 'os'"),
         ("optax.__builtins__", "'optax.__builtins__' is private"),
         ("os.sytem", "'os.sytem' may not be imported: 'os' is not on the list"),

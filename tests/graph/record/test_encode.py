@@ -157,7 +157,7 @@ def test_classes_in_folders_of_experiments_are_refused(monkeypatch, folder):
 def test_a_cycle_is_reported():
     graph = fdl.Config(recorded.Part)
     graph.other = [graph]
-    assert "circle" in _problems(graph)["other[0]"]
+    assert "cycle" in _problems(graph)["other[0]"]
 
 
 def test_other_nodes_of_fiddle_are_refused():

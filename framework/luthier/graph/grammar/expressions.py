@@ -262,7 +262,7 @@ class ExpressionReader:
                 return inside
             if isinstance(tree.op, ast.USub):
                 return values.multiply(-1, inside) if values.is_value_node(inside) else -inside
-            raise Unreadable(f"{self._source(tree)!r}: only + and - may stand before a number")
+            raise Unreadable(f"{self._source(tree)!r}: only + and - are allowed before a number")
         if type(tree.op) not in _ARITHMETIC:
             raise Unreadable(f"{self._source(tree)!r}: only + - * / // % ** are allowed")
         on_numbers, on_nodes = _ARITHMETIC[type(tree.op)]
@@ -360,7 +360,7 @@ class ExpressionReader:
         if parts and parts[0] == _REFERENCE:
             parts = parts[1:]
         if self._around.reference is None:
-            raise Unreadable(f"{self._source(tree)!r}: there is no graph here to refer to")
+            raise Unreadable(f"{self._source(tree)!r}: there is no config to refer to here")
         return self._around.reference(parts)
 
     def _parts(self, tree: Any) -> Iterator[Part]:

@@ -133,7 +133,7 @@ def _by_word(text: str, annotation: Any) -> fdl.Buildable | None:
         what = f"there is no {word}: here"
         raise Unreadable(Problem(what, nearest=near, remedy="" if near else f"there is {known}"))
     if not rest:
-        raise Unreadable(Problem(f"{text!r} says nothing after the colon"))
+        raise Unreadable(Problem(f"{text!r} has nothing after the colon"))
     return calls.make_node(target, fdl.Config, {signatures.arguments(target).names[0]: _text(rest)})
 
 
@@ -198,7 +198,7 @@ def combine(
         except OverflowError as error:
             raise Unreadable(f"{plain} {symbol} {text}: {error}") from None
     if symbol != "+=":
-        raise Unreadable(f"{symbol} works on numbers, and it is {fitting.shown(plain)}")
+        raise Unreadable(f"{symbol} works on numbers, not on {fitting.shown(plain)}")
     if isinstance(plain, str):
         return plain + read(text, str, plain, around)
     if type(plain) in (list, tuple):
@@ -209,7 +209,7 @@ def combine(
             raise Unreadable(f"{text!r} is not a dict, which += adds to a dict")
         return plain | added
     description = fitting.shown(plain)
-    raise Unreadable(f"+= works on numbers, text, lists, tuples and dicts, and it is {description}")
+    raise Unreadable(f"+= works on numbers, text, lists, tuples and dicts, not on {description}")
 
 
 def _extended(

@@ -91,7 +91,7 @@ def find_object(
         raise Unreadable(f"{name} is a module, not a value")
     if not isinstance(found, _PLAIN) and not public_names.may_name(found, allowed):
         if home.partition(".")[0] in public_names.libraries():
-            what = f"{name!r} is not on the list of what a record may name"
+            what = f"{name!r} is not on the list of names that records may contain"
             raise Unreadable(Problem(what, remedy="wrap it in a function of a package of your own"))
         raise Unreadable(f"{name!r} may not be used: it is defined in {home!r}")
     return found
@@ -158,7 +158,9 @@ def _of_entry_points(name: str) -> Any:
     if len(targets) > 1:
         remedy = f"write {' or '.join(targets)}"
         owners = " and ".join(dict.fromkeys(one.distribution for one in targets.values()))
-        raise Unreadable(Problem(f"{name!r} is a name of {owners}", remedy=remedy))
+        raise Unreadable(
+            Problem(f"{name!r} is defined by several distributions: {owners}", remedy=remedy)
+        )
     try:
         return next((public_names.load_object(target) for target in targets), None)
     except BadInput as error:

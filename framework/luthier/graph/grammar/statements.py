@@ -91,11 +91,11 @@ def parse_statement(text: str) -> Statement:
         return Statement("fiddler", call, "")
     if left.startswith(GIN):
         if not left.partition(":")[2].strip():
-            raise Unreadable(Problem(f"{text!r} says nothing after the colon"))
+            raise Unreadable(Problem(f"{text!r} has nothing after the colon"))
         return Statement(WORDS_OF_GIN, left, "")
     if _FILE_OF_CONFIG_DICT.match(left):
         if not left.partition(":")[2].strip():
-            raise Unreadable(Problem(f"{text!r} says nothing after the colon"))
+            raise Unreadable(Problem(f"{text!r} has nothing after the colon"))
         return Statement(WORDS_OF_CONFIG_DICT, left, "")
     if left.startswith("reset:"):
         return _statement(text, left.removeprefix("reset:"), "~", "")
@@ -105,7 +105,7 @@ def parse_statement(text: str) -> Statement:
             return _statement(text, left[:-1], "~", "")
         if left.startswith("~"):
             return _statement(text, left[1:], "~", "")
-        remedy = "a comment has a space behind its #" if left.startswith("#") else ""
+        remedy = "a comment needs a space after its #" if left.startswith("#") else ""
         raise Unreadable(Problem(f"{EXPECTED}, got {text!r}", remedy=remedy))
     return _statement(text, left[:position], operator, left[position + len(operator) :].strip())
 

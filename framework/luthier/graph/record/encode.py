@@ -143,7 +143,7 @@ class _Encoder:
     def encode(self, value: Any, path: str) -> Any:
         """Return the JSON of `value`, which stands at `path`."""
         if id(value) in self.above:
-            self.problems.append(Problem("the graph goes round in a circle here", path))
+            self.problems.append(Problem("the config contains a cycle here", path))
             return None
         numbered = id(value) in self.shared and can_share(value)
         if numbered and id(value) in self.numbers:
@@ -176,7 +176,7 @@ class _Encoder:
 
     def _check_place(self, name: str, path: str) -> None:
         if name.split(".")[0] in EXPERIMENT_FOLDERS:
-            what = f"{name} is in a folder of experiments, which a record cannot point into"
+            what = f"{name} is in a folder of experiments, which records cannot refer to"
             self.problems.append(Problem(what, path, remedy="move it to a module of a package"))
 
     def _leaf(self, value: Any, path: str) -> Any:
@@ -211,7 +211,7 @@ class _Encoder:
         if kind is not None:
             data[kind] = "" if kind == "tagged" else self._name(node.__fn_or_cls__, path)
         if any(isinstance(part, int) for part, _ in inside):
-            what = f"{data.get(kind or '', 'it')} is given arguments without names"
+            what = f"{data.get(kind or '', 'it')} has arguments without names"
             remedy = "wrap it in a function whose arguments have names"
             self.problems.append(Problem(what, path, remedy=remedy))
         tags = {

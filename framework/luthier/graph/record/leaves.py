@@ -129,7 +129,10 @@ def _encode_callable(value: Any) -> Any:
 
 def _encode_object(value: Any) -> Any:
     if isinstance(value, types.ModuleType):
-        _refuse(f"the module {value.__name__} cannot be recorded", "name what you need of it")
+        _refuse(
+            f"the module {value.__name__} cannot be recorded",
+            "name the class or function that you need from it",
+        )
     try:
         return {"name": public_name(value)}  # a constant of a public module
     except RecordError:

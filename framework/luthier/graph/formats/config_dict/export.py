@@ -40,7 +40,7 @@ def to_config_dict(graph: Graph, defaults: bool = True) -> Any:
       (dtypes, functions) are themselves. Arguments that are not set and have no default are absent.
 
     Raises:
-      RecordError: A constant is not set, its arithmetic fails, or the graph goes round in a circle;
+      RecordError: A constant is not set, its arithmetic fails, or the config contains a cycle;
         all of it is told at once.
     """
     writer = _Writer(defaults)
@@ -70,7 +70,7 @@ class _Writer:
         if not is_structure and type(value) not in (list, tuple):
             return value
         if id(value) in self._above:
-            self.problems.append(Problem("the graph goes round in a circle here", path))
+            self.problems.append(Problem("the config contains a cycle here", path))
             return None
         if id(value) in self._known:
             return self._known[id(value)]
