@@ -1,4 +1,4 @@
-"""Arguments of functions that are called now: those of references, and those of fiddlers."""
+"""Arguments of functions that are called at once: experiments of references, and fiddlers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,18 @@ def read_arguments(
     """Return the arguments of a call by name (by index for positional-only ones), checked.
 
     Args:
-      function: What is called.
-      name: What it is called in messages.
+      function: The function to call.
+      name: Its name in messages.
       text: The arguments as they were written, brackets included; empty for none.
       packages: Modules that values may name, beside those that every value may.
-      taken: How many of the first arguments the caller gives itself.
+      taken: How many of the first arguments the caller passes itself.
 
     Raises:
       Unreadable: One cannot be read, has the wrong type, is missing, or does not exist.
     """
+    # The same grammar as for values in overrides, not Python's: `shrink(kind=exact)` needs no
+    # quotes, because the annotation is read. Each argument is cut out of the parsed call as source
+    # text and read on its own.
     given: dict[Part, Any] = {}
     if text:
         hints, known = signatures.type_hints(function), signatures.arguments(function)
@@ -71,12 +74,12 @@ def _parse(text: str, name: str) -> ast.Call:
 
 
 def call(function: Callable[..., Any], given: dict[Part, Any], *first: Any) -> Any:
-    """Return what a function returns.
+    """Call a function and return its result.
 
     Args:
-      function: What is called.
-      given: What `read_arguments` returned.
-      *first: The arguments that the caller gives itself.
+      function: The function.
+      given: The result of `read_arguments`.
+      *first: The arguments that the caller passes itself.
     """
     by_position = [given[part] for part in sorted(p for p in given if isinstance(p, int))]
     by_name = {part: value for part, value in given.items() if isinstance(part, str)}

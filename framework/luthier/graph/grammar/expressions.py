@@ -23,11 +23,11 @@ from luthier.graph.signatures import UNSET
 
 
 def slots(target: Any, taken: int = 0) -> list[Part]:
-    """Return the arguments that can be given by position: by index where they have no names.
+    """Return the arguments that can be passed by position: as an index if positional-only.
 
     Args:
       target: A class or function.
-      taken: How many of the first ones are given already.
+      taken: How many of the first ones are passed by the caller already.
     """
     known = signatures.arguments(target)
     return [*range(len(known.positional_only)), *known.names][taken:]
@@ -38,9 +38,9 @@ def bind(target: Any, name: str, tree: ast.Call, taken: int = 0) -> dict[Part, a
 
     Args:
       target: The class or function.
-      name: What it is called in the text.
+      name: Its name in the text.
       tree: The call.
-      taken: How many of the first arguments the caller gives itself.
+      taken: How many of the first arguments the caller passes itself.
 
     Raises:
       Unreadable: It takes no such argument, or cannot be a node at all.
@@ -115,8 +115,12 @@ def make_node(
     return node
 
 
-# Expressions in values: an allow-list of Python's syntax trees, and what each means; no `eval`.
+# Expressions in values: an allow-list of Python's syntax trees with a meaning for each.
+#
+# Never `eval`, not even with empty builtins: overrides come from sweeps, files and gin configs of
+# other people, and an attribute chain of any object leads to everything. What is not listed raises.
 
+# `$model.dim` is not Python. It is parsed as an attribute chain of a name that nobody uses.
 _REFERENCE = "reference_to_"
 _QUOTED_OR_DOLLAR = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|\$(?=[A-Za-z_])""")
 _ARITHMETIC: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -128,12 +132,12 @@ _ARITHMETIC: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
     ast.Mod: (operator.mod, values.modulo),
     ast.Pow: (operator.pow, values.power),
 }
-_LONGEST = 100_000
+_LONGEST = 100_000  # characters: the time and memory of Python's parser are bounded by it
 
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """What is around the place that a value is for.
+    """The context in which a value is read: where names and references are looked up.
 
     Args:
       near: Callables whose modules are searched for bare names.
@@ -171,11 +175,11 @@ def parse(text: str) -> tuple[str, ast.expr]:
 
 
 class ExpressionReader:
-    """Converts one parsed value; every node of the syntax tree that is not listed is refused.
+    """Converts one parsed value; syntax that is not listed is rejected.
 
     Args:
-      source: What was parsed.
-      current: What is at the place now: a template is replaced by a template.
+      source: The text that was parsed.
+      current: The current value of the place: a template is replaced by a template.
       around: Where names and references are looked up.
       kind: What the outermost call becomes; None to find out.
     """
@@ -196,6 +200,9 @@ class ExpressionReader:
             raise Unreadable("the value is nested too deeply") from None
 
     def _convert(self, tree: ast.expr, annotation: Any) -> Any:
+        # The order matters: where only text is wanted, `a-b`, `x.y` and `1,2` are text as written
+        # (except calls, which make a node that returns text), so this comes before all forms but
+        # quoted constants and references.
         if isinstance(tree, ast.Constant):
             return self._constant(tree)
         if self._is_reference(tree):
@@ -227,6 +234,8 @@ class ExpressionReader:
     def _sequence(self, tree: ast.Tuple | ast.List | ast.Set, annotation: Any) -> Any:
         if isinstance(tree, ast.Set):
             raise Unreadable(f"{self._source(tree)!r}: a set has no order; write a tuple or list")
+        # `[0.9, 0.95]` for a tuple: the annotation of the elements is that of the other kind of
+        # sequence if there is none for this one; `coerce` converts the whole afterwards.
         container = tuple if isinstance(tree, ast.Tuple) else list
         made = []
         for index, item in enumerate(tree.elts):
@@ -269,13 +278,14 @@ class ExpressionReader:
         left, right = self._number(tree.left), self._number(tree.right)
         if values.is_value_node(left) or values.is_value_node(right):
             return on_nodes(left, right)
+        # `10**10**10` would take all memory before anybody could check its result.
         if isinstance(tree.op, ast.Pow) and _is_huge(left, right):
             raise Unreadable(f"{self._source(tree)!r} is too large")
         try:
             result = on_numbers(left, right)
         except (ArithmeticError, ValueError) as error:
             raise Unreadable(f"{self._source(tree)!r}: {error}") from None
-        if isinstance(result, complex):
+        if isinstance(result, complex):  # (-1)**0.5
             raise Unreadable(f"{self._source(tree)!r} is not a real number")
         return result
 
@@ -288,6 +298,9 @@ class ExpressionReader:
         return value
 
     def _name(self, tree: ast.Name | ast.Attribute, annotation: Any) -> Any:
+        # A word without quotes: truth values, None and dtypes first, then objects by name, and text
+        # last, and only where the annotation wants text. For `Any` an unknown name is an error: as
+        # text, a misspelt class would train something else.
         text = ast.unparse(tree)
         if not re.fullmatch(r"\w+(\.\w+)*", text):
             raise Unreadable(f"{text!r} is not a name")
@@ -314,6 +327,8 @@ class ExpressionReader:
         return names.find_object(name, annotation, self._around.near, self._around.packages)
 
     def _call(self, tree: ast.Call, annotation: Any) -> fdl.Buildable:
+        # `kind` and `current` are about the outermost call only, so they are used up by it; the
+        # arguments are read with the module of the called function among those to search.
         kind, self._kind = self._kind, None
         current, self._current = self._current, UNSET
         name = ast.unparse(tree.func)
@@ -377,6 +392,8 @@ class ExpressionReader:
 
 
 def _is_huge(base: float, exponent: float) -> bool:
+    # By the bits of the result, which are those of the base times the exponent. Floats overflow by
+    # themselves, with an error.
     if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
         return abs(base) > 1 and base.bit_length() * exponent > 4096
     return False

@@ -1,10 +1,10 @@
 """Names in values: `optax.sgd`, `jnp.bfloat16`, `WarmupCosine`, `layers.GatedMlp`.
 
-A name is looked for, in this order, among the classes of the annotation, what stands beside the
-callables at hand (in their modules), luthier's rooms and what they export, entry points of what is
-installed, and as an import. A value is what a record may name: what is listed of luthier, jax, flax
-and the like, and everything in the packages of the callables at hand and in those that the caller
-allows.
+A name is searched, in this order, among the classes of the annotation, in the modules of the
+callables around the value, among luthier's packages and their exports, among entry points of
+installed distributions, and as an import. The object must be one that records may contain: a listed
+name of luthier, jax, flax and the like, or anything in the packages of the callables around the
+value and in those that the caller allows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ DTYPES = {
 """Dtypes by the names that people use, and their names in `jax.numpy`."""
 
 _NAMED_WHOLE = ("recipes",)
-"""Rooms whose exports are no bare names in values: `fsdp`, `tensor`, `data` are text there."""
+"""Packages whose exports have no bare names in values: `fsdp`, `tensor`, `data` are text there."""
 
 _PLAIN = (bool, int, float, str, tuple, list, dict, type(None))
 
@@ -68,7 +68,7 @@ def dtype(name: str) -> Any:
 def find_object(
     name: str, annotation: Any = Any, near: Sequence[Any] = (), packages: Sequence[str] = ()
 ) -> Any:
-    """Return the object that a name in a value means.
+    """Find the object that a name in a value refers to.
 
     Args:
       name: A bare or dotted name.
@@ -79,6 +79,9 @@ def find_object(
     Raises:
       Unreadable: There is none, it may not be imported, or its module cannot be.
     """
+    # Finding is generous and the check after it is strict, by where the object was defined: however
+    # it was reached, through an alias in the user's module or a subclass of the annotation, a value
+    # may hold only what a record may contain, so that what can be run can be recorded.
     head, *rest = name.split(".")
     if any(part.startswith("__") for part in (head, *rest)):
         raise Unreadable(f"{name!r} is private")
@@ -114,7 +117,7 @@ def _find(
         for room in rooms:
             if room not in _NAMED_WHOLE and head in _exported(room):
                 return getattr(import_module(f"luthier.{room}"), head)
-        # Everything that a node may be has a bare name, whoever provides it.
+        # Everything that a node may be has a bare name, whichever distribution provides it.
         if added := _of_entry_points(name):
             return added
     full = [*SHORT.get(head, head).split("."), *rest]
@@ -131,12 +134,13 @@ def _find(
     renamed = public_names.current_name(".".join(full)).split(".")
     if full == renamed and full[0] == "luthier" and len(full) == 3 and full[1] in rooms:
         exported = _exported(full[1])
-        if full[2] not in exported:  # a misspelt name is none that is refused
+        # Not exported at all: misspelt, which helps more than `not on the list`.
+        if full[2] not in exported:
             where = f"luthier.{full[1]}"
             close = [f"{where}.{other}" for other in nearest(full[2], exported)]
             raise Unreadable(Problem(f"{where} has no {full[2]!r}", nearest=close))
     try:
-        if public_names.is_users(full[0], allowed):  # else the next lines say so
+        if public_names.is_users(full[0], allowed):  # else `load_object` explains why not
             return _follow(import_module(full[0]), full[0], full[1:])
         return public_names.load_object(".".join(full), allowed)
     except BadInput as error:
@@ -149,7 +153,7 @@ def _bare_names(rooms: Sequence[str]) -> Iterator[str]:
 
 
 def _of_entry_points(name: str) -> Any:
-    """Return what distributions call by a bare name; None where there is none.
+    """Return the object that distributions register under a bare name; None if there is none.
 
     Raises:
       Unreadable: Several do, or it cannot be imported.
@@ -168,11 +172,11 @@ def _of_entry_points(name: str) -> Any:
 
 
 def word_class(annotation: Any, word: str) -> type | None:
-    """Return the class that a word before a colon means at a place; None where it means none.
+    """Return the class of a place that has this prefix; None if there is none.
 
     Args:
       annotation: The annotation of the place.
-      word: `safetensors` in `safetensors:DIR`.
+      word: The prefix: `safetensors` in `safetensors:DIR`.
 
     Raises:
       Unreadable: An importer of that name cannot be imported.
@@ -180,7 +184,7 @@ def word_class(annotation: Any, word: str) -> type | None:
     own = _own_words(annotation)
     if word in own or not own:
         return own.get(word)
-    # Only where words mean something at all, since this imports code of somebody else.
+    # Only where prefixes mean something at all, since this imports code of other distributions.
     bases = tuple(m for m in annotation_types.members(annotation) if isinstance(m, type))
     for one in entry_points.named(word, entry_points.IMPORTERS):
         try:
@@ -193,7 +197,7 @@ def word_class(annotation: Any, word: str) -> type | None:
 
 
 def words(annotation: Any) -> list[str]:
-    """Return the words that may stand before a colon at a place, for messages.
+    """Return the prefixes that are allowed at a place, for messages.
 
     Args:
       annotation: The annotation of the place.
@@ -204,9 +208,9 @@ def words(annotation: Any) -> list[str]:
 
 
 def _own_words(annotation: Any) -> dict[str, type]:
-    """Return the classes of a place with a word: each says its own in `WORD`.
+    """Return the classes of a place that define a prefix in `WORD`, by it.
 
-    What follows the colon is the first argument of the class, as it stands.
+    The text after the colon is the first argument of the class, as written.
     """
     found: dict[str, type] = {}
     for member in annotation_types.members(annotation):
@@ -217,6 +221,7 @@ def _own_words(annotation: Any) -> dict[str, type]:
 
 
 def _follow(found: Any, at: str, rest: Sequence[str]) -> Any:
+    # A submodule is an attribute of its package only after somebody imported it.
     for part in rest:
         name = f"{at}.{part}"
         if isinstance(found, types.ModuleType) and not hasattr(found, part):
@@ -235,6 +240,7 @@ def _follow(found: Any, at: str, rest: Sequence[str]) -> Any:
 
 
 def _in_reach(name: str, annotation: Any, near: Sequence[Any]) -> Iterator[Any]:
+    # Of a module only what it defines itself, not what it imports.
     for member in annotation_types.members(annotation):
         for cls in _family(member):
             if cls.__name__ == name:
@@ -259,6 +265,8 @@ def _family(cls: Any) -> Iterator[type]:
     """Yield a class of an annotation and its subclasses (not those of builtins)."""
     if not isinstance(cls, type) or getattr(cls, "__module__", "builtins") == "builtins":
         return
+    # `type.__subclasses__(found)`, because `found.__subclasses__()` fails for a metaclass: it is
+    # unbound there. Only classes that were imported are found; others need their full name.
     seen, pending = set(), [cls]
     while pending:
         found = pending.pop(0)
@@ -285,7 +293,8 @@ def _modules_of(near: Sequence[Any]) -> Iterator[types.ModuleType]:
 
 @functools.cache
 def _rooms() -> tuple[str, ...]:
-    """Return luthier's rooms and modules, without those that hold no parts of an experiment."""
+    """Return luthier's packages and modules that hold parts of an experiment."""
+    # From the file system instead of a list to maintain.
     root = pathlib.Path(next(iter(luthier.__path__)))
     rooms = sorted(path.parent.name for path in root.glob("*/__init__.py"))
     modules = sorted(path.stem for path in root.glob("*.py") if path.stem[:1] != "_")
@@ -294,7 +303,9 @@ def _rooms() -> tuple[str, ...]:
 
 @functools.cache
 def _exported(room: str) -> frozenset[str]:
-    """Return the public names of a room, read from its facade without importing it."""
+    """Return the public names of a package, read from its facade without importing it."""
+    # Parsing a facade takes a fraction of its import (`layers` imports flax), and a misspelt name
+    # is looked up in all of them.
     root = pathlib.Path(next(iter(luthier.__path__)))
     path = root / room / "__init__.py"
     path = path if path.exists() else root / f"{room}.py"
@@ -321,7 +332,9 @@ def import_module(name: str) -> types.ModuleType:
 
 
 def failure_line(error: BaseException) -> str:
-    """Return an exception of somebody else's code as one line: `file:line: Type: message`."""
+    """Return an exception of the user's code as one line: `file:line: Type: message`."""
+    # The line to show is the innermost one of the user: not of importlib or of this package, and
+    # not inside an installed library, unless there is no other.
     message = " ".join(str(error).split())[:300]
     summary = f"{type(error).__name__}: {message}" if message else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:

@@ -1,4 +1,4 @@
-"""The exception of the grammar's parts; `apply` and `resolve` turn it into bad input."""
+"""Statements of the override grammar, and the exception for what it cannot read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from luthier.errors import Problem
 
 
 class Unreadable(Exception):
-    """A statement, a value or a name cannot be read; `problem` says why."""
+    """A statement, a value or a name cannot be read; `problem` has the reason."""
+
+    # Not a `BadInput`: `apply` and `resolve` convert it when they know the path and the origin. In
+    # between, readers catch it to try another reading.
 
     def __init__(self, problem: Problem | str):
         self.problem = Problem(problem) if isinstance(problem, str) else problem
@@ -27,8 +30,8 @@ class Unreadable(Exception):
 # PATH may be `any:SUFFIX` (`**.SUFFIX`), hold `*` for one part and `**` for any number of them, or
 # be `class:NAME.FIELD` (`@NAME.FIELD`), `tag:NAME` (`#NAME`), or `gin:NAME` for the constant that
 # is called so, or `config_dict:KEY` for what that key of a ConfigDict set. `--fdl.PATH=VALUE` is
-# accepted too. The words of gin and ConfigDict are read by `luthier.graph.formats`. `file:FILE`,
-# which stands for the words in a file, is read by `luthier.graph.override_files`.
+# accepted too. The statements of gin and ConfigDict are read by `luthier.graph.formats`;
+# `file:FILE`, which includes the overrides of a file, by `luthier.graph.override_files`.
 
 EXPECTED = "expected PATH=VALUE (or :=, +=, -=, *=, reset:PATH, fiddler:NAME)"
 FIDDLER = "fiddler:"
@@ -37,6 +40,8 @@ GIN = ("gin_file:", "gin_bindings:", "gin_search_paths:", "gin_skip_unknown:")
 
 WORDS_OF_CONFIG_DICT = "words of config_dict"
 CONFIG_DICT = ("config_dict:", "config_dict_rename:")
+# `config_dict:FILE.py` and `config_dict:FILE.py:ARGUMENT`, but not `config_dict:KEY=VALUE`, nor
+# `config_dict:file.py:=1`, whose key happens to end in .py.
 _FILE_OF_CONFIG_DICT = re.compile(r"config_dict:[^=]*?\.py(?:$|:(?!=))|config_dict_rename:")
 
 _WORDS = {
@@ -57,8 +62,8 @@ class Statement:
     """One override.
 
     Args:
-      selector: How `target` is meant: `path`, `any`, `glob`, `class`, `tag`, `gin`, `config_dict`,
-        `fiddler`, `words of gin` or `words of config_dict`.
+      selector: The meaning of `target`: `path`, `any`, `glob`, `class`, `tag`, `gin`,
+        `config_dict`, `fiddler`, `words of gin` or `words of config_dict`.
       target: The path, suffix, pattern, class and field, tag, or call of a fiddler.
       operator: `=`, `:=`, `+=`, `-=`, `*=` or `~`; empty for a fiddler.
       text: The value as it was written.
@@ -75,7 +80,7 @@ class Statement:
 
 
 def parse_statement(text: str) -> Statement:
-    """Return the parts of one override.
+    """Parse one override into its parts.
 
     Args:
       text: `optimizer.b2=0.9`, say.
@@ -111,7 +116,7 @@ def parse_statement(text: str) -> Statement:
 
 
 def pair(target: str, value: Any) -> Statement:
-    """Return the statement that sets a Python value at a path, or at what a pattern is about.
+    """Return the statement that sets a Python value at a path, or at the matches of a pattern.
 
     Args:
       target: `optimizer.b2`, `any:dropout`, `gin:LEARNING_RATE`, say; the root's path is empty.
@@ -119,12 +124,15 @@ def pair(target: str, value: Any) -> Statement:
     """
     if not target.strip():
         return Statement("path", target, "=", "", value, has_value=True)
+    # With dots for the text of a value, which `_statement` would report as missing.
     found = _statement(target, target, "=", "...")
     return dataclasses.replace(found, text="", value=value, has_value=True)
 
 
 def _find_operator(text: str) -> tuple[int, str]:
-    """Return where the first operator outside brackets and quotes is, and which it is."""
+    """Return the position of the first operator outside brackets and quotes, and the operator."""
+    # A scan and not a search: `['a=b'].x=1` has an `=` in a key. Quotes count only inside brackets,
+    # as elsewhere a path has none, and the value behind the operator is not looked at.
     depth, quote = 0, ""
     for position, letter in enumerate(text):
         if quote:

@@ -1,4 +1,4 @@
-"""Writing a graph down: as a record, as plain values, and the history of its values."""
+"""Records of graphs: as JSON, as plain values, and the history of their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph as nested plain values, for whoever shows or filters runs by their settings."""
+"""Graphs as nested plain values, for displaying and filtering runs by their settings."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def to_dict(graph: Graph, defaults: bool = True) -> dict[str, Any]:
 
     Returns:
       For each node a dict with its class or function under `"class"` and its arguments; value nodes
-      are what they stand for; callables, dtypes and the like are their public names. What a record
-      could not hold is described, so that this never fails.
+      are evaluated; callables, dtypes and the like are their public names. Values that a record
+      could not hold are described, so that this never fails.
     """
     return _plain(graph, defaults, ())
 
@@ -54,6 +54,8 @@ def plain_leaf(value: Any) -> Any:
 
 
 def _plain(value: Any, defaults: bool, above: tuple[int, ...]) -> Any:
+    # For graphs that fail validation, too: a cycle is cut with "...", and a shared node is written
+    # out at each place, since readers look up a path and know nothing of ids.
     if id(value) in above:
         return "..."
     if values.is_value_node(value):
@@ -79,5 +81,5 @@ def _plain(value: Any, defaults: bool, above: tuple[int, ...]) -> Any:
 def _evaluated(node: Any) -> Any:
     try:
         return values.evaluate(node)
-    except Exception:  # an operand is missing or wrong, which validate tells
+    except Exception:  # an operand is missing or wrong, which `validate` reports
         return values.expression(node)

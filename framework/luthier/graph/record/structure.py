@@ -1,4 +1,4 @@
-"""The structure of graphs: what a node, value or container holds, and whether two are equal."""
+"""The structure of graphs: parts of nodes and containers, sharing, and equality by content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from luthier.graph.paths import Part, is_dataclass_instance, join
 from luthier.graph.record.leaves import is_singleton
 from luthier.graph.values import Graph
 
-# What a graph is made of, as the recorder sees it: entries in a fixed order, what is shared.
+# The parts of a graph for records: set arguments only, in a fixed order, and shared objects.
+# (`paths.children` is the other view: with defaults, for people.)
 
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
@@ -27,7 +28,7 @@ _is_node_type: Callable[[type], bool] = functools.cache(
 
 
 def is_node(value: Any) -> bool:
-    """Say whether `value` is a node; quicker than `isinstance`, which asks an abstract class."""
+    """Return whether `value` is a node; faster than `isinstance`, which asks an abstract class."""
     return _is_node_type(type(value))
 
 
@@ -43,7 +44,7 @@ def set_arguments(node: fdl.Buildable) -> list[tuple[Part, Any]]:
 
 
 def entries(value: Any) -> list[tuple[Any, Any]] | None:
-    """Return what is directly inside of a node or container, with its key; None for a leaf.
+    """Return the parts of a node or container with their keys; None for a leaf.
 
     Args:
       value: A node (only set arguments count), dict, list, tuple, named tuple or instance of a
@@ -66,7 +67,9 @@ def entries(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def can_share(value: Any) -> bool:
-    """Say whether it is known of `value` if two places hold the same one, or only equal ones."""
+    """Return whether two places that hold the identical `value` share it on purpose."""
+    # Identity carries no information where Python itself makes one object of equal values: small
+    # integers, interned strings, constant tuples, and singletons (functions, members of enums).
     kind = type(value)
     if kind in _PLAIN:
         return False
@@ -80,7 +83,7 @@ def can_share(value: Any) -> bool:
 
 
 def is_shared_node(value: Any) -> bool:
-    """Say whether sharing `value` means something: it is a node, or can change in place."""
+    """Return whether sharing `value` has a meaning: it is a node, or can change in place."""
     kind = type(value)
     return kind is list or kind is dict or _is_node_type(kind)
 
@@ -124,6 +127,10 @@ def nodes(graph: Graph) -> Iterator[tuple[str, fdl.Buildable]]:
 class Structures:
     """Numbers the structures of any number of graphs; each value is looked at once."""
 
+    # Hash consing: the content of a value is its type with the numbers of its parts, so comparing
+    # two subtrees of any size is comparing two integers. `_known` maps the id of an object to its
+    # number; the graphs must not change between two calls.
+
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
         self._known: dict[int, int] = {}
@@ -161,6 +168,8 @@ def leaf_key(value: Any) -> Any:
 
     Not-a-number is like itself, and -0.0 unlike 0.0; arrays are like nothing but themselves.
     """
+    # For floats by `repr`, which is exact and has these two properties. The type is part of the
+    # key, because Python has 1 == 1.0 == True, with equal hashes.
     kind = type(value)
     if kind in (float, complex, slice):
         return (kind, repr(value))
