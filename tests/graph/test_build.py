@@ -11,8 +11,7 @@ import pytest
 from graph_toys import parts, recorded
 
 from luthier.errors import BadInput, RunError, TrainingStopped, UnknownReference
-from luthier.graph import values
-from luthier.graph.build import build
+from luthier.graph import build, multiply, value
 
 
 def pair(a, b=2):
@@ -110,8 +109,8 @@ def test_equal_constant_tuples_are_replaced_one_by_one():
 
 
 def test_a_value_node_is_replaced_for_all_its_users():
-    dim = values.value(4, name="dim")
-    graph = fdl.Config(pair, a=dim, b=[values.multiply(dim, 4), (dim,)])
+    dim = value(4, name="dim")
+    graph = fdl.Config(pair, a=dim, b=[multiply(dim, 4), (dim,)])
     assert build(graph) == (4, [16, (4,)])
     for path in ("a", "b[1][0]"):
         assert build(graph, {path: 5}) == (5, [20, (5,)])

@@ -16,14 +16,15 @@ from luthier.graph import (
     apply,
     evaluate,
     expression,
+    find,
     get,
+    matching,
     multiply,
     origin_of,
     validate,
     value,
 )
-from luthier.graph.overrides import annotation_at, matching
-from luthier.graph.paths import find
+from luthier.graph.overrides import annotation_at
 
 
 @pytest.fixture

@@ -19,9 +19,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from luthier.errors import OverrideError
-from luthier.graph import apply, equal, evaluate, is_value_node
-from luthier.graph.grammar.statements import parse_statement
-from luthier.graph.paths import parse_path, walk
+from luthier.graph import apply, equal, evaluate, is_value_node, parse_path, walk
+from luthier.graph.grammar import parse_statement
 from luthier.graph.public_names import libraries
 
 PART_TEXTS = """

@@ -6,7 +6,7 @@ from graph_toys import parts
 
 from luthier import graph as luthier_graph
 from luthier.errors import UnknownReference
-from luthier.graph.paths import (
+from luthier.graph import (
     UNSET,
     children,
     find,

@@ -19,8 +19,7 @@ from luthier import graph as graphs
 from luthier import launch
 from luthier import study as studies
 from luthier.errors import RecordError
-from luthier.graph import compare, public_names, values
-from luthier.graph.public_names import display_name, load_object, public_name
+from luthier.graph import compare, display_name, load_object, public_name, public_names, values
 
 NAMES = {
     "optax.adamw": optax.adamw,

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from graph_toys import parts, recorded
 
-from luthier.graph import values
-from luthier.graph.render import head_text, render, text_of
+from luthier import graph as graphs
+from luthier.graph import floor_divide, head_text, multiply, render, text_of
 
 SET = """\
 graph_toys.parts.Experiment
@@ -53,13 +53,13 @@ def test_defaults_come_after_what_is_set():
 
 
 def test_value_nodes_are_shown_live():
-    dim, unnamed = values.value(256, name="dim"), values.value(3)
+    dim, unnamed = graphs.value(256, name="dim"), graphs.value(3)
     graph = fdl.Config(
         recorded.Part,
         size=dim,
-        rate=values.multiply(dim, 4),
+        rate=multiply(dim, 4),
         other=[fdl.Partial(parts.Layer, dim=unnamed), unnamed],
-        extra=values.floor_divide(dim, 0),
+        extra=floor_divide(dim, 0),
     )
     assert render(graph).splitlines()[1:] == [
         "  size = 256 (shared as dim)",
@@ -132,6 +132,6 @@ def test_everything_renders():
 
 
 def test_a_value_node_alone_is_its_expression_and_value():
-    width = values.value(8, name="width")
-    assert render(values.multiply(width, 4)) == "width * 4 = 32"
+    width = graphs.value(8, name="width")
+    assert render(multiply(width, 4)) == "width * 4 = 32"
     assert render(width) == "8 (shared as width)"

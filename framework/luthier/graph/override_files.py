@@ -18,7 +18,7 @@ FILE = "file:"
 _COMMENT = re.compile(r"#(?![A-Za-z_])")
 
 
-def read_words(path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+def read_overrides(path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
     """Yield every override of a file, with its file and line (`sizes.txt:3`).
 
     Args:
@@ -48,7 +48,7 @@ def read_words(path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, st
             continue
         inside = os.path.join(os.path.dirname(path), word.removeprefix(FILE).strip())
         try:
-            yield from read_words(inside, (*above, identity))
+            yield from read_overrides(inside, (*above, identity))
         except BadInput as error:
             problem = error.problems[0]
             # Only the innermost inclusion is named: that is the line to correct.

@@ -142,7 +142,7 @@ def _read_all(
         if text.startswith(override_files.FILE):
             try:
                 words = list(
-                    override_files.read_words(text.removeprefix(override_files.FILE).strip())
+                    override_files.read_overrides(text.removeprefix(override_files.FILE).strip())
                 )
             except BadInput as error:
                 override_origin = f"{at}: {text}"

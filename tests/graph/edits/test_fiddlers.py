@@ -5,9 +5,8 @@ import graph_toys.fiddlers
 import pytest
 from graph_toys import parts
 
-from luthier.graph import apply, history, origin_of
-from luthier.graph.fiddlers import fiddlers_of, find_fiddler, run_fiddler
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph import apply, fiddlers_of, find_fiddler, history, origin_of, run_fiddler
+from luthier.graph.grammar import Unreadable
 
 SHELF = ("graph_toys.fiddlers",)
 WHERE = "argument 2: fiddler:x"
@@ -75,5 +74,5 @@ def test_names():
 
 @pytest.mark.parametrize("name", ["os.system", "importlib:import_module", "graph_toys.parts.np"])
 def test_what_may_not_be_called(name):
-    with pytest.raises(Unreadable, match="(hold no|is not a) fiddler"):
+    with pytest.raises(Unreadable, match=r"(hold no|is not a) fiddler"):
         find_fiddler(name, SHELF)

@@ -8,8 +8,8 @@ from graph_toys import parts
 
 from luthier import graph as graphs
 from luthier.errors import BadInput
-from luthier.graph.grammar.statements import Unreadable
-from luthier.graph.paths import find
+from luthier.graph import find
+from luthier.graph.grammar import Unreadable
 from luthier.graph.scalars import refuse_on_node
 
 

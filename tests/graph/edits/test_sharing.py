@@ -6,7 +6,7 @@ from graph_toys import parts
 
 from luthier.errors import UnknownReference
 from luthier.graph import copies, evaluate, references, value
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar import Unreadable
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from graph_toys import edited, parts
 
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar import Unreadable
 from luthier.graph.references import take
 
 

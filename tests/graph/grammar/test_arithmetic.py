@@ -7,9 +7,7 @@ import pytest
 from graph_toys import parts
 
 from luthier.graph import evaluate, expression, multiply, value
-from luthier.graph.grammar.expressions import Surroundings
-from luthier.graph.grammar.literals import combine
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar import Surroundings, Unreadable, combine
 
 AROUND = Surroundings(near=[parts.Mlp])
 

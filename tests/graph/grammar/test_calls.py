@@ -7,8 +7,7 @@ import optax
 import pytest
 from graph_toys import modules, parts
 
-from luthier.graph.grammar import expressions
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar import Unreadable, expressions
 
 
 def bind(target, text):

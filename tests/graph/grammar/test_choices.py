@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 from graph_toys import parts
 
-from luthier.graph.grammar.types import NOTHING, choice, choices
+from luthier.graph.grammar import NOTHING, choice, choices
 
 
 @pytest.mark.parametrize(

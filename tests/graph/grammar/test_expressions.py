@@ -7,8 +7,7 @@ import pytest
 from graph_toys import parts
 
 from luthier.graph import evaluate, value
-from luthier.graph.grammar.expressions import ExpressionReader, Surroundings, parse
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar import ExpressionReader, Surroundings, Unreadable, parse
 
 
 def convert(text: str, annotation: Any = Any, around: Surroundings | None = None) -> Any:

@@ -7,10 +7,8 @@ import fiddle as fdl
 import pytest
 from graph_toys import parts
 
-from luthier.graph import value
-from luthier.graph.grammar.statements import Unreadable
-from luthier.graph.grammar.types import check, coerce, expected, shown
-from luthier.graph.signatures import UNSET
+from luthier.graph import UNSET, value
+from luthier.graph.grammar import Unreadable, check, coerce, expected, shown
 from luthier.layers import Stack, Unrolled
 
 

@@ -16,11 +16,8 @@ from graph_toys.names import case_name
 from jax.typing import ArrayLike, DTypeLike
 
 from luthier.durations import Duration, Seconds, Steps, Tokens
-from luthier.graph import evaluate, expression, value
-from luthier.graph.grammar.expressions import Surroundings
-from luthier.graph.grammar.literals import read
-from luthier.graph.grammar.statements import Unreadable
-from luthier.graph.signatures import UNSET
+from luthier.graph import UNSET, evaluate, expression, value
+from luthier.graph.grammar import Surroundings, Unreadable, read
 
 NEAR = Surroundings(near=[parts.Mlp])
 

@@ -8,8 +8,7 @@ import pytest
 from graph_toys import parts
 
 from luthier import durations
-from luthier.graph.grammar import names
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar import Unreadable, names
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,8 @@ def test_what_stands_beside_the_callables_at_hand():
         ("zzzzz.y", "there is nothing called 'zzzzz.y'"),
         (
             "optax.sdg",
-            "'optax.sdg' is not on the list of names that records may contain; did you mean optax.sgd?",
+            "'optax.sdg' is not on the list of names that records may contain; "
+            "did you mean optax.sgd?",
         ),
         ("jax.nn.rleu", "names that records may contain; did you mean jax.nn.relu or"),
         ("jax.nn", "'jax.nn' is a module; name the class or function that you need from it"),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.graph.grammar.statements import Unreadable, pair, parse_statement
+from luthier.graph.grammar import Unreadable, pair, parse_statement
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from luthier.durations import Duration, Seconds, Steps
 from luthier.graph import multiply, value
-from luthier.graph.grammar.types import (
+from luthier.graph.grammar import (
     describe,
     element,
     fits,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from luthier.errors import LuthierError, Problem
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar import Unreadable
 
 
 def test_it_carries_a_problem():

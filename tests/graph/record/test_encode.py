@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from graph_toys import parts, recorded
 
+from luthier import graph as graphs
 from luthier.errors import RecordError
-from luthier.graph import apply, values
+from luthier.graph import add, apply
 from luthier.graph.record import to_json
 
 LAYER = {"config": "graph_toys.parts.Layer", "arguments": {}}
@@ -61,9 +62,9 @@ def _problems(graph):
 
 
 def test_the_text_of_a_record():
-    dim = values.value(256, name="dim")
+    dim = graphs.value(256, name="dim")
     layer = fdl.Partial(parts.Layer, dropout=0.5)
-    graph = fdl.Config(recorded.Part, rate=values.add(dim, LONG), size=dim)
+    graph = fdl.Config(recorded.Part, rate=add(dim, LONG), size=dim)
     fdl.add_tag(graph, "size", recorded.Tagged)
     graph.other = {
         "a": layer,

@@ -13,8 +13,8 @@ from graph_toys import recorded
 from graph_toys.names import case_name
 
 from luthier.errors import RecordError
-from luthier.graph.public_names import load_object
-from luthier.graph.record.leaves import decode_leaf, encode_leaf, is_singleton
+from luthier.graph import load_object
+from luthier.graph.record import decode_leaf, encode_leaf, is_singleton
 
 WRITTEN = [
     (1, 1),

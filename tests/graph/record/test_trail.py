@@ -6,7 +6,7 @@ import fiddle as fdl
 import pytest
 from graph_toys import parts, recorded
 
-from luthier.graph import apply, copy_graph, from_json, resolve, to_json, values
+from luthier.graph import apply, copy_graph, from_json, multiply, resolve, to_json, value
 from luthier.graph.record import history, history_record, restore_history
 
 TOYS = ("graph_toys",)
@@ -38,8 +38,8 @@ def test_sets_inside_of_containers_are_listed():
 
 
 def test_a_constant_is_listed_at_its_users():
-    dim = values.value(4, name="dim")
-    graph = fdl.Config(recorded.Part, rate=values.multiply(dim, 2), size=dim, other=[{"k": dim}])
+    dim = value(4, name="dim")
+    graph = fdl.Config(recorded.Part, rate=multiply(dim, 2), size=dim, other=[{"k": dim}])
     changed = apply(graph, ["size=5"])
     found = history(changed)
     for path in ("size", "other[0].k"):
@@ -53,7 +53,7 @@ def test_a_constant_is_listed_at_its_users():
 
 
 def test_a_constant_that_has_no_place_of_its_own_is_listed_inside_of_the_arithmetic():
-    graph = fdl.Config(recorded.Part, rate=values.multiply(values.value(4, name="dim"), 2))
+    graph = fdl.Config(recorded.Part, rate=multiply(value(4, name="dim"), 2))
     assert history(graph)["rate.left.value"][0]["value"] == 4
 
 
