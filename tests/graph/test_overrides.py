@@ -13,6 +13,7 @@ from graph_toys.names import case_name
 from luthier.durations import Seconds, Steps
 from luthier.errors import EXIT_BAD_INPUT, BadInput, OverrideError
 from luthier.graph import (
+    annotation_at,
     apply,
     evaluate,
     expression,
@@ -24,7 +25,6 @@ from luthier.graph import (
     validate,
     value,
 )
-from luthier.graph.overrides import annotation_at
 
 
 @pytest.fixture

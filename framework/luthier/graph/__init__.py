@@ -25,7 +25,7 @@ from luthier.graph.formats.targets import from_hydra, from_konfig
 from luthier.graph.load import equal, from_json
 from luthier.graph.origins import origin_of
 from luthier.graph.override_files import read_overrides
-from luthier.graph.overrides import apply, matching
+from luthier.graph.overrides import annotation_at, apply, matching
 from luthier.graph.paths import (
     Place,
     children,
@@ -61,6 +61,7 @@ from luthier.graph.values import (
     is_value_node,
     modulo,
     multiply,
+    operands,
     power,
     subtract,
     true_divide,
@@ -73,6 +74,7 @@ __all__ = [
     "Graph",
     "Place",
     "add",
+    "annotation_at",
     "apply",
     "apply_config_dict",
     "as_node",
@@ -114,6 +116,7 @@ __all__ = [
     "multiply",
     "nearest",
     "nearest_paths",
+    "operands",
     "origin_of",
     "parse_path",
     "paths",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import sys
 
@@ -147,12 +148,11 @@ def test_the_origin_of_what_cannot_be_written_is_reported():
     assert to_json(apply(graph, ["extra=1"]))
 
 
-@pytest.mark.parametrize("folder", ["configs", "sweeps"])
-def test_classes_in_folders_of_experiments_are_refused(monkeypatch, folder):
-    from luthier.graph.record import encode
-
-    monkeypatch.setattr(encode, "public_name", lambda target: f"{folder}.lm.{target.__name__}")
-    assert "folder of experiments" in _problems(fdl.Config(parts.Layer))[""]
+@pytest.mark.parametrize("name", ["configs.lm.quickstart.experiment", "sweeps.architecture.study"])
+def test_functions_in_folders_of_experiments_are_refused(name):
+    module, _, function = name.rpartition(".")
+    node = fdl.Config(getattr(importlib.import_module(module), function))
+    assert f"{name} is in a folder of experiments" in _problems(node)[""]
 
 
 def test_a_cycle_is_reported():

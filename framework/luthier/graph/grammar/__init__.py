@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from luthier.graph.grammar.call_arguments import call, read_arguments
-from luthier.graph.grammar.expressions import ExpressionReader, Surroundings, parse
+from luthier.graph.grammar.expressions import (
+    ExpressionReader,
+    Surroundings,
+    bind,
+    kind_of,
+    make_node,
+    parse,
+)
 from luthier.graph.grammar.literals import combine, read
-from luthier.graph.grammar.names import find_object
+from luthier.graph.grammar.names import DTYPES, dtype, find_object
 from luthier.graph.grammar.selection import every_place, select
 from luthier.graph.grammar.statements import Statement, Unreadable, pair, parse_statement
 from luthier.graph.grammar.types import (
@@ -27,11 +34,13 @@ from luthier.graph.grammar.types import (
 )
 
 __all__ = [
+    "DTYPES",
     "NOTHING",
     "ExpressionReader",
     "Statement",
     "Surroundings",
     "Unreadable",
+    "bind",
     "call",
     "check",
     "choice",
@@ -39,6 +48,7 @@ __all__ = [
     "coerce",
     "combine",
     "describe",
+    "dtype",
     "element",
     "every_place",
     "expected",
@@ -48,6 +58,8 @@ __all__ = [
     "is_dtype",
     "is_dtype_annotation",
     "key",
+    "kind_of",
+    "make_node",
     "members",
     "pair",
     "parse",
