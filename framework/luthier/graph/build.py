@@ -25,7 +25,7 @@ from luthier.graph.public_names import display_name
 from luthier.graph.record.structure import nodes
 from luthier.graph.values import Graph
 
-_LONGEST = 240
+_LONGEST = 240  # characters of the message of an exception, which may print whole arrays
 _LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None), type))
 _UNDER_WAY = object()
 
@@ -222,6 +222,7 @@ def _under(error: BadInput, path: str) -> BadInput:
         dot = "." if path and inner and not inner.startswith("[") else ""
         return dataclasses.replace(problem, path=f"{path}{dot}{inner}")
 
+    # The same class, since callers and exit codes distinguish kinds of bad input.
     try:
         return type(error)([moved(problem) for problem in error.problems])
     except TypeError:  # a subclass with another constructor
@@ -249,6 +250,7 @@ def _refused(graph: Graph, node: fdl.Buildable, path: str, error: Exception) -> 
         if missing:
             remedy = " and ".join(f"set {join(path, name)}" for name in missing)
             return BadInput(Problem(what, path, made_at(node), remedy))
+    # A value of a child can be at fault, too, or a combination: then only the node is named.
     part = _blamed(node, message)
     if part is None:
         return BadInput(Problem(what, path, made_at(node)))

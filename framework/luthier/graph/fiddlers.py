@@ -79,6 +79,8 @@ def find_fiddler(name: str, shelves: Sequence[str]) -> Callable[..., Any]:
     Raises:
       Unreadable: There is none; the problem holds the nearest names.
     """
+    # A bare name: shelves first, then entry points, so that installing a distribution cannot change
+    # what a name of the shelves means. Two distributions with one name are an error, never a guess.
     if not all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")):
         remedy = "write it like fiddler:NAME(1, b=2) or fiddler:package.module.NAME"
         raise Unreadable(Problem(f"{name!r} is not a valid fiddler name", remedy=remedy))

@@ -28,7 +28,8 @@ from luthier.graph.record.leaves import encode_leaf
 from luthier.graph.record.structure import entries, is_shared_node, set_arguments
 from luthier.graph.values import Graph
 
-# Arguments of the root that do not change training.
+# Arguments of the root that do not change training: a run that is renamed, logged elsewhere or
+# saved more often trains the same.
 NOT_PROGRAM = ("name", "records", "checkpoints")
 # Arguments of its `training` that only say when a run has failed.
 NOT_TRAINING = ("divergence",)
@@ -99,6 +100,8 @@ class _Writer:
 
     def value(self, value: Any, path: str) -> Any:
         """Return the content of a value that is set at `path`."""
+        # Every form begins with a tag or a class name, so that values of different types never have
+        # the same content. Dicts and sets are sorted by their text: their order does not count.
         if is_shared_node(value) and self._sharing_counts(value):
             if id(value) in self.numbers:
                 return ["again", self.numbers[id(value)]]
@@ -117,6 +120,7 @@ class _Writer:
         content = [[key, self.value(child, join(path, key))] for key, child in kept]
         if type(value) in (list, tuple):
             return [type(value).__name__, content]
+        # For a program, an instance is like the node that builds it: both give the same object.
         name = self._name(type(value), path)
         if self.program and is_dataclass_instance(value):
             return _instance(name, content)

@@ -23,7 +23,7 @@ from luthier.graph.record.leaves import decode_leaf, is_leaf
 from luthier.graph.record.structure import entries, is_shared_node, leaf_key
 
 _NODES = {name: kind for kind, name in KINDS.items()}
-_LOST = object()
+_LOST = object()  # the value of what could not be decoded; None is a value
 VALUES = public_names.ROLES - {public_names.NONE}
 
 
@@ -172,6 +172,8 @@ class _Decoder:
         if known.has_kwargs:
             return
         for part in arguments:
+            # An argument that was renamed since has an entry in `RENAMED_ARGUMENTS`, and was
+            # renamed above; one that was removed changes the run, so it is never dropped.
             if part not in known.names:
                 near = nearest(part, known.names)
                 remedy = "" if near else f"it takes {', '.join(known.names[:12]) or 'none'}"

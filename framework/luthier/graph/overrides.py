@@ -129,6 +129,8 @@ def _read_all(
     overrides: Sequence[Override], origin: str, problems: list[Problem]
 ) -> Iterator[tuple[Statement, str]]:
     """Yield each statement with its origin; add unreadable ones to the problems."""
+    # A generator, but `apply` exhausts it before the first edit. A file is read here, so that an
+    # override in it is applied at the position of `file:`, and is counted as its file and line.
     for index, override in enumerate(overrides, 1):
         if not isinstance(override, str):
             where = f"{_numbered(origin, index)}: {override[0]}={override[1]!r}"
@@ -235,7 +237,7 @@ class _Editor:
                     problem = dataclasses.replace(problem, path=place.path)
                 raise Unreadable(problem) from error
 
-    def change(self, function: Callable[[Any], Any]) -> None:
+    def change(self, function: Callable[[Graph], Graph]) -> None:
         """Replace the graph by the result of a function of it."""
         self.graph = function(self.graph)
         self._places = None

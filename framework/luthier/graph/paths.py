@@ -30,6 +30,7 @@ from luthier.graph.values import Graph
 Part = str | int
 Path = tuple[Part, ...]
 
+# A name, or brackets with an index, a quoted key or a bare word.
 _PART = re.compile(
     r"""\.?(?P<name>[A-Za-z_]\w*)|\[\s*(?P<key>-?\d+|'[^']*'|"[^"]*"|\w+)\s*\]""", re.ASCII
 )
@@ -243,6 +244,7 @@ def child_of(value: Any, part: Part) -> tuple[Any, bool]:
     Raises:
       KeyError: There is no such part. `UNSET` is returned for an argument without a value.
     """
+    # One part, without listing the others as `children` does.
     if is_node(value):
         if part in value.__arguments__:
             return value.__arguments__[part], False
@@ -312,6 +314,8 @@ def unknown_path(
       leaves: Whether to suggest the fields of a node instead of the node.
       places: Every place of the graph, where the caller has them at hand.
     """
+    # Three messages: the path leads through a leaf; there is a similar path; or the fields that
+    # exist are listed, as nothing is similar.
     text, at = format_path(parts), format_path(parts[:depth])
     if not is_container(owner):
         description = values.expression(owner) if values.is_value_node(owner) else repr(owner)

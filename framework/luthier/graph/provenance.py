@@ -244,6 +244,8 @@ def _definition(target: Any) -> str:
 
 def _follows(graph: Graph, value: Any) -> Iterator[tuple[str, tuple[Cause, ...]]]:
     """Yield the sets of the constants that arithmetic is computed from."""
+    # Breadth first, so that constants come in the order of the expression. A constant without a
+    # name is called by the path of its first user, and what put it there counts as a set of it.
     if not values.is_operation(value):
         return
     pending, seen = [value], set()
@@ -263,7 +265,7 @@ def _follows(graph: Graph, value: Any) -> Iterator[tuple[str, tuple[Cause, ...]]
             yield name, tuple(cause for cause in _causes(found) if cause.value != name)
 
 
-def _users(graph: Graph, node: Any) -> list[str]:
+def _users(graph: Graph, node: fdl.Buildable) -> list[str]:
     return [place.path for place in walk(graph, defaults=False) if place.value is node]
 
 

@@ -34,7 +34,8 @@ NODES = frozenset({"component", "function", "sampler", "pruner", "policy", "engi
 """The roles of what may be the class or function of a node."""
 VALUE_ROLES = frozenset({"type", "constant", "enum"})
 ROLES = frozenset({*NODES, *VALUE_ROLES, NONE})
-# Public modules that hold objects defined elsewhere; looked through in this order.
+# Public modules that hold objects defined elsewhere; searched in this order. Libraries define their
+# objects in private modules, whose names without the private parts need not lead to a public one.
 FACADES: Mapping[str, tuple[str, ...]] = {
     "jax": (
         *("jax.numpy", "jax.nn", "jax.nn.initializers", "jax.lax", "jax.random"),
@@ -187,6 +188,7 @@ def _places(module: str) -> Iterator[tuple[str, types.ModuleType]]:
 
 
 def _place(name: str) -> types.ModuleType | None:
+    # None also where the import fails for want of an optional dependency: then it has no name here.
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -215,7 +217,9 @@ def _same(found: Any, target: Any) -> bool:
 
 
 def _constant_name(place: types.ModuleType, target: Any) -> str | None:
-    if "__getattr__" in vars(place):  # a lazy module: what it holds depends on earlier imports
+    # By searching the module, since a constant does not know its name. The least name, because the
+    # order of a namespace is that of its assignments.
+    if "__getattr__" in vars(place):  # a lazy module: its contents depend on earlier imports
         return None
     names = (name for name, value in vars(place).items() if value is target)
     return min((name for name in names if not name.startswith("_")), default=None)

@@ -109,8 +109,8 @@ def refuse_circle(graph: Graph, target: Path, value: Any, into_constant: bool = 
 
 # Values from elsewhere: `alias:PATH` in this graph, `run:ID.PATH` in a recorded one.
 
-Recorded = Callable[[str], Any]
-"""Returns the graph of a recorded run: by its id, or however else runs are named."""
+Recorded = Callable[[str], Graph]
+"""Returns the graph of a recorded run, by its id or another name of the run."""
 
 _ALIAS = re.compile(r"(?:alias:|&)(.*)", re.DOTALL)
 # A run may be given by a folder, whose name may contain dots: everything up to the last slash is of
@@ -135,6 +135,8 @@ def take(
       Unreadable: It cannot be used there.
       BadInput: There is no such run or path.
     """
+    # In a tuple, because None is a value that a run can hold. An alias shares the node itself; of a
+    # run, a copy is taken, so that later overrides do not edit the recorded graph.
     if match := _ALIAS.fullmatch(text):
         source = match[1].strip()
         if not source:

@@ -50,6 +50,8 @@ def render(graph: Graph, defaults: bool = False, width: int = 100) -> str:
 
 def text_of(value: Any) -> str:
     """Return a value on one line; a node by its class alone."""
+    # Deterministic, since goldens, diffs and the web pages show it: sets are sorted, and objects
+    # whose text holds an address are shown by their class.
     if values.is_value_node(value):
         return _value_text(value, value.__arguments__.get("name", ""))
     if isinstance(value, fdl.Buildable):

@@ -128,6 +128,7 @@ def _raise_no_module(
 
 def _own_modules() -> list[str]:
     """Return the top-level modules that may be the user's: not Python's own, and not installed."""
+    # For suggestions: among everything on `sys.path`, some installed package is always similar.
     of_python = {pathlib.Path(path).resolve() for path in sysconfig.get_paths().values()}
     folders = [
         folder
@@ -139,6 +140,8 @@ def _own_modules() -> list[str]:
 
 
 def _find_function(module: types.ModuleType, name: str) -> Callable[..., Any]:
+    # Any callable may be named, but only functions that the module defines itself are suggested:
+    # its imports are callable, too.
     function = getattr(module, name, None)
     if callable(function) and not isinstance(function, types.ModuleType):
         return function

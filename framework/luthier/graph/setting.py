@@ -36,6 +36,8 @@ def set_value(graph: Graph, path: str, value: Any, origin: str = "") -> None:
     Raises:
       UnknownReference: There is no such path.
     """
+    # Another value node replaces the constant at this path, since a constant that holds a node
+    # would make all its users follow it.
     place = find(graph, path)
     if values.is_constant(place.value) and not values.is_value_node(value):
         replace(place.value, "value", value, origin)

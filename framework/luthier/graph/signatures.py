@@ -73,6 +73,7 @@ class _PatchAfterImport:
         name: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Find `name` with the other finders, and wrap its loader where it is flax's module."""
+        # Called for every import of the process until flax is imported, so all others leave here.
         if name != _FLAX_MODULE:
             return None
         for finder in sys.meta_path:
@@ -80,6 +81,8 @@ class _PatchAfterImport:
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
+                # After `exec_module`, when the metaclass exists, and before the import returns, so
+                # that no class of a user can be described without its names.
                 run_then_patch = functools.partial(_run_then_patch, spec.loader.exec_module)
                 spec.loader.exec_module = run_then_patch  # type: ignore[method-assign]
                 return spec
@@ -95,6 +98,7 @@ def _run_then_patch(run: Callable[[types.ModuleType], None], module: types.Modul
 
 def install() -> None:
     """Install the shim: now if flax is imported, else as soon as it is."""
+    # A module is in `sys.modules` before it has run: without the metaclass it is being imported.
     module = sys.modules.get(_FLAX_MODULE)
     if module is not None and hasattr(module, _FLAX_METACLASS):
         if not isinstance(getattr(module, _FLAX_METACLASS).__dict__.get("__signature__"), property):
@@ -123,7 +127,7 @@ def is_module_class(target: object) -> bool:
 
 
 def inherited(target: object) -> tuple[str, ...]:
-    """Return what the caller of a template of `target` passes: `rngs` and its `INHERITED`."""
+    """Return the arguments that callers of a template of `target` pass: `INHERITED` and `rngs`."""
     declared = tuple(getattr(target, "INHERITED", ()))
     return (*declared, "rngs") if is_module_class(target) else declared
 

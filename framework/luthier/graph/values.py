@@ -135,6 +135,8 @@ def is_operation(node: Any) -> bool:
     """Return whether `node` is arithmetic on values."""
     if type(node) is not fdl.Config:
         return False
+    # By the function, not by a class of its own: then Fiddle builds, copies and records it as any
+    # other node.
     try:
         return node.__fn_or_cls__ in OPERATIONS
     except TypeError:  # a callable that cannot be hashed

@@ -45,6 +45,9 @@ def bind(target: Any, name: str, tree: ast.Call, taken: int = 0) -> dict[Part, a
     Raises:
       Unreadable: It takes no such argument, or cannot be a node at all.
     """
+    # Names are assigned before any value is read, because the annotation of the argument directs
+    # the reading. `inspect.Signature.bind` does not serve: it knows neither positional-only
+    # arguments by index nor close names for its message.
     _check_callable(target, name)
     known = signatures.arguments(target)
     if any(isinstance(item, ast.Starred) for item in tree.args):

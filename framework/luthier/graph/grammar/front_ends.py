@@ -38,7 +38,7 @@ class ApplyWords(Protocol):
         """
 
 
-FindPlaces = Callable[[Any, str, Sequence[Place]], list[Place]]
+FindPlaces = Callable[[Graph, str, Sequence[Place]], list[Place]]
 """From a graph, a key and all places of the graph to the places that the key stands for."""
 ReadArgument = Callable[[str], Any]
 """From the text of an argument of a function to the argument."""

@@ -87,6 +87,7 @@ def find_object(
         raise Unreadable(f"{name!r} is private")
     allowed = (*packages, *_packages_at_hand(annotation, near))
     found = _find(name, head, rest, annotation, near, allowed)
+    # The members of a listed enum are allowed with it and have no lines of their own.
     home = public_names.home(found)
     if isinstance(found, enum.Enum) and public_names.may_name(type(found), allowed):
         return found
@@ -124,7 +125,8 @@ def _find(
     moved = public_names.current_name(f"luthier.{name}")
     if head in rooms and moved != f"luthier.{name}":  # `optim.lamb` means what it meant there
         full = moved.split(".")
-    # A bare word is never a module: `steps=abc` does not mean Python's abc.
+    # Nothing of ours has this name, so it is looked up as an import. A bare word is never a module:
+    # `steps=abc` does not mean Python's abc.
     if len(full) == 1 or importlib.util.find_spec(full[0]) is None:
         close = nearest(head, _names_in_reach(annotation, near))
         close = close or nearest(head, _bare_names(rooms))

@@ -157,7 +157,7 @@ def _fields(
     return _unique(by_path[path] if path in by_path else find(graph, path) for path in wanted)
 
 
-def _list(names: Any) -> str:
+def _list(names: Iterable[str]) -> str:
     return f"there are {', '.join(sorted(names)[:12])}"
 
 
@@ -226,6 +226,8 @@ def _by_key(graph: Graph, statement: Statement, places: Sequence[Place]) -> list
 
 
 def _by_tag(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
+    # Tags are matched by class, derived tags included. A tag may be on an argument that is not set,
+    # which `places` lists by another rule, so the arguments are found at their nodes.
     nodes = [Place("", graph, None, "", False), *places]
     tagged: list[Place] = []
     known: set[str] = set()

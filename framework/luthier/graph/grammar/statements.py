@@ -44,6 +44,7 @@ CONFIG_DICT = ("config_dict:", "config_dict_rename:")
 # `config_dict:file.py:=1`, whose key happens to end in .py.
 _FILE_OF_CONFIG_DICT = re.compile(r"config_dict:[^=]*?\.py(?:$|:(?!=))|config_dict_rename:")
 
+# The words, which shells pass on as they are, and the symbols for them, which are for files.
 _WORDS = {
     "any:": "any",
     "class:": "class",
@@ -54,6 +55,7 @@ _WORDS = {
     "@": "class",
     "#": "tag",
 }
+# In this order, because `=` is a part of the others.
 _OPERATORS = (":=", "+=", "-=", "*=", "=")
 
 
@@ -88,6 +90,8 @@ def parse_statement(text: str) -> Statement:
     Raises:
       Unreadable: It has no operator, no path or no value.
     """
+    # Whole statements with a prefix of their own come first: the text behind `fiddler:` or of gin
+    # may contain any operator. All others are split at their first operator.
     left = text.strip().removeprefix("--fdl.").strip()
     if left.startswith(FIDDLER):
         call = left.removeprefix(FIDDLER).strip()
@@ -110,6 +114,7 @@ def parse_statement(text: str) -> Statement:
             return _statement(text, left[:-1], "~", "")
         if left.startswith("~"):
             return _statement(text, left[1:], "~", "")
+        # `#later` is read as a tag without an operator; the writer meant a comment.
         remedy = "a comment needs a space after its #" if left.startswith("#") else ""
         raise Unreadable(Problem(f"{EXPECTED}, got {text!r}", remedy=remedy))
     return _statement(text, left[:position], operator, left[position + len(operator) :].strip())
@@ -162,10 +167,12 @@ def _statement(text: str, target: str, operator: str, value: str) -> Statement:
             selector = "glob"
     if not target:
         raise Unreadable(Problem(f"{EXPECTED}, got {text!r}", remedy="the path is missing"))
+    # An empty value is ambiguous: a reset, None, or empty text. The message lists all three.
     if operator != "~" and not value:
         remedy = f"write reset:{written} to reset it, {written}=None for nothing, {written}='' for "
         remedy += "no text"
         raise Unreadable(Problem(f"{text!r} has no value", remedy=remedy))
+    # Its name means the constant itself, not one of its users, so there is no place to replace.
     if selector == "gin" and operator in (":=", "~"):
         what = f"{text!r}: a constant can be neither replaced nor reset by its name"
         raise Unreadable(Problem(what, remedy=f"write gin:{target}=VALUE"))

@@ -31,7 +31,7 @@ from luthier.graph.signatures import UNSET
 # Why not pydantic for all of it? Nodes stand inside unions and containers (`list[Layer]` holds
 # nodes of layers), so the annotation has to be walked anyway; pydantic serves the rest.
 
-_UNIONS = (typing.Union, types.UnionType)
+_UNIONS = (typing.Union, types.UnionType)  # `Optional[int]` and `int | None`
 _SEQUENCES = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Iterable)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 NUMBER = int | float
@@ -60,6 +60,9 @@ def members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _find_members(annotation: Any) -> tuple[Any, ...]:
+    # New types and aliases are recognized by what only they have: their classes differ between
+    # typing, typing_extensions and versions of Python. An annotation that was not resolved admits
+    # anything; rejecting a right value would be worse than missing a wrong one.
     origin = typing_extensions.get_origin(annotation)
     if origin in _UNIONS:
         arguments = typing_extensions.get_args(annotation)
@@ -241,9 +244,11 @@ def _is_unbound(value: Any, name: str) -> bool:
 
 
 def _fits_generic(value: Any, member: Any) -> bool:
+    # `isinstance` refuses parametrized generics, so their parts are checked one by one. Types with
+    # a form of their own (`TypedDict` with generics, `Unpack`, ...) are left to pydantic.
     origin = typing_extensions.get_origin(member)
     arguments = typing_extensions.get_args(member)
-    if origin is typing.Literal:
+    if origin is typing.Literal:  # with the type, because 1 == True == 1.0
         return any(value == choice and type(value) is type(choice) for choice in arguments)
     if member is Callable or origin is collections.abc.Callable or member is typing.Callable:
         return callable(value)
@@ -254,10 +259,11 @@ def _fits_generic(value: Any, member: Any) -> bool:
             fits(name, arguments[0]) and fits(child, arguments[1]) for name, child in value.items()
         )
     if origin in _SEQUENCES:
+        # Text is a sequence of text, and a dict one of its keys, but nobody means either.
         if isinstance(value, str | bytes | dict) or not _is_instance(value, origin):
             return False
         if origin is tuple and not (len(arguments) == 2 and arguments[1] is ...):
-            if arguments == ((),):
+            if arguments == ((),):  # `tuple[()]`, as some versions of Python write it
                 return value == ()
             return len(value) == len(arguments) and all(map(fits, value, arguments))
         return all(fits(child, arguments[0]) for child in value)
@@ -333,6 +339,7 @@ def _builds(produced: Any, member: Any, exactly: bool) -> bool:
 
 def describe(annotation: Any) -> str:
     """Return an annotation in words, with its article: `an int or None`."""
+    # Unions of jax are long, and their members are nothing that people write.
     if is_dtype_annotation(annotation):
         return "a dtype or None" if type(None) in members(annotation) else "a dtype"
     names = {getattr(member, "__name__", "").split(".")[-1] for member in members(annotation)}
@@ -502,6 +509,8 @@ def _coerce_scalar(value: Any, wanted: Sequence[Any]) -> Any:
 
 
 def _coerce_sequence(value: Any, annotation: Any, wanted: Sequence[Any]) -> Any:
+    # `[1, 2]` for a tuple becomes one and the other way round; where both are admitted, the kind
+    # that was written stays.
     origins = [typing_extensions.get_origin(member) or member for member in wanted]
     container = type(value)
     if container not in origins and (list in origins or tuple in origins):

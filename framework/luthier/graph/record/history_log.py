@@ -190,7 +190,7 @@ def _constants_inside(path: str, node: Any) -> Iterator[tuple[str, fdl.Config]]:
             yield from _constants_inside(join(path, side), operand)
 
 
-def _path(path: str, part: Any) -> str:
+def _path(path: str, part: Part) -> str:
     if part == MADE:
         return path
     if isinstance(part, str) and not part.isidentifier():  # set inside of an argument: layers[0]

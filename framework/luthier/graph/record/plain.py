@@ -78,7 +78,7 @@ def _plain(value: Any, defaults: bool, above: tuple[int, ...]) -> Any:
     return [_plain(child, defaults, above) for _, child in inside_of]
 
 
-def _evaluated(node: Any) -> Any:
+def _evaluated(node: fdl.Config) -> Any:
     try:
         return values.evaluate(node)
     except Exception:  # an operand is missing or wrong, which `validate` reports

@@ -40,7 +40,7 @@ def to_config_dict(graph: Graph, defaults: bool = True) -> Any:
       (dtypes, functions) are themselves. Arguments that are not set and have no default are absent.
 
     Raises:
-      RecordError: A constant is not set, its arithmetic fails, or the config contains a cycle;
+      RecordError: A constant is not set, its arithmetic fails, or the graph goes round in a circle;
         all of it is told at once.
     """
     writer = _Writer(defaults)
