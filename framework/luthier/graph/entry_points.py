@@ -44,7 +44,7 @@ class Extension:
     """An entry point of an installed distribution.
 
     Args:
-      name: What people write.
+      name: The name for overrides and options (`adan`).
       target: The dotted name of the object: `my_package.optimizers.adan`.
       group: One of the groups above.
       distribution: The name of the distribution.
@@ -60,8 +60,8 @@ class Extension:
 def extensions() -> tuple[Extension, ...]:
     """Return the entry points of all groups, sorted by group, name and target.
 
-    Left out is what nobody may name: a private object, one of Python's own modules, and a part of
-    luthier outside `luthier.contrib`, whose roles are in `allowed_names.txt`.
+    Objects that may not be named are left out: private ones, those of Python's own modules, and
+    parts of luthier outside `luthier.contrib`, whose roles are in `allowed_names.txt`.
     """
     found = set()
     # One scan of the installed distributions (some 40 ms with 130 of them), once per process, and
@@ -102,8 +102,8 @@ def named(name: str, *groups: str) -> list[Extension]:
     """Return the entry points of a name: several where distributions chose the same one.
 
     Args:
-      name: What people write.
-      groups: Where to look.
+      name: The name of the entry point.
+      groups: The groups to search.
     """
     return [one for one in extensions() if one.name == name and one.group in groups]
 

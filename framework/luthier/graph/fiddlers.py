@@ -173,7 +173,7 @@ def _stamp(before: Any, after: Any, start: int, where: str) -> None:
 
 
 class _Changed:
-    """Finds what differs between a graph and what a fiddler made of it.
+    """Finds the differences between a graph and the result of a fiddler.
 
     This is less than `luthier.graph.diff`, which is made for readers (it follows moves and reports
     sharing) and may not be imported from here: only places that hold something new count.

@@ -36,7 +36,7 @@ class Location(history.Location):
       line_number: The line, or 0.
       function_name: The function that the line is in.
       callers: The lines that called it, `file:line`, innermost first, one for each other file.
-      run: The recorded run in which it was set; empty for what was set since.
+      run: The recorded run in which it was set; empty for sets of this process.
     """
 
     callers: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ def callers_of(location: history.Location) -> tuple[str, ...]:
 
 
 def run_of(location: history.Location) -> str:
-    """Return the recorded run in which something was set; empty for what was set since."""
+    """Return the recorded run in which a value was set; empty for sets of this process."""
     return location.run if isinstance(location, Location) else ""
 
 
@@ -126,8 +126,8 @@ def stamp(node: fdl.Buildable, key: Part, value: Any, origin: str = "") -> None:
     Args:
       node: The node that holds the argument.
       key: The argument, or the argument and the path inside it (`layers[0]`).
-      value: What it was set to; `history.DELETED` for a reset.
-      origin: Who set it; without one, the caller's file and line.
+      value: The new value; `history.DELETED` for a reset.
+      origin: The origin of the set; without one, the caller's file and line.
     """
     if not history.tracking_enabled():
         return
@@ -155,7 +155,7 @@ def stamp_since(start: int, value: Any, origin: str) -> None:
     """Record `origin` as the origin of everything in `value` that was set after `start`.
 
     Args:
-      start: What `now` returned before `value` was made; nodes that are older are left alone.
+      start: The result of `now` before `value` was made; older nodes are left alone.
       value: A node, or a list, tuple or dict that may hold nodes.
       origin: Who made it.
     """
@@ -187,7 +187,7 @@ def stamp_graph_since(start: int, graph: Graph, origin: str) -> None:
     """Record `origin` in front of the origin of everything in `graph` that was set after `start`.
 
     Args:
-      start: What `now` returned before.
+      start: The result of `now` before the change.
       graph: A node.
       origin: Who did it; it is put in front of the file and line, which stay known.
     """

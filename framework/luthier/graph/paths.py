@@ -4,9 +4,9 @@ A path is a tuple of parts: a string is an argument of a node, a field of a data
 dict; an integer is a place in a list or tuple. Written out, string parts that are identifiers take
 a dot (also for keys of dicts: `evaluations.held_out.every`), all others brackets.
 
-Paths reach what is set and what is not: arguments left at their default, and what lies below a
-default (its list elements, dict keys, dataclass fields). Setting something below a default copies
-the default into the graph first.
+Paths reach set values and defaults: arguments left at their default, and the parts of a default
+(its list elements, dict keys, dataclass fields). Setting a part of a default copies the default
+into the graph first.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def parse_path(text: str) -> Path:
 
 
 def _read_key(key: str, text: str) -> Part:
-    """Return the index or text that stands in brackets."""
+    """Return the index or text in brackets."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes: the text is the user's, not code of ours
@@ -91,10 +91,10 @@ class Place(NamedTuple):
     """One place of a graph.
 
     Args:
-      path: Where it is, written out.
-      value: What is there; `UNSET` where nothing is and there is no default.
+      path: Its path, written out.
+      value: The value; `UNSET` if it is not set and has no default.
       owner: The node, list, tuple, dict or dataclass that holds it.
-      part: Which part of the owner it is.
+      part: The part of the owner.
       is_default: Whether it is a default, or lies below one.
     """
 
@@ -197,10 +197,10 @@ def walk(
 
     Args:
       graph: A node.
-      defaults: Whether to include arguments left at their default, and what is below them.
+      defaults: Whether to include arguments left at their default, and the places below them.
       unset: Whether to include arguments that are not set and have no default.
-      once: Whether what is shared is entered at its first path only (its further paths are still
-        yielded). Without it, every path there is is yielded.
+      once: Whether shared nodes are entered at their first path only (their other paths are still
+        yielded). Without it, every path is yielded.
     """
     # An explicit stack of iterators, because recursive generators pass each place up through every
     # level. `above` holds the containers on the way from the root, so that a cycle is yielded once

@@ -39,7 +39,7 @@ class Cause:
       value: The new value, on one line.
       origin: The origin of the set: `file:line`, an argument, or the class with this default.
       callers: The lines that called the line of the origin, innermost first.
-      run: The recorded run in which it was set; empty for what was set since.
+      run: The recorded run in which it was set; empty for sets of this process.
       is_reset: Whether it was put back to its default.
     """
 
@@ -270,7 +270,7 @@ def _users(graph: Graph, node: fdl.Buildable) -> list[str]:
 
 
 def _same_as(graph: Graph, parts: Path, written: str) -> Iterator[str]:
-    """Yield the other paths of what is set at a path: its constant's users, its node's places."""
+    """Yield the other paths of a value: the users of its constant, or the places of its node."""
     value = find(graph, parts).value
     if values.is_constant(value):
         yield from (path for path in _users(graph, value) if path != written)

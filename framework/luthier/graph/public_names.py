@@ -243,7 +243,7 @@ def libraries() -> frozenset[str]:
 
 
 def role_of(name: str) -> str:
-    """Return the role of a name in records, which is `none` for what no record may hold.
+    """Return the role of a name in records, which is `none` for names that records may not contain.
 
     Args:
       name: A name as `public_name` writes it.

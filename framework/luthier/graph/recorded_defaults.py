@@ -1,7 +1,7 @@
 """Defaults as they were when a graph was recorded.
 
-A recorded graph holds the arguments that were set. What was left to a default takes the value that
-the class has today, and a later luthier may have another one: a run that was trained without a
+A recorded graph holds the arguments that were set. All others take the default that the class has
+today, and a later luthier may have another one: a run that was trained without a
 guard would be rebuilt with one, whose arrays its checkpoints do not hold. The values that are
 recorded beside the graph (`config.values.json`) contain every default as it was then.
 """

@@ -34,7 +34,7 @@ def render(graph: Graph, defaults: bool = False, width: int = 100) -> str:
       graph: A node or value.
       defaults: Whether to list arguments left at their default too, below the set ones and marked
         `(default)`.
-      width: The longest line, in characters; what does not fit is cut and ends in `…`.
+      width: The longest line, in characters; longer ones are cut and end in `…`.
 
     Returns:
       Lines without colour and without a line break at the end. A shared node is written out at its

@@ -108,7 +108,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Take the shim away, and what was read through it."""
+    """Remove the shim, and forget the signatures that were read through it."""
     if _PatchAfterImport in sys.meta_path:
         sys.meta_path.remove(_PatchAfterImport)  # type: ignore[arg-type]
     module = sys.modules.get(_FLAX_MODULE)

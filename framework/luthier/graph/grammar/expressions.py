@@ -160,7 +160,7 @@ def parse(text: str) -> tuple[str, ast.expr]:
     """Return the syntax tree of a value, and the source that it is the tree of.
 
     Args:
-      text: What was written; references (`$model.dim`) become names that Python can parse.
+      text: The value as written; references (`$model.dim`) become names that Python can parse.
 
     Raises:
       Unreadable: It is not an expression, or too long or too deep.
@@ -184,7 +184,7 @@ class ExpressionReader:
       source: The text that was parsed.
       current: The current value of the place: a template is replaced by a template.
       around: Where names and references are looked up.
-      kind: What the outermost call becomes; None to find out.
+      kind: The node that the outermost call becomes; None to derive it (`kind_of`).
     """
 
     def __init__(

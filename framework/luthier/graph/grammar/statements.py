@@ -1,4 +1,4 @@
-"""Statements of the override grammar, and the exception for what it cannot read."""
+"""Statements of the override grammar, and the exception for unreadable ones."""
 
 from __future__ import annotations
 

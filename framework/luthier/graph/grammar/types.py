@@ -338,7 +338,7 @@ def _builds(produced: Any, member: Any, exactly: bool) -> bool:
 
 
 def describe(annotation: Any) -> str:
-    """Return an annotation in words, with its article: `an int or None`."""
+    """Return an annotation as a phrase with its article: `an int or None`."""
     # Unions of jax are long, and their members are nothing that people write.
     if is_dtype_annotation(annotation):
         return "a dtype or None" if type(None) in members(annotation) else "a dtype"

@@ -137,7 +137,7 @@ class Structures:
         self._kept: list[Any] = []  # so that no id is used again
 
     def number(self, value: Any) -> int:
-        """Return the number of what `value` holds: classes, values and tags, not sharing."""
+        """Return the number of the content of `value`: classes, values and tags, not sharing."""
         sharable = can_share(value)
         if sharable and id(value) in self._known:
             return self._known[id(value)]
