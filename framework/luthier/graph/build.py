@@ -126,32 +126,32 @@ class _Builder:
 
     def _once(self, value: Any, way: _Way, make: Any) -> Any:
         key = id(value)
-        made = self.built.get(key, self)  # `self` as the sentinel: nothing builds to it
-        if made is self:
+        result = self.built.get(key, self)  # `self` as the sentinel: nothing builds to it
+        if result is self:
             # Marked while it is being built, so that a cycle is an error and not a RecursionError.
             self.built[key] = _UNDER_WAY
-            made = self.built[key] = make(value, way)
-        elif made is _UNDER_WAY:
+            result = self.built[key] = make(value, way)
+        elif result is _UNDER_WAY:
             raise BadInput(Problem("the config contains a cycle here", _written(way)))
-        return made
+        return result
 
     def _children(self, owner: Any, entries: Any, table: Any, way: _Way) -> dict[Any, Any]:
         """Return the built parts of one node or container, replaced ones included."""
         if not table:
             return {part: self.build(child, (way, part)) for part, child in entries}
         # A replaced child is not built at all, so it need not be buildable.
-        made = {}
+        built = {}
         for part, child in entries:
             new = table.get(part, table)
             if new is table:
-                made[part] = self.build(child, (way, part))
+                built[part] = self.build(child, (way, part))
             elif isinstance(new, _Inside):
-                made[part] = self.build(child, (way, part), new)
+                built[part] = self.build(child, (way, part), new)
             else:
-                made[part] = new
+                built[part] = new
         if isinstance(owner, fdl.Buildable):  # arguments that were left at their default
-            made |= {part: new for part, new in table.items() if part not in made}
-        return made
+            built |= {part: new for part, new in table.items() if part not in built}
+        return built
 
     def _dict(self, value: dict[Any, Any], way: _Way) -> Any:
         return self._children(value, value.items(), self.replaced.get(id(value)), way)
@@ -161,20 +161,20 @@ class _Builder:
         return list(self._children(value, enumerate(value), table, way).values())
 
     def _node(self, node: fdl.Buildable, way: _Way) -> Any:
-        given = node.__arguments__
+        unbuilt = node.__arguments__
         table = self.replaced.get(id(node))
-        arguments = self._children(node, given.items(), table, way)
+        arguments = self._children(node, unbuilt.items(), table, way)
         positional: list[Any] = []
         if not all(isinstance(part, str) for part in arguments):
             positional, arguments = node.__signature_info__.transform_to_args_kwargs(arguments)
         kind = type(node)
         # The common template, without Fiddle: `Partial.__build__` walks through all built arguments
         # in search of factories. Only nodes and containers can hold one.
-        if kind is fdl.Partial and not any(_may_hold_factory(child) for child in given.values()):
+        if kind is fdl.Partial and not any(_may_hold_factory(child) for child in unbuilt.values()):
             return functools.partial(node.__fn_or_cls__, *positional, **arguments)
         # Fiddle would pass the built factory on as an argument, and some class would store it.
-        if kind is fdl.Config and any(type(child) is fdl.ArgFactory for child in given.values()):
-            part = next(part for part, child in given.items() if type(child) is fdl.ArgFactory)
+        if kind is fdl.Config and any(type(child) is fdl.ArgFactory for child in unbuilt.values()):
+            part = next(part for part, child in unbuilt.items() if type(child) is fdl.ArgFactory)
             what = "an ArgFactory is only allowed in a Partial, which calls it at every call"
             raise BadInput(Problem(what, _written((way, part)), remedy="use fdl.Config here"))
         try:
@@ -268,18 +268,18 @@ def _blamed(node: fdl.Buildable, message: str) -> Any:
     """Return the argument of `node` that a message is about; None where it is not clear."""
     # Quoted names before bare ones ("dim" is also an English word), and the first name in the
     # text before later ones, as in "heads must divide dim".
-    given = node.__arguments__
+    arguments = node.__arguments__
     for pattern in (r"[`'\"]{}[`'\"]", r"\b{}\b"):
         named = {
             found.start(): part
-            for part in given
+            for part in arguments
             if (found := re.search(pattern.format(re.escape(str(part))), message))
         }
         if named:
             return named[min(named)]
-    if len(given) == 1:
-        return next(iter(given))
-    for part, child in given.items():
+    if len(arguments) == 1:
+        return next(iter(arguments))
+    for part, child in arguments.items():
         plain = value_nodes.evaluate(child) if value_nodes.is_value_node(child) else child
         mentioned = rf"(?<!\w){re.escape(repr(plain))}(?!\w)"
         if isinstance(plain, int | float | str) and re.search(mentioned, message):
@@ -300,13 +300,13 @@ def _culprit(node: fdl.Buildable, path: str, error: Exception) -> tuple[str, fdl
     while trace is not None:
         frames.add(trace.tb_frame.f_code)
         trace = trace.tb_next
-    found = [(path, node)]
+    candidates = [(path, node)]
     for below, child in nodes(node):
         code = _code(child.__fn_or_cls__)
         if code in frames and isinstance(child, fdl.Partial) and child is not node:
             dot = "." if path and below and not below.startswith("[") else ""
-            found.append((f"{path}{dot}{below}", child))
-    return found[-1]
+            candidates.append((f"{path}{dot}{below}", child))
+    return candidates[-1]
 
 
 def _code(target: Any) -> Any:

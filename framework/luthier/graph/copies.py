@@ -39,19 +39,21 @@ def _copy(value: Any, copies: dict[int, Any]) -> Any:
     if is_node(value):
         return _copy_node(value, copies)
     if isinstance(value, dict):
-        made = copies[id(value)] = value.copy()
+        copied = copies[id(value)] = value.copy()
         for key, child in value.items():
-            made[key] = _copy(child, copies)
-        return made
+            copied[key] = _copy(child, copies)
+        return copied
     if not isinstance(value, list | tuple):
         return _copy_instance(value, copies)
-    made_children = [_copy(child, copies) for child in value]
+    copied_children = [_copy(child, copies) for child in value]
     if kind is list:
-        copies[id(value)] = made_children
-        return made_children
-    if all(new is old for new, old in zip(made_children, value, strict=True)):
+        copies[id(value)] = copied_children
+        return copied_children
+    if all(new is old for new, old in zip(copied_children, value, strict=True)):
         return value  # a tuple of leaves cannot change; keeping it keeps its identity
-    copies[id(value)] = kind(*made_children) if hasattr(kind, "_fields") else kind(made_children)
+    copies[id(value)] = (
+        kind(*copied_children) if hasattr(kind, "_fields") else kind(copied_children)
+    )
     return copies[id(value)]
 
 
@@ -62,17 +64,17 @@ def _copy_instance(value: Any, copies: dict[int, Any]) -> Any:
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     changed = {}
     for name, child in fields.items():
-        made_child = _copy(child, copies)
-        if made_child is not child:
-            changed[name] = made_child
+        copied_child = _copy(child, copies)
+        if copied_child is not child:
+            changed[name] = copied_child
     if not changed:
         return value
-    made = copies[id(value)] = copy.copy(value)
+    copied = copies[id(value)] = copy.copy(value)
     for name, child in changed.items():
         # Past `__setattr__`, which a frozen dataclass forbids. `dataclasses.replace` would run
         # `__init__` again, and refuses fields with `init=False`.
-        object.__setattr__(made, name, child)
-    return made
+        object.__setattr__(copied, name, child)
+    return copied
 
 
 def _copy_node(node: fdl.Buildable, copies: dict[int, Any]) -> fdl.Buildable:
@@ -80,26 +82,26 @@ def _copy_node(node: fdl.Buildable, copies: dict[int, Any]) -> fdl.Buildable:
     # leaves. The constructor would record a new history and check every argument again. So the
     # fields are filled in the way that Fiddle's `__deepcopy__` does, through `__dict__`, because
     # assigning them would go through `Buildable.__setattr__`, which sets arguments.
-    made = copies[id(node)] = object.__new__(type(node))
+    copied = copies[id(node)] = object.__new__(type(node))
     target = node.__fn_or_cls__
-    given = {part: _copy(child, copies) for part, child in node.__arguments__.items()}
+    arguments = {part: _copy(child, copies) for part, child in node.__arguments__.items()}
     signature = node.__signature_info__
     if signatures.is_module_class(target) and signature.signature is not get_signature(target):
         # Made before the signature shim was there, which `renew` explains.
         names = signatures.arguments(target).names
-        given = {names[p] if isinstance(p, int) else p: child for p, child in given.items()}
-        made.__init_callable__(target)
-        signature = made.__signature_info__
+        arguments = {names[p] if isinstance(p, int) else p: child for p, child in arguments.items()}
+        copied.__init_callable__(target)
+        signature = copied.__signature_info__
     past = {part: list(entries) for part, entries in node.__argument_history__.items()}
     tags = {part: set(of_part) for part, of_part in node.__argument_tags__.items()}
-    made.__dict__.update(
+    copied.__dict__.update(
         __fn_or_cls__=target,
-        __arguments__=given,
+        __arguments__=arguments,
         __signature_info__=signature,
         __argument_history__=history.History(past),
         __argument_tags__=collections.defaultdict(set, tags),
     )
-    return made
+    return copied
 
 
 def renew(graph: Graph) -> None:
@@ -116,14 +118,14 @@ def renew(graph: Graph) -> None:
             continue
         if node.__signature_info__.signature is not get_signature(target):
             names = signatures.arguments(target).names
-            given = node.__arguments__
-            named = {names[p] if isinstance(p, int) else p: value for p, value in given.items()}
+            arguments = node.__arguments__
+            named = {names[p] if isinstance(p, int) else p: value for p, value in arguments.items()}
             node.__init_callable__(target)
             node.__dict__["__arguments__"] = named
 
 
 def as_node(value: Any) -> Any:
-    """Return an instance of a dataclass as a node that builds it; anything else as it is.
+    """Return an instance of a dataclass as a node that builds it; any other `value` as it is.
 
     Lists and dicts in it are copied: changing the node leaves the instance as it was.
     """
@@ -154,14 +156,14 @@ def nodes_of(value: Any) -> Iterator[fdl.Buildable]:
     # `seen` also ends the walk of a graph with a cycle.
     pending, seen = [value], set()
     while pending:
-        found = pending.pop()
-        if id(found) in seen:
+        item = pending.pop()
+        if id(item) in seen:
             continue
-        seen.add(id(found))
-        if isinstance(found, fdl.Buildable):
-            yield found
-            pending += found.__arguments__.values()
-        elif isinstance(found, dict):
-            pending += found.values()
-        elif isinstance(found, list | tuple):
-            pending += found
+        seen.add(id(item))
+        if isinstance(item, fdl.Buildable):
+            yield item
+            pending += item.__arguments__.values()
+        elif isinstance(item, dict):
+            pending += item.values()
+        elif isinstance(item, list | tuple):
+            pending += item

@@ -113,11 +113,11 @@ class _Writer:
         inside = entries(value)
         if inside is None:
             return self._leaf(value, path)
-        kept = self._kept(value, inside)
+        included = self._kept(value, inside)
         if type(value) is dict:
-            by_key = {_dump(self.value(key, path)): (join(path, key), v) for key, v in kept}
+            by_key = {_dump(self.value(key, path)): (join(path, key), v) for key, v in included}
             return ["dict", [[key, self.value(v, at)] for key, (at, v) in sorted(by_key.items())]]
-        content = [[key, self.value(child, join(path, key))] for key, child in kept]
+        content = [[key, self.value(child, join(path, key))] for key, child in included]
         if type(value) in (list, tuple):
             return [type(value).__name__, content]
         # For a program, an instance is like the node that builds it: both give the same object.
@@ -210,8 +210,8 @@ def _default_content(value: Any, depth: int) -> Any:
         return ["deep", type(value).__qualname__]
     below = functools.partial(_default_content, depth=depth + 1)
     if isinstance(value, fdl.Buildable):
-        given = sorted([str(part), below(child)] for part, child in set_arguments(value))
-        return [KINDS.get(type(value), ""), display_name(value.__fn_or_cls__), given]
+        arguments = sorted([str(part), below(child)] for part, child in set_arguments(value))
+        return [KINDS.get(type(value), ""), display_name(value.__fn_or_cls__), arguments]
     if type(value) is dict:
         return ["dict", sorted([_dump(below(key)), below(child)] for key, child in value.items())]
     if isinstance(value, set | frozenset):

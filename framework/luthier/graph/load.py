@@ -90,19 +90,19 @@ class _Decoder:
         try:
             if "ref" in data:
                 return self._follow(data["ref"])
-            made = self._make(data, path)
+            decoded = self._make(data, path)
         except RecordError as error:
             self.problems += [dataclasses.replace(p, path=p.path or path) for p in error.problems]
-            made = _LOST
+            decoded = _LOST
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             what = f"cannot read this: {type(error).__name__}: {error}"
             self.problems.append(Problem(what, path))
-            made = _LOST
+            decoded = _LOST
         # After its contents: the encoder writes an id where a value is first met, so that a "ref"
         # always follows it, and a record with a cycle has a "ref" to an id that does not exist yet.
         if "id" in data and isinstance(data["id"], int):
-            self.numbered[data["id"]] = made
-        return made
+            self.numbered[data["id"]] = decoded
+        return decoded
 
     def _follow(self, number: Any) -> Any:
         if not isinstance(number, int) or number not in self.numbered:
@@ -131,13 +131,13 @@ class _Decoder:
         return self.objects[key]
 
     def _node(self, kind: type, data: dict[str, Any], name: str, path: str) -> Any:
-        given = public_names.current_arguments(name, _mapping(data, "arguments"))
-        arguments = {part: self.decode(child, join(path, part)) for part, child in given.items()}
+        recorded = public_names.current_arguments(name, _mapping(data, "arguments"))
+        arguments = {part: self.decode(child, join(path, part)) for part, child in recorded.items()}
         tagged = public_names.current_arguments(name, _mapping(data, "tags"))
         tags = {part: self._tags(names) for part, names in tagged.items()}
         if kind is tagging.TaggedValueCls:  # its function is private to Fiddle, so it has no name
-            found = tags.get("value", frozenset())
-            return tagging.TaggedValue(found, arguments.get("value", fdl.NO_VALUE))
+            value_tags = tags.get("value", frozenset())
+            return tagging.TaggedValue(value_tags, arguments.get("value", fdl.NO_VALUE))
         target = self._load(name, public_names.NODES)
         if not callable(target):
             raise RecordError(Problem(f"{name} is not a class or function"))
@@ -159,11 +159,11 @@ class _Decoder:
         return history.HistoryEntry(0, part, kind, value, location)
 
     def _tags(self, names: Any) -> frozenset[Any]:
-        found = frozenset(self._load(name) for name in names)
-        for tag in found:
+        tags = frozenset(self._load(name) for name in names)
+        for tag in tags:
             if not isinstance(tag, tagging.TagType):
                 raise RecordError(Problem(f"{tag!r} is not a tag"))
-        return found
+        return tags
 
     def _check_arguments(
         self, target: Callable[..., Any], name: str, arguments: Mapping[str, Any], path: str
@@ -214,10 +214,10 @@ class _Decoder:
 
 
 def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
-    found = data.get(key, {})
-    if not isinstance(found, dict):
+    content = data.get(key, {})
+    if not isinstance(content, dict):
         raise RecordError(Problem(f'"{key}" is not an object'))
-    return found
+    return content
 
 
 _SEQUENCES: Mapping[str, Callable[[Any], Any]] = {

@@ -162,25 +162,25 @@ def stamp_since(start: int, value: Any, origin: str) -> None:
     location = history.Location(origin, 0, None)
     pending, seen = [value], set()
     while pending:
-        found = pending.pop()
-        if id(found) in seen:
+        item = pending.pop()
+        if id(item) in seen:
             continue
-        seen.add(id(found))
-        if isinstance(found, fdl.Buildable):
+        seen.add(id(item))
+        if isinstance(item, fdl.Buildable):
             # An older node was only referred to (`ref:`, `alias:`): its origin stays what it was.
-            made = found.__argument_history__.get("__fn_or_cls__", ())
-            if made and made[0].sequence_id < start:
+            creation = item.__argument_history__.get("__fn_or_cls__", ())
+            if creation and creation[0].sequence_id < start:
                 continue
-            for entries in found.__argument_history__.values():
+            for entries in item.__argument_history__.values():
                 entries[:] = [
                     dataclasses.replace(e, location=location) if e.sequence_id > start else e
                     for e in entries
                 ]
-            pending += found.__arguments__.values()
-        elif isinstance(found, dict):
-            pending += found.values()
-        elif isinstance(found, list | tuple):
-            pending += found
+            pending += item.__arguments__.values()
+        elif isinstance(item, dict):
+            pending += item.values()
+        elif isinstance(item, list | tuple):
+            pending += item
 
 
 def stamp_graph_since(start: int, graph: Graph, origin: str) -> None:
@@ -224,8 +224,8 @@ def short_file(name: str) -> str:
 
 def _last(node: fdl.Buildable, key: Part) -> history.HistoryEntry | None:
     entries = node.__argument_history__.get(key, ())
-    kept = [e for e in entries if e.kind is history.ChangeKind.NEW_VALUE]
-    return kept[-1] if kept else None
+    sets = [e for e in entries if e.kind is history.ChangeKind.NEW_VALUE]
+    return sets[-1] if sets else None
 
 
 def entry_of(graph: Graph, path: str) -> history.HistoryEntry | None:
@@ -252,10 +252,10 @@ def entry_of(graph: Graph, path: str) -> history.HistoryEntry | None:
     first = parts[depth]
     keys: list[Part] = [first]
     keys += [format_path(parts[depth:end]) for end in range(depth + 2, len(parts) + 1)]
-    found = [entry for key in keys if (entry := _last(owner, key)) is not None]
+    candidates = [entry for key in keys if (entry := _last(owner, key)) is not None]
     if values.is_constant(value) and (entry := _last(value, "value")) is not None:
-        found.append(entry)
-    return max(found, key=lambda entry: entry.sequence_id) if found else None
+        candidates.append(entry)
+    return max(candidates, key=lambda entry: entry.sequence_id) if candidates else None
 
 
 def origin_of(graph: Graph, path: str) -> str:

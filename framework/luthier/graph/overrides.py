@@ -225,9 +225,11 @@ class _Editor:
         if statement.selector == "path":
             places = [self._find(parse_path(statement.target), statement)]
         else:
-            found = selection.select(self.graph, statement, self._every_place)
+            selected = selection.select(self.graph, statement, self._every_place)
             # What earlier statements set is not in the places that were found before them.
-            places = [place._replace(value=child_of(place.owner, place.part)[0]) for place in found]
+            places = [
+                place._replace(value=child_of(place.owner, place.part)[0]) for place in selected
+            ]
         for place in places:
             try:
                 self._edit(place, statement, where)
@@ -277,15 +279,17 @@ class _Editor:
             return
         annotation = annotation_at(self.graph, place)
         start = origins.now()
-        taken = None
+        referred = None
         if statement.operator in ("=", ":=") and not statement.has_value:
             target = parse_path(place.path)
-            taken = references.take(self.graph, target, statement.text, annotation, self._recorded)
-        if taken is not None:
+            referred = references.take(
+                self.graph, target, statement.text, annotation, self._recorded
+            )
+        if referred is not None:
             if statement.operator != ":=":
-                self._refuse_on_node(place, taken[0], annotation, statement)
-            fitting.check(taken[0], annotation)
-            self._put(place, taken[0], where, at_constant=False)
+                self._refuse_on_node(place, referred[0], annotation, statement)
+            fitting.check(referred[0], annotation)
+            self._put(place, referred[0], where, at_constant=False)
             return
         if statement.operator in ("+=", "-=", "*="):
             value = self._combined(place, annotation, statement)

@@ -81,7 +81,7 @@ def format_path(path: Path) -> str:
 
 
 def join(prefix: str, part: Part) -> str:
-    """Return a written path with one more part."""
+    """Return the written path `prefix` with one more `part`."""
     if isinstance(part, str) and part.isidentifier():
         return f"{prefix}.{part}" if prefix else part
     return f"{prefix}[{part!r}]"
@@ -168,26 +168,28 @@ def children(value: Any, *, unset: bool = False) -> list[tuple[Part, Any, bool]]
 def _arguments_of(node: fdl.Buildable, unset: bool) -> list[tuple[Part, Any, bool]]:
     # In the order of the signature, not of setting: the order of a record, of `show` and of the
     # places that a pattern matches must not depend on which override came first.
-    given = node.__arguments__
+    set_arguments = node.__arguments__
     known = signatures.arguments(node.__fn_or_cls__)
-    found: list[tuple[Part, Any, bool]] = []
+    arguments: list[tuple[Part, Any, bool]] = []
     for index, name in enumerate(known.positional_only):
-        if index in given:
-            found.append((index, given[index], False))
+        if index in set_arguments:
+            arguments.append((index, set_arguments[index], False))
         elif name in known.defaults:
-            found.append((index, known.defaults[name], True))
+            arguments.append((index, known.defaults[name], True))
     for name in known.names:
-        if name in given:
-            found.append((name, given[name], False))
+        if name in set_arguments:
+            arguments.append((name, set_arguments[name], False))
         elif name in known.defaults:
-            found.append((name, known.defaults[name], True))
+            arguments.append((name, known.defaults[name], True))
         elif unset:
-            found.append((name, UNSET, False))
+            arguments.append((name, UNSET, False))
     # Free keywords, and wrong arguments of a node from before the signature shim.
-    if len(found) < len(given) or known.has_args or known.has_kwargs:
-        there = {part for part, _, _ in found}
-        found += [(part, child, False) for part, child in given.items() if part not in there]
-    return found
+    if len(arguments) < len(set_arguments) or known.has_args or known.has_kwargs:
+        there = {part for part, _, _ in arguments}
+        arguments += [
+            (part, child, False) for part, child in set_arguments.items() if part not in there
+        ]
+    return arguments
 
 
 def walk(
@@ -269,7 +271,7 @@ def child_of(value: Any, part: Part) -> tuple[Any, bool]:
 
 
 def find(graph: Graph, path: str | Path) -> Place:
-    """Return the place at `path`, whose value may be `UNSET`.
+    """Return the place at `path` of `graph`, whose value may be `UNSET`.
 
     Raises:
       UnknownReference: There is no such place; the problem holds the nearest paths.
@@ -282,7 +284,7 @@ def find(graph: Graph, path: str | Path) -> Place:
 
 
 def locate(graph: Graph, parts: Path) -> tuple[Place, int]:
-    """Return the deepest place on the way to `parts` that exists, and how many parts lead to it."""
+    """Return the deepest place of `graph` on the way to `parts`, and how many parts lead to it."""
     owner, value, is_default = None, graph, False
     for depth, part in enumerate(parts):
         try:
@@ -392,10 +394,10 @@ def nearest_paths(
     for part in parts:
         beam = [step for state in beam for step in _steps(*state, part)]
         beam = sorted(beam, key=lambda state: state[0])[:4]
-    found = [(at, value) for _, at, value in beam] or _by_last_name(graph, parts, places)
+    matches = [(at, value) for _, at, value in beam] or _by_last_name(graph, parts, places)
     if leaves:
-        found = [leaf for place in found for leaf in _leaves_of(*place)]
-    return list(dict.fromkeys(at for at, _ in found))[:count]
+        matches = [leaf for place in matches for leaf in _leaves_of(*place)]
+    return list(dict.fromkeys(at for at, _ in matches))[:count]
 
 
 def _steps(cost: float, at: str, value: Any, part: Part) -> Iterator[tuple[float, str, Any]]:
@@ -424,9 +426,9 @@ def _by_last_name(
             by_name.setdefault(place.part, []).append(place)
     names = [wanted] if wanted in by_name else nearest(wanted, by_name, loosest=0.75)
     text = format_path(parts)
-    found = [place for name in names for place in by_name[name][:50]]
-    found.sort(key=lambda place: -difflib.SequenceMatcher(None, text, place.path).ratio())
-    return [(place.path, place.value) for place in found]
+    matches = [place for name in names for place in by_name[name][:50]]
+    matches.sort(key=lambda place: -difflib.SequenceMatcher(None, text, place.path).ratio())
+    return [(place.path, place.value) for place in matches]
 
 
 def _leaves_of(path: str, value: Any) -> list[tuple[str, Any]]:

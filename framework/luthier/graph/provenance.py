@@ -137,20 +137,20 @@ Sets = list[tuple[str, HistoryEntry]]
 
 def _own_sets(graph: Graph, parts: Path, place: Place) -> Sets:
     """Return the sets of a place, and for a constant, those of the constant."""
-    found = _sets_at(graph, parts)
+    sets = _sets_at(graph, parts)
     if values.is_constant(place.value) and not place.is_default:
-        found += [(place.path, entry) for entry in sets_of(place.value, "value")]
-    return found
+        sets += [(place.path, entry) for entry in sets_of(place.value, "value")]
+    return sets
 
 
 def _sets_at(graph: Graph, parts: Path) -> Sets:
     """Return the sets of exactly this path, and of the containers inside an argument around it."""
     owner, depth = _holder(graph, parts)
-    found = [(format_path(parts[: depth + 1]), entry) for entry in sets_of(owner, parts[depth])]
+    sets = [(format_path(parts[: depth + 1]), entry) for entry in sets_of(owner, parts[depth])]
     for end in range(depth + 2, len(parts) + 1):
         at = format_path(parts[:end])
-        found += [(at, entry) for entry in sets_of(owner, format_path(parts[depth:end]))]
-    return found
+        sets += [(at, entry) for entry in sets_of(owner, format_path(parts[depth:end]))]
+    return sets
 
 
 def _holder(graph: Graph, parts: Path) -> tuple[Any, int]:
@@ -163,11 +163,11 @@ def _holder(graph: Graph, parts: Path) -> tuple[Any, int]:
     return owner, depth
 
 
-def _causes(found: Sets) -> list[Cause]:
+def _causes(sets: Sets) -> list[Cause]:
     # Fiddle numbers the sets of a process, so sorting by number is sorting by time, across nodes.
     # Neighbours that read the same are listed once.
     causes: list[Cause] = []
-    for path, entry in sorted(found, key=lambda pair: pair[1].sequence_id):
+    for path, entry in sorted(sets, key=lambda pair: pair[1].sequence_id):
         data = describe_set(entry)
         cause = Cause(
             path,
@@ -199,18 +199,18 @@ def _above(graph: Graph, parts: Path, own: list[Cause]) -> list[Cause]:
     # Without this filter every value would list each recipe on the way to the root, which sets all
     # nodes of a graph. From the inside out, `known` collects the files that were listed already.
     known = {file for cause in own for file in _files(cause)}
-    kept: Sets = []
+    added: Sets = []
     for end in range(len(parts) - 1, 0, -1):
         inside, at = find(graph, parts[:end]).value, format_path(parts[:end])
-        found = _sets_at(graph, parts[:end])[-1:]
+        sets = _sets_at(graph, parts[:end])[-1:]
         if isinstance(inside, fdl.Buildable):
-            found += [(at, entry) for entry in sets_of(inside, MADE)]
-        for path, entry in reversed(found):
+            sets += [(at, entry) for entry in sets_of(inside, MADE)]
+        for path, entry in reversed(sets):
             files = _files(_causes([(path, entry)])[0])
             if not files or not files <= known:
-                kept.append((path, entry))
+                added.append((path, entry))
             known |= files
-    return _causes(kept)
+    return _causes(added)
 
 
 def _files(cause: Cause) -> set[str]:
@@ -259,10 +259,10 @@ def _follows(graph: Graph, value: Any) -> Iterator[tuple[str, tuple[Cause, ...]]
         elif values.is_constant(node):
             users = _users(graph, node)
             name = node.__arguments__.get("name", "") or (users[0] if users else text_of(node))
-            found = [(name, entry) for entry in sets_of(node, "value")]
+            sets = [(name, entry) for entry in sets_of(node, "value")]
             if users:
-                found += [(name, entry) for _, entry in _sets_at(graph, parse_path(users[0]))]
-            yield name, tuple(cause for cause in _causes(found) if cause.value != name)
+                sets += [(name, entry) for _, entry in _sets_at(graph, parse_path(users[0]))]
+            yield name, tuple(cause for cause in _causes(sets) if cause.value != name)
 
 
 def _users(graph: Graph, node: fdl.Buildable) -> list[str]:

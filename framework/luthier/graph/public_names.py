@@ -204,16 +204,16 @@ def _follow(place: Any, name: str) -> Any:
     return place
 
 
-def _same(found: Any, target: Any) -> bool:
-    if found is target:
+def _same(candidate: Any, target: Any) -> bool:
+    if candidate is target:
         return target is not None
-    if type(found) is not type(target):
+    if type(candidate) is not type(target):
         return False
     if isinstance(target, types.MethodType):  # a new object at each access
-        return bool(found == target)
+        return bool(candidate == target)
     # copy.deepcopy clones some wrapped functions, such as jax.nn.relu; what they wrap stays.
     wrapped = getattr(target, "__wrapped__", None)
-    return wrapped is not None and getattr(found, "__wrapped__", None) is wrapped
+    return wrapped is not None and getattr(candidate, "__wrapped__", None) is wrapped
 
 
 def _constant_name(place: types.ModuleType, target: Any) -> str | None:
@@ -228,12 +228,12 @@ def _constant_name(place: types.ModuleType, target: Any) -> str | None:
 @functools.cache
 def listed() -> Mapping[str, str]:
     """Return the role of every listed name."""
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for line in LIST.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             role, name = line.split()
-            found[name] = role
-    return types.MappingProxyType(found)
+            roles[name] = role
+    return types.MappingProxyType(roles)
 
 
 @functools.cache
@@ -260,19 +260,19 @@ def _nameable() -> Iterator[str]:
 @functools.cache
 def modules() -> frozenset[str]:
     """Return the modules that listed names are in, and the packages above them."""
-    found: set[str] = set()
+    names: set[str] = set()
     for name in _nameable():
         parts = name.split(".")
-        found.update(".".join(parts[:length]) for length in range(1, len(parts)))
-    return frozenset(found)
+        names.update(".".join(parts[:length]) for length in range(1, len(parts)))
+    return frozenset(names)
 
 
 @functools.cache
 def _by_last_part() -> Mapping[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
+    names_by_part: dict[str, list[str]] = {}
     for name in _nameable():
-        found.setdefault(name.rpartition(".")[2], []).append(name)
-    return {last: tuple(names) for last, names in found.items()}
+        names_by_part.setdefault(name.rpartition(".")[2], []).append(name)
+    return {last: tuple(names) for last, names in names_by_part.items()}
 
 
 def is_users(name: str, packages: Sequence[str]) -> bool:
@@ -402,16 +402,16 @@ def load_object(
     if parts[0] == "builtins":
         return _load_builtin(name, parts)
     if is_users(name, packages):
-        found = _walk(name, parts, packages)
-        _check_home(name, found, packages)
+        loaded = _walk(name, parts, packages)
+        _check_home(name, loaded, packages)
     elif parts[0] in libraries() or parts[0] in entry_points.packages():
-        found = _load_listed(name, parts, roles)
+        loaded = _load_listed(name, parts, roles)
     else:
         what = f"{name!r} may not be imported: {parts[0]!r} is not on the list"
         _refuse(what, _remedy(parts[0]))
-    if isinstance(found, types.ModuleType):
+    if isinstance(loaded, types.ModuleType):
         _refuse(f"{name!r} is a module", "name the class or function that you need from it")
-    return found
+    return loaded
 
 
 def _load_listed(name: str, parts: list[str], roles: Collection[str]) -> Any:
@@ -430,12 +430,12 @@ def _load_listed(name: str, parts: list[str], roles: Collection[str]) -> Any:
         _refuse(
             f"{name!r} is listed as {role}, which is not allowed here", f"allowed here: {wanted}"
         )
-    found = _walk(written, written.split("."))
+    loaded = _walk(written, written.split("."))
     # A library may expose objects of others: os.system is not a part of jax.
     known = {*libraries(), parts[0]}
-    if not isinstance(found, _CONSTANT_TYPES) and home(found).partition(".")[0] not in known:
-        _refuse(f"{name!r} may not be imported: it is defined in {home(found)!r}", "leave it out")
-    return found
+    if not isinstance(loaded, _CONSTANT_TYPES) and home(loaded).partition(".")[0] not in known:
+        _refuse(f"{name!r} may not be imported: it is defined in {home(loaded)!r}", "leave it out")
+    return loaded
 
 
 def _alias(name: str, parts: list[str]) -> str:
@@ -449,12 +449,12 @@ def _alias(name: str, parts: list[str]) -> str:
     for written in _by_last_part().get(last, ()):
         if written.partition(".")[0] != parts[0]:
             continue
-        found = _peek(written)
-        if found is None:
+        candidate = _peek(written)
+        if candidate is None:
             continue
-        own = f"{home(found)}.{_own_name(found)}"
+        own = f"{home(candidate)}.{_own_name(candidate)}"
         module = sys.modules.get(place)
-        if own == name or (module is not None and _same(vars(module).get(last), found)):
+        if own == name or (module is not None and _same(vars(module).get(last), candidate)):
             return written
     what = f"{name!r} is not on the list of names that records may contain"
     near = difflib.get_close_matches(name, list(_nameable()), 2, 0.8)
@@ -524,12 +524,12 @@ def _walk(name: str, parts: list[str], packages: Sequence[str] | None = None) ->
     return current
 
 
-def _check_home(name: str, found: Any, packages: Sequence[str]) -> None:
+def _check_home(name: str, loaded: Any, packages: Sequence[str]) -> None:
     """Raise if an object that a user's module exposes is defined elsewhere and not listed."""
-    if isinstance(found, _CONSTANT_TYPES):
+    if isinstance(loaded, _CONSTANT_TYPES):
         return
-    defined = home(found)
+    defined = home(loaded)
     # A listed object is fine by any name, but a module only leads on: `mine.os.system`.
-    needs_home = isinstance(found, types.ModuleType) or not may_name(found, packages)
+    needs_home = isinstance(loaded, types.ModuleType) or not may_name(loaded, packages)
     if needs_home and not is_users(defined, packages):
         _refuse(f"{name!r} may not be imported: it is defined in {defined!r}", "leave it out")

@@ -74,11 +74,11 @@ def alias(graph: Graph, target: Path, source: Path) -> Any:
       Unreadable: It cannot be shared there, because `target` lies inside it.
       UnknownReference: There is no such path.
     """
-    found = find(graph, source).value
-    if not isinstance(found, fdl.Buildable):
-        found = refer(graph, source)
-    refuse_circle(graph, target, found)
-    return found
+    node = find(graph, source).value
+    if not isinstance(node, fdl.Buildable):
+        node = refer(graph, source)
+    refuse_circle(graph, target, node)
+    return node
 
 
 def refuse_circle(graph: Graph, target: Path, value: Any, into_constant: bool = False) -> None:

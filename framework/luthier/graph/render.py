@@ -78,7 +78,11 @@ def text_of(value: Any) -> str:
 
 
 def head_text(value: Any) -> str:
-    """Return the class of a node, with what kind of node it is; for a container, its type."""
+    """Return the class of a node with its kind (`partial luthier.layers.Mlp`), or a type name.
+
+    Args:
+      value: A node, or a container.
+    """
     if isinstance(value, fdl.Buildable):
         kind = KINDS.get(type(value), type(value).__name__)
         name = display_name(value.__fn_or_cls__)
@@ -140,15 +144,15 @@ class _Renderer:
             yield from self._entry(join("", key), child, join(path, key), indent)
 
     def _node(self, node: fdl.Buildable, path: str, indent: str) -> Iterator[str]:
-        given = children(node, unset=True)
-        for part, child, is_default in given:
+        arguments = children(node, unset=True)
+        for part, child, is_default in arguments:
             if not is_default and child is not signatures.UNSET:
                 label = join("", part) + self._tags(node, part)
                 yield from self._entry(label, child, join(path, part), indent)
         # Missing arguments are listed for a Config only: a template gets the rest from its caller,
         # as every class gets `rngs` and its `INHERITED` arguments.
         passed = signatures.inherited(node.__fn_or_cls__)
-        for part, child, is_default in given:
+        for part, child, is_default in arguments:
             if child is signatures.UNSET and type(node) is fdl.Config and part not in passed:
                 yield f"{indent}{join('', part)}{self._tags(node, part)} is not set"
             elif is_default and self.defaults:

@@ -64,8 +64,8 @@ def _resolve(reference: str) -> fdl.Config:
     origins.install()
     module = find_module(module_name)
     function = _find_function(module, name)
-    given = read_arguments(function, f"{module_name}:{name}", bracket + rest)
-    graph = _call(function, f"{module_name}:{name}", given)
+    arguments = read_arguments(function, f"{module_name}:{name}", bracket + rest)
+    graph = _call(function, f"{module_name}:{name}", arguments)
     if not isinstance(graph, fdl.Buildable):
         kind = type(graph).__name__
         remedy = "return fdl.Config(Experiment, ...), which describes one, instead"
@@ -147,9 +147,9 @@ def _find_function(module: types.ModuleType, name: str) -> Callable[..., Any]:
         return function
     own = [
         other
-        for other, found in vars(module).items()
-        if inspect.isfunction(found)
-        and found.__module__ == module.__name__
+        for other, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
         and not other.startswith("_")
     ]
     at = module.__name__
@@ -159,14 +159,14 @@ def _find_function(module: types.ModuleType, name: str) -> Callable[..., Any]:
     if not near and own:
         remedy = f"it has {', '.join(f'{at}:{other}' for other in own[:12])}"
     elif not near and hasattr(module, "__path__"):
-        inside = sorted(found.name for found in pkgutil.iter_modules(module.__path__))
+        inside = sorted(value.name for value in pkgutil.iter_modules(module.__path__))
         remedy = f"it is a package; it has {', '.join(f'{at}.{m}' for m in inside[:12])}"
     raise Unreadable(Problem(what, nearest=near, remedy=remedy))
 
 
-def _call(function: Callable[..., Any], name: str, given: dict[Any, Any]) -> Any:
+def _call(function: Callable[..., Any], name: str, arguments: dict[Any, Any]) -> Any:
     try:
-        return call(function, given)
+        return call(function, arguments)
     except BadInput:
         raise
     except Exception as error:  # whatever the user's code raises

@@ -37,7 +37,7 @@ def read_arguments(
     # The same grammar as for values in overrides, not Python's: `shrink(kind=exact)` needs no
     # quotes, because the annotation is read. Each argument is cut out of the parsed call as source
     # text and read on its own.
-    given: dict[Part, Any] = {}
+    arguments: dict[Part, Any] = {}
     if text:
         hints, known = signatures.type_hints(function), signatures.arguments(function)
         around = expressions.Surroundings([function], packages=packages)
@@ -48,19 +48,19 @@ def read_arguments(
             reader = front_ends.reader_of(hints.get(named))
             if reader is not None and isinstance(item, ast.Constant):
                 # None is no file: the argument is left empty on purpose.
-                given[part] = None if item.value is None else reader(str(item.value))
+                arguments[part] = None if item.value is None else reader(str(item.value))
                 continue
             try:
-                given[part] = literals.read(source, hints.get(named, Any), default, around)
+                arguments[part] = literals.read(source, hints.get(named, Any), default, around)
             except Unreadable as error:
                 what = f"argument {part} of {name}: {error.problem.what}"
                 raise Unreadable(dataclasses.replace(error.problem, what=what)) from None
     required, free = signatures.arguments(function).required, calls.slots(function, taken)
-    missing = [part for part in required if part in free and part not in given]
+    missing = [part for part in required if part in free and part not in arguments]
     if missing:
         remedy = f"write {name}({', '.join(f'{part}=...' for part in missing)})"
         raise Unreadable(Problem(f"{name} needs {', '.join(missing)}", remedy=remedy))
-    return given
+    return arguments
 
 
 def _parse(text: str, name: str) -> ast.Call:
@@ -73,14 +73,14 @@ def _parse(text: str, name: str) -> ast.Call:
     return tree
 
 
-def call(function: Callable[..., Any], given: dict[Part, Any], *first: Any) -> Any:
+def call(function: Callable[..., Any], arguments: dict[Part, Any], *first: Any) -> Any:
     """Call a function and return its result.
 
     Args:
       function: The function.
-      given: The result of `read_arguments`.
+      arguments: The result of `read_arguments`.
       *first: The arguments that the caller passes itself.
     """
-    by_position = [given[part] for part in sorted(p for p in given if isinstance(p, int))]
-    by_name = {part: value for part, value in given.items() if isinstance(part, str)}
+    by_position = [arguments[part] for part in sorted(p for p in arguments if isinstance(p, int))]
+    by_name = {part: value for part, value in arguments.items() if isinstance(part, str)}
     return function(*first, *by_position, **by_name)

@@ -57,19 +57,19 @@ def bind(target: Any, name: str, tree: ast.Call, taken: int = 0) -> dict[Part, a
     if len(tree.args) > len(free):
         takes = f"{name} takes {len(free)} arguments, not {len(tree.args)}"
         raise Unreadable(f"{takes} without a name")
-    given: dict[Part, ast.expr] = dict(zip(free, tree.args, strict=False))
+    assigned: dict[Part, ast.expr] = dict(zip(free, tree.args, strict=False))
     for keyword in tree.keywords:
         if keyword.arg is None:
             raise Unreadable("** is not allowed in a value")
-        if keyword.arg in given:
+        if keyword.arg in assigned:
             raise Unreadable(f"{name} is given {keyword.arg!r} twice")
         if keyword.arg not in names and not known.has_kwargs:
             close = nearest(keyword.arg, names)
             remedy = "" if close else f"it takes {', '.join(names) or 'none'}"
             what = f"{name} has no argument {keyword.arg!r}"
             raise Unreadable(Problem(what, nearest=close, remedy=remedy))
-        given[keyword.arg] = keyword.value
-    return given
+        assigned[keyword.arg] = keyword.value
+    return assigned
 
 
 def _check_callable(target: Any, name: str) -> None:
@@ -85,6 +85,11 @@ def kind_of(target: Any, given: Mapping[Part, Any], current: Any) -> type[fdl.Bu
 
     A call that replaces a template makes a template, and so does a call of an NNX module without
     its `rngs`: the parent calls it with them.
+
+    Args:
+      target: The class or function.
+      given: Its arguments in the call.
+      current: The current value of the place.
     """
     if isinstance(current, fdl.Partial):
         return fdl.Partial
@@ -240,23 +245,23 @@ class ExpressionReader:
         # `[0.9, 0.95]` for a tuple: the annotation of the elements is that of the other kind of
         # sequence if there is none for this one; `coerce` converts the whole afterwards.
         container = tuple if isinstance(tree, ast.Tuple) else list
-        made = []
+        items = []
         for index, item in enumerate(tree.elts):
             inside = types.element(annotation, container, index)
             if inside is Any:
                 inside = types.element(annotation, tuple if container is list else list, index)
-            made.append(self._item(item, inside))
-        return container(made)
+            items.append(self._item(item, inside))
+        return container(items)
 
     def _item(self, tree: ast.expr, annotation: Any) -> Any:
         if isinstance(tree, ast.Name | ast.Attribute) and not self._is_reference(tree):
-            found = choice(ast.unparse(tree), annotation)
-            if found is not NOTHING:
-                return found
+            member = choice(ast.unparse(tree), annotation)
+            if member is not NOTHING:
+                return member
         return self._convert(tree, annotation)
 
     def _dict(self, tree: ast.Dict, annotation: Any) -> dict[Any, Any]:
-        made = {}
+        items = {}
         for name, item in zip(tree.keys, tree.values, strict=True):
             if name is None:
                 raise Unreadable("** is not allowed in a value")
@@ -264,8 +269,8 @@ class ExpressionReader:
             key = self._item(name, str if of_key is Any and isinstance(name, ast.Name) else of_key)
             if not isinstance(key, str | int):
                 raise Unreadable(f"{self._source(name)!r} cannot be a key; keys are text or int")
-            made[key] = self._item(item, types.element(annotation, dict, key))
-        return made
+            items[key] = self._item(item, types.element(annotation, dict, key))
+        return items
 
     def _arithmetic(self, tree: ast.UnaryOp | ast.BinOp) -> Any:
         if isinstance(tree, ast.UnaryOp):
@@ -342,14 +347,16 @@ class ExpressionReader:
         hints, defaults = signatures.type_hints(target), signatures.arguments(target).defaults
         outer = self._around
         self._around = dataclasses.replace(outer, near=(*outer.near, target))
-        given: dict[Part, Any] = {}
+        converted: dict[Part, Any] = {}
         try:
             for part, item in arguments.items():
                 hint = hints.get(part, Any) if isinstance(part, str) else Any
-                given[part] = self._argument(f"{name}({part}=...)", item, hint, defaults.get(part))
+                converted[part] = self._argument(
+                    f"{name}({part}=...)", item, hint, defaults.get(part)
+                )
         finally:
             self._around = outer
-        return make_node(target, kind or kind_of(target, given, current), given)
+        return make_node(target, kind or kind_of(target, converted, current), converted)
 
     def _argument(self, where: str, tree: ast.expr, hint: Any, default: Any) -> Any:
         if types.admits_anything(hint):

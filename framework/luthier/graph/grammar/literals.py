@@ -96,12 +96,12 @@ def _read(text: str, annotation: Any, current: Any, around: expressions.Surround
     for word, of_kind in (("partial:", fdl.Partial), ("config:", fdl.Config)):
         if text.startswith(word):
             text, kind = text.removeprefix(word).strip(), of_kind
-    if (made := _by_word(text, annotation)) is not None:
-        return made
+    if (node := _by_word(text, annotation)) is not None:
+        return node
     referring = around.only_references or (text[:1] == "$" and text[1:2].isidentifier())
     if kind is None and not referring:
-        if (found := choice(text, annotation)) is not NOTHING:
-            return found
+        if (member := choice(text, annotation)) is not NOTHING:
+            return member
         if text in ("None", "null"):
             return None
         if set(wanted) <= {str, type(None)}:

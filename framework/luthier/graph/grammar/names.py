@@ -59,7 +59,7 @@ _PLAIN = (bool, int, float, str, tuple, list, dict, type(None))
 
 
 def dtype(name: str) -> Any:
-    """Return a dtype of `jax.numpy` by one of its names; None where there is none."""
+    """Return the dtype of `jax.numpy` called `name` (see `DTYPES`); None if there is none."""
     if name not in DTYPES:
         return None
     return getattr(importlib.import_module("jax.numpy"), DTYPES[name])
@@ -86,19 +86,19 @@ def find_object(
     if any(part.startswith("__") for part in (head, *rest)):
         raise Unreadable(f"{name!r} is private")
     allowed = (*packages, *_packages_at_hand(annotation, near))
-    found = _find(name, head, rest, annotation, near, allowed)
+    value = _find(name, head, rest, annotation, near, allowed)
     # The members of a listed enum are allowed with it and have no lines of their own.
-    home = public_names.home(found)
-    if isinstance(found, enum.Enum) and public_names.may_name(type(found), allowed):
-        return found
-    if isinstance(found, types.ModuleType):
+    home = public_names.home(value)
+    if isinstance(value, enum.Enum) and public_names.may_name(type(value), allowed):
+        return value
+    if isinstance(value, types.ModuleType):
         raise Unreadable(f"{name} is a module, not a value")
-    if not isinstance(found, _PLAIN) and not public_names.may_name(found, allowed):
+    if not isinstance(value, _PLAIN) and not public_names.may_name(value, allowed):
         if home.partition(".")[0] in public_names.libraries():
             what = f"{name!r} is not on the list of names that records may contain"
             raise Unreadable(Problem(what, remedy="wrap it in a function of a package of your own"))
         raise Unreadable(f"{name!r} may not be used: it is defined in {home!r}")
-    return found
+    return value
 
 
 def _find(
@@ -190,11 +190,11 @@ def word_class(annotation: Any, word: str) -> type | None:
     bases = tuple(m for m in annotation_types.members(annotation) if isinstance(m, type))
     for one in entry_points.named(word, entry_points.IMPORTERS):
         try:
-            found = public_names.load_object(one.target)
+            importer = public_names.load_object(one.target)
         except BadInput as error:
             raise Unreadable(error.problems[0]) from error
-        if isinstance(found, type) and issubclass(found, bases):
-            return found
+        if isinstance(importer, type) and issubclass(importer, bases):
+            return importer
     return None
 
 
@@ -214,31 +214,31 @@ def _own_words(annotation: Any) -> dict[str, type]:
 
     The text after the colon is the first argument of the class, as written.
     """
-    found: dict[str, type] = {}
+    classes: dict[str, type] = {}
     for member in annotation_types.members(annotation):
         for cls in _family(member):
             if "WORD" in vars(cls):
-                found[cls.WORD] = cls  # type: ignore[attr-defined]
-    return found
+                classes[cls.WORD] = cls  # type: ignore[attr-defined]
+    return classes
 
 
-def _follow(found: Any, at: str, rest: Sequence[str]) -> Any:
+def _follow(value: Any, at: str, rest: Sequence[str]) -> Any:
     # A submodule is an attribute of its package only after somebody imported it.
     for part in rest:
         name = f"{at}.{part}"
-        if isinstance(found, types.ModuleType) and not hasattr(found, part):
-            full = f"{found.__name__}.{part}"
-            if hasattr(found, "__path__") and importlib.util.find_spec(full) is not None:
-                found, at = import_module(full), name
+        if isinstance(value, types.ModuleType) and not hasattr(value, part):
+            full = f"{value.__name__}.{part}"
+            if hasattr(value, "__path__") and importlib.util.find_spec(full) is not None:
+                value, at = import_module(full), name
                 continue
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
-            close = nearest(part, [other for other in dir(found) if not other.startswith("_")])
+            close = nearest(part, [other for other in dir(value) if not other.startswith("_")])
             close = [f"{at}.{other}" for other in close]
             raise Unreadable(Problem(f"{at} has no {part!r}", nearest=close)) from None
         at = name
-    return found
+    return value
 
 
 def _in_reach(name: str, annotation: Any, near: Sequence[Any]) -> Iterator[Any]:
@@ -271,11 +271,11 @@ def _family(cls: Any) -> Iterator[type]:
     # unbound there. Only classes that were imported are found; others need their full name.
     seen, pending = set(), [cls]
     while pending:
-        found = pending.pop(0)
-        if found not in seen:
-            seen.add(found)
-            yield found
-            pending += type.__subclasses__(found)
+        member = pending.pop(0)
+        if member not in seen:
+            seen.add(member)
+            yield member
+            pending += type.__subclasses__(member)
 
 
 def _packages_at_hand(annotation: Any, near: Sequence[Any]) -> list[str]:
@@ -311,14 +311,14 @@ def _exported(room: str) -> frozenset[str]:
     root = pathlib.Path(next(iter(luthier.__path__)))
     path = root / room / "__init__.py"
     path = path if path.exists() else root / f"{room}.py"
-    found: set[str] = set()
+    names: set[str] = set()
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.ImportFrom) and statement.module != "__future__":
             if path.stem == "__init__":
-                found |= {alias.asname or alias.name for alias in statement.names}
+                names |= {alias.asname or alias.name for alias in statement.names}
         elif isinstance(statement, ast.ClassDef | ast.FunctionDef):
-            found.add(statement.name)
-    return frozenset(name for name in found if name[:1] != "_")
+            names.add(statement.name)
+    return frozenset(name for name in names if name[:1] != "_")
 
 
 def import_module(name: str) -> types.ModuleType:

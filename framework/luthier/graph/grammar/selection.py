@@ -38,10 +38,10 @@ def select(
         "gin": _by_constant,
         "config_dict": _by_key,
     }
-    found = match[statement.selector](graph, statement, places())
-    if not found:
+    matches = match[statement.selector](graph, statement, places())
+    if not matches:
         raise Unreadable(f"{statement.target!r} matches nothing")
-    return found
+    return matches
 
 
 def every_place(graph: Graph) -> list[Place]:
@@ -62,7 +62,7 @@ def _unique(places: Iterable[Place]) -> list[Place]:
     """Return the distinct places: two paths to one argument, or constant, are one place."""
     # Else `any:hidden*=2` would scale an argument of a shared node, or a constant with two users,
     # twice. A place in a tuple is known by its path alone, since tuples have no identity.
-    found: dict[Any, Place] = {}
+    places_by_key: dict[Any, Place] = {}
     for place in places:
         if values.is_constant(place.value):
             key: Any = id(place.value)
@@ -72,8 +72,8 @@ def _unique(places: Iterable[Place]) -> list[Place]:
             key = (id(place.owner), place.part)
         else:
             key = place.path
-        found.setdefault(key, place)
-    return list(found.values())
+        places_by_key.setdefault(key, place)
+    return list(places_by_key.values())
 
 
 def _by_pattern(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
@@ -81,9 +81,9 @@ def _by_pattern(graph: Graph, statement: Statement, places: Sequence[Place]) -> 
     target = statement.target
     anywhere = "(?:.+[.])?" if statement.selector == "any" else ""
     matches = re.compile(anywhere + _regex(target)).fullmatch
-    found = _unique(place for place in places if matches(place.path))
-    if found:
-        return found
+    matched = _unique(place for place in places if matches(place.path))
+    if matched:
+        return matched
     if statement.selector == "glob" and not target.startswith("*"):
         inside = re.compile("(?:.+[.])?" + _regex(target))
         elsewhere = [place.path for place in places if inside.fullmatch(place.path)]
@@ -99,18 +99,21 @@ def _by_pattern(graph: Graph, statement: Statement, places: Sequence[Place]) -> 
 
 def _regex(pattern: str) -> str:
     """Return the pattern as a regular expression: `**` is any parts, `*` one name or index."""
-    made, position = "", 0
+    expression, position = "", 0
     while position < len(pattern):
         if pattern.startswith("**.", position):
-            made, position = made + "(?:.+[.])?", position + 3
+            expression, position = expression + "(?:.+[.])?", position + 3
         elif pattern.startswith("**", position):
-            made, position = made + ".+", position + 2
+            expression, position = expression + ".+", position + 2
         elif pattern[position] == "*":
-            is_index = made.endswith("\\[")
-            made, position = made + (r"[^\]]*" if is_index else r"[^.\[\]]*"), position + 1
+            is_index = expression.endswith("\\[")
+            expression, position = (
+                expression + (r"[^\]]*" if is_index else r"[^.\[\]]*"),
+                position + 1,
+            )
         else:
-            made, position = made + re.escape(pattern[position]), position + 1
-    return made
+            expression, position = expression + re.escape(pattern[position]), position + 1
+    return expression
 
 
 def _by_class(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
@@ -187,18 +190,18 @@ def _by_constant(graph: Graph, statement: Statement, places: Sequence[Place]) ->
     for place in [*places, *_operands(places)]:
         if values.is_constant(place.value) and place.value.__arguments__.get("name"):
             named.setdefault(place.value.__arguments__["name"], []).append(place)
-    found = {id(place.value): place for place in reversed(named.get(statement.target, ()))}
-    if len(found) > 1:
-        at = " and ".join(sorted(place.path for place in found.values()))
-        what = f"{statement.target!r} is the name of {len(found)} constants, at {at}"
+    constants = {id(place.value): place for place in reversed(named.get(statement.target, ()))}
+    if len(constants) > 1:
+        at = " and ".join(sorted(place.path for place in constants.values()))
+        what = f"{statement.target!r} is the name of {len(constants)} constants, at {at}"
         raise Unreadable(Problem(what, remedy="write a path instead"))
-    if not found:
+    if not constants:
         known = list(named)
         near = [f"gin:{name}" for name in nearest(statement.target, known)]
         remedy = "" if near else _list(known) if known else "the graph has no named constants"
         what = f"no constant is called {statement.target!r}"
         raise Unreadable(Problem(what, nearest=near, remedy=remedy))
-    return list(found.values())
+    return list(constants.values())
 
 
 def _operands(places: Iterable[Place]) -> Iterator[Place]:

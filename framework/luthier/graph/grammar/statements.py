@@ -130,8 +130,8 @@ def pair(target: str, value: Any) -> Statement:
     if not target.strip():
         return Statement("path", target, "=", "", value, has_value=True)
     # With dots for the text of a value, which `_statement` would report as missing.
-    found = _statement(target, target, "=", "...")
-    return dataclasses.replace(found, text="", value=value, has_value=True)
+    statement = _statement(target, target, "=", "...")
+    return dataclasses.replace(statement, text="", value=value, has_value=True)
 
 
 def _find_operator(text: str) -> tuple[int, str]:

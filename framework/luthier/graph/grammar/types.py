@@ -415,20 +415,20 @@ def choice(text: str, annotation: Any) -> Any:
 
 def choices(annotation: Any) -> list[str]:
     """Return the members of enums and literal types that `choice` accepts for an annotation."""
-    found: list[str] = []
+    names: list[str] = []
     for member in members(annotation):
         if isinstance(member, type) and issubclass(member, enum.Enum):
-            found += [option.name for option in member]
+            names += [option.name for option in member]
         elif typing_extensions.get_origin(member) is typing.Literal:
-            found += [str(option) for option in typing_extensions.get_args(member)]
-    return found
+            names += [str(option) for option in typing_extensions.get_args(member)]
+    return names
 
 
 # Conversion of values to annotations where nothing is lost, and errors where they do not fit.
 
 
 def expected(annotation: Any, current: Any) -> Any:
-    """Return the annotation of a place, or if it has none, the one that its value suggests."""
+    """Return the annotation of a place, or if it has none, the one that `current` suggests."""
     if not admits_anything(annotation) or current is UNSET:
         return annotation
     return inferred(current)

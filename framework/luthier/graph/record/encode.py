@@ -288,11 +288,11 @@ def _parsed(text: str, source: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    data = dict(pairs)
+    if len(data) < len(pairs):
         counts = collections.Counter(key for key, _ in pairs)
         raise ValueError(f"{counts.most_common(1)[0][0]!r} is given twice")
-    return made
+    return data
 
 
 def _no_constant(name: str) -> Any:

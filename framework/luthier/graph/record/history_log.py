@@ -56,15 +56,15 @@ def history(graph: Graph) -> dict[str, list[dict[str, Any]]]:
       in which it was set, if there are any. A shared node is listed at its first path; the sets of
       a constant are listed at each of its users.
     """
-    found = _found(graph)
-    numbers = sorted({entry.sequence_id for sets in found.values() for entry in sets})
+    sets_by_path = _found(graph)
+    numbers = sorted({entry.sequence_id for sets in sets_by_path.values() for entry in sets})
     order = {number: index for index, number in enumerate(numbers)}
     return {
         path: [
             {**describe_set(entry), "order": order[entry.sequence_id]}
             for entry in sorted(sets, key=lambda entry: entry.sequence_id)
         ]
-        for path, sets in found.items()
+        for path, sets in sets_by_path.items()
         if sets
     }
 
@@ -112,15 +112,15 @@ def restore_history(graph: Graph, record: Any, run: str = "") -> bool:
     for order, owner, key, entry in sorted(pending, key=lambda found: found[0]):
         past = fiddle_history.History()  # Fiddle numbers the entries
         past.add_new_value(key, _value(entry))
-        made = past[key][-1]
+        entry_of_history = past[key][-1]
         callers, of = tuple(entry.get("from", ())), entry.get("run", run)
-        made = dataclasses.replace(
-            made,
+        entry_of_history = dataclasses.replace(
+            entry_of_history,
             # One set of a constant is listed at each user: it keeps one number for all of them.
-            sequence_id=numbers.setdefault(order, made.sequence_id),
+            sequence_id=numbers.setdefault(order, entry_of_history.sequence_id),
             location=Location(entry["origin"], 0, None, callers, of),
         )
-        owner.__argument_history__[key].append(made)
+        owner.__argument_history__[key].append(entry_of_history)
     return True
 
 
@@ -147,7 +147,7 @@ def _found(graph: Graph) -> dict[str, list[HistoryEntry]]:
     # Readers look up a path, so every set is listed at the path that it affects: the sets of a
     # constant at each argument that uses it. A constant that is only an operand of arithmetic has
     # no such argument; it is listed below the expression (`model.hidden.left.value`).
-    found: dict[str, list[HistoryEntry]] = {}
+    sets_by_path: dict[str, list[HistoryEntry]] = {}
     at_users: set[int] = set()
     inside: list[tuple[str, fdl.Config]] = []
     for path, node in nodes(graph):
@@ -157,19 +157,19 @@ def _found(graph: Graph) -> dict[str, list[HistoryEntry]]:
             # The making of a node is listed with the set that put it there, unless the node changed
             # its class afterwards.
             if part != MADE or not path or len(sets_of(node, part)) > 1:
-                found.setdefault(_path(path, part), []).extend(sets_of(node, part))
+                sets_by_path.setdefault(_path(path, part), []).extend(sets_of(node, part))
         for key, child in entries(node) or ():
             for at, value in _value_nodes(join(path, key), child):
                 if values.is_constant(value):
                     at_users.add(id(value))
-                    found.setdefault(at, []).extend(sets_of(value, "value"))
+                    sets_by_path.setdefault(at, []).extend(sets_of(value, "value"))
                 else:
                     inside += _constants_inside(at, value)
     for at, constant in inside:
         if id(constant) not in at_users:
             at_users.add(id(constant))
-            found[f"{at}.value"] = sets_of(constant, "value")
-    return found
+            sets_by_path[f"{at}.value"] = sets_of(constant, "value")
+    return sets_by_path
 
 
 def _value_nodes(path: str, value: Any) -> Iterator[tuple[str, fdl.Config]]:
@@ -249,8 +249,8 @@ def _texts(entry: Mapping[str, Any]) -> Iterator[str]:
     return (kind for kind in ("node", "expression") if isinstance(entry.get(kind), str))
 
 
-def _are_texts(found: Any) -> bool:
-    return isinstance(found, list) and all(isinstance(text, str) for text in found)
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _value(entry: Mapping[str, Any]) -> Any:

@@ -52,8 +52,8 @@ def encode_leaf(value: Any) -> Any:
         return encoder(value)
     if isinstance(value, pathlib.PurePath):
         return _encode_path(value)
-    if (found := _encode_numeric(value)) is not None:
-        return found
+    if (numeric := _encode_numeric(value)) is not None:
+        return numeric
     if isinstance(value, type) or callable(value):
         return _encode_callable(value)
     return _encode_object(value)

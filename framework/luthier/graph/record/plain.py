@@ -62,8 +62,8 @@ def _plain(value: Any, defaults: bool, above: tuple[int, ...]) -> Any:
         return _plain(_evaluated(value), defaults, (*above, id(value)))
     above = (*above, id(value))
     if isinstance(value, fdl.Buildable):
-        given = [(part, child) for part, child, left in children(value) if defaults or not left]
-        inside = {str(part): _plain(child, defaults, above) for part, child in given}
+        arguments = [(part, child) for part, child, left in children(value) if defaults or not left]
+        inside = {str(part): _plain(child, defaults, above) for part, child in arguments}
         return {CLASS: display_name(value.__fn_or_cls__), **inside}
     if isinstance(value, set | frozenset):
         return sorted((_plain(child, defaults, above) for child in value), key=str)
@@ -73,8 +73,8 @@ def _plain(value: Any, defaults: bool, above: tuple[int, ...]) -> Any:
     if isinstance(value, dict) or hasattr(value, "_fields"):
         return {str(key): _plain(child, defaults, above) for key, child in inside_of}
     if is_dataclass_instance(value):
-        found = {key: _plain(child, defaults, above) for key, child in inside_of}
-        return {CLASS: display_name(type(value)), **found}
+        fields = {key: _plain(child, defaults, above) for key, child in inside_of}
+        return {CLASS: display_name(type(value)), **fields}
     return [_plain(child, defaults, above) for _, child in inside_of]
 
 

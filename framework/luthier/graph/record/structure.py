@@ -33,14 +33,16 @@ def is_node(value: Any) -> bool:
 
 
 def set_arguments(node: fdl.Buildable) -> list[tuple[Part, Any]]:
-    """Return the set arguments: in the order of the signature, then free keywords by name."""
-    given = node.__arguments__
+    """Return the set arguments of `node`: in the order of the signature, then others by name."""
+    unordered = node.__arguments__
     known = signatures.arguments(node.__fn_or_cls__).names
-    found: list[tuple[Part, Any]] = [(name, given[name]) for name in known if name in given]
-    if len(found) < len(given):
-        free = sorted((part for part in given if part not in known), key=str)
-        found += [(part, given[part]) for part in free]
-    return found
+    arguments: list[tuple[Part, Any]] = [
+        (name, unordered[name]) for name in known if name in unordered
+    ]
+    if len(arguments) < len(unordered):
+        free = sorted((part for part in unordered if part not in known), key=str)
+        arguments += [(part, unordered[part]) for part in free]
+    return arguments
 
 
 def entries(value: Any) -> list[tuple[Any, Any]] | None:
@@ -105,7 +107,7 @@ def shared(graph: Graph) -> set[int]:
 
 
 def nodes(graph: Graph) -> Iterator[tuple[str, fdl.Buildable]]:
-    """Yield (first path, node) for every node, once each, parents first."""
+    """Yield (first path, node) for every node of `graph`, once each, parents first."""
     entered: set[int] = set()
 
     def visit(path: str, value: Any) -> Iterator[tuple[str, fdl.Buildable]]:
