@@ -240,6 +240,7 @@ def _described(value: Any, below: Any) -> Any:
         names = code.co_freevars if cells else ()
         closed = sorted((n, _cell(cell, below)) for n, cell in zip(names, cells or (), strict=True))
         return ["function", value.__qualname__, closed]
+    # Arrays by a digest of their bytes, since their text leaves out the middle of large ones.
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(value, "dtype") and hasattr(value, "shape"):
         try:

@@ -187,6 +187,7 @@ def _apply_words(
 
 
 def _numbered(origin: str, index: int) -> str:
+    # `argument 3`; but `trial 7:` of a sweep, whose overrides nobody typed in an order.
     return origin.removesuffix(":") if origin.endswith(":") else f"{origin} {index}"
 
 

@@ -199,5 +199,6 @@ def _holds_nodes(value: Any) -> bool:
 def _cut(line: str, width: int) -> str:
     if len(line) <= width:
         return line
+    # The mark is kept: a default that is cut must not look like a set value.
     mark = DEFAULT_MARK if line.endswith(DEFAULT_MARK) else ""
     return line[: max(width - len(mark) - 1, 1)] + "…" + mark

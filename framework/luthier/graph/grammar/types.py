@@ -209,6 +209,8 @@ def _fits_member(value: Any, member: Any) -> bool:
         return _node_fits(value, member)
     if member is type(None):
         return value is None
+    # As the typing rules have it, an int is a float and both are complex; but not a bool, which is
+    # an int only for Python: `steps=true` is a mistake.
     if member is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if member is int:
