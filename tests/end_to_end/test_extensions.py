@@ -208,7 +208,7 @@ def test_a_name_of_two_distributions_is_refused(luthier, tmp_path):
     _install(tmp_path / "site", "other", other, "other_extension")
     code, _, error = luthier("show", EXPERIMENT, "optimizer:=plain_sgd(1e-3)")
     assert code == 2
-    assert "'plain_sgd' is a name of acme-extension and other" in error
+    assert "'plain_sgd' is defined by several distributions: acme-extension and other" in error
     assert "write acme_extension.plain_sgd or other_extension.plain_sgd" in error
     code, _, error = luthier("show", EXPERIMENT, "optimizer:=other_extension.plain_sgd(1e-3)")
     assert code == 0, error

@@ -11,8 +11,7 @@ import pytest
 from graph_toys import parts, recorded
 
 from luthier.errors import BadInput, RunError, TrainingStopped, UnknownReference
-from luthier.graph import values
-from luthier.graph.build import build
+from luthier.graph import build, multiply, value
 
 
 def pair(a, b=2):
@@ -110,8 +109,8 @@ def test_equal_constant_tuples_are_replaced_one_by_one():
 
 
 def test_a_value_node_is_replaced_for_all_its_users():
-    dim = values.value(4, name="dim")
-    graph = fdl.Config(pair, a=dim, b=[values.multiply(dim, 4), (dim,)])
+    dim = value(4, name="dim")
+    graph = fdl.Config(pair, a=dim, b=[multiply(dim, 4), (dim,)])
     assert build(graph) == (4, [16, (4,)])
     for path in ("a", "b[1][0]"):
         assert build(graph, {path: 5}) == (5, [20, (5,)])
@@ -146,7 +145,7 @@ def test_an_unknown_path_names_the_nearest():
     assert "set all of" in str(error)
 
 
-def test_an_error_tells_path_class_and_origin():
+def test_an_error_names_path_class_and_origin():
     graph = fdl.Config(pair, a=[fdl.Config(Child, size=10, heads=4)])
     error = _error(graph)
     assert error.problems[0].path == "a[0].heads"
@@ -155,7 +154,7 @@ def test_an_error_tells_path_class_and_origin():
     assert isinstance(error.__cause__, ValueError)
 
 
-def test_an_error_in_a_template_tells_its_path():
+def test_an_error_in_a_template_names_its_path():
     graph = fdl.Config(pair, a=fdl.Config(Parent, child=fdl.Partial(Child, size=10)))
     error = _error(graph)
     assert error.problems[0].path == "a.child.size"
@@ -190,10 +189,10 @@ def test_our_own_errors_pass_with_the_path_added():
         build(fdl.Config(failing, kind=KeyboardInterrupt()))
 
 
-def test_a_circle_is_an_error():
+def test_a_cycle_is_an_error():
     graph = fdl.Config(pair, a=1)
     graph.b = [graph]
-    assert "circle" in str(_error(graph))
+    assert "cycle" in str(_error(graph))
 
 
 def test_the_original_error_is_the_cause():

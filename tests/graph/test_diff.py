@@ -8,10 +8,8 @@ import pytest
 from graph_toys import parts, recorded
 from graph_toys.random_graphs import SETTINGS, graphs
 
-from luthier.graph import apply, copy_graph, values
-from luthier.graph.diff import Change, diff, render_diff
-from luthier.graph.load import equal
-from luthier.graph.signatures import UNSET
+from luthier.graph import UNSET, Change, add, apply, copy_graph, diff, equal, multiply, render_diff
+from luthier.graph import value as shared_value
 
 
 def part(**given):
@@ -69,7 +67,7 @@ def test_a_value_set_to_its_default_has_no_effect():
     assert change.is_effective
 
 
-def test_the_origin_of_a_change_is_told():
+def test_the_origin_of_a_change_is_reported():
     graph = parts.experiment()
     changed = apply(graph, ["optimizer.b2=0.5"])
     (change,) = diff(graph, changed)
@@ -112,7 +110,7 @@ def test_an_insertion_into_a_list_is_one_change():
     assert lines(layers(), layers(1)) == ["+ other[0]: graph_toys.parts.Mlp(hidden=1)"]
 
 
-def test_a_change_inside_a_list_is_told_in_place():
+def test_a_change_inside_a_list_is_reported_in_place():
     a, b = parts.experiment(), parts.experiment()
     b.model.layers[1].hidden = 5
     assert lines(a, b) == ["~ model.layers[1].hidden: 32 -> 5 (was left at its default)"]
@@ -135,7 +133,7 @@ def test_sharing_is_a_change_of_its_own():
     ]
 
 
-def test_what_is_inside_of_a_shared_node_is_told_once():
+def test_what_is_inside_of_a_shared_node_is_reported_once():
     layer = fdl.Config(parts.Layer)
     a = part(size=layer, rate=layer, other=[layer])
     b = copy_graph(a)
@@ -144,14 +142,14 @@ def test_what_is_inside_of_a_shared_node_is_told_once():
 
 
 def test_value_nodes():
-    dim = values.value(4, name="dim")
-    a = part(size=values.multiply(dim, 2), rate=dim, other=[dim])
+    dim = shared_value(4, name="dim")
+    a = part(size=multiply(dim, 2), rate=dim, other=[dim])
     b = copy_graph(a)
     b.rate.value = 5
     assert lines(a, b) == ["~ rate: 4 -> 5 (shared as dim)"]
-    b.size = values.multiply(b.rate, 3)
+    b.size = multiply(b.rate, 3)
     assert lines(a, b) == ["~ size: dim * 2 = 8 -> dim * 3 = 15", "~ rate: 4 -> 5 (shared as dim)"]
-    only = part(size=values.multiply(values.value(4), 2))
+    only = part(size=multiply(shared_value(4), 2))
     changed = copy_graph(only)
     changed.size.left.value = 6
     assert lines(only, changed) == ["~ size: 4 * 2 = 8 -> 6 * 2 = 12"]
@@ -191,11 +189,11 @@ def test_no_changes_exactly_when_equal():
         lambda: part(size=[1]),
         lambda: part(size=(1,)),
         lambda: part(size=fdl.Config(parts.Layer)),
-        lambda: part(size=values.value(1)),
-        lambda: part(size=values.value(1, name="a")),
-        lambda: part(size=values.value(2)),
-        lambda: part(size=values.add(values.value(1), 1)),
-        lambda: part(size=values.add(values.value(1), 2)),
+        lambda: part(size=shared_value(1)),
+        lambda: part(size=shared_value(1, name="a")),
+        lambda: part(size=shared_value(2)),
+        lambda: part(size=add(shared_value(1), 1)),
+        lambda: part(size=add(shared_value(1), 2)),
         lambda: part(size={"a": recorded.Point(1, [1])}),
         lambda: part(size={"a": recorded.Point(1, [2])}),
         lambda: part(size=recorded.Pair(1, 2)),

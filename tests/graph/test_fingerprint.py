@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from graph_toys import parts, recorded
 
+from luthier import graph as graphs
 from luthier.errors import RecordError, UnknownReference
-from luthier.graph import apply, copy_graph, resolve, values
-from luthier.graph.fingerprint import default_content, fingerprint
-from luthier.graph.record.structure import entries
+from luthier.graph import apply, copy_graph, fingerprint, multiply, resolve
+from luthier.graph.fingerprint import default_content
+from luthier.graph.record import entries
 
 # Equal on Python 3.11, 3.12 and 3.13 and on jax 0.10.2 and 0.12.0.
 GOLDEN_RECORD = "19b1ee48d08967b14b4af477a32cc47913934014512afe9657b87daaee788488"
@@ -47,10 +48,10 @@ def test_another_process_with_another_hash_seed_agrees(seed):
         "print(fingerprint(graph), fingerprint(graph, 'program'))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": seed}
-    said = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
     )
-    assert said.stdout.split() == [GOLDEN_RECORD, GOLDEN_PROGRAM]
+    assert process.stdout.split() == [GOLDEN_RECORD, GOLDEN_PROGRAM]
 
 
 def test_the_order_in_which_arguments_are_set_does_not_count():
@@ -217,8 +218,8 @@ def test_paths_can_be_left_out():
 
 def test_a_value_node_is_left_out_for_all_its_users():
     def graph(size):
-        dim = values.value(size)
-        return part(size=dim, rate=values.multiply(dim, 2), other=[dim, {"k": (dim,)}])
+        dim = graphs.value(size)
+        return part(size=dim, rate=multiply(dim, 2), other=[dim, {"k": (dim,)}])
 
     assert both(graph(1)) != both(graph(2))
     assert both(graph(1), ["other[0]"]) == both(graph(2), ["other[0]"])

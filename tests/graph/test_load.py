@@ -10,9 +10,16 @@ from graph_toys import parts, recorded
 from graph_toys.random_graphs import SETTINGS, graphs
 
 from luthier.errors import RecordError
-from luthier.graph import copy_graph, origin_of, values
-from luthier.graph.fingerprint import fingerprint
-from luthier.graph.load import equal, from_json
+from luthier.graph import (
+    copy_graph,
+    equal,
+    evaluate,
+    fingerprint,
+    from_json,
+    multiply,
+    origin_of,
+    value,
+)
 from luthier.graph.record import to_json
 
 PACKAGES = ["graph_toys"]
@@ -153,7 +160,7 @@ def test_argument_names_are_checked():
     assert "did you mean learning_rate" in second
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     node = {
         "config": "graph_toys.parts.Experiment",
         "arguments": {
@@ -214,9 +221,9 @@ def test_a_record_cannot_name_what_is_off_the_list(name, form):
 
 
 def test_value_nodes_stay_live_and_shared():
-    dim = values.value(4, name="dim")
-    graph = fdl.Config(recorded.Part, size=dim, rate=values.multiply(dim, 4))
+    dim = value(4, name="dim")
+    graph = fdl.Config(recorded.Part, size=dim, rate=multiply(dim, 4))
     loaded = _round_trip(graph)
     assert loaded.size is loaded.rate.left
     loaded.size.value = 5
-    assert values.evaluate(loaded.rate) == 20
+    assert evaluate(loaded.rate) == 20

@@ -13,17 +13,18 @@ from graph_toys.names import case_name
 from luthier.durations import Seconds, Steps
 from luthier.errors import EXIT_BAD_INPUT, BadInput, OverrideError
 from luthier.graph import (
+    annotation_at,
     apply,
     evaluate,
     expression,
+    find,
     get,
+    matching,
     multiply,
     origin_of,
     validate,
     value,
 )
-from luthier.graph.overrides import annotation_at, matching
-from luthier.graph.paths import find
 
 
 @pytest.fixture
@@ -296,7 +297,7 @@ BAD = {
     "steps=alias:modle": "modle: does not exist{at}; did you mean mode or model?",
     ".a=3": "'.a' is not a path; write it like a.b[0]['c']{at}",
     "extra=optax.sdg(1)": (
-        "extra: 'optax.sdg' is not on the list of what a record may name{at}; "
+        "extra: 'optax.sdg' is not on the list of names that records may contain{at}; "
         "did you mean optax.sgd?"
     ),
 }
@@ -311,7 +312,7 @@ def test_mistakes_are_one_exact_line(graph, override, message):
     assert caught.value.exit_code == EXIT_BAD_INPUT
 
 
-def test_all_mistakes_are_told_at_once_and_nothing_is_changed(graph):
+def test_all_mistakes_are_reported_at_once_and_nothing_is_changed(graph):
     before = parts.experiment()
     with pytest.raises(OverrideError) as caught:
         apply(graph, ["steps=5", *BAD])

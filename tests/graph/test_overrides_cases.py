@@ -34,7 +34,7 @@ def test_words(case):
 
 
 @pytest.mark.parametrize("case", [c for c in WORDS if "message" in c], ids=name_of)
-def test_what_is_told_has_its_origin_and_changes_nothing(case):
+def test_a_problem_has_its_origin_and_changes_nothing(case):
     graph, words = grammar_cases.graph_of(case), grammar_cases.words_of(case)
     with pytest.raises(OverrideError) as caught:
         grammar_cases.apply_words(graph, words)
@@ -70,9 +70,9 @@ def test_the_graph_at_the_top_is_the_one_that_is_changed():
     assert table["graph"].strip() == render(edited.experiment())
 
 
-def test_no_case_is_told_twice():
-    told = [(case.get("graph"), "flags" in case, name_of(case)) for case in CASES]
-    assert [case for case in told if told.count(case) > 1] == []
+def test_no_case_is_listed_twice():
+    keys = [(case.get("graph"), "flags" in case, name_of(case)) for case in CASES]
+    assert [case for case in keys if keys.count(case) > 1] == []
     for case in CASES:
         assert len({"result", "message", "reads"} & set(case)) == 1
         assert case["says"]

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import importlib.resources
 import re
 import sys
 from collections.abc import Iterator
@@ -19,11 +20,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from luthier.errors import OverrideError
-from luthier.graph import apply, equal, evaluate, is_value_node
-from luthier.graph.grammar.statements import parse_statement
-from luthier.graph.paths import parse_path, walk
-from luthier.graph.public_names import libraries
+from luthier.graph import apply, equal, evaluate, is_value_node, parse_path, walk
+from luthier.graph.grammar import parse_statement
 
+ALLOWED = importlib.resources.files("luthier.graph") / "allowed_names.txt"
+LIBRARIES = {
+    line.split()[1].partition(".")[0]
+    for line in ALLOWED.read_text().splitlines()
+    if line and line[0] != "#"
+}
 PART_TEXTS = """
     steps model layers optimizer b2 learning_rate peak rules sizes parameters embed evaluations
     held_out every count extra name kind data path block out stpes lambda __class__ __init__ self
@@ -154,7 +159,7 @@ def injection(examples: int) -> None:
         check()
     assert seen.ran == []
     assert {"optax", "graph_toys"} <= seen.imported
-    assert seen.imported <= {*libraries(), "graph_toys", "pydantic", "numpy", "builtins"}
+    assert seen.imported <= {*LIBRARIES, "graph_toys", "pydantic", "numpy", "builtins"}
     assert "off_list" not in sys.modules
 
 

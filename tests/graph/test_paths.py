@@ -6,7 +6,7 @@ from graph_toys import parts
 
 from luthier import graph as luthier_graph
 from luthier.errors import UnknownReference
-from luthier.graph.paths import (
+from luthier.graph import (
     UNSET,
     children,
     find,
@@ -107,7 +107,7 @@ def test_unknown_paths_name_the_nearest(graph, path, message):
     assert message in str(caught.value)
 
 
-def test_locate_tells_how_far_it_came(graph):
+def test_locate_returns_how_far_it_came(graph):
     place, depth = locate(graph, ("optimizer", "nothing", "more"))
     assert (place.path, depth) == ("optimizer", 1)
     assert place.value is graph.optimizer

@@ -19,8 +19,7 @@ from luthier import graph as graphs
 from luthier import launch
 from luthier import study as studies
 from luthier.errors import RecordError
-from luthier.graph import compare, public_names, values
-from luthier.graph.public_names import display_name, load_object, public_name
+from luthier.graph import compare, display_name, load_object, public_name, public_names, values
 
 NAMES = {
     "optax.adamw": optax.adamw,
@@ -74,7 +73,7 @@ def test_names_do_not_depend_on_what_was_imported_first():
         "import jax, optax, flax.nnx as nnx, jax.numpy as jnp\n"
         "print([n(x) for x in (jax.nn.gelu, nnx.relu, optax.adamw, nnx.Linear, jnp.exp)])"
     )
-    said = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", program.format(first=first, second=second)],
             capture_output=True,
@@ -83,8 +82,8 @@ def test_names_do_not_depend_on_what_was_imported_first():
         ).stdout
         for first, second in (("flax.nnx", "optax"), ("jax.nn.initializers", "jax.scipy.special"))
     }
-    assert len(said) == 1
-    assert "jax.nn.gelu" in said.pop()
+    assert len(outputs) == 1
+    assert "jax.nn.gelu" in outputs.pop()
 
 
 def _local():
@@ -95,7 +94,7 @@ _local.__qualname__ = "test.<locals>.local"
 
 
 @pytest.mark.parametrize(
-    ("thing", "told"),
+    ("target", "message"),
     [
         (lambda: 0, "lambda"),
         (_local, "local to a function"),
@@ -104,10 +103,10 @@ _local.__qualname__ = "test.<locals>.local"
         (object(), "no public name"),
     ],
 )
-def test_what_has_no_name_says_why(thing, told):
-    with pytest.raises(RecordError, match=told):
-        public_name(thing)
-    assert isinstance(display_name(thing), str)
+def test_what_has_no_name_says_why(target, message):
+    with pytest.raises(RecordError, match=message):
+        public_name(target)
+    assert isinstance(display_name(target), str)
 
 
 def test_what_is_in_main_is_refused(monkeypatch):
@@ -189,8 +188,8 @@ def test_corners_that_run_code_are_not_even_imported(monkeypatch):
 
 
 def test_an_object_from_elsewhere_is_refused_where_it_is_exposed(monkeypatch):
-    for name, thing in {"run": os.system, "shell": subprocess.Popen, "module": os}.items():
-        monkeypatch.setattr(parts, name, thing, raising=False)
+    for name, target in {"run": os.system, "shell": subprocess.Popen, "module": os}.items():
+        monkeypatch.setattr(parts, name, target, raising=False)
         with pytest.raises(RecordError, match="may not be imported"):
             load_object(f"graph_toys.parts.{name}", ["graph_toys"])
     with pytest.raises(RecordError, match="defined in 'os'"):

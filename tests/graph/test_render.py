@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from graph_toys import parts, recorded
 
-from luthier.graph import values
-from luthier.graph.render import head_text, render, text_of
+from luthier import graph as graphs
+from luthier.graph import floor_divide, head_text, multiply, render, text_of
 
 SET = """\
 graph_toys.parts.Experiment
@@ -53,13 +53,13 @@ def test_defaults_come_after_what_is_set():
 
 
 def test_value_nodes_are_shown_live():
-    dim, unnamed = values.value(256, name="dim"), values.value(3)
+    dim, unnamed = graphs.value(256, name="dim"), graphs.value(3)
     graph = fdl.Config(
         recorded.Part,
         size=dim,
-        rate=values.multiply(dim, 4),
+        rate=multiply(dim, 4),
         other=[fdl.Partial(parts.Layer, dim=unnamed), unnamed],
-        extra=values.floor_divide(dim, 0),
+        extra=floor_divide(dim, 0),
     )
     assert render(graph).splitlines()[1:] == [
         "  size = 256 (shared as dim)",
@@ -72,7 +72,7 @@ def test_value_nodes_are_shown_live():
     ]
 
 
-def test_what_is_missing_is_said():
+def test_missing_arguments_are_marked():
     lines = render(fdl.Config(parts.Model)).splitlines()
     assert lines == ["graph_toys.parts.Model", "  dim is not set"]
     assert render(fdl.Partial(parts.Model)) == "partial graph_toys.parts.Model"
@@ -88,7 +88,7 @@ def test_long_lines_are_cut():
 
 
 def test_values_on_one_line():
-    told = {
+    values_by_text = {
         "'a'": "a",
         "(1,)": (1,),
         "(1, 'a')": (1, "a"),
@@ -102,7 +102,7 @@ def test_values_on_one_line():
         "partial graph_toys.parts.Layer": fdl.Partial(parts.Layer),
         "inf": float("inf"),
     }
-    for text, value in told.items():
+    for text, value in values_by_text.items():
         assert text_of(value) == text
     assert "0x" not in text_of(object())
     assert "lambda" in text_of(lambda: 0)
@@ -132,6 +132,6 @@ def test_everything_renders():
 
 
 def test_a_value_node_alone_is_its_expression_and_value():
-    width = values.value(8, name="width")
-    assert render(values.multiply(width, 4)) == "width * 4 = 32"
+    width = graphs.value(8, name="width")
+    assert render(multiply(width, 4)) == "width * 4 = 32"
     assert render(width) == "8 (shared as width)"

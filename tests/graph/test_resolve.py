@@ -69,7 +69,7 @@ def test_arguments_are_read_by_their_annotations():
         ("graph_toys.experiments:sized(1", "cannot read the arguments '(1'"),
         ("graph_toys.experiments:sized(*a)", "* is not allowed"),
         ("graph_toys.experiments:sized(1).x", "cannot read the arguments"),
-        ("graph_toys.experiments:built", "returned Source, no graph; return fdl.Config("),
+        ("graph_toys.experiments:built", "returned Source, not a config; return fdl.Config("),
         (
             "graph_toys/experiments.py",
             "write the module instead of the file: graph_toys.experiments",
@@ -84,20 +84,23 @@ def test_what_is_wrong_is_one_line(reference, expected):
     assert expected in message(reference)
 
 
-def test_failures_in_the_users_code_are_told_by_file_and_line():
-    told = message("graph_toys.broken_import")
-    assert "importing graph_toys.broken_import failed: " in told
-    assert "broken_import.py:3: ModuleNotFoundError: No module named 'graph_toys.not_there'" in told
-    told = message("graph_toys.experiments:failing")
-    assert "graph_toys.experiments:failing failed: " in told
-    assert "experiments.py:29: KeyError: 'no such size'" in told
+def test_failures_in_the_users_code_are_reported_by_file_and_line():
+    reported = message("graph_toys.broken_import")
+    assert "importing graph_toys.broken_import failed: " in reported
+    assert (
+        "broken_import.py:3: ModuleNotFoundError: No module named 'graph_toys.not_there'"
+        in reported
+    )
+    reported = message("graph_toys.experiments:failing")
+    assert "graph_toys.experiments:failing failed: " in reported
+    assert "experiments.py:29: KeyError: 'no such size'" in reported
 
 
-def test_a_syntax_error_is_told_by_file_and_line(tmp_path: pathlib.Path, monkeypatch):
+def test_a_syntax_error_is_reported_by_file_and_line(tmp_path: pathlib.Path, monkeypatch):
     (tmp_path / "graph_toys_syntax.py").write_text("x = 1\ndef experiment(:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    told = message("graph_toys_syntax")
-    assert "graph_toys_syntax.py:2: SyntaxError: invalid syntax" in told
+    reported = message("graph_toys_syntax")
+    assert "graph_toys_syntax.py:2: SyntaxError: invalid syntax" in reported
 
 
 def test_bad_input_of_the_function_itself_passes(tmp_path: pathlib.Path, monkeypatch):

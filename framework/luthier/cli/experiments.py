@@ -163,7 +163,7 @@ def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tupl
             continue
         file = word.removeprefix(override_files.FILE).strip()
         try:
-            inside = list(override_files.read_words(file))
+            inside = list(override_files.read_overrides(file))
         except BadInput:
             continue  # it is told where it is applied
         texts.setdefault(file, "")

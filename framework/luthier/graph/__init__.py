@@ -1,4 +1,4 @@
-"""The lazy description of an experiment: paths, overrides, validation, recording, comparison.
+"""Lazy descriptions of experiments: paths, overrides, validation, records, comparison.
 
 This is the one package that knows Fiddle. It never imports jax, flax or optax by itself.
 
@@ -10,9 +10,10 @@ names mean the functions; import from a module by its full name
 from __future__ import annotations
 
 from luthier.graph.build import build
-from luthier.graph.copies import copy_graph
+from luthier.graph.copies import as_node, copy_graph
 from luthier.graph.diff import Change, diff, render_diff
 from luthier.graph.export import from_yaml, to_python, to_svg, to_yaml
+from luthier.graph.fiddlers import fiddlers_of, find_fiddler, run_fiddler
 from luthier.graph.fingerprint import fingerprint
 from luthier.graph.formats.config_dict import (
     apply_config_dict,
@@ -23,11 +24,29 @@ from luthier.graph.formats.gin import from_gin, to_gin
 from luthier.graph.formats.targets import from_hydra, from_konfig
 from luthier.graph.load import equal, from_json
 from luthier.graph.origins import origin_of
-from luthier.graph.overrides import apply
-from luthier.graph.paths import get, nearest, nearest_paths, paths, walk
+from luthier.graph.override_files import read_overrides
+from luthier.graph.overrides import annotation_at, apply, matching
+from luthier.graph.paths import (
+    Place,
+    children,
+    find,
+    format_path,
+    get,
+    is_container,
+    is_node,
+    join,
+    locate,
+    nearest,
+    nearest_paths,
+    parse_path,
+    paths,
+    walk,
+)
 from luthier.graph.provenance import explain, last_causes
+from luthier.graph.public_names import display_name, load_object, public_name
 from luthier.graph.record import history, history_record, restore_history, to_dict, to_json
-from luthier.graph.render import render
+from luthier.graph.recorded_defaults import restore_defaults
+from luthier.graph.render import head_text, render, text_of
 from luthier.graph.resolve import resolve
 from luthier.graph.setting import set_value
 from luthier.graph.signatures import UNSET
@@ -38,9 +57,11 @@ from luthier.graph.values import (
     evaluate,
     expression,
     floor_divide,
+    is_constant,
     is_value_node,
     modulo,
     multiply,
+    operands,
     power,
     subtract,
     true_divide,
@@ -51,42 +72,66 @@ __all__ = [
     "UNSET",
     "Change",
     "Graph",
+    "Place",
     "add",
+    "annotation_at",
     "apply",
     "apply_config_dict",
+    "as_node",
     "build",
+    "children",
     "copy_graph",
     "diff",
+    "display_name",
     "equal",
     "evaluate",
     "explain",
     "expression",
+    "fiddlers_of",
+    "find",
+    "find_fiddler",
     "fingerprint",
     "floor_divide",
+    "format_path",
     "from_gin",
     "from_hydra",
     "from_json",
     "from_konfig",
     "from_yaml",
     "get",
+    "head_text",
     "history",
     "history_record",
+    "is_constant",
+    "is_container",
+    "is_node",
     "is_value_node",
+    "join",
     "last_causes",
     "load_config_dict",
+    "load_object",
+    "locate",
+    "matching",
     "modulo",
     "multiply",
     "nearest",
     "nearest_paths",
+    "operands",
     "origin_of",
+    "parse_path",
     "paths",
     "power",
+    "public_name",
+    "read_overrides",
     "render",
     "render_diff",
     "resolve",
+    "restore_defaults",
     "restore_history",
+    "run_fiddler",
     "set_value",
     "subtract",
+    "text_of",
     "to_config_dict",
     "to_dict",
     "to_gin",

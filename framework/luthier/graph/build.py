@@ -1,9 +1,9 @@
-"""Building what a graph describes, with values put in its place and errors that fit on one line.
+"""Builds the objects that a graph describes, with replaced values and one-line errors.
 
 `build` follows the rules of `fdl.build`: a shared node is built once; a Partial becomes a partial
 function; an ArgFactory makes a new value at each call. It differs in two ways: leaves can be
-replaced by path (by tracers, so that one compiled program serves many values), and an error tells
-the path, the class, and where the offending argument was set; it does not print what was built.
+replaced by path (by tracers, so that one compiled program serves many values), and an error names
+the path, the class, and where the offending argument was set, instead of printing every argument.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from luthier.graph.public_names import display_name
 from luthier.graph.record.structure import nodes
 from luthier.graph.values import Graph
 
-_LONGEST = 240
+_LONGEST = 240  # characters of the message of an exception, which may print whole arrays
 _LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None), type))
 _UNDER_WAY = object()
 
-# Where the walk is: (the way to the parent, the part below it); written out only for errors.
+# Where the walk is, as a linked list: (the way to the parent, the part below it). A path is only
+# needed for an error message, so no string is formatted for the nodes that build without one.
 _Way = tuple[Any, Any] | None
 
 
 def build(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
-    """Return what `graph` describes.
+    """Build the objects that `graph` describes.
 
     Args:
       graph: A node, or a list, tuple or dict of nodes.
-      values: What to put in the place of leaves or whole nodes, by path relative to `graph`
-        (`{"optimizer.b2": 0.9}`). An argument left at its default can be given too. The path of any
-        user of a value node replaces the node, for all its users. They are passed on untouched, so
-        tracers are welcome.
+      values: Replacements of leaves or whole nodes, by path relative to `graph`
+        (`{"optimizer.b2": 0.9}`). An argument left at its default can be replaced too. The path of
+        any user of a value node replaces the node, for all its users. Replacements are passed on
+        untouched, so they may be tracers.
 
     Returns:
       The built object.
 
     Raises:
-      BadInput: A class or function refused its arguments, or a path does not exist. Errors that jax
-        raises for tracers, and our own errors that are not about input, pass through unchanged.
+      BadInput: A class or function raised for its arguments, or a path does not exist. Errors that
+        jax raises for tracers, and our own errors that are not about input, pass through unchanged.
     """
     builder = _Builder(graph)
     for path, value in (values or {}).items():
@@ -57,11 +58,16 @@ def build(graph: Graph, values: Mapping[str, Any] | None = None) -> Any:
 
 
 class _Inside(dict[Any, Any]):
-    """What to put in the place of some elements of a tuple; values may be `_Inside` again."""
+    """Replacements of some elements of a tuple; values may be `_Inside` again."""
 
 
 class _Builder:
-    """Builds one graph: what is built already, and what is put in the place of what."""
+    """Builds one graph, with a memo of built objects and a table of replacements.
+
+    This is `fdl.build` written again, because Fiddle's version replaces no leaves and prints every
+    built argument when a call fails. Objects are memoized by the identity of their node, as Fiddle
+    does, since sharing a node means sharing the object (tied weights).
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -70,18 +76,26 @@ class _Builder:
 
     def replace(self, path: str, value: Any) -> None:
         """Put `value` in the place of what is at `path`."""
+        # The graph itself is not edited: one graph is built with many values, tracers among them.
+        # Replacements are looked up by the identity of the owner, so that all paths to a shared
+        # owner see them.
         place = find(self.graph, path)
         if value_nodes.is_value_node(place.value) and not place.is_default:
+            # A value node is replaced as if it had been built already, so its users get the value.
             self.built[id(place.value)] = value
             return
         parts = parse_path(path)
         owners = [self.graph]
         for depth in range(1, len(parts)):
             owners.append(find(self.graph, parts[:depth]).value)
-        # Equal tuples may be one object by chance, so that what is in one is kept at its owner.
+        # Equal constant tuples may be one object (Python interns them), so identity says nothing
+        # about them: a replacement inside a tuple is stored at the innermost owner that is none,
+        # as nested `_Inside` tables.
         depth = max(i for i, owner in enumerate(owners) if not isinstance(owner, tuple))
         owner = owners[depth]
         below_default = depth > 0 and find(self.graph, parts[:depth]).is_default
+        # Below a default the owner belongs to the class and not to this graph, and dataclass
+        # instances are leaves for `build`: neither is walked, so a replacement would be ignored.
         if below_default or not isinstance(owner, fdl.Buildable | list | dict):
             remedy = f"set all of {format_path(parts[: max(depth, 1)])} in the graph first"
             raise BadInput(Problem("only parts of nodes can be replaced", path, remedy=remedy))
@@ -91,8 +105,10 @@ class _Builder:
         table[parts[-1]] = value
 
     def build(self, value: Any, way: _Way, inside: _Inside | None = None) -> Any:
-        """Return what `value`, met on `way`, describes."""
+        """Return the object that `value`, met on `way`, describes."""
         kind = type(value)
+        # Exact types first, as most values are plain leaves and `isinstance` of a Buildable asks an
+        # abstract base class. Subclasses of dict and list are opaque leaves, as for Fiddle.
         if kind in _LEAVES:
             return value
         if isinstance(value, fdl.Buildable):
@@ -110,30 +126,32 @@ class _Builder:
 
     def _once(self, value: Any, way: _Way, make: Any) -> Any:
         key = id(value)
-        made = self.built.get(key, self)  # `self` is nothing that could have been built
-        if made is self:
+        result = self.built.get(key, self)  # `self` as the sentinel: nothing builds to it
+        if result is self:
+            # Marked while it is being built, so that a cycle is an error and not a RecursionError.
             self.built[key] = _UNDER_WAY
-            made = self.built[key] = make(value, way)
-        elif made is _UNDER_WAY:
-            raise BadInput(Problem("the graph goes round in a circle here", _written(way)))
-        return made
+            result = self.built[key] = make(value, way)
+        elif result is _UNDER_WAY:
+            raise BadInput(Problem("the config contains a cycle here", _written(way)))
+        return result
 
     def _children(self, owner: Any, entries: Any, table: Any, way: _Way) -> dict[Any, Any]:
         """Return the built parts of one node or container, replaced ones included."""
         if not table:
             return {part: self.build(child, (way, part)) for part, child in entries}
-        made = {}
+        # A replaced child is not built at all, so it need not be buildable.
+        built = {}
         for part, child in entries:
             new = table.get(part, table)
             if new is table:
-                made[part] = self.build(child, (way, part))
+                built[part] = self.build(child, (way, part))
             elif isinstance(new, _Inside):
-                made[part] = self.build(child, (way, part), new)
+                built[part] = self.build(child, (way, part), new)
             else:
-                made[part] = new
-        if isinstance(owner, fdl.Buildable):
-            made |= {part: new for part, new in table.items() if part not in made}
-        return made
+                built[part] = new
+        if isinstance(owner, fdl.Buildable):  # arguments that were left at their default
+            built |= {part: new for part, new in table.items() if part not in built}
+        return built
 
     def _dict(self, value: dict[Any, Any], way: _Way) -> Any:
         return self._children(value, value.items(), self.replaced.get(id(value)), way)
@@ -143,24 +161,28 @@ class _Builder:
         return list(self._children(value, enumerate(value), table, way).values())
 
     def _node(self, node: fdl.Buildable, way: _Way) -> Any:
-        given = node.__arguments__
+        unbuilt = node.__arguments__
         table = self.replaced.get(id(node))
-        arguments = self._children(node, given.items(), table, way)
+        arguments = self._children(node, unbuilt.items(), table, way)
         positional: list[Any] = []
         if not all(isinstance(part, str) for part in arguments):
             positional, arguments = node.__signature_info__.transform_to_args_kwargs(arguments)
         kind = type(node)
-        if kind is fdl.Partial and not any(_may_hold_factory(child) for child in given.values()):
+        # The common template, without Fiddle: `Partial.__build__` walks through all built arguments
+        # in search of factories. Only nodes and containers can hold one.
+        if kind is fdl.Partial and not any(_may_hold_factory(child) for child in unbuilt.values()):
             return functools.partial(node.__fn_or_cls__, *positional, **arguments)
-        if kind is fdl.Config and any(type(child) is fdl.ArgFactory for child in given.values()):
-            part = next(part for part, child in given.items() if type(child) is fdl.ArgFactory)
-            what = "an ArgFactory belongs into a Partial, which calls it anew each time"
+        # Fiddle would pass the built factory on as an argument, and some class would store it.
+        if kind is fdl.Config and any(type(child) is fdl.ArgFactory for child in unbuilt.values()):
+            part = next(part for part, child in unbuilt.items() if type(child) is fdl.ArgFactory)
+            what = "an ArgFactory is only allowed in a Partial, which calls it at every call"
             raise BadInput(Problem(what, _written((way, part)), remedy="use fdl.Config here"))
         try:
             return node.__build__(*positional, **arguments)
         except BadInput as error:
+            # Our own components report paths relative to themselves.
             raise _under(error, _written(way)) from error
-        except (LuthierError, MemoryError):
+        except (LuthierError, MemoryError):  # not about the arguments: never blamed on the config
             raise
         except Exception as error:
             if _is_of_jax(error):
@@ -173,7 +195,8 @@ def _may_hold_factory(child: Any) -> bool:
 
 
 def _is_of_jax(error: Exception) -> bool:
-    """Say whether it is an error of jax's own: a tracer used as a number, a full device."""
+    """Return whether jax raised the error itself: a tracer used as a number, a full device."""
+    # By module name, because this package must not import jax.
     return any(cls.__module__.split(".")[0] in ("jax", "jaxlib") for cls in type(error).__mro__)
 
 
@@ -199,6 +222,7 @@ def _under(error: BadInput, path: str) -> BadInput:
         dot = "." if path and inner and not inner.startswith("[") else ""
         return dataclasses.replace(problem, path=f"{path}{dot}{inner}")
 
+    # The same class, since callers and exit codes distinguish kinds of bad input.
     try:
         return type(error)([moved(problem) for problem in error.problems])
     except TypeError:  # a subclass with another constructor
@@ -206,23 +230,28 @@ def _under(error: BadInput, path: str) -> BadInput:
 
 
 def _refused(graph: Graph, node: fdl.Buildable, path: str, error: Exception) -> BadInput:
-    """Return what `error`, raised while the node at `path` was built, says in one line."""
+    """Return `error`, raised while the node at `path` was built, as bad input on one line."""
+    # Python gives the argument at fault only in the text of the exception, so the text is searched:
+    # for an unexpected or missing argument in the words of CPython's TypeError, then for the name
+    # or the value of an argument that was set. The match decides only which path and origin the
+    # message names; the original text is always part of it.
     path, node = _culprit(node, path, error)
-    told = " ".join(str(error).split()) or "no reason is given"
-    told = told if len(told) <= _LONGEST else f"{told[: _LONGEST - 3]}..."
+    message = " ".join(str(error).split()) or "no reason is given"
+    message = message if len(message) <= _LONGEST else f"{message[: _LONGEST - 3]}..."
     target = node.__fn_or_cls__
-    what = f"{display_name(target)} refused: {type(error).__name__}: {told}"
+    what = f"{display_name(target)} refused: {type(error).__name__}: {message}"
     known = signatures.arguments(target).names
-    unknown = re.search(r"unexpected keyword argument '(\w+)'", told)
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", message)
     if unknown and unknown[1] in node.__arguments__:
         at, near = join(path, unknown[1]), nearest(unknown[1], known)
         return BadInput(Problem(what, at, _origin(graph, node, at), nearest=near))
-    if "missing" in told:
-        missing = [name for name in re.findall(r"'(\w+)'", told) if name in known]
+    if "missing" in message:
+        missing = [name for name in re.findall(r"'(\w+)'", message) if name in known]
         if missing:
             remedy = " and ".join(f"set {join(path, name)}" for name in missing)
             return BadInput(Problem(what, path, made_at(node), remedy))
-    part = _blamed(node, told)
+    # A value of a child can be at fault, too, or a combination: then only the node is named.
+    part = _blamed(node, message)
     if part is None:
         return BadInput(Problem(what, path, made_at(node)))
     return BadInput(Problem(what, join(path, part), _origin(graph, node, join(path, part))))
@@ -235,23 +264,25 @@ def _origin(graph: Graph, node: fdl.Buildable, path: str) -> str:
         return made_at(node)
 
 
-def _blamed(node: fdl.Buildable, told: str) -> Any:
+def _blamed(node: fdl.Buildable, message: str) -> Any:
     """Return the argument of `node` that a message is about; None where it is not clear."""
-    given = node.__arguments__
+    # Quoted names before bare ones ("dim" is also an English word), and the first name in the
+    # text before later ones, as in "heads must divide dim".
+    arguments = node.__arguments__
     for pattern in (r"[`'\"]{}[`'\"]", r"\b{}\b"):
         named = {
             found.start(): part
-            for part in given
-            if (found := re.search(pattern.format(re.escape(str(part))), told))
+            for part in arguments
+            if (found := re.search(pattern.format(re.escape(str(part))), message))
         }
         if named:
             return named[min(named)]
-    if len(given) == 1:
-        return next(iter(given))
-    for part, child in given.items():
+    if len(arguments) == 1:
+        return next(iter(arguments))
+    for part, child in arguments.items():
         plain = value_nodes.evaluate(child) if value_nodes.is_value_node(child) else child
-        said = rf"(?<!\w){re.escape(repr(plain))}(?!\w)"
-        if isinstance(plain, int | float | str) and re.search(said, told):
+        mentioned = rf"(?<!\w){re.escape(repr(plain))}(?!\w)"
+        if isinstance(plain, int | float | str) and re.search(mentioned, message):
             return part
     return None
 
@@ -259,21 +290,23 @@ def _blamed(node: fdl.Buildable, told: str) -> Any:
 def _culprit(node: fdl.Buildable, path: str, error: Exception) -> tuple[str, fdl.Buildable]:
     """Return the path and node of the template below `node` in whose call the error arose.
 
-    A parent calls the templates that it is given, so that an error of a child arises in the call of
-    the parent. The frames of the error say which classes were being made.
+    A parent calls its templates in its own `__init__`, so an error of a child arises while the
+    parent is built. The frames of the traceback show which classes were being constructed.
     """
+    # Two templates of one class cannot be distinguished by frames; the last one in the graph is
+    # named.
     frames = set()
     trace = error.__traceback__
     while trace is not None:
         frames.add(trace.tb_frame.f_code)
         trace = trace.tb_next
-    found = [(path, node)]
+    candidates = [(path, node)]
     for below, child in nodes(node):
         code = _code(child.__fn_or_cls__)
         if code in frames and isinstance(child, fdl.Partial) and child is not node:
             dot = "." if path and below and not below.startswith("[") else ""
-            found.append((f"{path}{dot}{below}", child))
-    return found[-1]
+            candidates.append((f"{path}{dot}{below}", child))
+    return candidates[-1]
 
 
 def _code(target: Any) -> Any:

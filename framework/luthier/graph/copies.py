@@ -1,4 +1,4 @@
-"""Copies of graphs: sharing, tags, history and the identity of leaves are kept."""
+"""Copies of graphs that keep sharing, tags, history and the identity of leaves."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def copy_graph(graph: Graph) -> Any:
 
 
 def _copy(value: Any, copies: dict[int, Any]) -> Any:
+    # `copies` maps the id of an original to its copy, like the memo of `copy.deepcopy`. Nodes and
+    # dicts enter it before their children are copied, so that a cycle through one of them ends.
     kind = type(value)
     if kind in _PLAIN or not (is_container(value) or is_node(value)):
         return value
@@ -37,68 +39,78 @@ def _copy(value: Any, copies: dict[int, Any]) -> Any:
     if is_node(value):
         return _copy_node(value, copies)
     if isinstance(value, dict):
-        made = copies[id(value)] = value.copy()
+        copied = copies[id(value)] = value.copy()
         for key, child in value.items():
-            made[key] = _copy(child, copies)
-        return made
+            copied[key] = _copy(child, copies)
+        return copied
     if not isinstance(value, list | tuple):
         return _copy_instance(value, copies)
-    made_children = [_copy(child, copies) for child in value]
+    copied_children = [_copy(child, copies) for child in value]
     if kind is list:
-        copies[id(value)] = made_children
-        return made_children
-    if all(new is old for new, old in zip(made_children, value, strict=True)):
-        return value
-    copies[id(value)] = kind(*made_children) if hasattr(kind, "_fields") else kind(made_children)
+        copies[id(value)] = copied_children
+        return copied_children
+    if all(new is old for new, old in zip(copied_children, value, strict=True)):
+        return value  # a tuple of leaves cannot change; keeping it keeps its identity
+    copies[id(value)] = (
+        kind(*copied_children) if hasattr(kind, "_fields") else kind(copied_children)
+    )
     return copies[id(value)]
 
 
 def _copy_instance(value: Any, copies: dict[int, Any]) -> Any:
-    """Copy an instance of a dataclass that holds something to copy; else return it as it is."""
+    """Return a copy of a dataclass instance if it holds nodes or lists, else the instance."""
     if not is_dataclass_instance(value):
         return value
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     changed = {}
     for name, child in fields.items():
-        made_child = _copy(child, copies)
-        if made_child is not child:
-            changed[name] = made_child
+        copied_child = _copy(child, copies)
+        if copied_child is not child:
+            changed[name] = copied_child
     if not changed:
         return value
-    made = copies[id(value)] = copy.copy(value)
+    copied = copies[id(value)] = copy.copy(value)
     for name, child in changed.items():
-        object.__setattr__(made, name, child)  # frozen or not
-    return made
+        # Past `__setattr__`, which a frozen dataclass forbids. `dataclasses.replace` would run
+        # `__init__` again, and refuses fields with `init=False`.
+        object.__setattr__(copied, name, child)
+    return copied
 
 
 def _copy_node(node: fdl.Buildable, copies: dict[int, Any]) -> fdl.Buildable:
-    made = copies[id(node)] = object.__new__(type(node))
+    # Fiddle's own copies do not serve: `copy.copy` shares the children, `copy.deepcopy` clones the
+    # leaves. The constructor would record a new history and check every argument again. So the
+    # fields are filled in the way that Fiddle's `__deepcopy__` does, through `__dict__`, because
+    # assigning them would go through `Buildable.__setattr__`, which sets arguments.
+    copied = copies[id(node)] = object.__new__(type(node))
     target = node.__fn_or_cls__
-    given = {part: _copy(child, copies) for part, child in node.__arguments__.items()}
+    arguments = {part: _copy(child, copies) for part, child in node.__arguments__.items()}
     signature = node.__signature_info__
     if signatures.is_module_class(target) and signature.signature is not get_signature(target):
-        # Made before the signature shim was there: positional arguments had no names then.
+        # Made before the signature shim was there, which `renew` explains.
         names = signatures.arguments(target).names
-        given = {names[p] if isinstance(p, int) else p: child for p, child in given.items()}
-        made.__init_callable__(target)
-        signature = made.__signature_info__
+        arguments = {names[p] if isinstance(p, int) else p: child for p, child in arguments.items()}
+        copied.__init_callable__(target)
+        signature = copied.__signature_info__
     past = {part: list(entries) for part, entries in node.__argument_history__.items()}
     tags = {part: set(of_part) for part, of_part in node.__argument_tags__.items()}
-    made.__dict__.update(
+    copied.__dict__.update(
         __fn_or_cls__=target,
-        __arguments__=given,
+        __arguments__=arguments,
         __signature_info__=signature,
         __argument_history__=history.History(past),
         __argument_tags__=collections.defaultdict(set, tags),
     )
-    return made
+    return copied
 
 
 def renew(graph: Graph) -> None:
     """Read the arguments of NNX classes again, in place, in nodes from before the signature shim.
 
-    Such a node took any keyword, and knew no names for positional arguments.
+    Such a node took any keyword, and stored positional arguments by index (`0=3, 1=4`).
     """
+    # Recognized by the signature object: Fiddle caches one per class, and installing the shim
+    # clears that cache, so a node from before holds another object than the cache does now.
     signatures.install()
     for node in nodes_of(graph):
         target = node.__fn_or_cls__
@@ -106,17 +118,20 @@ def renew(graph: Graph) -> None:
             continue
         if node.__signature_info__.signature is not get_signature(target):
             names = signatures.arguments(target).names
-            given = node.__arguments__
-            named = {names[p] if isinstance(p, int) else p: value for p, value in given.items()}
+            arguments = node.__arguments__
+            named = {names[p] if isinstance(p, int) else p: value for p, value in arguments.items()}
             node.__init_callable__(target)
             node.__dict__["__arguments__"] = named
 
 
 def as_node(value: Any) -> Any:
-    """Return an instance of a dataclass as a node that builds it; anything else as it is.
+    """Return an instance of a dataclass as a node that builds it; any other `value` as it is.
 
     Lists and dicts in it are copied: changing the node leaves the instance as it was.
     """
+    # Needed to set a field of a default: the instance belongs to the class and is shared by all
+    # its users, so an override turns it into a node of this graph first. Fields that equal their
+    # default stay unset, so that the record holds only what differs.
     if not is_dataclass_instance(value):
         return value
     with history.suspend_tracking():
@@ -138,16 +153,17 @@ def _equal(a: Any, b: Any) -> bool:
 
 def nodes_of(value: Any) -> Iterator[fdl.Buildable]:
     """Yield every node in `value`, itself included, once."""
+    # `seen` also ends the walk of a graph with a cycle.
     pending, seen = [value], set()
     while pending:
-        found = pending.pop()
-        if id(found) in seen:
+        item = pending.pop()
+        if id(item) in seen:
             continue
-        seen.add(id(found))
-        if isinstance(found, fdl.Buildable):
-            yield found
-            pending += found.__arguments__.values()
-        elif isinstance(found, dict):
-            pending += found.values()
-        elif isinstance(found, list | tuple):
-            pending += found
+        seen.add(id(item))
+        if isinstance(item, fdl.Buildable):
+            yield item
+            pending += item.__arguments__.values()
+        elif isinstance(item, dict):
+            pending += item.values()
+        elif isinstance(item, list | tuple):
+            pending += item

@@ -1,4 +1,4 @@
-"""What installed distributions add to luthier, by the entry points in their pyproject.toml.
+"""Extensions that installed distributions register by entry points in their pyproject.toml.
 
     [project.entry-points."luthier.components"]
     adan = "my_package.optimizers:adan"
@@ -44,7 +44,7 @@ class Extension:
     """An entry point of an installed distribution.
 
     Args:
-      name: What people write.
+      name: The name for overrides and options (`adan`).
       target: The dotted name of the object: `my_package.optimizers.adan`.
       group: One of the groups above.
       distribution: The name of the distribution.
@@ -60,12 +60,12 @@ class Extension:
 def extensions() -> tuple[Extension, ...]:
     """Return the entry points of all groups, sorted by group, name and target.
 
-    Left out is what nobody may name: a private object, one of Python's own modules, and a part of
-    luthier outside `luthier.contrib`, whose roles are in `allowed_names.txt`.
+    Objects that may not be named are left out: private ones, those of Python's own modules, and
+    parts of luthier outside `luthier.contrib`, whose roles are in `allowed_names.txt`.
     """
     found = set()
-    # One scan of the installed distributions (some 40 ms with 130 of them), once in a process and
-    # only where a name is none of luthier's own.
+    # One scan of the installed distributions (some 40 ms with 130 of them), once per process, and
+    # only for a name that is not one of luthier's own.
     everything = importlib.metadata.entry_points()
     for group in (*ROLES, FIDDLERS):
         for entry in everything.select(group=group):
@@ -77,6 +77,9 @@ def extensions() -> tuple[Extension, ...]:
 
 
 def _may_be_named(target: str) -> bool:
+    # An entry point allows its target in records, so a careless or hostile distribution must not
+    # be able to allow `os.system` or to override the role that `allowed_names.txt` gives a part of
+    # the core. Decided by the name alone: importing the target to look at it would run its code.
     parts = target.split(".")
     is_public = all(part.isidentifier() and part[0] != "_" for part in parts)
     is_core = parts[0] == "luthier" and parts[1] != "contrib"
@@ -99,8 +102,8 @@ def named(name: str, *groups: str) -> list[Extension]:
     """Return the entry points of a name: several where distributions chose the same one.
 
     Args:
-      name: What people write.
-      groups: Where to look.
+      name: The name of the entry point.
+      groups: The groups to search.
     """
     return [one for one in extensions() if one.name == name and one.group in groups]
 

@@ -1,8 +1,8 @@
-"""Fiddlers: functions that get a graph and return a changed one, or change it in place.
+"""Fiddlers: functions that receive a graph and return a changed one, or change it in place.
 
-`fiddler:NAME(ARGUMENTS)` names one that stands on a shelf (a module whose fiddlers need no module
-before their name), or an entry point of what is installed; `fiddler:package.module.NAME` and
-`fiddler:package.module:NAME` any other.
+`fiddler:NAME(ARGUMENTS)` names one of a shelf (a module whose fiddlers can be named without it) or
+an entry point of an installed distribution; `fiddler:package.module.NAME` and
+`fiddler:package.module:NAME` name any other.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ from luthier.graph.values import Graph
 def run_fiddler(
     graph: Graph, written: str, where: str, shelves: Sequence[str], packages: Sequence[str] = ()
 ) -> Any:
-    """Return what a fiddler makes of a copy of a graph; all that it set carries `where`.
+    """Return the result of a fiddler on a copy of a graph, with `where` as origin of its changes.
 
     Args:
       graph: A node; it is not changed.
       written: `scale_width(2.0)`, `my_project.fiddlers.shrink(layers=2)`.
       where: Who called it, for the history: `argument 2: fiddler:scale_width(2.0)`. The file and
-        line inside the fiddler stand behind it.
+        line inside the fiddler follow it.
       shelves: Modules whose fiddlers may be named without their module.
       packages: Modules that arguments may name.
 
     Raises:
       Unreadable: There is no such fiddler, its arguments are wrong, its code fails, or it returns
-        no graph.
-      BadInput: What the fiddler itself raises.
+        something else than a graph.
+      BadInput: The fiddler itself raised it.
     """
     name, bracket, rest = written.partition("(")
     name, start = name.strip(), origins.now()
     function = find_fiddler(name, shelves)
     arguments = call_arguments.read_arguments(function, name, bracket + rest, packages, taken=1)
+    # On a copy: a fiddler that fails halfway must leave the graph of the caller as it was.
     changed = copies.copy_graph(graph)
     try:
         returned = call_arguments.call(function, arguments, changed)
@@ -59,8 +60,8 @@ def run_fiddler(
         raise Unreadable(f"{name} failed: {names.failure_line(error)}") from error
     returned = changed if returned is None else returned
     if not isinstance(returned, fdl.Buildable):
-        what = f"{name} returned {type(returned).__name__}, no graph"
-        remedy = "return the changed graph, or None where it is changed in place"
+        what = f"{name} returned {type(returned).__name__}, not a config"
+        remedy = "return the changed config, or None if it was changed in place"
         raise Unreadable(Problem(what, remedy=remedy))
     # A copy, because the fiddler may keep what it returned, or have taken it from a module.
     made = copies.copy_graph(returned)
@@ -69,7 +70,7 @@ def run_fiddler(
 
 
 def find_fiddler(name: str, shelves: Sequence[str]) -> Callable[..., Any]:
-    """Return the function that a name of a fiddler means.
+    """Return the fiddler of this name.
 
     Args:
       name: `scale_width`, `my_project.fiddlers.shrink` or `my_project.fiddlers:shrink`.
@@ -78,9 +79,11 @@ def find_fiddler(name: str, shelves: Sequence[str]) -> Callable[..., Any]:
     Raises:
       Unreadable: There is none; the problem holds the nearest names.
     """
+    # A bare name: shelves first, then entry points, so that installing a distribution cannot change
+    # what a name of the shelves means. Two distributions with one name are an error, never a guess.
     if not all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")):
         remedy = "write it like fiddler:NAME(1, b=2) or fiddler:package.module.NAME"
-        raise Unreadable(Problem(f"{name!r} is no name of a fiddler", remedy=remedy))
+        raise Unreadable(Problem(f"{name!r} is not a valid fiddler name", remedy=remedy))
     if "." in name or ":" in name:
         return _find_in_module(name)
     known: dict[str, Callable[..., Any]] = {}
@@ -114,9 +117,9 @@ def fiddlers_of(module: types.ModuleType) -> Iterator[tuple[str, Callable[..., A
             yield name, found
 
 
-def found_in(thing: Any, module: types.ModuleType) -> bool:
+def found_in(value: Any, module: types.ModuleType) -> bool:
     """Return whether a module defines something itself."""
-    return getattr(thing, "__module__", None) == module.__name__
+    return getattr(value, "__module__", None) == module.__name__
 
 
 def _takes_a_graph(function: Callable[..., Any]) -> bool:
@@ -139,12 +142,14 @@ def _find_in_module(name: str) -> Callable[..., Any]:
         what = f"there is no fiddler {last!r} in {module_name}"
         there = f"it has {', '.join(sorted(dict(_own(module)))) or 'none'}"
         raise Unreadable(Problem(what, nearest=near, remedy="" if near else there))
+    # A dotted name reaches whatever the module imported, and a fiddler is called at once: without
+    # this check, `fiddler:my_module.os.system` or a re-exported `subprocess.run` would be run.
     home = (getattr(found, "__module__", None) or "builtins").split(".")[0]
     if not inspect.isroutine(found) or home in sys.stdlib_module_names:
-        raise Unreadable(f"{name} is no fiddler, which is a function from graph to graph")
+        raise Unreadable(f"{name} is not a fiddler (a function from config to config)")
     known = signatures.arguments(found)
     if not (known.names or known.positional_only):
-        raise Unreadable(f"{name} takes no graph, so it is no fiddler")
+        raise Unreadable(f"{name} takes no arguments, so it is not a fiddler")
     return found
 
 
@@ -155,10 +160,10 @@ def _own(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def _stamp(before: Any, after: Any, start: int, where: str) -> None:
-    """Record `where` as the origin of all that was set after `start`, and of what nobody recorded.
-
-    Fiddle does not see changes inside lists and dicts.
-    """
+    """Record `where` as the origin of everything that a fiddler changed."""
+    # In two passes. Entries of the history that are newer than `start` were recorded by Fiddle
+    # while the fiddler ran. Fiddle does not see changes inside lists and dicts: these are found by
+    # comparing structures.
     origins.stamp_graph_since(start, after, where)
     for path, value in _Changed().inside(before, after, ""):
         entry = origins.entry_of(after, path)
@@ -168,11 +173,14 @@ def _stamp(before: Any, after: Any, start: int, where: str) -> None:
 
 
 class _Changed:
-    """Finds what differs between a graph and what a fiddler made of it.
+    """Finds the differences between a graph and the result of a fiddler.
 
-    This is less than `luthier.graph.diff`, which is made for readers (it follows what has moved,
-    and tells sharing apart) and stands above overrides: only places that hold something new count.
+    This is less than `luthier.graph.diff`, which is made for readers (it follows moves and reports
+    sharing) and may not be imported from here: only places that hold something new count.
     """
+
+    # Subtrees are numbered by content, so equal subtrees cost one comparison of integers, and the
+    # walk descends only where something differs.
 
     def __init__(self) -> None:
         self._number = Structures().number
@@ -205,7 +213,8 @@ class _Changed:
                 yield place, value
 
     def _by_place(self, before: Any, after: Any, path: str) -> Iterator[tuple[str, Any]]:
-        # Aligned, so that an insertion is not a change of everything behind it.
+        # Aligned, so that an insertion is not a change of everything behind it. `autojunk` would
+        # ignore elements that are frequent in lists of 200 or more, as repeated layers are.
         old, new = ([self._number(value) for value in values] for values in (before, after))
         matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
         for tag, begin, end, first, last in matcher.get_opcodes():

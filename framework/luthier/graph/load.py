@@ -1,8 +1,8 @@
-"""A recorded graph, read back: checked, and equal to the one that was written.
+"""Reads recorded graphs: checked, and equal to the graph that was written.
 
-What a record names is imported only where the list of `public_names` lets it, with a role for the
-place: no constant is the class of a node. The arguments of every node are checked against what its
-class or function takes today.
+A name in a record is imported only if the list of `public_names` allows it in its place: a constant
+cannot be the class of a node. The arguments of every node are checked against the signature that
+its class or function has today.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from luthier.graph.record.leaves import decode_leaf, is_leaf
 from luthier.graph.record.structure import entries, is_shared_node, leaf_key
 
 _NODES = {name: kind for kind, name in KINDS.items()}
-_LOST = object()
+_LOST = object()  # the value of what could not be decoded; None is a value
 VALUES = public_names.ROLES - {public_names.NONE}
 
 
 def from_json(text: str, packages: Sequence[str] = (), source: str = "config.json") -> Any:
-    """Return the graph that `to_json` wrote.
+    """Load the graph that `to_json` wrote.
 
     Args:
       text: The record.
       packages: The user's own packages that it may name (`[tool.luthier] packages`).
-      source: What the text was read from; it becomes the origin of every value.
+      source: The file or run that the text was read from; it becomes the origin of every value.
 
     Returns:
       A graph that is equal to the recorded one, with its sharing and tags.
 
     Raises:
-      RecordError: The text is damaged or of another version, names what may not be imported or
-        does not exist, or gives an argument that is not taken; all of it is told at once.
+      RecordError: The text is damaged or has another version, contains a name that may not be
+        imported or does not exist, or an unknown argument; all problems are reported together.
     """
     return decode(read_record(text, source), packages, source)
 
@@ -56,8 +56,8 @@ def decode(
     Args:
       data: The JSON value.
       packages: The user's own packages that it may name.
-      source: What it was read from.
-      lines: The line of `source` in which each path stands, where that is known.
+      source: The file or run that it was read from.
+      lines: The line of `source` of each path, where that is known (YAML).
     """
     decoder = _Decoder(packages, source, lines)
     try:
@@ -70,7 +70,10 @@ def decode(
 
 
 class _Decoder:
-    """Decodes one graph; collects what is wrong with it, with its path."""
+    """Decodes one graph; collects its problems with their paths."""
+
+    # A problem does not end the walk: its value becomes `_LOST`, so that all problems of a damaged
+    # record are reported at once. No graph is returned then, so `_LOST` never leaves this module.
 
     def __init__(self, packages: Sequence[str], source: str, lines: Mapping[str, int]):
         self.packages, self.source, self.lines = packages, source, lines
@@ -79,7 +82,7 @@ class _Decoder:
         self.problems: list[Problem] = []
 
     def decode(self, data: Any, path: str) -> Any:
-        """Return what `data` describes; `_LOST` where that cannot be said."""
+        """Return the value that `data` describes; `_LOST` where it cannot be decoded."""
         if isinstance(data, list):
             return [self.decode(item, join(path, index)) for index, item in enumerate(data)]
         if not isinstance(data, dict):
@@ -87,17 +90,19 @@ class _Decoder:
         try:
             if "ref" in data:
                 return self._follow(data["ref"])
-            made = self._make(data, path)
+            decoded = self._make(data, path)
         except RecordError as error:
             self.problems += [dataclasses.replace(p, path=p.path or path) for p in error.problems]
-            made = _LOST
+            decoded = _LOST
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             what = f"cannot read this: {type(error).__name__}: {error}"
             self.problems.append(Problem(what, path))
-            made = _LOST
+            decoded = _LOST
+        # After its contents: the encoder writes an id where a value is first met, so that a "ref"
+        # always follows it, and a record with a cycle has a "ref" to an id that does not exist yet.
         if "id" in data and isinstance(data["id"], int):
-            self.numbered[data["id"]] = made
-        return made
+            self.numbered[data["id"]] = decoded
+        return decoded
 
     def _follow(self, number: Any) -> Any:
         if not isinstance(number, int) or number not in self.numbered:
@@ -113,28 +118,33 @@ class _Decoder:
                 return reader(self, data, path)
         if is_leaf(data):
             return decode_leaf(data, self._load)
-        raise RecordError(Problem(f"cannot tell what has the keys {', '.join(data)[:80]}"))
+        raise RecordError(Problem(f"unknown entry with the keys {', '.join(data)[:80]}"))
 
     def _load(self, name: Any, roles: Collection[str] = VALUES) -> Any:
         if not isinstance(name, str):
             raise RecordError(Problem(f"{name!r} is not a name"))
+        # The role is part of the key: a name that is allowed as a constant is not thereby allowed
+        # as the class of a node.
         key = (name, frozenset(roles))
         if key not in self.objects:
             self.objects[key] = public_names.load_object(name, self.packages, roles)
         return self.objects[key]
 
     def _node(self, kind: type, data: dict[str, Any], name: str, path: str) -> Any:
-        given = public_names.current_arguments(name, _mapping(data, "arguments"))
-        arguments = {part: self.decode(child, join(path, part)) for part, child in given.items()}
+        recorded = public_names.current_arguments(name, _mapping(data, "arguments"))
+        arguments = {part: self.decode(child, join(path, part)) for part, child in recorded.items()}
         tagged = public_names.current_arguments(name, _mapping(data, "tags"))
         tags = {part: self._tags(names) for part, names in tagged.items()}
-        if kind is tagging.TaggedValueCls:
-            found = tags.get("value", frozenset())
-            return tagging.TaggedValue(found, arguments.get("value", fdl.NO_VALUE))
+        if kind is tagging.TaggedValueCls:  # its function is private to Fiddle, so it has no name
+            value_tags = tags.get("value", frozenset())
+            return tagging.TaggedValue(value_tags, arguments.get("value", fdl.NO_VALUE))
         target = self._load(name, public_names.NODES)
         if not callable(target):
             raise RecordError(Problem(f"{name} is not a class or function"))
         self._check_arguments(target, name, arguments, path)
+        # Built from its parts, as Fiddle's own traversals rebuild nodes, and not by `kind(target,
+        # ...)`: the constructor would record this line as the origin of every argument, add the
+        # tags of annotations, and could not hold a wrong argument that was reported above.
         entries_of = {"__fn_or_cls__": target, **arguments}
         past = {part: (self._entry(path, part, value),) for part, value in entries_of.items()}
         metadata = fdl.BuildableTraverserMetadata(target, tuple(arguments), tags, past)
@@ -149,11 +159,11 @@ class _Decoder:
         return history.HistoryEntry(0, part, kind, value, location)
 
     def _tags(self, names: Any) -> frozenset[Any]:
-        found = frozenset(self._load(name) for name in names)
-        for tag in found:
+        tags = frozenset(self._load(name) for name in names)
+        for tag in tags:
             if not isinstance(tag, tagging.TagType):
                 raise RecordError(Problem(f"{tag!r} is not a tag"))
-        return found
+        return tags
 
     def _check_arguments(
         self, target: Callable[..., Any], name: str, arguments: Mapping[str, Any], path: str
@@ -162,6 +172,8 @@ class _Decoder:
         if known.has_kwargs:
             return
         for part in arguments:
+            # An argument that was renamed since has an entry in `RENAMED_ARGUMENTS`, and was
+            # renamed above; one that was removed changes the run, so it is never dropped.
             if part not in known.names:
                 near = nearest(part, known.names)
                 remedy = "" if near else f"it takes {', '.join(known.names[:12]) or 'none'}"
@@ -184,6 +196,8 @@ class _Decoder:
         if not (isinstance(cls, type) and is_record):
             raise RecordError(Problem(f"{name} is not a dataclass or named tuple"))
         self._check_arguments(cls, name, fields, path)
+        # An instance is made by calling its class, with arguments of the record. After a problem
+        # nothing is called any more: the arguments are incomplete.
         if any(value is _LOST for value in fields.values()) or self.problems:
             return _LOST
         try:
@@ -200,10 +214,10 @@ class _Decoder:
 
 
 def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
-    found = data.get(key, {})
-    if not isinstance(found, dict):
+    content = data.get(key, {})
+    if not isinstance(content, dict):
         raise RecordError(Problem(f'"{key}" is not an object'))
-    return found
+    return content
 
 
 _SEQUENCES: Mapping[str, Callable[[Any], Any]] = {
@@ -221,7 +235,7 @@ _CONTAINERS: Mapping[str, Callable[[_Decoder, dict[str, Any], str], Any]] = {
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Say whether two graphs are the same: classes, set arguments, values, sharing and tags.
+    """Return whether two graphs are the same: classes, set arguments, values, sharing and tags.
 
     An argument that is set to its default differs from one that is not set, `1` from `1.0` and from
     `True`; histories and the order of keys do not count. Sharing counts for nodes, lists and dicts.
@@ -234,6 +248,9 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def _equal(a: Any, b: Any, partners: dict[int, Any], taken: dict[int, Any]) -> bool:
+    # Sharing is the same if the nodes of both graphs correspond one to one: `partners` maps nodes
+    # of `a` to nodes of `b`, `taken` the other way, and a node that is met again must meet the same
+    # partner. Recording the pair before the children also ends the recursion in a cycle.
     if type(a) is not type(b):
         return False
     if is_shared_node(a):

@@ -16,11 +16,11 @@ from luthier.graph import copies, values
 from luthier.graph.paths import Part, child_of, format_path, parse_path
 from luthier.graph.values import Graph
 
-# Where a value is set: the line that sets it, and what called that line.
+# The location of a set: the line that sets a value, and the lines that called it.
 #
-# Fiddle notes one file and line for every set. Where a recipe sets it, that line alone does not say
-# which experiment the value is of; so the lines that called it are noted too, out to the function
-# that a reference names.
+# Fiddle records one file and line for every set. If a recipe sets the value, that line alone does
+# not show which experiment asked for it; so the callers are recorded too, out to the function that
+# a reference names.
 
 _GRAPH = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(_GRAPH)
@@ -29,14 +29,14 @@ _FIDDLE = os.path.dirname(os.path.abspath(fiddle.__file__))
 
 @dataclasses.dataclass(frozen=True)
 class Location(history.Location):
-    """A location of Fiddle's that knows more.
+    """A location of Fiddle's history, with callers and the recorded run.
 
     Args:
-      filename: The file; or, where the line is 0, an origin in words (`argument 2: seed=1`).
+      filename: The file; or, where the line is 0, an origin as text (`argument 2: seed=1`).
       line_number: The line, or 0.
       function_name: The function that the line is in.
       callers: The lines that called it, `file:line`, innermost first, one for each other file.
-      run: The recorded run in which it was set; empty for what was set since.
+      run: The recorded run in which it was set; empty for sets of this process.
     """
 
     callers: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Location(history.Location):
 
 @functools.lru_cache(maxsize=4096)
 def _kind(filename: str) -> str:
-    """Return whose code a file holds; asked for every frame of every set, so it is cached."""
+    """Return whose code a file holds."""  # cached: it is called for every frame of every set
     path = os.path.abspath(filename)
     for kind, folder in (("graph", _GRAPH), ("luthier", _PACKAGE), ("fiddle", _FIDDLE)):
         if path.startswith(folder + os.sep):
@@ -54,12 +54,16 @@ def _kind(filename: str) -> str:
 
 
 def locate() -> history.Location:
-    """Return the line that sets something right now: the innermost one outside of this room.
+    """Return the line that sets something right now: the innermost one outside of this package.
 
-    What called it is told out to the function that a reference or a fiddler names, which this room
-    calls. Where no such function runs, the first line outside of luthier is told.
+    Callers are listed out to the function that a reference or a fiddler names, which this package
+    calls. If no such function is running, the first line outside of luthier is listed.
     """
-    frame: Any = sys._getframe(1)
+    # Fiddle calls this for every set of every argument, so it walks bare frames: `inspect.stack`
+    # reads source files. Going outwards from here, the first frames belong to this package and
+    # Fiddle (skipped); then comes the setter; then its callers, one line for each file, until a
+    # frame of this package, which called the experiment or fiddler.
+    frame: Any = sys._getframe(1)  # private to CPython by its name alone; the docs describe it
     while frame.f_back is not None and _kind(frame.f_code.co_filename) in ("graph", "fiddle"):
         frame = frame.f_back
     setter, callers = frame, []
@@ -68,13 +72,15 @@ def locate() -> history.Location:
     while frame is not None:
         name = frame.f_code.co_filename
         kind = _kind(name)
-        if kind == "graph":
+        if kind == "graph":  # `resolve` or `run_fiddler`: further out is only the command line
             break
         if name != last and kind != "fiddle":
             callers.append((name, frame.f_lineno, kind))
             last = name
         frame = frame.f_back
     else:
+        # Not called by this package: a script or a test. All of its stack would be noise. If a
+        # recipe set the value, the first line outside of luthier shows who called the recipe.
         first = next((i for i, caller in enumerate(callers) if caller[2] == "other"), -1)
         callers = [] if outside else callers[: first + 1]
     code = setter.f_code
@@ -90,14 +96,16 @@ _installed: list[Any] = []
 
 
 def install() -> None:
-    """Let Fiddle's history ask `locate` where things are set; a second call does nothing."""
+    """Make Fiddle's history call `locate` for the location of sets; a second call does nothing."""
+    # Fiddle offers a context manager, but its location provider is a process-wide global anyway, so
+    # a `with` around `apply` would leak into other threads and miss sets in the user's modules.
     if not _installed:
         _installed.append(history.custom_location(locate))
         _installed[0].__enter__()  # it is left by `uninstall`, or never
 
 
 def uninstall() -> None:
-    """Let Fiddle's history look for places by itself again."""
+    """Make Fiddle's history find locations by itself again."""
     while _installed:
         _installed.pop().__exit__(None, None, None)
 
@@ -108,7 +116,7 @@ def callers_of(location: history.Location) -> tuple[str, ...]:
 
 
 def run_of(location: history.Location) -> str:
-    """Return the recorded run in which something was set; empty for what was set since."""
+    """Return the recorded run in which a value was set; empty for sets of this process."""
     return location.run if isinstance(location, Location) else ""
 
 
@@ -118,13 +126,16 @@ def stamp(node: fdl.Buildable, key: Part, value: Any, origin: str = "") -> None:
     Args:
       node: The node that holds the argument.
       key: The argument, or the argument and the path inside it (`layers[0]`).
-      value: What it was set to; `history.DELETED` for a reset.
-      origin: Who set it; without one, the caller's file and line.
+      value: The new value; `history.DELETED` for a reset.
+      origin: The origin of the set; without one, the caller's file and line.
     """
     if not history.tracking_enabled():
         return
     install()
-    past = history.History()  # Fiddle numbers the entries, and finds the caller
+    # Sets are made under `suspend_tracking`, since one set may touch several arguments (a default
+    # that is copied into the graph, say), and recorded here as one. The entry comes from a scratch
+    # history, because only Fiddle can draw the next number of its process-wide counter.
+    past = history.History()
     past.add_new_value(key, value)
     entry = past[key][-1]
     if origin:
@@ -133,7 +144,8 @@ def stamp(node: fdl.Buildable, key: Part, value: Any, origin: str = "") -> None:
 
 
 def now() -> int:
-    """Return the sequence number at which Fiddle's history stands."""
+    """Return the current sequence number of Fiddle's history."""
+    # The counter is private and can only be advanced, so an entry is made and dropped.
     past = history.History()
     past.add_new_value("", None)
     return past[""][-1].sequence_id if past[""] else 0
@@ -143,40 +155,41 @@ def stamp_since(start: int, value: Any, origin: str) -> None:
     """Record `origin` as the origin of everything in `value` that was set after `start`.
 
     Args:
-      start: What `now` returned before `value` was made; nodes that are older are left alone.
+      start: The result of `now` before `value` was made; older nodes are left alone.
       value: A node, or a list, tuple or dict that may hold nodes.
       origin: Who made it.
     """
     location = history.Location(origin, 0, None)
     pending, seen = [value], set()
     while pending:
-        found = pending.pop()
-        if id(found) in seen:
+        item = pending.pop()
+        if id(item) in seen:
             continue
-        seen.add(id(found))
-        if isinstance(found, fdl.Buildable):
-            made = found.__argument_history__.get("__fn_or_cls__", ())
-            if made and made[0].sequence_id < start:
+        seen.add(id(item))
+        if isinstance(item, fdl.Buildable):
+            # An older node was only referred to (`ref:`, `alias:`): its origin stays what it was.
+            creation = item.__argument_history__.get("__fn_or_cls__", ())
+            if creation and creation[0].sequence_id < start:
                 continue
-            for entries in found.__argument_history__.values():
+            for entries in item.__argument_history__.values():
                 entries[:] = [
                     dataclasses.replace(e, location=location) if e.sequence_id > start else e
                     for e in entries
                 ]
-            pending += found.__arguments__.values()
-        elif isinstance(found, dict):
-            pending += found.values()
-        elif isinstance(found, list | tuple):
-            pending += found
+            pending += item.__arguments__.values()
+        elif isinstance(item, dict):
+            pending += item.values()
+        elif isinstance(item, list | tuple):
+            pending += item
 
 
 def stamp_graph_since(start: int, graph: Graph, origin: str) -> None:
     """Record `origin` in front of the origin of everything in `graph` that was set after `start`.
 
     Args:
-      start: What `now` returned before.
+      start: The result of `now` before the change.
       graph: A node.
-      origin: Who did it; the file and line where it was done stays known.
+      origin: Who did it; it is put in front of the file and line, which stay known.
     """
     for node in copies.nodes_of(graph):
         for entries in node.__argument_history__.values():
@@ -211,8 +224,8 @@ def short_file(name: str) -> str:
 
 def _last(node: fdl.Buildable, key: Part) -> history.HistoryEntry | None:
     entries = node.__argument_history__.get(key, ())
-    kept = [e for e in entries if e.kind is history.ChangeKind.NEW_VALUE]
-    return kept[-1] if kept else None
+    sets = [e for e in entries if e.kind is history.ChangeKind.NEW_VALUE]
+    return sets[-1] if sets else None
 
 
 def entry_of(graph: Graph, path: str) -> history.HistoryEntry | None:
@@ -222,6 +235,10 @@ def entry_of(graph: Graph, path: str) -> history.HistoryEntry | None:
       graph: A node.
       path: A path that exists.
     """
+    # Fiddle keeps a history per argument of a node. Sets inside a list or dict of an argument are
+    # recorded by `setting` under the written rest of the path (`layers[0].dim`), so every prefix of
+    # the path below the innermost node is a key to look at; for a constant, its own value too. The
+    # latest of them is what the value is due to.
     parts = parse_path(path)
     value, owner, depth = graph, None, 0
     for index, part in enumerate(parts):
@@ -235,14 +252,14 @@ def entry_of(graph: Graph, path: str) -> history.HistoryEntry | None:
     first = parts[depth]
     keys: list[Part] = [first]
     keys += [format_path(parts[depth:end]) for end in range(depth + 2, len(parts) + 1)]
-    found = [entry for key in keys if (entry := _last(owner, key)) is not None]
+    candidates = [entry for key in keys if (entry := _last(owner, key)) is not None]
     if values.is_constant(value) and (entry := _last(value, "value")) is not None:
-        found.append(entry)
-    return max(found, key=lambda entry: entry.sequence_id) if found else None
+        candidates.append(entry)
+    return max(candidates, key=lambda entry: entry.sequence_id) if candidates else None
 
 
 def origin_of(graph: Graph, path: str) -> str:
-    """Return what set `path` of `graph`: `file:line` or an argument; "" for a default."""
+    """Return the origin of `path` in `graph`: `file:line` or an argument; "" for a default."""
     entry = entry_of(graph, path)
     return location_text(entry.location) if entry is not None else ""
 

@@ -1,8 +1,8 @@
-"""Files of overrides: one word a line, comments, and where each word stands.
+"""Files of overrides: one override per line, comments, and the line of each override.
 
-`#` begins a comment where nothing, or anything but a letter or `_`, follows it at the beginning of
-a line (`# later`), and where it stands between spaces behind a word (`steps=5 # few`). `#Rate=1e-3`
-is the tag Rate.
+At the beginning of a line, `#` starts a comment unless a letter or `_` follows it (`# later`);
+after an override, it starts one if it is between spaces (`steps=5 # few`). `#Rate=1e-3` is the tag
+Rate.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ FILE = "file:"
 _COMMENT = re.compile(r"#(?![A-Za-z_])")
 
 
-def read_words(path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Yield every word of a file, and where it stands (`sizes.txt:3`).
+def read_overrides(path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """Yield every override of a file, with its file and line (`sizes.txt:3`).
 
     Args:
-      path: The file; `file:OTHER` in it is read in its place, relative to the file's folder.
+      path: The file; `file:OTHER` in it is included, relative to the file's folder.
       above: The files that are being read.
 
     Raises:
       OverrideError: It cannot be read, or it contains itself.
     """
     try:
+        # By real path: an inclusion through a symbolic link or `a/../b` is a cycle, too.
         identity = os.path.realpath(path)
         if identity in above:
             raise OverrideError(Problem(f"the file {path} contains itself"))
@@ -47,9 +48,10 @@ def read_words(path: str, above: tuple[str, ...] = ()) -> Iterator[tuple[str, st
             continue
         inside = os.path.join(os.path.dirname(path), word.removeprefix(FILE).strip())
         try:
-            yield from read_words(inside, (*above, identity))
+            yield from read_overrides(inside, (*above, identity))
         except BadInput as error:
             problem = error.problems[0]
+            # Only the innermost inclusion is named: that is the line to correct.
             origin = problem.origin or f"{where}: {word}"
             raise OverrideError(Problem(problem.what, origin=origin)) from error
 
@@ -63,6 +65,8 @@ def without_comment(line: str) -> str:
     line = line.strip()
     if _COMMENT.match(line):
         return ""
+    # `#` inside quotes is text. A quote opens only where a value or an element can begin, since an
+    # apostrophe inside of unquoted text (`name=it's # mine`) opens nothing.
     quote = ""
     for position, letter in enumerate(line):
         if quote:

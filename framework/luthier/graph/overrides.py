@@ -1,7 +1,7 @@
-"""Overrides: a graph and statements such as `optimizer.b2=0.95` in, a changed copy out.
+"""Overrides: applies statements such as `optimizer.b2=0.95` to a copy of a graph.
 
 The one function through which every front end edits a graph: the command line, gin, ConfigDict
-and sweeps. All statements are read first, then applied in order; all that is wrong is reported
+and sweeps. All statements are read first, then applied in order; all problems are reported
 together. The forms are listed in `luthier.graph.grammar.statements` and
 `luthier.graph.grammar.literals`; `luthier help overrides` has them all, with examples.
 
@@ -69,22 +69,27 @@ def apply(
       graph: A node; it is not changed. Sharing, tags and history are kept in the copy.
       overrides: Statements (`optimizer.b2=0.95`, `fiddler:NAME`, `file:FILE`), or pairs of a path
         and a Python value.
-      origin: What overrides are called in the history and in errors: the third one is
-        `argument 3: optimizer.b2=0.95`. Where it ends in a colon, as `trial 7:`, they are not
-        counted. What stands in a file is called `FILE:LINE: ...`.
+      origin: Name of the overrides in the history and in errors: the third one is
+        `argument 3: optimizer.b2=0.95`. If it ends in a colon, as `trial 7:`, they are not
+        counted. An override from a file is `FILE:LINE: ...`.
       shelves: Modules whose fiddlers may be named without their module.
       packages: Modules that values may name, beside luthier, jax and the like, and those of the
-        nodes at hand.
+        nodes around the value.
       recorded: Returns the graph of a recorded run, for `model=run:ID.model`; None where there are
         no runs.
 
     Raises:
       OverrideError: One or more cannot be read or applied; all problems are in it.
     """
+    # Reading comes first, as a whole: a misspelt fifth override is reported with the others instead
+    # of after the first four were applied. A statement that fails is skipped and the next ones are
+    # still tried on the copy, for their problems; the copy is dropped then.
     problems: list[Problem] = []
     statements = list(_read_all(overrides, origin, problems))
     around = expressions.Surroundings(packages=tuple(packages))
     editor = _Editor(copies.copy_graph(graph), around, shelves, recorded)
+    # Neighbouring overrides of one front end go to it together: gin and ConfigDict resolve their
+    # files and bindings as a whole, in an order of their own.
     for selector, group in itertools.groupby(statements, key=lambda pair: _front_end(pair[0])):
         if selector:
             _apply_words(editor, selector, list(group), statements, packages, problems)
@@ -102,14 +107,14 @@ def apply(
 
 
 def matching(graph: Graph, target: str) -> list[Place]:
-    """Return the places of a graph that a path, or a pattern of the override grammar, is about.
+    """Return the places of a graph that a path, or a pattern of the override grammar, matches.
 
     Args:
       graph: A node.
       target: `optimizer.b2`, `any:dropout`, `tag:LearningRate`, `gin:LEARNING_RATE`, say.
 
     Raises:
-      BadInput: It is about nothing; the problem holds the nearest.
+      BadInput: It matches nothing; the problem holds the nearest names.
     """
     try:
         statement = pair(target, None)
@@ -123,7 +128,9 @@ def matching(graph: Graph, target: str) -> list[Place]:
 def _read_all(
     overrides: Sequence[Override], origin: str, problems: list[Problem]
 ) -> Iterator[tuple[Statement, str]]:
-    """Yield each statement with its origin; what cannot be read is added to the problems."""
+    """Yield each statement with its origin; add unreadable ones to the problems."""
+    # A generator, but `apply` exhausts it before the first edit. A file is read here, so that an
+    # override in it is applied at the position of `file:`, and is counted as its file and line.
     for index, override in enumerate(overrides, 1):
         if not isinstance(override, str):
             where = f"{_numbered(origin, index)}: {override[0]}={override[1]!r}"
@@ -137,12 +144,13 @@ def _read_all(
         if text.startswith(override_files.FILE):
             try:
                 words = list(
-                    override_files.read_words(text.removeprefix(override_files.FILE).strip())
+                    override_files.read_overrides(text.removeprefix(override_files.FILE).strip())
                 )
             except BadInput as error:
-                told = f"{at}: {text}"
+                override_origin = f"{at}: {text}"
                 problems += [
-                    dataclasses.replace(p, origin=p.origin or told) for p in error.problems
+                    dataclasses.replace(p, origin=p.origin or override_origin)
+                    for p in error.problems
                 ]
                 continue
         for word, place in words:
@@ -153,7 +161,7 @@ def _read_all(
 
 
 def _front_end(statement: Statement) -> str:
-    """Return the selector of a front end's words; empty for statements of the grammar itself."""
+    """Return the selector of a front end's statement; empty for the grammar's own statements."""
     return statement.selector if front_ends.words_of(statement.selector) else ""
 
 
@@ -165,7 +173,9 @@ def _apply_words(
     packages: Sequence[str],
     problems: list[Problem],
 ) -> None:
-    """Apply the words of a front end that stand together: they are meant as one."""
+    """Apply neighbouring statements of a front end, which are meant as one."""
+    # The front end also sees all of its statements (`every`), since some count wherever they are:
+    # gin's search paths, say.
     apply_words = front_ends.words_of(selector)
     assert apply_words is not None
     words = [(statement.target, where) for statement, where in group]
@@ -177,11 +187,17 @@ def _apply_words(
 
 
 def _numbered(origin: str, index: int) -> str:
+    # `argument 3`; but `trial 7:` of a sweep, whose overrides nobody typed in an order.
     return origin.removesuffix(":") if origin.endswith(":") else f"{origin} {index}"
 
 
 class _Editor:
     """Applies statements to a graph in place."""
+
+    # `_places` caches every place of the graph by every path, which patterns are matched against,
+    # so that several patterns walk a large graph once. It is dropped (set to None) by each edit
+    # after which a path may be new, gone, or lead elsewhere. Setting a leaf keeps it, so the values
+    # in it may be old, and `apply` reads them again.
 
     def __init__(
         self,
@@ -198,7 +214,7 @@ class _Editor:
         self._read_before: dict[Any, Any] = {}
 
     def apply(self, statement: Statement, where: str) -> None:
-        """Apply one statement to every place that it is about."""
+        """Apply one statement to every place that it matches."""
         self._read_before.clear()
         if statement.selector == "fiddler":
             packages = self._surroundings.packages
@@ -210,9 +226,11 @@ class _Editor:
         if statement.selector == "path":
             places = [self._find(parse_path(statement.target), statement)]
         else:
-            found = selection.select(self.graph, statement, self._every_place)
+            selected = selection.select(self.graph, statement, self._every_place)
             # What earlier statements set is not in the places that were found before them.
-            places = [place._replace(value=child_of(place.owner, place.part)[0]) for place in found]
+            places = [
+                place._replace(value=child_of(place.owner, place.part)[0]) for place in selected
+            ]
         for place in places:
             try:
                 self._edit(place, statement, where)
@@ -222,8 +240,8 @@ class _Editor:
                     problem = dataclasses.replace(problem, path=place.path)
                 raise Unreadable(problem) from error
 
-    def change(self, function: Callable[[Any], Any]) -> None:
-        """Replace the graph by what a function returns of it."""
+    def change(self, function: Callable[[Graph], Graph]) -> None:
+        """Replace the graph by the result of a function of it."""
         self.graph = function(self.graph)
         self._places = None
 
@@ -233,6 +251,8 @@ class _Editor:
         return self._places
 
     def _find(self, parts: Path, statement: Statement) -> Place:
+        # A path must exist, except for a new key of a dict, which only `:=` may add: a misspelt key
+        # with `=` would otherwise add a setting that nothing reads.
         place, depth = locate(self.graph, parts)
         if not parts:
             raise Unreadable("the graph itself cannot be replaced")
@@ -250,21 +270,27 @@ class _Editor:
         raise Unreadable(unknown_path(self.graph, parts, depth, place.value, leaves, places))
 
     def _edit(self, place: Place, statement: Statement, where: str) -> None:
+        # In order: find the new value (taken from elsewhere, combined, or read), check that it may
+        # stand here, and put it there. All checks come before the first change of the graph, apart
+        # from references, which turn the plain value that they refer to into a shared constant.
+        # `=` at a constant sets the constant, for all its users; `:=` replaces it at this path.
         if statement.operator == "~":
             setting.reset(self.graph, place.path, where)
             self._places = None
             return
         annotation = annotation_at(self.graph, place)
         start = origins.now()
-        taken = None
+        referred = None
         if statement.operator in ("=", ":=") and not statement.has_value:
             target = parse_path(place.path)
-            taken = references.take(self.graph, target, statement.text, annotation, self._recorded)
-        if taken is not None:
+            referred = references.take(
+                self.graph, target, statement.text, annotation, self._recorded
+            )
+        if referred is not None:
             if statement.operator != ":=":
-                self._refuse_on_node(place, taken[0], annotation, statement)
-            fitting.check(taken[0], annotation)
-            self._put(place, taken[0], where, at_constant=False)
+                self._refuse_on_node(place, referred[0], annotation, statement)
+            fitting.check(referred[0], annotation)
+            self._put(place, referred[0], where, at_constant=False)
             return
         if statement.operator in ("+=", "-=", "*="):
             value = self._combined(place, annotation, statement)
@@ -277,16 +303,19 @@ class _Editor:
             into_constant = statement.operator != ":="
             references.refuse_circle(self.graph, parse_path(place.path), value, into_constant)
         if not statement.has_value:
+            # Nodes that reading the text has made would carry lines of this package as origin. A
+            # value from Python keeps its history: its caller made it.
             origins.stamp_since(start, value, where)
         self._put(place, value, where, at_constant=statement.operator != ":=")
 
     def _read(self, place: Place, annotation: Any, statement: Statement) -> Any:
         if statement.has_value:
             value = statement.value
-            if is_node(value):
+            if is_node(value):  # later overrides edit it in place, and the caller's stays as it is
                 value = copies.copy_graph(value)
             return value if is_container(value) else fitting.coerce(value, annotation)
-        # A pattern may mean thousands of places, all of one kind.
+        # A pattern may match thousands of places, all of one kind: a scalar is parsed once. Lists
+        # and nodes are made again for each place, since they must not be shared by accident.
         like = (id(annotation), type(place.value))
         if like in self._read_before:
             return self._read_before[like]
@@ -294,6 +323,8 @@ class _Editor:
             around = self._around(place)
             value = literals.interpret(statement.text, annotation, place.value, around)
         except Unreadable as error:
+            # `optimizer=3e-4`: that a node cannot be replaced by a number helps more than that the
+            # number is not an optimizer.
             if statement.operator == "=" and not error.problem.nearest and _is_scalar(statement):
                 self._refuse_on_node(place, statement.text, annotation, statement)
             raise
@@ -302,6 +333,8 @@ class _Editor:
         return value
 
     def _around(self, place: Place) -> expressions.Surroundings:
+        # A bare name in a value (`activation=gelu`) is searched in the modules of what is there now
+        # and of the node that holds it.
         near = [place.value] if callable(place.value) and not is_node(place.value) else []
         near += [type(place.value)] if is_dataclass_instance(place.value) else []
         nodes = [node for node in (place.value, place.owner) if scalars.is_real_node(node)]
@@ -337,6 +370,9 @@ class _Editor:
         )
 
     def _put(self, place: Place, value: Any, where: str, at_constant: bool) -> None:
+        # The cached places stay valid only if no path appears or disappears: neither the old nor
+        # the new value has anything below it, and the owner is changed in place. Tuples and
+        # dataclasses are replaced as a whole up to the next node, and so is a default.
         holds = is_node(place.owner) or isinstance(place.owner, list | dict)
         keeps_places = holds and not (
             is_container(value) or is_container(place.value) or place.is_default
@@ -358,7 +394,7 @@ def _is_scalar(statement: Statement) -> bool:
 
 
 class _Lazy:
-    """Every place of the graph, found when somebody asks."""
+    """Every place of the graph, found at the first use: most messages need none."""
 
     def __init__(self, places: Callable[[], list[Place]]):
         self._places = places
@@ -376,6 +412,8 @@ def annotation_at(graph: Graph, place: Place) -> Any:
     """
     if is_node(place.owner) and isinstance(place.part, str):
         return signatures.type_hints(place.owner.__fn_or_cls__).get(place.part, Any)
+    # Inside a container the annotation is that of an argument further out, `tuple[int, ...]`, say:
+    # follow the path and go one level into the annotation with each part.
     annotation, value = Any, graph
     for part in parse_path(place.path):
         if is_node(value) or is_dataclass_instance(value):

@@ -4,9 +4,9 @@ A path is a tuple of parts: a string is an argument of a node, a field of a data
 dict; an integer is a place in a list or tuple. Written out, string parts that are identifiers take
 a dot (also for keys of dicts: `evaluations.held_out.every`), all others brackets.
 
-Paths reach what is set and what is not: arguments left at their default, and what lies below a
-default (its list elements, dict keys, dataclass fields). Setting something below a default copies
-the default into the graph first.
+Paths reach set values and defaults: arguments left at their default, and the parts of a default
+(its list elements, dict keys, dataclass fields). Setting a part of a default copies the default
+into the graph first.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from luthier.graph.values import Graph
 Part = str | int
 Path = tuple[Part, ...]
 
+# A name, or brackets with an index, a quoted key or a bare word.
 _PART = re.compile(
     r"""\.?(?P<name>[A-Za-z_]\w*)|\[\s*(?P<key>-?\d+|'[^']*'|"[^"]*"|\w+)\s*\]""", re.ASCII
 )
 
 
 def parse_path(text: str) -> Path:
-    """Return the parts of a written path.
+    """Parse a written path into its parts.
 
     Args:
       text: `model.layers[0].dim`, `evaluations['held out'].every`; empty for the root.
@@ -48,6 +49,7 @@ def parse_path(text: str) -> Path:
     position = 0
     while position < len(text):
         match = _PART.match(text, position)
+        # A name needs a dot before it, except at the beginning, where it must have none.
         if match is None or ((match[0].startswith(".") == (position == 0)) and match["name"]):
             raise UnknownReference(Problem(f"{text!r} is not a path; write it like a.b[0]['c']"))
         if match["name"]:
@@ -60,7 +62,7 @@ def parse_path(text: str) -> Path:
 
 
 def _read_key(key: str, text: str) -> Part:
-    """Return the index or text that stands in brackets."""
+    """Return the index or text in brackets."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes: the text is the user's, not code of ours
@@ -79,7 +81,7 @@ def format_path(path: Path) -> str:
 
 
 def join(prefix: str, part: Part) -> str:
-    """Return a written path with one more part."""
+    """Return the written path `prefix` with one more `part`."""
     if isinstance(part, str) and part.isidentifier():
         return f"{prefix}.{part}" if prefix else part
     return f"{prefix}[{part!r}]"
@@ -89,10 +91,10 @@ class Place(NamedTuple):
     """One place of a graph.
 
     Args:
-      path: Where it is, written out.
-      value: What is there; `UNSET` where nothing is and there is no default.
+      path: Its path, written out.
+      value: The value; `UNSET` if it is not set and has no default.
       owner: The node, list, tuple, dict or dataclass that holds it.
-      part: Which part of the owner it is.
+      part: The part of the owner.
       is_default: Whether it is a default, or lies below one.
     """
 
@@ -104,7 +106,10 @@ class Place(NamedTuple):
 
 
 def _find_kind(cls: Any) -> str:
-    """Return what values of a class are to a path; asked very often, so it is cached."""
+    """Return which kind of container the values of a class are for a path; empty for leaves."""
+    # Cached below: it is called for every value of every walk, and `issubclass` of a Buildable asks
+    # an abstract base class. A named tuple comes before the sequences, which it is too: its parts
+    # have names.
     if issubclass(cls, fdl.Buildable):
         return "node"
     if issubclass(cls, dict):
@@ -125,7 +130,7 @@ def is_node(value: object) -> bool:
 
 
 def is_container(value: object) -> bool:
-    """Return whether paths go on below `value` (value nodes are leaves)."""
+    """Return whether `value` has parts that paths can reach (value nodes are leaves)."""
     kind = _kind(type(value))
     return kind != "" and not (kind == "node" and values.is_value_node(value))
 
@@ -161,25 +166,30 @@ def children(value: Any, *, unset: bool = False) -> list[tuple[Part, Any, bool]]
 
 
 def _arguments_of(node: fdl.Buildable, unset: bool) -> list[tuple[Part, Any, bool]]:
-    given = node.__arguments__
+    # In the order of the signature, not of setting: the order of a record, of `show` and of the
+    # places that a pattern matches must not depend on which override came first.
+    set_arguments = node.__arguments__
     known = signatures.arguments(node.__fn_or_cls__)
-    found: list[tuple[Part, Any, bool]] = []
+    arguments: list[tuple[Part, Any, bool]] = []
     for index, name in enumerate(known.positional_only):
-        if index in given:
-            found.append((index, given[index], False))
+        if index in set_arguments:
+            arguments.append((index, set_arguments[index], False))
         elif name in known.defaults:
-            found.append((index, known.defaults[name], True))
+            arguments.append((index, known.defaults[name], True))
     for name in known.names:
-        if name in given:
-            found.append((name, given[name], False))
+        if name in set_arguments:
+            arguments.append((name, set_arguments[name], False))
         elif name in known.defaults:
-            found.append((name, known.defaults[name], True))
+            arguments.append((name, known.defaults[name], True))
         elif unset:
-            found.append((name, UNSET, False))
-    if len(found) < len(given) or known.has_args or known.has_kwargs:
-        there = {part for part, _, _ in found}
-        found += [(part, child, False) for part, child in given.items() if part not in there]
-    return found
+            arguments.append((name, UNSET, False))
+    # Free keywords, and wrong arguments of a node from before the signature shim.
+    if len(arguments) < len(set_arguments) or known.has_args or known.has_kwargs:
+        there = {part for part, _, _ in arguments}
+        arguments += [
+            (part, child, False) for part, child in set_arguments.items() if part not in there
+        ]
+    return arguments
 
 
 def walk(
@@ -189,14 +199,18 @@ def walk(
 
     Args:
       graph: A node.
-      defaults: Whether to include arguments left at their default, and what is below them.
+      defaults: Whether to include arguments left at their default, and the places below them.
       unset: Whether to include arguments that are not set and have no default.
-      once: Whether what is shared is entered at its first path only (its further paths are still
-        yielded). Without it, every path there is is yielded.
+      once: Whether shared nodes are entered at their first path only (their other paths are still
+        yielded). Without it, every path is yielded.
     """
+    # An explicit stack of iterators, because recursive generators pass each place up through every
+    # level. `above` holds the containers on the way from the root, so that a cycle is yielded once
+    # and not entered; `entered` those that were ever entered. Defaults are not recorded there: they
+    # belong to the class, so two nodes hold the same object without sharing it in this graph.
     entered: set[int] = {id(graph)}
     above: set[int] = {id(graph)}
-    # What is entered: (value, its path, whether it is below a default, its parts still to come).
+    # Entries of the stack: (value, its path, whether it is below a default, its remaining parts).
     stack = [(graph, "", False, iter(children(graph, unset=unset)))]
     while stack:
         owner, prefix, below_default, rest = stack[-1]
@@ -232,6 +246,7 @@ def child_of(value: Any, part: Part) -> tuple[Any, bool]:
     Raises:
       KeyError: There is no such part. `UNSET` is returned for an argument without a value.
     """
+    # One part, without listing the others as `children` does.
     if is_node(value):
         if part in value.__arguments__:
             return value.__arguments__[part], False
@@ -256,7 +271,7 @@ def child_of(value: Any, part: Part) -> tuple[Any, bool]:
 
 
 def find(graph: Graph, path: str | Path) -> Place:
-    """Return the place at `path`, whose value may be `UNSET`.
+    """Return the place at `path` of `graph`, whose value may be `UNSET`.
 
     Raises:
       UnknownReference: There is no such place; the problem holds the nearest paths.
@@ -269,7 +284,7 @@ def find(graph: Graph, path: str | Path) -> Place:
 
 
 def locate(graph: Graph, parts: Path) -> tuple[Place, int]:
-    """Return the deepest place on the way to `parts` that exists, and how many parts lead to it."""
+    """Return the deepest place of `graph` on the way to `parts`, and how many parts lead to it."""
     owner, value, is_default = None, graph, False
     for depth, part in enumerate(parts):
         try:
@@ -295,17 +310,19 @@ def unknown_path(
 
     Args:
       graph: A node.
-      parts: The path that was given.
+      parts: The unknown path.
       depth: How many of its parts exist.
-      owner: What is there.
+      owner: The value at these parts.
       leaves: Whether to suggest the fields of a node instead of the node.
       places: Every place of the graph, where the caller has them at hand.
     """
+    # Three messages: the path leads through a leaf; there is a similar path; or the fields that
+    # exist are listed, as nothing is similar.
     text, at = format_path(parts), format_path(parts[:depth])
     if not is_container(owner):
-        said = values.expression(owner) if values.is_value_node(owner) else repr(owner)
-        said = "not set" if owner is UNSET else f"{said[:60]}, which has no fields"
-        return Problem(f"does not exist: {at} is {said}", path=text)
+        description = values.expression(owner) if values.is_value_node(owner) else repr(owner)
+        description = "not set" if owner is UNSET else f"{description[:60]}, which has no fields"
+        return Problem(f"does not exist: {at} is {description}", path=text)
     near = nearest_paths(graph, parts, leaves=leaves, places=places)
     remedy = ""
     if not near:
@@ -316,7 +333,7 @@ def unknown_path(
 
 
 def get(graph: Graph, path: str) -> Any:
-    """Return what is at `path` of `graph`: a set value or node, else the default.
+    """Return the value or node at `path` of `graph`, or the default if it is not set.
 
     Raises:
       UnknownReference: There is no such path, or nothing is set there and there is no default.
@@ -335,11 +352,12 @@ def nearest(
     """Return the candidates that are most like `name`, best first.
 
     Args:
-      name: What was given.
-      candidates: What is valid.
+      name: The unknown name.
+      candidates: The valid names.
       count: The most names to return.
-      loosest: How like one must at least be, from 0 to 1; below 0.7 only the best is returned.
+      loosest: The least similarity, from 0 to 1; below 0.7 only the best name is returned.
     """
+    # Without regard to case, which difflib counts as a difference: `adamW` is `AdamW`.
     known: dict[str, list[str]] = {}
     for candidate in dict.fromkeys(candidates):
         known.setdefault(candidate.lower(), []).append(candidate)
@@ -358,25 +376,28 @@ def nearest_paths(
 ) -> list[str]:
     """Return the existing paths that are most like `path`, best first.
 
-    Parts are corrected one after the other; where that fails, the last name is looked for in the
+    Parts are corrected one after the other; if that fails, the last name is searched for in the
     whole graph.
 
     Args:
       graph: A node.
-      path: What was given.
+      path: The unknown path.
       count: The most paths to return.
       leaves: Whether to name the fields of a node instead of the node.
       places: Every place of the graph, where the caller has them at hand.
     """
+    # A beam search over the tree instead of difflib over all paths: in the likeness of whole paths
+    # one wrong part drowns in the rest. Each step corrects one part, at a cost of its unlikeness,
+    # and the four cheapest prefixes are kept.
     parts = parse_path(path) if isinstance(path, str) else path
     beam: list[tuple[float, str, Any]] = [(0.0, "", graph)]
     for part in parts:
         beam = [step for state in beam for step in _steps(*state, part)]
         beam = sorted(beam, key=lambda state: state[0])[:4]
-    found = [(at, value) for _, at, value in beam] or _by_last_name(graph, parts, places)
+    matches = [(at, value) for _, at, value in beam] or _by_last_name(graph, parts, places)
     if leaves:
-        found = [leaf for place in found for leaf in _leaves_of(*place)]
-    return list(dict.fromkeys(at for at, _ in found))[:count]
+        matches = [leaf for place in matches for leaf in _leaves_of(*place)]
+    return list(dict.fromkeys(at for at, _ in matches))[:count]
 
 
 def _steps(cost: float, at: str, value: Any, part: Part) -> Iterator[tuple[float, str, Any]]:
@@ -386,6 +407,7 @@ def _steps(cost: float, at: str, value: Any, part: Part) -> Iterator[tuple[float
     if part in below:
         yield cost, join(at, part), below[part]
     elif isinstance(part, str):
+        # Arguments that the parent passes at the call are never worth a suggestion.
         hidden = signatures.inherited(value.__fn_or_cls__) if is_node(value) else ()
         for name in nearest(part, [n for n in below if isinstance(n, str) and n not in hidden]):
             unlike = 1 - difflib.SequenceMatcher(None, part, name).ratio()
@@ -395,6 +417,8 @@ def _steps(cost: float, at: str, value: Any, part: Part) -> Iterator[tuple[float
 def _by_last_name(
     graph: Graph, parts: Path, places: Iterable[Place] | None
 ) -> list[tuple[str, Any]]:
+    # The name is right and its place is wrong: `model.learning_rate` for the optimizer's. Places
+    # are ranked by the likeness of the whole path, of at most 50 for each name.
     wanted = next((part for part in reversed(parts) if isinstance(part, str)), "")
     by_name: dict[str, list[Place]] = {}
     for place in walk(graph, unset=True, once=True) if places is None else places:
@@ -402,9 +426,9 @@ def _by_last_name(
             by_name.setdefault(place.part, []).append(place)
     names = [wanted] if wanted in by_name else nearest(wanted, by_name, loosest=0.75)
     text = format_path(parts)
-    found = [place for name in names for place in by_name[name][:50]]
-    found.sort(key=lambda place: -difflib.SequenceMatcher(None, text, place.path).ratio())
-    return [(place.path, place.value) for place in found]
+    matches = [place for name in names for place in by_name[name][:50]]
+    matches.sort(key=lambda place: -difflib.SequenceMatcher(None, text, place.path).ratio())
+    return [(place.path, place.value) for place in matches]
 
 
 def _leaves_of(path: str, value: Any) -> list[tuple[str, Any]]:

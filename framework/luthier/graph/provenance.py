@@ -1,4 +1,4 @@
-"""Why a value is what it is: everything that set it, first to last."""
+"""Explains a value: everything that set it, first to last."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from luthier.graph.paths import (
     walk,
 )
 from luthier.graph.public_names import display_name
-from luthier.graph.record.history_log import MADE, RecordedOrigin, sets_of, told
+from luthier.graph.record.history_log import MADE, RecordedOrigin, describe_set, sets_of
 from luthier.graph.record.structure import entries
 from luthier.graph.render import text_of
 from luthier.graph.values import Graph
@@ -34,12 +34,12 @@ class Cause:
     """One step on the way to a value.
 
     Args:
-      path: What was set: the value itself, a place above it that holds it, or the name of a
-        constant that it follows.
-      value: What it was set to, on one line.
-      origin: What set it: `file:line`, an argument, or whose default it is.
+      path: The place that was set: the value itself, a place above it that holds it, or the name of
+        a constant that it follows.
+      value: The new value, on one line.
+      origin: The origin of the set: `file:line`, an argument, or the class with this default.
       callers: The lines that called the line of the origin, innermost first.
-      run: The recorded run in which it was set; empty for what was set since.
+      run: The recorded run in which it was set; empty for sets of this process.
       is_reset: Whether it was put back to its default.
     """
 
@@ -53,13 +53,14 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """Why the value at a path is what it is.
+    """The provenance of the value at a path.
 
     Args:
       path: The path.
-      value: What is there, on one line.
-      causes: What set it, first to last; the default stands last where it counts.
-      follows: For a value that is made of constants: what set each of them, by the constant's name.
+      value: The value, on one line.
+      causes: Its sets, first to last; the default is last where it is in force.
+      follows: For a value that is computed from constants: the sets of each of them, by the
+        constant's name.
       same_as: The other places of the same constant or node, which change with this one.
     """
 
@@ -71,7 +72,7 @@ class Explanation:
 
 
 def explain(graph: Graph, path: str) -> Explanation:
-    """Return why the value at a path is what it is.
+    """Explain where the value at a path comes from.
 
     Args:
       graph: A node.
@@ -88,6 +89,7 @@ def explain(graph: Graph, path: str) -> Explanation:
     own = _own_sets(graph, parts, place)
     if isinstance(place.value, fdl.Buildable) and not values.is_value_node(place.value):
         own += [(written, entry) for entry in sets_of(place.value, MADE)]
+    # Outer nodes first: they explain why there is a value here at all.
     causes = _causes(own)
     causes = _above(graph, parts, causes) + causes
     if place.is_default or place.value is signatures.UNSET:
@@ -102,11 +104,13 @@ def explain(graph: Graph, path: str) -> Explanation:
 
 
 def last_causes(graph: Graph) -> Iterator[tuple[str, str, Cause]]:
-    """Yield (path, value, what set it last) for every value that is set, in the graph's order.
+    """Yield (path, value, last cause) for every value that is set, in the graph's order.
 
     Args:
-      graph: A node. What is shared stands at its first path.
+      graph: A node. Shared nodes are listed at their first path.
     """
+    # A list or dict without nodes is one value with one cause; `whole` holds the prefixes of the
+    # paths below it, to skip them.
     whole: tuple[str, ...] = ()
     for place in walk(graph, defaults=False, once=True):
         if whole and place.path.startswith(whole):
@@ -133,20 +137,20 @@ Sets = list[tuple[str, HistoryEntry]]
 
 def _own_sets(graph: Graph, parts: Path, place: Place) -> Sets:
     """Return the sets of a place, and for a constant, those of the constant."""
-    found = _sets_at(graph, parts)
+    sets = _sets_at(graph, parts)
     if values.is_constant(place.value) and not place.is_default:
-        found += [(place.path, entry) for entry in sets_of(place.value, "value")]
-    return found
+        sets += [(place.path, entry) for entry in sets_of(place.value, "value")]
+    return sets
 
 
 def _sets_at(graph: Graph, parts: Path) -> Sets:
     """Return the sets of exactly this path, and of the containers inside an argument around it."""
     owner, depth = _holder(graph, parts)
-    found = [(format_path(parts[: depth + 1]), entry) for entry in sets_of(owner, parts[depth])]
+    sets = [(format_path(parts[: depth + 1]), entry) for entry in sets_of(owner, parts[depth])]
     for end in range(depth + 2, len(parts) + 1):
         at = format_path(parts[:end])
-        found += [(at, entry) for entry in sets_of(owner, format_path(parts[depth:end]))]
-    return found
+        sets += [(at, entry) for entry in sets_of(owner, format_path(parts[depth:end]))]
+    return sets
 
 
 def _holder(graph: Graph, parts: Path) -> tuple[Any, int]:
@@ -159,10 +163,12 @@ def _holder(graph: Graph, parts: Path) -> tuple[Any, int]:
     return owner, depth
 
 
-def _causes(found: Sets) -> list[Cause]:
+def _causes(sets: Sets) -> list[Cause]:
+    # Fiddle numbers the sets of a process, so sorting by number is sorting by time, across nodes.
+    # Neighbours that read the same are listed once.
     causes: list[Cause] = []
-    for path, entry in sorted(found, key=lambda pair: pair[1].sequence_id):
-        data = told(entry)
+    for path, entry in sorted(sets, key=lambda pair: pair[1].sequence_id):
+        data = describe_set(entry)
         cause = Cause(
             path,
             "its default" if "reset" in data else _shown(entry.new_value),
@@ -185,24 +191,26 @@ def _shown(value: Any) -> str:
 
 
 def _above(graph: Graph, parts: Path, own: list[Cause]) -> list[Cause]:
-    """Return what put the nodes around a path there, where that tells more than its own sets do.
+    """Return the sets of the nodes around a path that add something to the value's own sets.
 
-    An argument always does; a file that set the value itself does not, and of those that set
-    several nodes around it, the innermost one is told.
+    A set by an argument is always listed. One by a file is not listed if that file set the value
+    itself, and of several by one file, only that of the innermost node is.
     """
+    # Without this filter every value would list each recipe on the way to the root, which sets all
+    # nodes of a graph. From the inside out, `known` collects the files that were listed already.
     known = {file for cause in own for file in _files(cause)}
-    kept: Sets = []
+    added: Sets = []
     for end in range(len(parts) - 1, 0, -1):
         inside, at = find(graph, parts[:end]).value, format_path(parts[:end])
-        found = _sets_at(graph, parts[:end])[-1:]
+        sets = _sets_at(graph, parts[:end])[-1:]
         if isinstance(inside, fdl.Buildable):
-            found += [(at, entry) for entry in sets_of(inside, MADE)]
-        for path, entry in reversed(found):
+            sets += [(at, entry) for entry in sets_of(inside, MADE)]
+        for path, entry in reversed(sets):
             files = _files(_causes([(path, entry)])[0])
             if not files or not files <= known:
-                kept.append((path, entry))
+                added.append((path, entry))
             known |= files
-    return _causes(kept)
+    return _causes(added)
 
 
 def _files(cause: Cause) -> set[str]:
@@ -235,7 +243,9 @@ def _definition(target: Any) -> str:
 
 
 def _follows(graph: Graph, value: Any) -> Iterator[tuple[str, tuple[Cause, ...]]]:
-    """Yield what set the constants that arithmetic is made of."""
+    """Yield the sets of the constants that arithmetic is computed from."""
+    # Breadth first, so that constants come in the order of the expression. A constant without a
+    # name is called by the path of its first user, and what put it there counts as a set of it.
     if not values.is_operation(value):
         return
     pending, seen = [value], set()
@@ -249,18 +259,18 @@ def _follows(graph: Graph, value: Any) -> Iterator[tuple[str, tuple[Cause, ...]]
         elif values.is_constant(node):
             users = _users(graph, node)
             name = node.__arguments__.get("name", "") or (users[0] if users else text_of(node))
-            found = [(name, entry) for entry in sets_of(node, "value")]
+            sets = [(name, entry) for entry in sets_of(node, "value")]
             if users:
-                found += [(name, entry) for _, entry in _sets_at(graph, parse_path(users[0]))]
-            yield name, tuple(cause for cause in _causes(found) if cause.value != name)
+                sets += [(name, entry) for _, entry in _sets_at(graph, parse_path(users[0]))]
+            yield name, tuple(cause for cause in _causes(sets) if cause.value != name)
 
 
-def _users(graph: Graph, node: Any) -> list[str]:
+def _users(graph: Graph, node: fdl.Buildable) -> list[str]:
     return [place.path for place in walk(graph, defaults=False) if place.value is node]
 
 
 def _same_as(graph: Graph, parts: Path, written: str) -> Iterator[str]:
-    """Yield the other paths of what is set at a path: its constant's users, its node's places."""
+    """Yield the other paths of a value: the users of its constant, or the places of its node."""
     value = find(graph, parts).value
     if values.is_constant(value):
         yield from (path for path in _users(graph, value) if path != written)

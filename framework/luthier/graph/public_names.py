@@ -1,9 +1,9 @@
-"""Names for what a graph points at: the shortest public one to write, and a careful way back.
+"""Public names of the classes and functions of a graph, and a safe way to load them again.
 
 A record holds `optax.adamw`, not `optax._src.alias.adamw`, so that it survives a library's moves.
-Reading a name back imports code, and building the graph calls it with arguments of the record. So
-only names on a list are looked up, never whole packages but the user's. The list is
-`allowed_names.txt`, and the entry points of what is installed: one object each, too.
+Loading a name imports code, and building the graph calls it with arguments of the record. So only
+names on a list are looked up; only the user's packages are allowed as a whole. The list consists of
+`allowed_names.txt` and the entry points of installed distributions, which name one object each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 from luthier.errors import Problem, RecordError
 from luthier.graph import entry_points
 
-# Types that do nothing but convert.
+# Types that only convert. `getattr`, `eval` or `open` as the class of a node would let a record run
+# anything when it is built.
 ALLOWED_BUILTINS = (
     *("bool", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "object"),
     *("set", "str", "tuple"),
@@ -33,7 +34,8 @@ NODES = frozenset({"component", "function", "sampler", "pruner", "policy", "engi
 """The roles of what may be the class or function of a node."""
 VALUE_ROLES = frozenset({"type", "constant", "enum"})
 ROLES = frozenset({*NODES, *VALUE_ROLES, NONE})
-# Public modules that hold objects defined elsewhere; looked through in this order.
+# Public modules that hold objects defined elsewhere; searched in this order. Libraries define their
+# objects in private modules, whose names without the private parts need not lead to a public one.
 FACADES: Mapping[str, tuple[str, ...]] = {
     "jax": (
         *("jax.numpy", "jax.nn", "jax.nn.initializers", "jax.lax", "jax.random"),
@@ -82,16 +84,16 @@ _CONSTANT_TYPES = (bool, int, float, complex, str, bytes, type(None))
 
 
 def is_private(name: str) -> bool:
-    """Say whether any part of the dotted `name` is private."""
+    """Return whether any part of the dotted `name` is private."""
     return any(part.startswith("_") for part in name.split("."))
 
 
-def home(thing: Any) -> str:
-    """Return the name of the module that defines `thing` (for an instance: its type)."""
-    if isinstance(thing, types.ModuleType):
-        return thing.__name__
-    module = getattr(thing, "__module__", None)
-    return module if isinstance(module, str) else type(thing).__module__
+def home(target: Any) -> str:
+    """Return the name of the module that defines `target` (for an instance: its type)."""
+    if isinstance(target, types.ModuleType):
+        return target.__name__
+    module = getattr(target, "__module__", None)
+    return module if isinstance(module, str) else type(target).__module__
 
 
 # By identity, because jax.numpy.float32 == numpy.float32, with equal hashes; the object is kept, so
@@ -99,64 +101,66 @@ def home(thing: Any) -> str:
 _NAMES: dict[int, tuple[Any, str]] = {}
 
 
-def public_name(thing: Any) -> str:
-    """Return the shortest public name under which `thing` can be imported.
+def public_name(target: Any) -> str:
+    """Return the shortest public name under which `target` can be imported.
 
     The rule does not depend on what else was imported: the top-level package, then the well-known
-    facades of that package, then each module on the way to the one that defines `thing`, private
+    facades of that package, then each module on the way to the one that defines `target`, private
     parts left out; the first that exposes the same object under its own name wins.
 
     Args:
-      thing: A class, a function, or an instance that a public module holds as a constant.
+      target: A class, a function, or an instance that a public module holds as a constant.
 
     Returns:
       A dotted name, such as `jax.nn.gelu`.
 
     Raises:
-      RecordError: `thing` is local, a lambda, in `__main__`, or has no public name.
+      RecordError: `target` is local, a lambda, in `__main__`, or has no public name.
     """
-    known = _NAMES.get(id(thing))
+    known = _NAMES.get(id(target))
     if known is None:
-        known = (thing, _find_name(thing))
-        if not isinstance(thing, types.MethodType):  # made anew at each access
-            _NAMES[id(thing)] = known
+        known = (target, _find_name(target))
+        if not isinstance(target, types.MethodType):  # made anew at each access
+            _NAMES[id(target)] = known
     return known[1]
 
 
-def display_name(thing: Any) -> str:
-    """Return the public name of `thing`, or the best that can be said of it; never fails."""
+def display_name(target: Any) -> str:
+    """Return the public name of `target`, or a description of it; never raises."""
     try:
-        return public_name(thing)
+        return public_name(target)
     except RecordError:
-        name = _own_name(thing)
-        return f"{home(thing)}.{name}" if name else f"<{type(thing).__name__}>"
+        name = _own_name(target)
+        return f"{home(target)}.{name}" if name else f"<{type(target).__name__}>"
 
 
-def _own_name(thing: Any) -> str:
-    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
+def _own_name(target: Any) -> str:
+    name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
     return name if isinstance(name, str) else ""
 
 
-def _find_name(thing: Any) -> str:
-    name, module = _own_name(thing), home(thing)
+def _find_name(target: Any) -> str:
+    # A name is accepted only if looking it up gives the same object again: `__module__` and
+    # `__qualname__` are claims that decorators and re-exports falsify.
+    name, module = _own_name(target), home(target)
     if "<lambda>" in name:
         _refuse("a lambda has no name to record", "give it a name with def, in a module")
     if "<locals>" in name:
         _refuse(f"{name!r} is local to a function", "move it to the top of a module")
     if module.split(".")[0] == "__main__":
         _refuse(
-            f"{name or type(thing).__name__!r} is defined in __main__",
+            f"{name or type(target).__name__!r} is defined in __main__",
             "move it to a module of a package, so that others can import it",
         )
     if module == "builtins" and name in ALLOWED_BUILTINS:
         return f"builtins.{name}"
     for written, place in _places(module):
         if name and not is_private(name):
-            if _same(_follow(place, name), thing):
+            if _same(_follow(place, name), target):
                 return f"{written}.{name}"
-        elif not name and (constant := _constant_name(place, thing)):
+        elif not name and (constant := _constant_name(place, target)):
             return f"{written}.{constant}"
-    what = f"{module}.{name}" if name else f"an object of type {type(thing).__name__}"
+    what = f"{module}.{name}" if name else f"an object of type {type(target).__name__}"
     remedy = (
         "give it a public name in its package"
         if name
@@ -171,6 +175,8 @@ def _refuse(what: str, remedy: str) -> None:
 
 
 def _places(module: str) -> Iterator[tuple[str, types.ModuleType]]:
+    # In a fixed order that depends on the module's name alone, because the name is hashed and
+    # recorded: scanning `sys.modules` would give another one after another import.
     parts = [part for part in module.split(".") if not part.startswith("_")]
     if not parts:
         return
@@ -182,6 +188,7 @@ def _places(module: str) -> Iterator[tuple[str, types.ModuleType]]:
 
 
 def _place(name: str) -> types.ModuleType | None:
+    # None also where the import fails for want of an optional dependency: then it has no name here.
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -197,34 +204,36 @@ def _follow(place: Any, name: str) -> Any:
     return place
 
 
-def _same(found: Any, thing: Any) -> bool:
-    if found is thing:
-        return thing is not None
-    if type(found) is not type(thing):
+def _same(candidate: Any, target: Any) -> bool:
+    if candidate is target:
+        return target is not None
+    if type(candidate) is not type(target):
         return False
-    if isinstance(thing, types.MethodType):  # a new object at each access
-        return bool(found == thing)
+    if isinstance(target, types.MethodType):  # a new object at each access
+        return bool(candidate == target)
     # copy.deepcopy clones some wrapped functions, such as jax.nn.relu; what they wrap stays.
-    wrapped = getattr(thing, "__wrapped__", None)
-    return wrapped is not None and getattr(found, "__wrapped__", None) is wrapped
+    wrapped = getattr(target, "__wrapped__", None)
+    return wrapped is not None and getattr(candidate, "__wrapped__", None) is wrapped
 
 
-def _constant_name(place: types.ModuleType, thing: Any) -> str | None:
-    if "__getattr__" in vars(place):  # a lazy module: what it holds depends on earlier imports
+def _constant_name(place: types.ModuleType, target: Any) -> str | None:
+    # By searching the module, since a constant does not know its name. The least name, because the
+    # order of a namespace is that of its assignments.
+    if "__getattr__" in vars(place):  # a lazy module: its contents depend on earlier imports
         return None
-    names = (name for name, value in vars(place).items() if value is thing)
+    names = (name for name, value in vars(place).items() if value is target)
     return min((name for name in names if not name.startswith("_")), default=None)
 
 
 @functools.cache
 def listed() -> Mapping[str, str]:
     """Return the role of every listed name."""
-    found: dict[str, str] = {}
+    roles: dict[str, str] = {}
     for line in LIST.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             role, name = line.split()
-            found[name] = role
-    return types.MappingProxyType(found)
+            roles[name] = role
+    return types.MappingProxyType(roles)
 
 
 @functools.cache
@@ -234,7 +243,7 @@ def libraries() -> frozenset[str]:
 
 
 def role_of(name: str) -> str:
-    """Return the role of a name in records, which is `none` for what no record may hold.
+    """Return the role of a name in records, which is `none` for names that records may not contain.
 
     Args:
       name: A name as `public_name` writes it.
@@ -251,28 +260,29 @@ def _nameable() -> Iterator[str]:
 @functools.cache
 def modules() -> frozenset[str]:
     """Return the modules that listed names are in, and the packages above them."""
-    found: set[str] = set()
+    names: set[str] = set()
     for name in _nameable():
         parts = name.split(".")
-        found.update(".".join(parts[:length]) for length in range(1, len(parts)))
-    return frozenset(found)
+        names.update(".".join(parts[:length]) for length in range(1, len(parts)))
+    return frozenset(names)
 
 
 @functools.cache
 def _by_last_part() -> Mapping[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
+    names_by_part: dict[str, list[str]] = {}
     for name in _nameable():
-        found.setdefault(name.rpartition(".")[2], []).append(name)
-    return {last: tuple(names) for last, names in found.items()}
+        names_by_part.setdefault(name.rpartition(".")[2], []).append(name)
+    return {last: tuple(names) for last, names in names_by_part.items()}
 
 
 def is_users(name: str, packages: Sequence[str]) -> bool:
     """Return whether a dotted name is in one of the user's packages.
 
     Args:
-      name: A module, or something in one.
-      packages: The user's packages; a library that the list is about is none, whoever says so.
+      name: A module, or a name in one.
+      packages: The user's packages; a library with listed names does not count as one.
     """
+    # Adding `jax` to `packages` would allow all of it, its compiler and file access included.
     own = [package for package in packages if package.partition(".")[0] not in libraries()]
     return _within(name, own)
 
@@ -299,35 +309,35 @@ def is_allowed(name: str, packages: Sequence[str] = ()) -> bool:
     return is_users(name, packages) or role_of(name) != NONE
 
 
-def may_name(thing: Any, packages: Sequence[str] = ()) -> bool:
-    """Return whether a record may hold an object, whatever the name under which it was found.
+def may_name(target: Any, packages: Sequence[str] = ()) -> bool:
+    """Return whether a record may hold an object, regardless of the name that it was found by.
 
     Args:
-      thing: A class, a function, or a constant.
+      target: A class, a function, or a constant.
       packages: The user's packages.
     """
-    if isinstance(thing, enum.Enum):  # a member is allowed where its class is
-        thing = type(thing)
-    if isinstance(thing, _CONSTANT_TYPES) or is_users(home(thing), packages):
+    if isinstance(target, enum.Enum):  # a member is allowed where its class is
+        target = type(target)
+    if isinstance(target, _CONSTANT_TYPES) or is_users(home(target), packages):
         return True
-    if isinstance(thing, type) and home(thing) == "builtins":
-        return thing.__name__ in ALLOWED_BUILTINS
+    if isinstance(target, type) and home(target) == "builtins":
+        return target.__name__ in ALLOWED_BUILTINS
     try:
-        name = public_name(thing)
+        name = public_name(target)
     except RecordError:
         name = ""
-    return role_of(name) != NONE or bool(_listed_names(thing))
+    return role_of(name) != NONE or bool(_listed_names(target))
 
 
-def _listed_names(thing: Any) -> list[str]:
+def _listed_names(target: Any) -> list[str]:
     """Return the listed names of an object that has a name of its own."""
-    root, own = home(thing).partition(".")[0], _own_name(thing)
+    root, own = home(target).partition(".")[0], _own_name(target)
     near = [name for name in _by_last_part().get(own, ()) if name.partition(".")[0] == root]
-    return [name for name in near if _same(_peek(name), thing)]
+    return [name for name in near if _same(_peek(name), target)]
 
 
 def _peek(name: str) -> Any:
-    """Return what a listed name means; None where this version of the library lacks it."""
+    """Return the object of a listed name; None if this version of the library lacks it."""
     try:
         return _walk(name, name.split("."))
     except RecordError:
@@ -339,7 +349,9 @@ def _within(name: str, packages: Sequence[str]) -> bool:
 
 
 def current_name(name: str) -> str:
-    """Return what `name` is called now, by the table of renamed objects and packages."""
+    """Return the current name of an object whose `name` may be old (`RENAMED`)."""
+    # The longest renamed prefix wins, so that an object can move on its own when its package is
+    # renamed too.
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         new = RENAMED.get(".".join(parts[:length]))
@@ -349,11 +361,11 @@ def current_name(name: str) -> str:
 
 
 def current_arguments(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments by what they are called now, by the table of renamed ones.
+    """Return arguments by their current names, which `RENAMED_ARGUMENTS` lists.
 
     Args:
       name: The class or function that takes them, as a record names it.
-      arguments: What it is given.
+      arguments: The recorded arguments.
     """
     renamed = RENAMED_ARGUMENTS.get(current_name(name), {})
     return {renamed.get(part, part): value for part, value in arguments.items()}
@@ -362,7 +374,7 @@ def current_arguments(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]
 def load_object(
     name: str, packages: Sequence[str] = (), roles: Collection[str] = ROLES - {NONE}
 ) -> Any:
-    """Import the object called `name`, if the list lets it.
+    """Import the object called `name`, if the list allows it.
 
     Args:
       name: A dotted name, as `public_name` writes it, or where a listed class or function of
@@ -374,9 +386,13 @@ def load_object(
       The class, function or constant.
 
     Raises:
-      RecordError: The name is private, off the list (nothing is imported then), of another role,
-        does not exist, or leads to something that was defined off the list.
+      RecordError: The name is private, not on the list (nothing is imported then), has another
+        role, does not exist, or leads to an object that was defined elsewhere.
     """
+    # Records may come from other people. Two lines of defence, since importing a module already
+    # runs its code: the name is checked against the list before anything is imported, and the
+    # object that it leads to is checked by where it was defined, because a module can expose `os`
+    # or a function of another library.
     name = current_name(name)
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
@@ -386,20 +402,21 @@ def load_object(
     if parts[0] == "builtins":
         return _load_builtin(name, parts)
     if is_users(name, packages):
-        found = _walk(name, parts, packages)
-        _check_home(name, found, packages)
+        loaded = _walk(name, parts, packages)
+        _check_home(name, loaded, packages)
     elif parts[0] in libraries() or parts[0] in entry_points.packages():
-        found = _load_listed(name, parts, roles)
+        loaded = _load_listed(name, parts, roles)
     else:
         what = f"{name!r} may not be imported: {parts[0]!r} is not on the list"
         _refuse(what, _remedy(parts[0]))
-    if isinstance(found, types.ModuleType):
-        _refuse(f"{name!r} is a module", "name what you need of it")
-    return found
+    if isinstance(loaded, types.ModuleType):
+        _refuse(f"{name!r} is a module", "name the class or function that you need from it")
+    return loaded
 
 
 def _load_listed(name: str, parts: list[str], roles: Collection[str]) -> Any:
     role, written = role_of(name), name
+    # The members of a listed enum are constants that need no line of their own in the list.
     above, _, last = name.rpartition(".")
     if listed().get(above) == "enum" and set(roles) >= VALUE_ROLES:
         members = _walk(above, above.split(".")).__members__
@@ -410,46 +427,49 @@ def _load_listed(name: str, parts: list[str], roles: Collection[str]) -> Any:
         role = role_of(written)
     if role not in roles:
         wanted = ", ".join(sorted(roles))
-        _refuse(f"{name!r} is listed as {role}, and cannot stand here", f"it takes: {wanted}")
-    found = _walk(written, written.split("."))
-    # A library may export what it took from elsewhere: os.system is no part of jax.
+        _refuse(
+            f"{name!r} is listed as {role}, which is not allowed here", f"allowed here: {wanted}"
+        )
+    loaded = _walk(written, written.split("."))
+    # A library may expose objects of others: os.system is not a part of jax.
     known = {*libraries(), parts[0]}
-    if not isinstance(found, _CONSTANT_TYPES) and home(found).partition(".")[0] not in known:
-        _refuse(f"{name!r} may not be imported: it is defined in {home(found)!r}", "leave it out")
-    return found
+    if not isinstance(loaded, _CONSTANT_TYPES) and home(loaded).partition(".")[0] not in known:
+        _refuse(f"{name!r} may not be imported: it is defined in {home(loaded)!r}", "leave it out")
+    return loaded
 
 
 def _alias(name: str, parts: list[str]) -> str:
-    """Return the listed name of what is at another place of the same library.
-
-    Only listed names are imported for it, never the module that `name` says.
-    """
+    """Return the listed name of an object that `name` finds elsewhere in the same library."""
+    # `luthier.layers.attention.Attention`, say, where a class is defined, for the listed name of
+    # its facade. Only candidates from the list are imported, never the module in `name`, which may
+    # be anything; whether that module exposes the same object is asked only if it was imported.
     if name in modules():
-        _refuse(f"{name!r} is a module", "name what you need of it")
+        _refuse(f"{name!r} is a module", "name the class or function that you need from it")
     place, last = name.rpartition(".")[::2]
     for written in _by_last_part().get(last, ()):
         if written.partition(".")[0] != parts[0]:
             continue
-        found = _peek(written)
-        if found is None:
+        candidate = _peek(written)
+        if candidate is None:
             continue
-        own = f"{home(found)}.{_own_name(found)}"
+        own = f"{home(candidate)}.{_own_name(candidate)}"
         module = sys.modules.get(place)
-        if own == name or (module is not None and _same(vars(module).get(last), found)):
+        if own == name or (module is not None and _same(vars(module).get(last), candidate)):
             return written
-    what = f"{name!r} is not on the list of what a record may name"
+    what = f"{name!r} is not on the list of names that records may contain"
     near = difflib.get_close_matches(name, list(_nameable()), 2, 0.8)
     remedy = "" if near else "wrap it in a function of a package of your own"
     if name.startswith("luthier.contrib."):  # an editable installation that was updated by git
-        remedy = "if it is in luthier.contrib, install luthier anew: its entry points are older"
+        remedy = "if it is in luthier.contrib, reinstall luthier: its entry points are out of date"
     raise RecordError(Problem(what, remedy=remedy, nearest=near))
 
 
 def _remedy(package: str) -> str:
     if package in sys.stdlib_module_names:
-        return "a graph may name the listed parts of luthier and its libraries, and your packages"
+        return "a config may name the listed parts of luthier and its libraries, and your packages"
     yours = f"if {package!r} is yours, add it to packages under [tool.luthier] in pyproject.toml"
-    return f"{yours}; if others wrote it, install what has it (`luthier help extending`)"
+    others = "if it is a third-party package, install the distribution that registers it"
+    return f"{yours}; {others} (`luthier help extending`)"
 
 
 def _load_builtin(name: str, parts: list[str]) -> Any:
@@ -459,6 +479,8 @@ def _load_builtin(name: str, parts: list[str]) -> Any:
 
 
 def _import(name: str) -> types.ModuleType | None:
+    # None only if this very module (or a package above it) does not exist. A module that exists and
+    # fails, for want of a dependency of its own say, must be reported as failing.
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -473,7 +495,9 @@ def _import(name: str) -> types.ModuleType | None:
 
 
 def _walk(name: str, parts: list[str], packages: Sequence[str] | None = None) -> Any:
-    """Return what a name leads to; with the user's packages, only ways through them are gone."""
+    """Return the object of a dotted name; with `packages`, every module on the way is checked."""
+    # Attributes first, submodules second, as `from package import name` does. The steps before the
+    # last must be modules or classes.
     current: Any = _import(parts[0])
     if current is None:
         raise RecordError(Problem(f"{name!r} does not exist", remedy=f"install {parts[0]!r}"))
@@ -483,7 +507,7 @@ def _walk(name: str, parts: list[str], packages: Sequence[str] | None = None) ->
             if packages is not None:
                 _check_home(prefix, current, packages)
         elif not isinstance(current, type):
-            _refuse(f"{name!r} may not be imported: {prefix!r} is no module or class", "")
+            _refuse(f"{name!r} may not be imported: {prefix!r} is not a module or class", "")
         following = getattr(current, part, None)
         if following is None and isinstance(current, types.ModuleType):
             following = _import(f"{current.__name__}.{part}")
@@ -500,11 +524,12 @@ def _walk(name: str, parts: list[str], packages: Sequence[str] | None = None) ->
     return current
 
 
-def _check_home(name: str, found: Any, packages: Sequence[str]) -> None:
-    """Refuse what a module of the user shows and was defined elsewhere, unless it is listed."""
-    if isinstance(found, _CONSTANT_TYPES):
+def _check_home(name: str, loaded: Any, packages: Sequence[str]) -> None:
+    """Raise if an object that a user's module exposes is defined elsewhere and not listed."""
+    if isinstance(loaded, _CONSTANT_TYPES):
         return
-    defined = home(found)
-    is_ours = isinstance(found, types.ModuleType) or not may_name(found, packages)
-    if is_ours and not is_users(defined, packages):
+    defined = home(loaded)
+    # A listed object is fine by any name, but a module only leads on: `mine.os.system`.
+    needs_home = isinstance(loaded, types.ModuleType) or not may_name(loaded, packages)
+    if needs_home and not is_users(defined, packages):
         _refuse(f"{name!r} may not be imported: it is defined in {defined!r}", "leave it out")

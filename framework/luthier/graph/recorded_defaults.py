@@ -1,9 +1,9 @@
 """Defaults as they were when a graph was recorded.
 
-A recorded graph holds the arguments that were set. What was left to a default takes the value that
-the class has today, and a later luthier may have another one: a run that was trained without a
+A recorded graph holds the arguments that were set. All others take the default that the class has
+today, and a later luthier may have another one: a run that was trained without a
 guard would be rebuilt with one, whose arrays its checkpoints do not hold. The values that are
-recorded beside the graph (`config.values.json`) tell what each default was.
+recorded beside the graph (`config.values.json`) contain every default as it was then.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ _ORIGIN = "the default when this was recorded"
 
 
 def restore_defaults(graph: Graph, values: Mapping[str, Any]) -> list[str]:
-    """Set, in place, the defaults that are others now to what they were; return what was set.
+    """Set changed defaults back to their recorded values, in place; return what was set.
 
-    Only what JSON says unmistakably is set: numbers, booleans and None. A default that was a node
-    of another class stays, and is reported where runs are compared.
+    Only values that JSON represents exactly are set: numbers, booleans and None. A default that was
+    a node of another class stays, and is reported when runs are compared.
 
     Args:
       graph: The graph as it was loaded.
-      values: What `to_dict` made of it when it was recorded.
+      values: The result of `to_dict` when it was recorded.
 
     Returns:
       `path=value` for each.
     """
+    # Through JSON once, so that both sides went through the same conversions: tuples are lists,
+    # keys are text, and floats are compared as they are read back.
     now = json.loads(json.dumps(to_dict(graph), default=str))
     restored = []
     for path, value in list(_plain_differences(values, now, "")):
@@ -43,6 +45,7 @@ def restore_defaults(graph: Graph, values: Mapping[str, Any]) -> list[str]:
 
 
 def _plain_differences(before: Any, now: Any, path: str) -> Iterator[tuple[str, Any]]:
+    # Text is left alone: in `to_dict` it may be a dtype, a path, or the name of a class.
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         if before.get("class") != now.get("class"):
             return

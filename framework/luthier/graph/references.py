@@ -27,7 +27,11 @@ from luthier.graph.paths import (
 from luthier.graph.signatures import UNSET
 from luthier.graph.values import Graph
 
-# References and aliases: one node in two places.
+# References (`ref:`) and aliases (`alias:`): one node in two places.
+#
+# A reference works on values and an alias on any node, but both end in shared objects of Fiddle:
+# the value that is referred to becomes a constant (a node of `values.constant`), which its old
+# place and the new one then share. So references stay live, and need no evaluation rules.
 
 
 def refer(graph: Graph, path: Path) -> fdl.Config:
@@ -53,7 +57,9 @@ def refer(graph: Graph, path: Path) -> fdl.Config:
 
 
 def _make_constant(graph: Graph, path: Path, place: Place) -> fdl.Config:
-    """Put a constant in place of a plain value; where it was set stays known."""
+    """Put a constant in place of a plain value; the origin of the value stays known."""
+    # Without tracking: the value did not change, so its history must not say that the override with
+    # the reference set it.
     name = next((part for part in reversed(path) if isinstance(part, str)), "")
     with history.suspend_tracking():
         constant = values.value(place.value, name=name)
@@ -62,17 +68,17 @@ def _make_constant(graph: Graph, path: Path, place: Place) -> fdl.Config:
 
 
 def alias(graph: Graph, target: Path, source: Path) -> Any:
-    """Return what is at `source`, to be shared at `target`; a plain value becomes a constant.
+    """Return the node at `source`, to be shared at `target`; a plain value becomes a constant.
 
     Raises:
       Unreadable: It cannot be shared there, because `target` lies inside it.
       UnknownReference: There is no such path.
     """
-    found = find(graph, source).value
-    if not isinstance(found, fdl.Buildable):
-        found = refer(graph, source)
-    refuse_circle(graph, target, found)
-    return found
+    node = find(graph, source).value
+    if not isinstance(node, fdl.Buildable):
+        node = refer(graph, source)
+    refuse_circle(graph, target, node)
+    return node
 
 
 def refuse_circle(graph: Graph, target: Path, value: Any, into_constant: bool = False) -> None:
@@ -84,6 +90,9 @@ def refuse_circle(graph: Graph, target: Path, value: Any, into_constant: bool = 
       value: A node, or anything.
       into_constant: Whether a constant at `target` is to hold `value`, instead of being replaced.
     """
+    # There is a cycle if a node on the way to `target` is also inside of `value`. The node at
+    # `target` itself is replaced, so it does not count, unless it is a constant that stays and only
+    # gets `value` as its new value.
     inside = {id(node) for node in copies.nodes_of(value)}
     holder, holders = graph, [id(graph)]
     for part in target:
@@ -98,32 +107,36 @@ def refuse_circle(graph: Graph, target: Path, value: Any, into_constant: bool = 
         raise Unreadable(Problem("would contain itself", path=format_path(target)))
 
 
-# Values taken from somewhere: `alias:PATH` of this graph, `run:ID.PATH` of a recorded one.
+# Values from elsewhere: `alias:PATH` in this graph, `run:ID.PATH` in a recorded one.
 
-Recorded = Callable[[str], Any]
-"""Returns the graph of a recorded run: by its id, or however else runs are named."""
+Recorded = Callable[[str], Graph]
+"""Returns the graph of a recorded run, by its id or another name of the run."""
 
 _ALIAS = re.compile(r"(?:alias:|&)(.*)", re.DOTALL)
+# A run may be given by a folder, whose name may contain dots: everything up to the last slash is of
+# the run, and the path begins after the first dot behind it.
 _RUN = re.compile(r"@?run:((?:[^\[/]*/)*[^\[/.]*)\.?(.*)", re.DOTALL)
 
 
 def take(
     graph: Graph, target: Path, text: str, annotation: Any, recorded: Recorded | None
 ) -> tuple[Any] | None:
-    """Return what a value takes from somewhere, in a tuple; None where it takes nothing.
+    """Return the value that `alias:` or `run:` refers to, in a tuple; None for any other text.
 
     Args:
       graph: A node; a plain value in it that is shared becomes a constant, in place.
-      target: Where the value is for.
+      target: The path that the value is for.
       text: The value as it was written.
-      annotation: The annotation of the place: a class of it may have `run:` for a word of its own,
-        and then only `@run:` takes from a run.
+      annotation: The annotation of the place: a class of it may have `run:` as its own prefix, and
+        then only `@run:` takes a node from a run.
       recorded: Returns the graph of a run; None where there are no runs.
 
     Raises:
-      Unreadable: It cannot be taken.
+      Unreadable: It cannot be used there.
       BadInput: There is no such run or path.
     """
+    # In a tuple, because None is a value that a run can hold. An alias shares the node itself; of a
+    # run, a copy is taken, so that later overrides do not edit the recorded graph.
     if match := _ALIAS.fullmatch(text):
         source = match[1].strip()
         if not source:
@@ -135,7 +148,7 @@ def take(
     run, path = match[1].strip(), match[2].strip()
     if not run or not path:
         remedy = "write run:ID.PATH, as run:last.model"
-        raise Unreadable(Problem(f"{text!r} does not say what to take", remedy=remedy))
+        raise Unreadable(Problem(f"{text!r} does not name a run and a path", remedy=remedy))
     if recorded is None:
         raise Unreadable(f"{text!r}: no runs are known here")
     source = recorded(run)
@@ -144,5 +157,5 @@ def take(
     except BadInput as error:
         problem, at = error.problems[0], f"run:{run}."
         near = [f"{at}{other}" for other in problem.nearest]
-        told = dataclasses.replace(problem, path=f"{at}{problem.path}", nearest=near)
-        raise Unreadable(told) from error
+        qualified = dataclasses.replace(problem, path=f"{at}{problem.path}", nearest=near)
+        raise Unreadable(qualified) from error

@@ -1,4 +1,4 @@
-"""A graph as text for people: what was set first, then the defaults; what is shared only once.
+"""Renders a graph as text: set arguments first, then defaults; shared nodes only once.
 
 luthier.program.Experiment
   seed = 0
@@ -34,7 +34,7 @@ def render(graph: Graph, defaults: bool = False, width: int = 100) -> str:
       graph: A node or value.
       defaults: Whether to list arguments left at their default too, below the set ones and marked
         `(default)`.
-      width: The longest line, in characters; what does not fit is cut and ends in `…`.
+      width: The longest line, in characters; longer ones are cut and end in `…`.
 
     Returns:
       Lines without colour and without a line break at the end. A shared node is written out at its
@@ -50,6 +50,8 @@ def render(graph: Graph, defaults: bool = False, width: int = 100) -> str:
 
 def text_of(value: Any) -> str:
     """Return a value on one line; a node by its class alone."""
+    # Deterministic, since goldens, diffs and the web pages show it: sets are sorted, and objects
+    # whose text holds an address are shown by their class.
     if values.is_value_node(value):
         return _value_text(value, value.__arguments__.get("name", ""))
     if isinstance(value, fdl.Buildable):
@@ -76,7 +78,11 @@ def text_of(value: Any) -> str:
 
 
 def head_text(value: Any) -> str:
-    """Return the class of a node, with what kind of node it is; for a container, its type."""
+    """Return the class of a node with its kind (`partial luthier.layers.Mlp`), or a type name.
+
+    Args:
+      value: A node, or a container.
+    """
     if isinstance(value, fdl.Buildable):
         kind = KINDS.get(type(value), type(value).__name__)
         name = display_name(value.__fn_or_cls__)
@@ -87,18 +93,19 @@ def head_text(value: Any) -> str:
 
 
 def sharing_text(value: Any) -> str:
-    """Return what two places of one thing have in common.
+    """Return the relation between two places of one node: `same as` or `same settings as`.
 
-    A template is called at each of its places, so that they share its settings and no weights.
+    A template is called at each of its places, so they share its settings but no weights.
     """
     return "same settings as" if isinstance(value, fdl.Partial) else "same as"
 
 
 def tie_text(value: Any) -> str:
-    """Return, behind a space, whose weights a node or class uses; empty for one with its own.
-
-    A class that uses weights of another names it in its attribute `TIES`.
-    """
+    """Return ` (weights tied to NAME)` for a node or class without weights of its own, else ``."""
+    # Sharing a node of the graph ties weights; but a template that is shared does not, and a class
+    # like a tied unembedding uses the weights of another without sharing a node with it. So such a
+    # class declares the other one in its attribute `TIES`, and `show` and `diff` tell ties from
+    # shared settings by it.
     tied = getattr(getattr(value, "__fn_or_cls__", value), "TIES", "")
     return f" (weights tied to {tied})" if isinstance(tied, str) and tied else ""
 
@@ -113,7 +120,7 @@ def _object_text(value: Any) -> str:
 def _value_text(node: fdl.Config, name: str) -> str:
     try:
         known = text_of(values.evaluate(node))
-    except Exception:  # an operand is missing or wrong, which validate tells
+    except Exception:  # an operand is missing or wrong, which `validate` reports
         known = "?"
     if values.is_constant(node):
         return f"{known} (shared as {name})" if name else known
@@ -121,7 +128,7 @@ def _value_text(node: fdl.Config, name: str) -> str:
 
 
 class _Renderer:
-    """Renders one graph: what is shared, and where each shared thing was first written out."""
+    """Renders one graph; keeps the path at which each shared node was first written out."""
 
     def __init__(self, graph: Graph, defaults: bool, width: int):
         self.defaults, self.width = defaults, width
@@ -129,7 +136,7 @@ class _Renderer:
         self.first: dict[int, str] = {}
 
     def below(self, value: Any, path: str, indent: str) -> Iterator[str]:
-        """Yield the lines of what is inside of a node or container."""
+        """Yield the lines of the parts of a node or container."""
         if isinstance(value, fdl.Buildable):
             yield from self._node(value, path, indent)
             return
@@ -137,19 +144,24 @@ class _Renderer:
             yield from self._entry(join("", key), child, join(path, key), indent)
 
     def _node(self, node: fdl.Buildable, path: str, indent: str) -> Iterator[str]:
-        given = children(node, unset=True)
-        for part, child, is_default in given:
+        arguments = children(node, unset=True)
+        for part, child, is_default in arguments:
             if not is_default and child is not signatures.UNSET:
                 label = join("", part) + self._tags(node, part)
                 yield from self._entry(label, child, join(path, part), indent)
+        # Missing arguments are listed for a Config only: a template gets the rest from its caller,
+        # as every class gets `rngs` and its `INHERITED` arguments.
         passed = signatures.inherited(node.__fn_or_cls__)
-        for part, child, is_default in given:
+        for part, child, is_default in arguments:
             if child is signatures.UNSET and type(node) is fdl.Config and part not in passed:
                 yield f"{indent}{join('', part)}{self._tags(node, part)} is not set"
             elif is_default and self.defaults:
                 yield f"{indent}{join('', part)} = {text_of(child)}{tie_text(child)}{DEFAULT_MARK}"
 
     def _entry(self, label: str, child: Any, path: str, indent: str) -> Iterator[str]:
+        # Four forms, in this order: a value node as its expression and value; a leaf or short
+        # container on one line; a node that was written out before as a reference to that path;
+        # and a new node as a head line with its parts below.
         if values.is_value_node(child):
             name = child.__arguments__.get("name", "")
             if not name and id(child) in self.shared:
@@ -166,7 +178,7 @@ class _Renderer:
             yield from self.below(child, path, indent + _INDENT)
 
     def _fits(self, child: Any, indent: str, label: str) -> bool:
-        """Say whether a container of leaves goes on one line; long lists and tuples are cut."""
+        """Return whether a container of leaves is on one line; long lists and tuples are cut."""
         if not (isinstance(child, dict) or is_dataclass_instance(child)):
             return True
         return len(indent) + len(label) + len(" = ") + len(text_of(child)) <= self.width
@@ -177,7 +189,7 @@ class _Renderer:
 
 
 def _holds_nodes(value: Any) -> bool:
-    """Say whether `value` is a node, or a container with nodes or with more than one line in it."""
+    """Return whether `value` is a node or a container that holds one."""
     if isinstance(value, fdl.Buildable):
         return True
     inside = entries(value)
@@ -187,5 +199,6 @@ def _holds_nodes(value: Any) -> bool:
 def _cut(line: str, width: int) -> str:
     if len(line) <= width:
         return line
+    # The mark is kept: a default that is cut must not look like a set value.
     mark = DEFAULT_MARK if line.endswith(DEFAULT_MARK) else ""
     return line[: max(width - len(mark) - 1, 1)] + "…" + mark

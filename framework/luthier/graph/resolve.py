@@ -37,12 +37,13 @@ def resolve(reference: str) -> fdl.Config:
       The graph that the function makes. The module is looked for on `sys.path`.
 
     Raises:
-      UnknownReference: There is no such module or function, its code fails (told by file and
-        line), it is called wrongly, or it returns no graph.
+      UnknownReference: There is no such module or function, its code fails (reported by file and
+        line), its arguments are wrong, or it returns something else than a graph.
     """
     try:
         return _resolve(reference.strip())
     except Unreadable as error:
+        # From the cause: a traceback should lead to the user's exception, not to our own.
         raise UnknownReference(error.problem) from error.__cause__
 
 
@@ -63,12 +64,14 @@ def _resolve(reference: str) -> fdl.Config:
     origins.install()
     module = find_module(module_name)
     function = _find_function(module, name)
-    given = read_arguments(function, f"{module_name}:{name}", bracket + rest)
-    graph = _call(function, f"{module_name}:{name}", given)
+    arguments = read_arguments(function, f"{module_name}:{name}", bracket + rest)
+    graph = _call(function, f"{module_name}:{name}", arguments)
     if not isinstance(graph, fdl.Buildable):
         kind = type(graph).__name__
         remedy = "return fdl.Config(Experiment, ...), which describes one, instead"
-        raise Unreadable(Problem(f"{module_name}:{name} returned {kind}, no graph", remedy=remedy))
+        raise Unreadable(
+            Problem(f"{module_name}:{name} returned {kind}, not a config", remedy=remedy)
+        )
     copies.renew(graph)
     return graph
 
@@ -82,6 +85,8 @@ def find_module(name: str) -> types.ModuleType:
     Raises:
       Unreadable: There is none of this name, or its code fails.
     """
+    # Package by package, with `find_spec` before each import: a name that does not exist is
+    # reported with similar ones, and an exception of the import is always one of the module's code.
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         at = ".".join(parts[:depth])
@@ -106,6 +111,7 @@ def find_module(name: str) -> types.ModuleType:
 def _raise_no_module(
     name: str, parts: list[str], depth: int, parent: types.ModuleType | None
 ) -> None:
+    # `configs.lm.quickstart.small` for `configs.lm.quickstart:small`: a dot instead of the colon.
     at, missing = ".".join(parts[: depth - 1]), parts[depth - 1]
     function = getattr(parent, missing, None)
     if depth == len(parts) and callable(function):
@@ -124,7 +130,8 @@ def _raise_no_module(
 
 
 def _own_modules() -> list[str]:
-    """Return the modules that may be the user's: not Python's own, and not installed."""
+    """Return the top-level modules that may be the user's: not Python's own, and not installed."""
+    # For suggestions: among everything on `sys.path`, some installed package is always similar.
     of_python = {pathlib.Path(path).resolve() for path in sysconfig.get_paths().values()}
     folders = [
         folder
@@ -136,14 +143,16 @@ def _own_modules() -> list[str]:
 
 
 def _find_function(module: types.ModuleType, name: str) -> Callable[..., Any]:
+    # Any callable may be named, but only functions that the module defines itself are suggested:
+    # its imports are callable, too.
     function = getattr(module, name, None)
     if callable(function) and not isinstance(function, types.ModuleType):
         return function
     own = [
         other
-        for other, found in vars(module).items()
-        if inspect.isfunction(found)
-        and found.__module__ == module.__name__
+        for other, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
         and not other.startswith("_")
     ]
     at = module.__name__
@@ -153,14 +162,14 @@ def _find_function(module: types.ModuleType, name: str) -> Callable[..., Any]:
     if not near and own:
         remedy = f"it has {', '.join(f'{at}:{other}' for other in own[:12])}"
     elif not near and hasattr(module, "__path__"):
-        inside = sorted(found.name for found in pkgutil.iter_modules(module.__path__))
+        inside = sorted(value.name for value in pkgutil.iter_modules(module.__path__))
         remedy = f"it is a package; it has {', '.join(f'{at}.{m}' for m in inside[:12])}"
     raise Unreadable(Problem(what, nearest=near, remedy=remedy))
 
 
-def _call(function: Callable[..., Any], name: str, given: dict[Any, Any]) -> Any:
+def _call(function: Callable[..., Any], name: str, arguments: dict[Any, Any]) -> Any:
     try:
-        return call(function, given)
+        return call(function, arguments)
     except BadInput:
         raise
     except Exception as error:  # whatever the user's code raises

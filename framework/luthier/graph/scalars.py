@@ -1,4 +1,4 @@
-"""Plain values given where a node is: refused, with the fields that may have been meant."""
+"""Rejects plain values in place of nodes, and suggests the fields that may have been meant."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def refuse_on_node(
     written: str = "",
     admits: Callable[[Place], bool] = lambda field: False,
 ) -> None:
-    """Raise where a plain value would silently throw a node away.
+    """Raise if a plain value would silently replace a node.
 
     Args:
-      place: Where it is to be put.
+      place: The place that is to be set.
       value: The value, or its text where that cannot be read.
       annotation: The annotation of the place.
       written: Operator and value, as `=3e-4`.
@@ -35,6 +35,9 @@ def refuse_on_node(
     Raises:
       Unreadable: A node is there; the problem names its fields, and the one that was meant.
     """
+    # `optimizer.learning_rate=3e-4` where a schedule is: the number fits the annotation, and would
+    # silently drop warm-up and decay. `:=` does not come here, so a node can still be replaced on
+    # purpose. Functions pass, and None where the annotation admits it.
     old = place.value
     is_structure = is_real_node(old) or is_dataclass_instance(old)
     if not is_structure or is_real_node(value) or is_dataclass_instance(value):
@@ -79,11 +82,12 @@ def _fields(place: Place) -> list[Place]:
 
 
 def _meant(fields: list[Place], admitting: list[Place]) -> Place | None:
-    """Return the field that was obviously meant: the only one that could have the value.
+    """Return the field that was obviously meant: the only one that admits the value.
 
     Of several, it is the one with a tag, or else the first argument of a node without nodes below
     it, if that has no default: the peak of a schedule.
     """
+    # It becomes a suggestion only (`did you mean ...?`), never what is set.
     if len(admitting) == 1:
         return admitting[0]
     tagged = [field for field in admitting if _is_tagged(field)]

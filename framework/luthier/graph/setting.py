@@ -1,4 +1,4 @@
-"""Set, replace and reset what is at a path, in place, with its origin in Fiddle's history."""
+"""Sets, replaces and resets values by path, in place, with their origin in Fiddle's history."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from luthier.graph.values import Graph
 
 
 def set_value(graph: Graph, path: str, value: Any, origin: str = "") -> None:
-    """Set what is at `path`, in place; where a constant is, the constant changes for all its users.
+    """Set the value at `path`, in place; a constant changes for all its users.
 
     Args:
       graph: A node.
@@ -36,6 +36,8 @@ def set_value(graph: Graph, path: str, value: Any, origin: str = "") -> None:
     Raises:
       UnknownReference: There is no such path.
     """
+    # Another value node replaces the constant at this path, since a constant that holds a node
+    # would make all its users follow it.
     place = find(graph, path)
     if values.is_constant(place.value) and not values.is_value_node(value):
         replace(place.value, "value", value, origin)
@@ -44,7 +46,7 @@ def set_value(graph: Graph, path: str, value: Any, origin: str = "") -> None:
 
 
 def replace(graph: Graph, path: str, value: Any, origin: str = "", new_key: bool = False) -> None:
-    """Put `value` at `path`, in place, whatever is there now.
+    """Replace the value at `path`, in place, by `value`, whatever it is now.
 
     Args:
       graph: A node.
@@ -66,7 +68,7 @@ def replace(graph: Graph, path: str, value: Any, origin: str = "", new_key: bool
 
 
 def replace_at(graph: Graph, place: Place, value: Any, origin: str = "") -> None:
-    """Put `value` at a place that was just found; like `replace`, but without looking for it.
+    """Replace the value at a place that was just found; like `replace`, but without a search.
 
     Args:
       graph: A node.
@@ -74,6 +76,8 @@ def replace_at(graph: Graph, place: Place, value: Any, origin: str = "") -> None
       value: A value or node.
       origin: Who sets it.
     """
+    # The quick way is open for an argument of a node that is part of the graph itself. Below a
+    # default the owner has to be copied first, and tuples are replaced as a whole.
     is_own = not place.is_default or place.part not in getattr(place.owner, "__arguments__", ())
     if not (is_node(place.owner) and isinstance(place.part, str) and is_own):
         replace(graph, place.path, value, origin, new_key=True)
@@ -94,6 +98,10 @@ def is_new_key(graph: Graph, parts: Path) -> bool:
 
 def _put(owner: Any, parts: Path, value: Any, is_default: bool) -> Any:
     """Return `owner` with `value` at `parts`: itself, or a copy where it must not be changed."""
+    # Recursive copy on write. Defaults, and what lies below them, belong to the class, so they are
+    # copied on the way down and the copy is set in the graph; a dataclass instance becomes a node
+    # that builds it; tuples are rebuilt. All else is changed in place, and the recursion ends early
+    # where a child came back as the same object.
     if len(parts) == 1:
         child = value
     else:
@@ -123,6 +131,9 @@ def _put(owner: Any, parts: Path, value: Any, is_default: bool) -> Any:
 
 def recorded_under(graph: Graph, parts: Path) -> tuple[fdl.Buildable, Part]:
     """Return the node that owns the place at `parts`, and the key of its history for it."""
+    # Fiddle's history has one list per argument. A set inside of an argument gets a key of its own,
+    # the rest of the path (`layers[0]`), which no argument can be called; `origins.entry_of` reads
+    # these keys again.
     node, depth, value = graph, 0, graph
     for index, part in enumerate(parts):
         if isinstance(value, fdl.Buildable):
@@ -134,7 +145,7 @@ def recorded_under(graph: Graph, parts: Path) -> tuple[fdl.Buildable, Part]:
 
 
 def reset(graph: Graph, path: str, origin: str = "") -> None:
-    """Reset an argument to its default, or take a key out of a dict, in place.
+    """Reset an argument to its default, or remove a key from a dict, in place.
 
     Args:
       graph: A node.
@@ -142,7 +153,7 @@ def reset(graph: Graph, path: str, origin: str = "") -> None:
       origin: Who resets it; without one, the caller's file and line is recorded.
 
     Raises:
-      UnknownReference: There is no such path, or what is there has no default.
+      UnknownReference: There is no such path, or it has no default.
     """
     place = find(graph, path)
     if place.is_default:
@@ -153,6 +164,7 @@ def reset(graph: Graph, path: str, origin: str = "") -> None:
     elif isinstance(place.owner, fdl.Buildable) and isinstance(place.part, str):
         if not has_default(place):
             raise UnknownReference(Problem("has no default to reset to", path=path))
+        # Not `delattr`, which would record a second entry, with this line as its location.
         del place.owner.__arguments__[place.part]
     else:
         what = f"an element of a {type(place.owner).__name__} has no default to reset to"

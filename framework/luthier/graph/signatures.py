@@ -1,4 +1,4 @@
-"""What a callable of the graph takes: argument names, defaults and annotations, cached.
+"""Signatures of the callables of a graph: argument names, defaults and annotations, cached.
 
 `inspect.signature` of an NNX class is `(*args, **kwargs)`, because flax's metaclass defines
 `__call__`; Fiddle could then neither check names nor show defaults. `install` gives the metaclass a
@@ -7,7 +7,7 @@ where flax is already there), without importing flax. The functions of `luthier.
 they need it, and `luthier.install` does; no import does. A node of an NNX class that was made
 before takes any name; `copies.renew` reads its names again, and `validate` reports wrong ones.
 
-The shim leans on two private names, `flax.nnx.pytreelib.PytreeMeta` and Fiddle's
+The shim relies on two private names, `flax.nnx.pytreelib.PytreeMeta` and Fiddle's
 `_signature_cache`; tests/graph/test_signatures.py fails when either moves.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 
 import fiddle as fdl
 import typing_extensions
-from fiddle._src import signatures as fiddle_signatures
+from fiddle._src import signatures as fiddle_signatures  # private: only it has the cache
 
 _FLAX_MODULE = "flax.nnx.pytreelib"
 _FLAX_METACLASS = "PytreeMeta"
@@ -37,6 +37,8 @@ _forget: list[Callable[[], None]] = []  # what clears each cache of `cached`
 
 def _module_signature(cls: type) -> inspect.Signature:
     """Return the signature of `cls.__init__` without `self`."""
+    # Spelled with getattr, because mypy rejects reading `__init__` from a class whose subclass may
+    # define it otherwise. A class without an `__init__` has that of object: `(*args, **kwargs)`.
     maker: Any = getattr(cls, "__init__")  # noqa: B009
     if maker is object.__init__:
         return inspect.Signature()
@@ -51,18 +53,27 @@ def _patch(module: types.ModuleType) -> None:
             f"{_FLAX_MODULE} has no {_FLAX_METACLASS}: luthier cannot read the arguments of NNX "
             "modules with this flax; install a version that pyproject.toml allows"
         )
+    # A property on the metaclass, so that it is an attribute of every class but of no instance;
+    # `inspect.signature` looks there before it looks at the metaclass' `__call__`.
     metaclass.__signature__ = property(_module_signature)
+    # Fiddle offers no way to forget signatures, and may have cached `(*args, **kwargs)` already.
     fiddle_signatures._signature_cache.clear()
 
 
 class _PatchAfterImport:
     """A finder that patches flax's module right after its own loader has run it."""
 
+    # Importing flax here would make every command wait for jax, and patching later, at some call of
+    # ours, would miss nodes that the user's module makes when it is imported. So the import itself
+    # is hooked: the finder stands first in `sys.meta_path`, lets the others find the module, and
+    # wraps its loader. It removes itself once the module was loaded.
+
     @staticmethod
     def find_spec(
         name: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Find `name` with the other finders, and wrap its loader where it is flax's module."""
+        # Called for every import of the process until flax is imported, so all others leave here.
         if name != _FLAX_MODULE:
             return None
         for finder in sys.meta_path:
@@ -70,6 +81,8 @@ class _PatchAfterImport:
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
+                # After `exec_module`, when the metaclass exists, and before the import returns, so
+                # that no class of a user can be described without its names.
                 run_then_patch = functools.partial(_run_then_patch, spec.loader.exec_module)
                 spec.loader.exec_module = run_then_patch  # type: ignore[method-assign]
                 return spec
@@ -85,6 +98,7 @@ def _run_then_patch(run: Callable[[types.ModuleType], None], module: types.Modul
 
 def install() -> None:
     """Install the shim: now if flax is imported, else as soon as it is."""
+    # A module is in `sys.modules` before it has run: without the metaclass it is being imported.
     module = sys.modules.get(_FLAX_MODULE)
     if module is not None and hasattr(module, _FLAX_METACLASS):
         if not isinstance(getattr(module, _FLAX_METACLASS).__dict__.get("__signature__"), property):
@@ -94,7 +108,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Take the shim away, and what was read through it."""
+    """Remove the shim, and forget the signatures that were read through it."""
     if _PatchAfterImport in sys.meta_path:
         sys.meta_path.remove(_PatchAfterImport)  # type: ignore[arg-type]
     module = sys.modules.get(_FLAX_MODULE)
@@ -113,7 +127,7 @@ def is_module_class(target: object) -> bool:
 
 
 def inherited(target: object) -> tuple[str, ...]:
-    """Return what the caller of a template of `target` passes: `rngs` and its `INHERITED`."""
+    """Return the arguments that callers of a template of `target` pass: `INHERITED` and `rngs`."""
     declared = tuple(getattr(target, "INHERITED", ()))
     return (*declared, "rngs") if is_module_class(target) else declared
 
@@ -144,7 +158,9 @@ class Arguments:
 
 
 def cached(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Cache by the callable itself, and do without for what cannot be hashed."""
+    """Cache results by the callable; without a cache for callables that cannot be hashed."""
+    # `uninstall` has to clear these caches too: they hold signatures that were read through the
+    # shim.
     remembered = functools.lru_cache(maxsize=8192)(function)
 
     @functools.wraps(function)
@@ -160,7 +176,7 @@ def cached(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @cached
 def arguments(target: Callable[..., Any]) -> Arguments:
-    """Return the arguments that `target` takes.
+    """Return the arguments of `target`.
 
     Args:
       target: A class or function.
@@ -168,6 +184,8 @@ def arguments(target: Callable[..., Any]) -> Arguments:
     Returns:
       Its arguments; a callable without a readable signature takes any keyword.
     """
+    # The signature of a dataclass has a sentinel as the default of a field with a factory; `show`,
+    # `validate` and fingerprints need the value, so the factory is called.
     install()
     try:
         signature = fiddle_signatures.get_signature(target)
@@ -214,6 +232,9 @@ def type_hints(target: Callable[..., Any]) -> Mapping[str, Any]:
       Annotation by argument name. One that cannot be resolved (a name that is imported for type
       checkers only, say) is left out, alone.
     """
+    # Annotations may use names that exist only for type checkers, and `get_type_hints` fails as a
+    # whole for one of them. Then each annotation is resolved alone, so that the other arguments of
+    # the function (optax has such) are still checked.
     hints: dict[str, Any] = {}
     for source, scope in _annotated(target):
         try:
@@ -234,7 +255,11 @@ def type_hints(target: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _annotated(target: Any) -> list[tuple[Any, dict[str, Any] | None]]:
-    """Return the objects that carry the annotations of `target`, later ones winning."""
+    """Return the objects that carry the annotations of `target`; later ones win."""
+    # Which ones do follows how the arguments of a call are taken: those of the wrapped function of
+    # a partial or decorator; of the first `__init__` or `__new__` of a class; but of all bases of a
+    # dataclass, whose generated `__init__` has the fields of each. The scope is that of the module
+    # that wrote the annotation, since a base class may be from another one.
     target = typing_extensions.get_origin(target) or target
     if isinstance(target, functools.partial):
         return _annotated(target.func)
@@ -258,6 +283,8 @@ def _annotated(target: Any) -> list[tuple[Any, dict[str, Any] | None]]:
 
 
 def _own_annotations(cls: type) -> types.SimpleNamespace:
+    # A class variable is no field. As text, since under `from __future__ import annotations` it
+    # is one and need not be resolvable.
     own = {
         name: annotation
         for name, annotation in inspect.get_annotations(cls).items()

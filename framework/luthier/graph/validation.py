@@ -390,7 +390,8 @@ def foreign_package(value: Any, packages: tuple[str, ...]) -> str:
 def not_listed(value: Any, package: str) -> Problem:
     """Return the problem that `package`, which `value` is in, is not on the list."""
     if package in public_names.libraries():
-        what = f"{public_names.display_name(value)} is not on the list of what a record may name"
+        name = public_names.display_name(value)
+        what = f"{name} is not on the list of names that records may contain"
         return Problem(what, remedy="wrap it in a function of a package of your own")
     name = _name_of_callable(value)
     what = f"{name} is in the package {package}, which recorded graphs may not name"

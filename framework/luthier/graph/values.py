@@ -4,9 +4,9 @@
     model.dim, model.mlp.hidden = dim, multiply(dim, 4)
 
 Set `model.dim` to 512 and `model.mlp.hidden` is 2048: setting a path that holds a constant changes
-the constant, so all its users move. Value nodes are the only nodes that parts which are built apart
-(model and data, say) may share. They are ordinary `fdl.Config` nodes of the plain functions below,
-so they are recorded, compared and built like any other node.
+the constant, so all its users move. Value nodes are the only nodes that may be shared by parts that
+are built separately (model and data, say). They are ordinary `fdl.Config` nodes of the plain
+functions below, so they are recorded, compared and built like any other node.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ import fiddle as fdl
 Graph: TypeAlias = fdl.Buildable[Any]
 
 
+# The functions of value nodes; records hold their names. `operator.add` and the like take their
+# operands by position only, so that nodes of them would have no argument names.
+
+
 def constant(value: Any, name: str = "") -> Any:
-    """Return `value`; `name` is what people call it."""
+    """Return `value`; `name` is only shown."""
     return value
 
 
@@ -77,7 +81,7 @@ def value(value: Any, name: str = "") -> fdl.Config:
 
     Args:
       value: A number, string, dtype or other plain value.
-      name: What people call it (`dim`); shown wherever it is used.
+      name: Its name (`dim`), shown at every use.
     """
     return fdl.Config(constant, value=value, name=name) if name else fdl.Config(constant, value)
 
@@ -118,7 +122,7 @@ def power(left: Any, right: Any) -> fdl.Config:
 
 
 def is_constant(node: Any) -> bool:
-    """Return whether `node` is what `value` makes."""
+    """Return whether `node` is a constant, as `value` makes them."""
     return type(node) is fdl.Config and node.__fn_or_cls__ is constant
 
 
@@ -131,6 +135,8 @@ def is_operation(node: Any) -> bool:
     """Return whether `node` is arithmetic on values."""
     if type(node) is not fdl.Config:
         return False
+    # By the function, not by a class of its own: then Fiddle builds, copies and records it as any
+    # other node.
     try:
         return node.__fn_or_cls__ in OPERATIONS
     except TypeError:  # a callable that cannot be hashed
@@ -138,13 +144,13 @@ def is_operation(node: Any) -> bool:
 
 
 def evaluate(node: Any) -> Any:
-    """Return what a value node stands for; anything else is returned as it is.
+    """Compute a value node; anything else is returned as it is.
 
     Args:
       node: A value node or a plain value.
 
     Raises:
-      ValueError: An operand is not set, or the nodes go round in a circle.
+      ValueError: An operand is not set, or the nodes form a cycle.
       ArithmeticError: The arithmetic itself fails (a division by zero).
       TypeError: Operands do not go together.
     """
@@ -152,6 +158,8 @@ def evaluate(node: Any) -> Any:
 
 
 def _evaluate(node: Any, above: tuple[int, ...]) -> Any:
+    # `above` holds the nodes on the way here, to find cycles. Results are not cached, since
+    # constants change in place.
     if not is_value_node(node):
         return node
     if id(node) in above:
@@ -167,14 +175,14 @@ def _evaluate(node: Any, above: tuple[int, ...]) -> Any:
 
 
 def operands(node: fdl.Config) -> Iterator[Any]:
-    """Yield what a value node is made of: the value of a constant, the two sides of arithmetic."""
+    """Yield the operands of a value node: the value of a constant, the two sides of arithmetic."""
     for name in ("value",) if is_constant(node) else ("left", "right"):
         if name in node.__arguments__:
             yield node.__arguments__[name]
 
 
 def expression(node: Any) -> str:
-    """Return a value node as people write it, with the names of its constants: `dim * 4`."""
+    """Return a value node as an expression with the names of its constants: `dim * 4`."""
     return _expression(node, 0)
 
 

@@ -10,8 +10,7 @@ from fiddle import daglish
 from graph_toys import parts
 
 from luthier.durations import Steps
-from luthier.graph import apply, copy_graph, value
-from luthier.graph.copies import as_node
+from luthier.graph import apply, as_node, copy_graph, value
 
 Pair = collections.namedtuple("Pair", "a b")
 

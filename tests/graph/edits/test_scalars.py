@@ -1,23 +1,19 @@
 from __future__ import annotations
 
-from typing import Any
-
 import fiddle as fdl
 import pytest
 from graph_toys import parts
 
-from luthier import graph as graphs
-from luthier.errors import BadInput
-from luthier.graph.grammar.statements import Unreadable
-from luthier.graph.paths import find
-from luthier.graph.scalars import refuse_on_node
+from luthier.errors import BadInput, OverrideError
+from luthier.graph import apply
 
 
-def meant(graph, path: str, *admitting: str) -> str:
-    """Return which field is suggested, where these fields could have the value."""
-    with pytest.raises(Unreadable) as caught:
-        refuse_on_node(find(graph, path), 3, Any, "=3", lambda field: field.part in admitting)
-    return " or ".join(caught.value.problem.nearest)
+def meant(graph, override: str) -> str:
+    """Return which field is suggested for an override that would replace a node."""
+    with pytest.raises(OverrideError) as caught:
+        apply(graph, [override])
+    (problem,) = caught.value.problems
+    return " or ".join(problem.nearest)
 
 
 @pytest.fixture
@@ -26,44 +22,48 @@ def graph():
 
 
 def test_the_only_field_that_could_have_it_is_meant(graph):
-    assert meant(graph, "optimizer.learning_rate", "total_steps") == (
-        "optimizer.learning_rate.total_steps=3"
-    )
-    assert meant(graph, "optimizer.learning_rate") == ""
+    fdl.clear_tags(graph.optimizer.learning_rate, "peak")
+    assert meant(graph, "optimizer.learning_rate=0.5") == "optimizer.learning_rate.peak=0.5"
+    assert meant(graph, "optimizer=true") == "optimizer.nesterov=true"
+    assert meant(graph, "optimizer.learning_rate=abc") == ""
 
 
 def test_the_only_one_with_a_tag_is_meant(graph):
+    assert meant(graph, "optimizer=0.5") == "", "b1 or b2"
     fdl.add_tag(graph.optimizer, "b2", parts.Rate)
-    assert meant(graph, "optimizer", "b1", "b2") == "optimizer.b2=3"
+    assert meant(graph, "optimizer=0.5") == "optimizer.b2=0.5"
 
 
 def test_the_first_that_has_no_default_is_meant_unless_there_are_nodes_below(graph):
     fdl.clear_tags(graph.optimizer.learning_rate, "peak")
-    every = ("peak", "warmup_steps", "total_steps")
-    assert meant(graph, "optimizer.learning_rate", *every) == "optimizer.learning_rate.peak=3"
-    assert meant(graph, "model.layers[0]", "hidden", "dim") == "", "hidden has a default"
-    assert meant(graph, "evaluations.held_out", "data", "batch_size") == "", "data is a node"
+    assert meant(graph, "optimizer.learning_rate=3") == "optimizer.learning_rate.peak=3"
+    assert meant(graph, "model.layers[0]=3") == "", "hidden has a default"
+    graph.optimizer.learning_rate.warmup_steps = fdl.Config(parts.Constant, 1.0)
+    assert meant(graph, "optimizer.learning_rate=3") == "", "a node is below"
 
 
 def test_what_replaces_a_node_is_let_through(graph):
-    place = find(graph, "optimizer.learning_rate")
-    refuse_on_node(place, fdl.Config(parts.Constant, 1.0), Any)
-    refuse_on_node(place, parts.relu, Any)
-    refuse_on_node(place, None, parts.Schedule | None)
-    refuse_on_node(find(graph, "steps"), 3, Any)
+    node = fdl.Config(parts.Constant, 1.0)
+    assert apply(graph, [("optimizer.learning_rate", node)]).optimizer.learning_rate == node
+    graph.callback = fdl.Partial(parts.Constant, 1.0)
+    assert apply(graph, [("callback", parts.relu)]).callback is parts.relu
+    assert apply(graph, ["callback=None"]).callback is None
+    assert apply(graph, ["steps=3"]).steps == 3
 
 
 def test_default_instances_count_as_nodes(graph):
-    with pytest.raises(Unreadable) as caught:
-        refuse_on_node(find(graph, "rules"), 3, Any)
-    assert str(caught.value) == (
-        "rules: is a Rules node, which 3 cannot replace; "
-        "set one of its fields (rules.parameters, rules.sizes)"
+    with pytest.raises(OverrideError) as caught:
+        apply(graph, ["rules=3"])
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.what, problem.remedy) == (
+        "rules",
+        "is a Rules node, which 3 cannot replace",
+        "set one of its fields (rules.parameters, rules.sizes)",
     )
 
 
 def test_arithmetic_that_fails_is_refused_in_one_line(graph):
     with pytest.raises(BadInput) as caught:
-        graphs.apply(graph, ["seed=3", "optimizer=ref:seed//0"])
+        apply(graph, ["seed=3", "optimizer=ref:seed//0"])
     (problem,) = caught.value.problems
     assert "seed // 0 (integer division or modulo by zero) cannot replace" in str(problem)

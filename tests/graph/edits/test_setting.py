@@ -7,8 +7,8 @@ import pytest
 from graph_toys import parts
 
 from luthier.durations import Steps
-from luthier.errors import UnknownReference
-from luthier.graph import get, set_value, setting, value
+from luthier.errors import OverrideError
+from luthier.graph import apply, get, is_container, paths, set_value, value
 
 Pair = collections.namedtuple("Pair", "a b")
 
@@ -47,8 +47,6 @@ def test_a_set_is_read_back_and_changes_nothing_else(graph, path):
 
 
 def _leaves(graph):
-    from luthier.graph.paths import is_container, paths
-
     return [(path, leaf) for path, leaf in paths(graph) if not is_container(leaf)]
 
 
@@ -76,17 +74,17 @@ def test_a_constant_moves_all_its_users(graph):
     set_value(graph, "model.dim", 16)
     assert graph.extra is dim
     assert get(graph, "extra").value == 16
-    setting.replace(graph, "model.dim", 3)
-    assert (graph.model.dim, graph.extra.value) == (3, 16)
+    replaced = apply(graph, ["model.dim:=3"])
+    assert (replaced.model.dim, replaced.extra.value) == (3, 16)
 
 
 def test_reset(graph):
-    setting.reset(graph, "optimizer.b2")
-    assert get(graph, "optimizer.b2") == 0.999
-    assert "b2" not in graph.optimizer.__arguments__
-    setting.reset(graph, "optimizer.b2")
-    setting.reset(graph, "evaluations.held_out")
-    assert list(graph.evaluations) == ["long text"]
+    changed = apply(graph, ["reset:optimizer.b2"])
+    assert get(changed, "optimizer.b2") == 0.999
+    assert "b2" not in changed.optimizer.__arguments__
+    again = apply(changed, ["reset:optimizer.b2", "reset:evaluations.held_out"])
+    assert "b2" not in again.optimizer.__arguments__
+    assert list(again.evaluations) == ["long text"]
 
 
 @pytest.mark.parametrize(
@@ -98,15 +96,15 @@ def test_reset(graph):
     ],
 )
 def test_what_cannot_be_reset(graph, path, message):
-    with pytest.raises(UnknownReference) as caught:
-        setting.reset(graph, path)
-    assert str(caught.value).startswith(message)
+    with pytest.raises(OverrideError) as caught:
+        apply(graph, [f"reset:{path}"])
+    without_origin = str(caught.value).replace(f" [set by argument 1: reset:{path}]", "")
+    assert without_origin.startswith(message)
 
 
 def test_new_keys_only_on_request(graph):
-    with pytest.raises(UnknownReference, match="does not exist"):
-        setting.replace(graph, "evaluations.new", 1)
-    setting.replace(graph, "evaluations.new", 1, new_key=True)
-    assert graph.evaluations["new"] == 1
-    with pytest.raises(UnknownReference):
-        setting.replace(graph, "optimizer.new", 1, new_key=True)
+    with pytest.raises(OverrideError, match="does not exist"):
+        apply(graph, ["evaluations.new=1"])
+    assert apply(graph, ["evaluations.new:=Evaluation()"]).evaluations["new"] is not None
+    with pytest.raises(OverrideError, match="does not exist"):
+        apply(graph, ["optimizer.new:=1"])

@@ -140,7 +140,7 @@ def test_value_nodes_stay_live():
         ),
         (f"{PART}size: " + "[" * 600, "x.yaml, line 2: it is nested too deeply"),
         (f"{PART}size: " + "[" * 100 + "]" * 100, "x.yaml, line 2: it is nested too deeply"),
-        (f"{PART}size: {{_strange_: 3}}", "size: cannot tell what has the keys strange"),
+        (f"{PART}size: {{_strange_: 3}}", "size: unknown entry with the keys strange"),
         (
             f"{PART}sise: 3",
             "sise: graph_toys.recorded.Part takes no argument 'sise'; did you mean size?",

@@ -7,9 +7,7 @@ import pytest
 from graph_toys import parts
 
 from luthier.graph import evaluate, expression, multiply, value
-from luthier.graph.grammar.expressions import Surroundings
-from luthier.graph.grammar.literals import combine
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar import Surroundings, Unreadable, combine
 
 AROUND = Surroundings(near=[parts.Mlp])
 
@@ -44,10 +42,10 @@ def test_combinations(symbol, current, text, annotation, expected):
 @pytest.mark.parametrize(
     ("symbol", "current", "text", "message"),
     [
-        ("*=", "a", "2", "*= works on numbers, and it is 'a'"),
-        ("-=", [1], "1", "-= works on numbers, and it is [1]"),
+        ("*=", "a", "2", "*= works on numbers, not on 'a'"),
+        ("-=", [1], "1", "-= works on numbers, not on [1]"),
         ("+=", 1, "x", "'x' is not an int or a float"),
-        ("+=", True, "1", "+= works on numbers, text, lists, tuples and dicts, and it is True"),
+        ("+=", True, "1", "+= works on numbers, text, lists, tuples and dicts, not on True"),
         ("+=", {"a": 1}, "3", "3 is not a dict"),
         ("*=", 10**308, "1e300", ""),
     ],

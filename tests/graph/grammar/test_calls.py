@@ -7,13 +7,13 @@ import optax
 import pytest
 from graph_toys import modules, parts
 
-from luthier.graph.grammar import expressions
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph import grammar
+from luthier.graph.grammar import Unreadable, kind_of, make_node
 
 
 def bind(target, text):
     tree = ast.parse(text, mode="eval").body
-    return {name: ast.unparse(item) for name, item in expressions.bind(target, "f", tree).items()}
+    return {name: ast.unparse(item) for name, item in grammar.bind(target, "f", tree).items()}
 
 
 def test_arguments_get_their_names():
@@ -44,13 +44,13 @@ def test_what_does_not_bind(target, text, message):
 
 
 def test_kinds():
-    assert expressions.kind_of(parts.Mlp, {}, None) is fdl.Config
-    assert expressions.kind_of(parts.Mlp, {}, fdl.Partial(parts.Mlp)) is fdl.Partial
-    assert expressions.kind_of(modules.Dense, {}, None) is fdl.Partial
-    assert expressions.kind_of(modules.Dense, {"rngs": 1}, None) is fdl.Config
+    assert kind_of(parts.Mlp, {}, None) is fdl.Config
+    assert kind_of(parts.Mlp, {}, fdl.Partial(parts.Mlp)) is fdl.Partial
+    assert kind_of(modules.Dense, {}, None) is fdl.Partial
+    assert kind_of(modules.Dense, {"rngs": 1}, None) is fdl.Config
 
 
 def test_nodes():
-    assert expressions.make_node(parts.by_position, fdl.Config, {0: 1, "c": 2})[0] == 1
+    assert make_node(parts.by_position, fdl.Config, {0: 1, "c": 2})[0] == 1
     with pytest.raises(Unreadable, match="is not callable"):
-        expressions.make_node(3, fdl.Config)
+        make_node(3, fdl.Config)

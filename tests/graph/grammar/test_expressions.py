@@ -7,8 +7,7 @@ import pytest
 from graph_toys import parts
 
 from luthier.graph import evaluate, value
-from luthier.graph.grammar.expressions import ExpressionReader, Surroundings, parse
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar import ExpressionReader, Surroundings, Unreadable, parse
 
 
 def convert(text: str, annotation: Any = Any, around: Surroundings | None = None) -> Any:
@@ -52,9 +51,9 @@ def test_references_are_found_outside_of_quotes_only():
     assert asked == [("a", "b", 0, "c d")]
 
 
-def test_the_source_of_a_part_is_told_as_it_was_written():
+def test_the_source_of_a_part_is_quoted_as_it_was_written():
     assert convert("[a-b, c ]", list[str]) == ["a-b", "c"]
-    with pytest.raises(Unreadable, match=r"^'\$a\.b': there is no graph here to refer to$"):
+    with pytest.raises(Unreadable, match=r"^'\$a\.b': there is no config to refer to here$"):
         convert("1 + $a.b")
 
 

@@ -16,11 +16,8 @@ from graph_toys.names import case_name
 from jax.typing import ArrayLike, DTypeLike
 
 from luthier.durations import Duration, Seconds, Steps, Tokens
-from luthier.graph import evaluate, expression, value
-from luthier.graph.grammar.expressions import Surroundings
-from luthier.graph.grammar.literals import read
-from luthier.graph.grammar.statements import Unreadable
-from luthier.graph.signatures import UNSET
+from luthier.graph import UNSET, evaluate, expression, value
+from luthier.graph.grammar import Surroundings, Unreadable, read
 
 NEAR = Surroundings(near=[parts.Mlp])
 
@@ -158,7 +155,7 @@ BAD = [
     ("a[0]", Any, "Subscript is not allowed in a value"),
     ("{1, 2}", Any, "a set has no order"),
     ("f'{x}'", Any, "JoinedStr is not allowed"),
-    ("not 3", Any, "only + and - may stand before a number"),
+    ("not 3", Any, "only + and - are allowed before a number"),
     ("1 << 3", Any, "only + - * / // % ** are allowed"),
     ("1j", Any, "is not a value that a graph can hold"),
     ("...", Any, "is not a value that a graph can hold"),
@@ -172,7 +169,7 @@ BAD = [
     ("-" * 5000 + "1", int, ""),
     ("1" * 5000, int, "cannot read"),
     ("x" * 200_000, Any, "the value is longer than 100000 characters"),
-    ("$model.dim", int, "there is no graph here to refer to"),
+    ("$model.dim", int, "there is no config to refer to here"),
     ("partial:3", Any, "3 is not callable"),
 ]
 
@@ -305,7 +302,7 @@ def test_a_word_before_a_colon_is_the_node_of_the_class_that_has_it(text, target
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("flies:a", r"no flies: here; did you mean files:\?"),
         ("zzz:a", "there is files:, other:"),
@@ -313,8 +310,8 @@ def test_a_word_before_a_colon_is_the_node_of_the_class_that_has_it(text, target
         ("/a/b", r"cannot read '/a/b'; write files:\.\.\. or other:\.\.\."),
     ],
 )
-def test_words_that_are_not_there(text, said):
-    with pytest.raises(Unreadable, match=said):
+def test_words_that_are_not_there(text, message):
+    with pytest.raises(Unreadable, match=message):
         read(text, _Start | None)
 
 

@@ -8,8 +8,7 @@ import pytest
 from graph_toys import parts
 
 from luthier import durations
-from luthier.graph.grammar import names
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar import DTYPES, Unreadable, dtype, find_object
 
 
 @pytest.mark.parametrize(
@@ -27,22 +26,22 @@ from luthier.graph.grammar.statements import Unreadable
     ],
 )
 def test_names_that_are_known_everywhere(name, expected):
-    assert names.find_object(name, packages=("graph_toys",)) is expected
+    assert find_object(name, packages=("graph_toys",)) is expected
 
 
 def test_classes_of_the_annotation_come_first():
-    assert names.find_object("Steps", durations.Steps | None) is durations.Steps
-    assert names.find_object("GatedMlp", parts.Layer) is parts.GatedMlp  # a subclass
-    assert names.find_object("Kind.EXACT", parts.Kind) is parts.Kind.EXACT
+    assert find_object("Steps", durations.Steps | None) is durations.Steps
+    assert find_object("GatedMlp", parts.Layer) is parts.GatedMlp  # a subclass
+    assert find_object("Kind.EXACT", parts.Kind) is parts.Kind.EXACT
 
 
 def test_what_stands_beside_the_callables_at_hand():
-    assert names.find_object("Constant", near=[parts.Cosine]) is parts.Constant
-    assert names.find_object("gelu", near=[parts.Mlp]) is parts.gelu
+    assert find_object("Constant", near=[parts.Cosine]) is parts.Constant
+    assert find_object("gelu", near=[parts.Mlp]) is parts.gelu
     with pytest.raises(Unreadable):
-        names.find_object("dataclasses", near=[parts.Mlp])  # imported there, not of there
+        find_object("dataclasses", near=[parts.Mlp])  # imported there, not of there
     with pytest.raises(Unreadable):
-        names.find_object("np", near=[parts.Mlp])
+        find_object("np", near=[parts.Mlp])
 
 
 @pytest.mark.parametrize(
@@ -53,10 +52,11 @@ def test_what_stands_beside_the_callables_at_hand():
         ("zzzzz.y", "there is nothing called 'zzzzz.y'"),
         (
             "optax.sdg",
-            "'optax.sdg' is not on the list of what a record may name; did you mean optax.sgd?",
+            "'optax.sdg' is not on the list of names that records may contain; "
+            "did you mean optax.sgd?",
         ),
-        ("jax.nn.rleu", "what a record may name; did you mean jax.nn.relu or"),
-        ("jax.nn", "'jax.nn' is a module; name what you need of it"),
+        ("jax.nn.rleu", "names that records may contain; did you mean jax.nn.relu or"),
+        ("jax.nn", "'jax.nn' is a module; name the class or function that you need from it"),
         ("os", "there is nothing called 'os'"),
         ("optax.__builtins__", "'optax.__builtins__' is private"),
         ("os.sytem", "'os.sytem' may not be imported: 'os' is not on the list"),
@@ -67,20 +67,20 @@ def test_what_stands_beside_the_callables_at_hand():
 )
 def test_what_is_not_known(name, message):
     with pytest.raises(Unreadable) as caught:
-        names.find_object(name, packages=("graph_toys",))
+        find_object(name, packages=("graph_toys",))
     assert message in str(caught.value)
 
 
 def test_dtypes():
-    assert names.dtype("bf16") is jnp.bfloat16
-    assert names.dtype("int32") is jnp.int32
-    assert names.dtype("float33") is None
-    for name in names.DTYPES:
-        assert np.dtype(names.dtype(name)).name == names.DTYPES[name]
+    assert dtype("bf16") is jnp.bfloat16
+    assert dtype("int32") is jnp.int32
+    assert dtype("float33") is None
+    for name in DTYPES:
+        assert np.dtype(dtype(name)).name == DTYPES[name]
 
 
-def test_rooms_are_read_without_importing_them():
-    assert "durations" in names._rooms()
-    assert "graph" not in names._rooms()
-    assert "cli" not in names._rooms()
-    assert "Seconds" in names._exported("durations")
+def test_packages_are_named_by_their_last_name_unless_they_hold_no_parts():
+    assert find_object("durations.Seconds") is durations.Seconds
+    for name in ("graph.apply", "cli.main"):
+        with pytest.raises(Unreadable, match="there is nothing called"):
+            find_object(name)

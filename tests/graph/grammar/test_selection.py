@@ -5,8 +5,7 @@ import pytest
 from graph_toys import modules, parts
 
 from luthier.graph import value
-from luthier.graph.grammar.selection import every_place, select
-from luthier.graph.grammar.statements import Unreadable, parse_statement
+from luthier.graph.grammar import Unreadable, every_place, parse_statement, select
 
 
 def selected(graph, pattern: str) -> list[str]:

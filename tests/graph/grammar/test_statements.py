@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.graph.grammar.statements import Unreadable, pair, parse_statement
+from luthier.errors import LuthierError, Problem
+from luthier.graph.grammar import Unreadable, pair, parse_statement
 
 
 @pytest.mark.parametrize(
@@ -71,3 +72,9 @@ def test_pairs_are_about_what_words_are_about():
     assert pair("", None) == pair("", None)
     with pytest.raises(Unreadable, match="the path is missing"):
         pair("any:", 1)
+
+
+def test_it_carries_a_problem():
+    assert Unreadable("wrong").problem == Problem("wrong")
+    assert str(Unreadable(Problem("wrong", path="a"))) == "a: wrong"
+    assert not issubclass(Unreadable, LuthierError)  # `apply` and `resolve` turn it into one

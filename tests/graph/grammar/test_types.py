@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import collections.abc
+import math
 import pathlib
 import typing
 from typing import Annotated, Any, Literal, NewType, Optional, TypedDict, TypeVar, Union
@@ -18,7 +19,10 @@ from jax.typing import ArrayLike, DTypeLike
 
 from luthier.durations import Duration, Seconds, Steps
 from luthier.graph import multiply, value
-from luthier.graph.grammar.types import (
+from luthier.graph.grammar import (
+    NOTHING,
+    choice,
+    choices,
     describe,
     element,
     fits,
@@ -231,3 +235,33 @@ def test_what_a_value_suggests():
     assert inferred(jnp.bfloat16) is np.dtype
     assert inferred(None) is Any
     assert inferred(parts.Kind.FAST) is parts.Kind
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation", "expected"),
+    [
+        ("FAST", parts.Kind, parts.Kind.FAST),
+        ("fast", parts.Kind, parts.Kind.FAST),
+        ("Fast", parts.Kind, parts.Kind.FAST),
+        ("'fast'", parts.Kind, parts.Kind.FAST),
+        ("Kind.FAST", parts.Kind, parts.Kind.FAST),
+        ("none", parts.Kind | None, parts.Kind.NONE),
+        ("None", parts.Kind | None, NOTHING),
+        ("a", Literal["a", 3], "a"),
+        ("3", Literal["a", 3], 3),
+        ("true", bool, True),
+        ("FALSE", bool | None, False),
+        ("-inf", float, -math.inf),
+        ("true", Any, NOTHING),
+        ("true", str, NOTHING),
+        ("fats", parts.Kind, NOTHING),
+    ],
+)
+def test_choices_by_name_or_value(text, annotation, expected):
+    assert choice(text, annotation) is expected or choice(text, annotation) == expected
+
+
+def test_all_choices():
+    assert choices(parts.Kind | None) == ["FAST", "EXACT", "NONE"]
+    assert choices(Literal["a", 3]) == ["a", "3"]
+    assert choices(int) == []

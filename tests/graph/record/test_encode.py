@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import sys
 
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 from graph_toys import parts, recorded
 
+from luthier import graph as graphs
 from luthier.errors import RecordError
-from luthier.graph import apply, values
+from luthier.graph import add, apply
 from luthier.graph.record import to_json
 
 LAYER = {"config": "graph_toys.parts.Layer", "arguments": {}}
@@ -61,9 +63,9 @@ def _problems(graph):
 
 
 def test_the_text_of_a_record():
-    dim = values.value(256, name="dim")
+    dim = graphs.value(256, name="dim")
     layer = fdl.Partial(parts.Layer, dropout=0.5)
-    graph = fdl.Config(recorded.Part, rate=values.add(dim, LONG), size=dim)
+    graph = fdl.Config(recorded.Part, rate=add(dim, LONG), size=dim)
     fdl.add_tag(graph, "size", recorded.Tagged)
     graph.other = {
         "a": layer,
@@ -116,14 +118,14 @@ def test_ids_follow_the_order_of_first_visits():
     assert written[1:] == [{"ref": 2}, {"ref": 1}]
 
 
-def test_all_that_cannot_be_written_is_told_at_once():
+def test_all_that_cannot_be_written_is_reported_at_once():
     graph = parts.experiment()
     graph.extra = [lambda: 0, np.zeros(3), {"k": jnp.zeros(2)}, object(), sys]
     graph.callback = jax.nn.initializers.he_normal()
     graph.note = functools.partial(parts.relu, 1)
     graph.optimizer.learning_rate = fdl.Config(parts.chain, 1, 2)
     problems = _problems(graph)
-    told = {
+    messages = {
         "extra[0]": "lambda",
         "extra[1]": "array of float64[3]",
         "extra[2].k": "array of float32[2]",
@@ -133,31 +135,30 @@ def test_all_that_cannot_be_written_is_told_at_once():
         "note": "use fdl.Partial(graph_toys.parts.relu, ...)",
         "optimizer.learning_rate": "without names",
     }
-    assert set(problems) == set(told)
-    for path, text in told.items():
+    assert set(problems) == set(messages)
+    for path, text in messages.items():
         assert text in problems[path], problems[path]
         assert ";" in problems[path], "a remedy"
 
 
-def test_the_origin_of_what_cannot_be_written_is_told():
+def test_the_origin_of_what_cannot_be_written_is_reported():
     graph = parts.experiment()
     graph.extra = lambda: 0
     assert "test_encode.py" in _problems(graph)["extra"]
     assert to_json(apply(graph, ["extra=1"]))
 
 
-@pytest.mark.parametrize("folder", ["configs", "sweeps"])
-def test_folders_of_experiments_are_no_place_for_classes(monkeypatch, folder):
-    from luthier.graph.record import encode
+@pytest.mark.parametrize("name", ["configs.lm.quickstart.experiment", "sweeps.architecture.study"])
+def test_functions_in_folders_of_experiments_are_refused(name):
+    module, _, function = name.rpartition(".")
+    node = fdl.Config(getattr(importlib.import_module(module), function))
+    assert f"{name} is in a folder of experiments" in _problems(node)[""]
 
-    monkeypatch.setattr(encode, "public_name", lambda thing: f"{folder}.lm.{thing.__name__}")
-    assert "folder of experiments" in _problems(fdl.Config(parts.Layer))[""]
 
-
-def test_a_circle_is_told():
+def test_a_cycle_is_reported():
     graph = fdl.Config(recorded.Part)
     graph.other = [graph]
-    assert "circle" in _problems(graph)["other[0]"]
+    assert "cycle" in _problems(graph)["other[0]"]
 
 
 def test_other_nodes_of_fiddle_are_refused():

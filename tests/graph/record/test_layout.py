@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from luthier.graph.record.encode import WIDTH, lay_out
+from luthier.graph.record import WIDTH, lay_out
 
 JSON = st.recursive(
     st.none()

@@ -13,8 +13,8 @@ from graph_toys import recorded
 from graph_toys.names import case_name
 
 from luthier.errors import RecordError
-from luthier.graph.public_names import load_object
-from luthier.graph.record.leaves import decode_leaf, encode_leaf, is_singleton
+from luthier.graph import load_object
+from luthier.graph.record import decode_leaf, encode_leaf, is_singleton
 
 WRITTEN = [
     (1, 1),
@@ -78,7 +78,7 @@ class Loud(str):
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (np.zeros(2), r"array of float64\[2\]"),
         (jnp.zeros(()), "array of float32"),
@@ -94,8 +94,8 @@ class Loud(str):
         (iter([]), "cannot be recorded"),
     ],
 )
-def test_what_cannot_be_written(value, told):
-    with pytest.raises(RecordError, match=told) as caught:
+def test_what_cannot_be_written(value, message):
+    with pytest.raises(RecordError, match=message) as caught:
         encode_leaf(value)
     assert caught.value.problems[0].remedy
 

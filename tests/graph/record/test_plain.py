@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from graph_toys import parts, recorded
 
-from luthier.graph import values
-from luthier.graph.record import to_dict
-from luthier.graph.record.plain import plain_leaf
+from luthier.graph import add, multiply, value
+from luthier.graph.record import plain_leaf, to_dict
 
 
 def test_nested_values_under_the_names_of_their_classes():
@@ -33,10 +32,8 @@ def test_defaults_are_there():
 
 
 def test_value_nodes_are_what_they_stand_for():
-    dim = values.value(4, name="dim")
-    graph = fdl.Config(
-        recorded.Part, size=dim, rate=values.multiply(dim, 4), other=values.add(1, "a")
-    )
+    dim = value(4, name="dim")
+    graph = fdl.Config(recorded.Part, size=dim, rate=multiply(dim, 4), other=add(1, "a"))
     found = to_dict(graph, defaults=False)
     assert (found["size"], found["rate"]) == (4, 16)
     assert found["other"] == "1 + 'a'"

@@ -7,7 +7,7 @@ from graph_toys import parts
 
 from luthier.errors import RecordError
 from luthier.graph import to_json
-from luthier.graph.record.encode import read_record
+from luthier.graph.record import read_record
 
 
 def test_the_json_of_a_record():

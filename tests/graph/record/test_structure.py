@@ -6,7 +6,7 @@ import fiddle as fdl
 import jax
 from graph_toys import parts, recorded
 
-from luthier.graph.record.structure import can_share, entries, nodes, set_arguments, shared
+from luthier.graph.record import can_share, entries, nodes, set_arguments, shared
 
 
 def test_arguments_are_in_the_order_of_the_signature():

@@ -55,7 +55,7 @@ class Builder:
         if known is not None:
             return known[0]
         if id(value) in self._above:
-            raise RecordError(Problem("the graph goes round in a circle here", path))
+            raise RecordError(Problem("the config contains a cycle here", path))
         self._above.add(id(value))
         made = self._make(value, path)
         self._above.discard(id(value))

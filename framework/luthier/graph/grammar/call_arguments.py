@@ -1,4 +1,4 @@
-"""Arguments of functions that are called now: those of references, and those of fiddlers."""
+"""Arguments of functions that are called at once: experiments of references, and fiddlers."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ def read_arguments(
     """Return the arguments of a call by name (by index for positional-only ones), checked.
 
     Args:
-      function: What is called.
-      name: What it is called in messages.
+      function: The function to call.
+      name: Its name in messages.
       text: The arguments as they were written, brackets included; empty for none.
       packages: Modules that values may name, beside those that every value may.
-      taken: How many of the first arguments the caller gives itself.
+      taken: How many of the first arguments the caller passes itself.
 
     Raises:
       Unreadable: One cannot be read, has the wrong type, is missing, or does not exist.
     """
-    given: dict[Part, Any] = {}
+    # The same grammar as for values in overrides, not Python's: `shrink(kind=exact)` needs no
+    # quotes, because the annotation is read. Each argument is cut out of the parsed call as source
+    # text and read on its own.
+    arguments: dict[Part, Any] = {}
     if text:
         hints, known = signatures.type_hints(function), signatures.arguments(function)
         around = expressions.Surroundings([function], packages=packages)
@@ -45,19 +48,19 @@ def read_arguments(
             reader = front_ends.reader_of(hints.get(named))
             if reader is not None and isinstance(item, ast.Constant):
                 # None is no file: the argument is left empty on purpose.
-                given[part] = None if item.value is None else reader(str(item.value))
+                arguments[part] = None if item.value is None else reader(str(item.value))
                 continue
             try:
-                given[part] = literals.read(source, hints.get(named, Any), default, around)
+                arguments[part] = literals.read(source, hints.get(named, Any), default, around)
             except Unreadable as error:
                 what = f"argument {part} of {name}: {error.problem.what}"
                 raise Unreadable(dataclasses.replace(error.problem, what=what)) from None
     required, free = signatures.arguments(function).required, calls.slots(function, taken)
-    missing = [part for part in required if part in free and part not in given]
+    missing = [part for part in required if part in free and part not in arguments]
     if missing:
         remedy = f"write {name}({', '.join(f'{part}=...' for part in missing)})"
         raise Unreadable(Problem(f"{name} needs {', '.join(missing)}", remedy=remedy))
-    return given
+    return arguments
 
 
 def _parse(text: str, name: str) -> ast.Call:
@@ -70,14 +73,14 @@ def _parse(text: str, name: str) -> ast.Call:
     return tree
 
 
-def call(function: Callable[..., Any], given: dict[Part, Any], *first: Any) -> Any:
-    """Return what a function returns.
+def call(function: Callable[..., Any], arguments: dict[Part, Any], *first: Any) -> Any:
+    """Call a function and return its result.
 
     Args:
-      function: What is called.
-      given: What `read_arguments` returned.
-      *first: The arguments that the caller gives itself.
+      function: The function.
+      arguments: The result of `read_arguments`.
+      *first: The arguments that the caller passes itself.
     """
-    by_position = [given[part] for part in sorted(p for p in given if isinstance(p, int))]
-    by_name = {part: value for part, value in given.items() if isinstance(part, str)}
+    by_position = [arguments[part] for part in sorted(p for p in arguments if isinstance(p, int))]
+    by_name = {part: value for part, value in arguments.items() if isinstance(part, str)}
     return function(*first, *by_position, **by_name)

@@ -23,11 +23,11 @@ from luthier.graph.signatures import UNSET
 
 
 def slots(target: Any, taken: int = 0) -> list[Part]:
-    """Return the arguments that can be given by position: by index where they have no names.
+    """Return the arguments that can be passed by position: as an index if positional-only.
 
     Args:
       target: A class or function.
-      taken: How many of the first ones are given already.
+      taken: How many of the first ones are passed by the caller already.
     """
     known = signatures.arguments(target)
     return [*range(len(known.positional_only)), *known.names][taken:]
@@ -38,13 +38,16 @@ def bind(target: Any, name: str, tree: ast.Call, taken: int = 0) -> dict[Part, a
 
     Args:
       target: The class or function.
-      name: What it is called in the text.
+      name: Its name in the text.
       tree: The call.
-      taken: How many of the first arguments the caller gives itself.
+      taken: How many of the first arguments the caller passes itself.
 
     Raises:
       Unreadable: It takes no such argument, or cannot be a node at all.
     """
+    # Names are assigned before any value is read, because the annotation of the argument directs
+    # the reading. `inspect.Signature.bind` does not serve: it knows neither positional-only
+    # arguments by index nor close names for its message.
     _check_callable(target, name)
     known = signatures.arguments(target)
     if any(isinstance(item, ast.Starred) for item in tree.args):
@@ -54,19 +57,19 @@ def bind(target: Any, name: str, tree: ast.Call, taken: int = 0) -> dict[Part, a
     if len(tree.args) > len(free):
         takes = f"{name} takes {len(free)} arguments, not {len(tree.args)}"
         raise Unreadable(f"{takes} without a name")
-    given: dict[Part, ast.expr] = dict(zip(free, tree.args, strict=False))
+    assigned: dict[Part, ast.expr] = dict(zip(free, tree.args, strict=False))
     for keyword in tree.keywords:
         if keyword.arg is None:
             raise Unreadable("** is not allowed in a value")
-        if keyword.arg in given:
+        if keyword.arg in assigned:
             raise Unreadable(f"{name} is given {keyword.arg!r} twice")
         if keyword.arg not in names and not known.has_kwargs:
             close = nearest(keyword.arg, names)
             remedy = "" if close else f"it takes {', '.join(names) or 'none'}"
             what = f"{name} has no argument {keyword.arg!r}"
             raise Unreadable(Problem(what, nearest=close, remedy=remedy))
-        given[keyword.arg] = keyword.value
-    return given
+        assigned[keyword.arg] = keyword.value
+    return assigned
 
 
 def _check_callable(target: Any, name: str) -> None:
@@ -82,6 +85,11 @@ def kind_of(target: Any, given: Mapping[Part, Any], current: Any) -> type[fdl.Bu
 
     A call that replaces a template makes a template, and so does a call of an NNX module without
     its `rngs`: the parent calls it with them.
+
+    Args:
+      target: The class or function.
+      given: Its arguments in the call.
+      current: The current value of the place.
     """
     if isinstance(current, fdl.Partial):
         return fdl.Partial
@@ -115,8 +123,12 @@ def make_node(
     return node
 
 
-# Expressions in values: an allow-list of Python's syntax trees, and what each means; no `eval`.
+# Expressions in values: an allow-list of Python's syntax trees with a meaning for each.
+#
+# Never `eval`, not even with empty builtins: overrides come from sweeps, files and gin configs of
+# other people, and an attribute chain of any object leads to everything. What is not listed raises.
 
+# `$model.dim` is not Python. It is parsed as an attribute chain of a name that nobody uses.
 _REFERENCE = "reference_to_"
 _QUOTED_OR_DOLLAR = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|\$(?=[A-Za-z_])""")
 _ARITHMETIC: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -128,12 +140,12 @@ _ARITHMETIC: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
     ast.Mod: (operator.mod, values.modulo),
     ast.Pow: (operator.pow, values.power),
 }
-_LONGEST = 100_000
+_LONGEST = 100_000  # characters: the time and memory of Python's parser are bounded by it
 
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """What is around the place that a value is for.
+    """The context in which a value is read: where names and references are looked up.
 
     Args:
       near: Callables whose modules are searched for bare names.
@@ -153,7 +165,7 @@ def parse(text: str) -> tuple[str, ast.expr]:
     """Return the syntax tree of a value, and the source that it is the tree of.
 
     Args:
-      text: What was written; references (`$model.dim`) become names that Python can parse.
+      text: The value as written; references (`$model.dim`) become names that Python can parse.
 
     Raises:
       Unreadable: It is not an expression, or too long or too deep.
@@ -166,18 +178,18 @@ def parse(text: str) -> tuple[str, ast.expr]:
             warnings.simplefilter("ignore")  # `1is`: the text is the user's, not code of ours
             return source, ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-        said = text if len(text) <= 80 else f"{text[:77]}..."
-        raise Unreadable(f"cannot read {said!r}") from None
+        excerpt = text if len(text) <= 80 else f"{text[:77]}..."
+        raise Unreadable(f"cannot read {excerpt!r}") from None
 
 
 class ExpressionReader:
-    """Converts one parsed value; every node of the syntax tree that is not listed is refused.
+    """Converts one parsed value; syntax that is not listed is rejected.
 
     Args:
-      source: What was parsed.
-      current: What is at the place now: a template is replaced by a template.
+      source: The text that was parsed.
+      current: The current value of the place: a template is replaced by a template.
       around: Where names and references are looked up.
-      kind: What the outermost call becomes; None to find out.
+      kind: The node that the outermost call becomes; None to derive it (`kind_of`).
     """
 
     def __init__(
@@ -196,6 +208,9 @@ class ExpressionReader:
             raise Unreadable("the value is nested too deeply") from None
 
     def _convert(self, tree: ast.expr, annotation: Any) -> Any:
+        # The order matters: where only text is wanted, `a-b`, `x.y` and `1,2` are text as written
+        # (except calls, which make a node that returns text), so this comes before all forms but
+        # quoted constants and references.
         if isinstance(tree, ast.Constant):
             return self._constant(tree)
         if self._is_reference(tree):
@@ -227,24 +242,26 @@ class ExpressionReader:
     def _sequence(self, tree: ast.Tuple | ast.List | ast.Set, annotation: Any) -> Any:
         if isinstance(tree, ast.Set):
             raise Unreadable(f"{self._source(tree)!r}: a set has no order; write a tuple or list")
+        # `[0.9, 0.95]` for a tuple: the annotation of the elements is that of the other kind of
+        # sequence if there is none for this one; `coerce` converts the whole afterwards.
         container = tuple if isinstance(tree, ast.Tuple) else list
-        made = []
+        items = []
         for index, item in enumerate(tree.elts):
             inside = types.element(annotation, container, index)
             if inside is Any:
                 inside = types.element(annotation, tuple if container is list else list, index)
-            made.append(self._item(item, inside))
-        return container(made)
+            items.append(self._item(item, inside))
+        return container(items)
 
     def _item(self, tree: ast.expr, annotation: Any) -> Any:
         if isinstance(tree, ast.Name | ast.Attribute) and not self._is_reference(tree):
-            found = choice(ast.unparse(tree), annotation)
-            if found is not NOTHING:
-                return found
+            member = choice(ast.unparse(tree), annotation)
+            if member is not NOTHING:
+                return member
         return self._convert(tree, annotation)
 
     def _dict(self, tree: ast.Dict, annotation: Any) -> dict[Any, Any]:
-        made = {}
+        items = {}
         for name, item in zip(tree.keys, tree.values, strict=True):
             if name is None:
                 raise Unreadable("** is not allowed in a value")
@@ -252,8 +269,8 @@ class ExpressionReader:
             key = self._item(name, str if of_key is Any and isinstance(name, ast.Name) else of_key)
             if not isinstance(key, str | int):
                 raise Unreadable(f"{self._source(name)!r} cannot be a key; keys are text or int")
-            made[key] = self._item(item, types.element(annotation, dict, key))
-        return made
+            items[key] = self._item(item, types.element(annotation, dict, key))
+        return items
 
     def _arithmetic(self, tree: ast.UnaryOp | ast.BinOp) -> Any:
         if isinstance(tree, ast.UnaryOp):
@@ -262,20 +279,21 @@ class ExpressionReader:
                 return inside
             if isinstance(tree.op, ast.USub):
                 return values.multiply(-1, inside) if values.is_value_node(inside) else -inside
-            raise Unreadable(f"{self._source(tree)!r}: only + and - may stand before a number")
+            raise Unreadable(f"{self._source(tree)!r}: only + and - are allowed before a number")
         if type(tree.op) not in _ARITHMETIC:
             raise Unreadable(f"{self._source(tree)!r}: only + - * / // % ** are allowed")
         on_numbers, on_nodes = _ARITHMETIC[type(tree.op)]
         left, right = self._number(tree.left), self._number(tree.right)
         if values.is_value_node(left) or values.is_value_node(right):
             return on_nodes(left, right)
+        # `10**10**10` would take all memory before anybody could check its result.
         if isinstance(tree.op, ast.Pow) and _is_huge(left, right):
             raise Unreadable(f"{self._source(tree)!r} is too large")
         try:
             result = on_numbers(left, right)
         except (ArithmeticError, ValueError) as error:
             raise Unreadable(f"{self._source(tree)!r}: {error}") from None
-        if isinstance(result, complex):
+        if isinstance(result, complex):  # (-1)**0.5
             raise Unreadable(f"{self._source(tree)!r} is not a real number")
         return result
 
@@ -288,6 +306,9 @@ class ExpressionReader:
         return value
 
     def _name(self, tree: ast.Name | ast.Attribute, annotation: Any) -> Any:
+        # A word without quotes: truth values, None and dtypes first, then objects by name, and text
+        # last, and only where the annotation wants text. For `Any` an unknown name is an error: as
+        # text, a misspelt class would train something else.
         text = ast.unparse(tree)
         if not re.fullmatch(r"\w+(\.\w+)*", text):
             raise Unreadable(f"{text!r} is not a name")
@@ -314,6 +335,8 @@ class ExpressionReader:
         return names.find_object(name, annotation, self._around.near, self._around.packages)
 
     def _call(self, tree: ast.Call, annotation: Any) -> fdl.Buildable:
+        # `kind` and `current` are about the outermost call only, so they are used up by it; the
+        # arguments are read with the module of the called function among those to search.
         kind, self._kind = self._kind, None
         current, self._current = self._current, UNSET
         name = ast.unparse(tree.func)
@@ -324,14 +347,16 @@ class ExpressionReader:
         hints, defaults = signatures.type_hints(target), signatures.arguments(target).defaults
         outer = self._around
         self._around = dataclasses.replace(outer, near=(*outer.near, target))
-        given: dict[Part, Any] = {}
+        converted: dict[Part, Any] = {}
         try:
             for part, item in arguments.items():
                 hint = hints.get(part, Any) if isinstance(part, str) else Any
-                given[part] = self._argument(f"{name}({part}=...)", item, hint, defaults.get(part))
+                converted[part] = self._argument(
+                    f"{name}({part}=...)", item, hint, defaults.get(part)
+                )
         finally:
             self._around = outer
-        return make_node(target, kind or kind_of(target, given, current), given)
+        return make_node(target, kind or kind_of(target, converted, current), converted)
 
     def _argument(self, where: str, tree: ast.expr, hint: Any, default: Any) -> Any:
         if types.admits_anything(hint):
@@ -360,7 +385,7 @@ class ExpressionReader:
         if parts and parts[0] == _REFERENCE:
             parts = parts[1:]
         if self._around.reference is None:
-            raise Unreadable(f"{self._source(tree)!r}: there is no graph here to refer to")
+            raise Unreadable(f"{self._source(tree)!r}: there is no config to refer to here")
         return self._around.reference(parts)
 
     def _parts(self, tree: Any) -> Iterator[Part]:
@@ -377,6 +402,8 @@ class ExpressionReader:
 
 
 def _is_huge(base: float, exponent: float) -> bool:
+    # By the bits of the result, which are those of the base times the exponent. Floats overflow by
+    # themselves, with an error.
     if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
         return abs(base) > 1 and base.bit_length() * exponent > 4096
     return False

@@ -1,8 +1,10 @@
-"""What other languages of configuration add to overrides: their words, keys and arguments.
+"""Extension points of the override grammar for gin and ConfigDict: statements, keys, arguments.
 
-The grammar knows no gin and no ConfigDict. A front end registers what it adds where
-`luthier.graph` is put together, and is called when an override is its own.
+The grammar itself does not know gin or ConfigDict. A front end registers its additions when
+`luthier.graph` is imported, and is called for its own overrides.
 """
+# Registration instead of an import keeps the layers acyclic: `formats` builds on overrides, which
+# build on this grammar.
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from luthier.graph.values import Graph
 
 
 class ApplyWords(Protocol):
-    """Applies words of a front end that stand together among the overrides."""
+    """Applies neighbouring overrides of one front end."""
 
     def __call__(
         self,
@@ -23,23 +25,23 @@ class ApplyWords(Protocol):
         every: Sequence[str],
         packages: Sequence[str] = (),
     ) -> Any:
-        """Return the graph with the words applied; it may be changed in place.
+        """Return the graph with the overrides applied; it may be changed in place.
 
         Args:
           graph: A node.
-          words: The words (`gin_file:a.gin`, say), each with its origin.
-          every: All words of this front end among the overrides: some count wherever they stand.
+          words: The overrides (`gin_file:a.gin`, say), each with its origin.
+          every: All overrides of this front end: some count regardless of their position.
           packages: The user's own packages.
 
         Raises:
-          BadInput: All that is wrong.
+          BadInput: All problems.
         """
 
 
-FindPlaces = Callable[[Any, str, Sequence[Place]], list[Place]]
-"""From a graph, a key and all places of the graph to the places that the key is about."""
+FindPlaces = Callable[[Graph, str, Sequence[Place]], list[Place]]
+"""From a graph, a key and all places of the graph to the places that the key stands for."""
 ReadArgument = Callable[[str], Any]
-"""From what is written for an argument of a function to the argument."""
+"""From the text of an argument of a function to the argument."""
 
 _words: dict[str, ApplyWords] = {}
 _keys: dict[str, FindPlaces] = {}
@@ -47,30 +49,30 @@ _arguments: list[tuple[Callable[[Any], bool], ReadArgument]] = []
 
 
 def register_words(selector: str, apply: ApplyWords) -> None:
-    """Have a front end apply the statements of a selector (`words of gin`)."""
+    """Let a front end apply the statements of a selector (`words of gin`)."""
     _words[selector] = apply
 
 
 def register_keys(selector: str, find: FindPlaces) -> None:
-    """Have a front end find the places of `SELECTOR:KEY`."""
+    """Let a front end find the places of `SELECTOR:KEY`."""
     _keys[selector] = find
 
 
 def register_argument(admits: Callable[[Any], bool], read: ReadArgument) -> None:
-    """Have a front end read texts for arguments whose annotation `admits` accepts."""
+    """Let a front end read texts for arguments whose annotation `admits` accepts."""
     _arguments.append((admits, read))
 
 
 def words_of(selector: str) -> ApplyWords | None:
-    """Return what applies the statements of a selector; None where that is the grammar itself."""
+    """Return the function that applies a selector's statements; None for the grammar's own."""
     return _words.get(selector)
 
 
 def keys_of(selector: str) -> FindPlaces | None:
-    """Return what finds the places of a selector's keys; None where there is nothing."""
+    """Return the function that finds the places of a selector's keys; None if there is none."""
     return _keys.get(selector)
 
 
 def reader_of(annotation: Any) -> ReadArgument | None:
-    """Return what reads an argument of this annotation; None where that is the grammar itself."""
+    """Return the reader of arguments with this annotation; None for the grammar's own."""
     return next((read for admits, read in _arguments if admits(annotation)), None)

@@ -1,4 +1,4 @@
-"""Values as they are written in overrides: literals by their annotation, and arithmetic on them."""
+"""Values in overrides: literals, read by the annotation of their place, and arithmetic on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from luthier.graph.signatures import UNSET
 # The annotation directs the reading: `1e3` is an int where an int is wanted, `bf16` a dtype, a bare
 # word a string where a string is wanted, a member of an enum by name or value. `pkg.Mlp(dim=3)`
 # becomes a node, `$model.dim * 4` a live value node, and `safetensors:DIR` the node of the class
-# that has this word at the place.
+# that defines this prefix.
+#
+# The text is parsed as Python where that is possible. Where the annotation admits text or a path,
+# all else is that text as written, so that `name=my run` needs no quotes in quotes for the shell.
 
 
 def read(
@@ -38,16 +41,16 @@ def read(
     current: Any = UNSET,
     around: expressions.Surroundings = expressions.Surroundings(),
 ) -> Any:
-    """Return the value that `text` means at a place, checked against the annotation.
+    """Read `text` as a value of a place, checked against the annotation.
 
     Args:
-      text: What was written.
+      text: The value as it was written.
       annotation: The resolved annotation of the place; `Any` where there is none.
-      current: What is there now, or the default.
+      current: The current value, or the default.
       around: Where names and references are looked up.
 
     Raises:
-      Unreadable: It means nothing, or does not fit the annotation.
+      Unreadable: It cannot be read, or does not fit the annotation.
     """
     value = interpret(text, annotation, current, around)
     fitting.check(value, fitting.expected(annotation, current))
@@ -60,17 +63,17 @@ def interpret(
     current: Any = UNSET,
     around: expressions.Surroundings = expressions.Surroundings(),
 ) -> Any:
-    """Return the value that `text` means at a place, whether it fits there or not.
+    """Read `text` as a value of a place, whether it fits there or not.
 
     Args:
-      text: What was written.
+      text: The value as it was written.
       annotation: The resolved annotation of the place; `Any` where there is none.
-      current: What is there now, or the default: its type directs where the annotation says
-        nothing, and a template (`fdl.Partial`) is replaced by a template.
+      current: The current value, or the default: its type counts where there is no annotation, and
+        a template (`fdl.Partial`) is replaced by a template.
       around: Where names and references are looked up.
 
     Raises:
-      Unreadable: It means nothing.
+      Unreadable: It cannot be read.
     """
     text = text.strip()
     annotation = fitting.expected(annotation, current)
@@ -82,18 +85,23 @@ def interpret(
 
 
 def _read(text: str, annotation: Any, current: Any, around: expressions.Surroundings) -> Any:
+    # In this order: a kind (`partial:`), a prefix of a class (`safetensors:DIR`), a member of an
+    # enum or literal type, None, plain text where only text is wanted, and else an expression. A
+    # member called NONE therefore wins over None. If the expression cannot be read, the whole is
+    # text, a path or a tuple of texts where the annotation admits one; but not if it looks like a
+    # call, a reference or a node: then a typo would silently become text.
     wanted = types.members(annotation)
     is_text = str in wanted and not types.is_dtype_annotation(annotation)
     kind: type[fdl.Buildable] | None = None
     for word, of_kind in (("partial:", fdl.Partial), ("config:", fdl.Config)):
         if text.startswith(word):
             text, kind = text.removeprefix(word).strip(), of_kind
-    if (made := _by_word(text, annotation)) is not None:
-        return made
+    if (node := _by_word(text, annotation)) is not None:
+        return node
     referring = around.only_references or (text[:1] == "$" and text[1:2].isidentifier())
     if kind is None and not referring:
-        if (found := choice(text, annotation)) is not NOTHING:
-            return found
+        if (member := choice(text, annotation)) is not NOTHING:
+            return member
         if text in ("None", "null"):
             return None
         if set(wanted) <= {str, type(None)}:
@@ -120,7 +128,7 @@ def _read(text: str, annotation: Any, current: Any, around: expressions.Surround
 
 
 def _by_word(text: str, annotation: Any) -> fdl.Buildable | None:
-    """Return the node that `word:text` means at a place; None where it means none there."""
+    """Return the node that `prefix:text` makes at a place; None if no class there has prefixes."""
     match = re.match(r"([a-z]\w*):", text)
     words = names.words(annotation) if match else []
     if not match or not words:
@@ -133,12 +141,12 @@ def _by_word(text: str, annotation: Any) -> fdl.Buildable | None:
         what = f"there is no {word}: here"
         raise Unreadable(Problem(what, nearest=near, remedy="" if near else f"there is {known}"))
     if not rest:
-        raise Unreadable(Problem(f"{text!r} says nothing after the colon"))
+        raise Unreadable(Problem(f"{text!r} has nothing after the colon"))
     return calls.make_node(target, fdl.Config, {signatures.arguments(target).names[0]: _text(rest)})
 
 
 def _raise_better(error: Unreadable, text: str, annotation: Any) -> typing.NoReturn:
-    """Say what was wanted, where an unknown bare word was given."""
+    """Raise `error`, or for an unknown bare word, a message that lists the valid ones."""
     wanted = types.members(annotation)
     if known := names.words(annotation):
         forms = " or ".join(f"{word}:..." for word in known)
@@ -175,7 +183,7 @@ _ON_NODES = {"+=": values.add, "-=": values.subtract, "*=": values.multiply}
 def combine(
     symbol: str, current: Any, text: str, annotation: Any, around: expressions.Surroundings
 ) -> Any:
-    """Return what a value becomes.
+    """Return the result of `+=`, `-=` or `*=` on a value.
 
     Args:
       symbol: `+=` adds to numbers, text, lists, tuples and dicts; `-=` and `*=` work on numbers.
@@ -187,6 +195,9 @@ def combine(
     Raises:
       Unreadable: They do not go together.
     """
+    # Three cases for numbers. A constant is computed at once and keeps its users (`_put` sets the
+    # constant to the result). Arithmetic, or an operand with references, becomes an arithmetic node
+    # and stays live. Plain numbers are computed.
     plain = values.evaluate(current)
     if isinstance(plain, int | float) and not isinstance(plain, bool):
         operand = read(text, types.NUMBER, plain, around)
@@ -198,7 +209,7 @@ def combine(
         except OverflowError as error:
             raise Unreadable(f"{plain} {symbol} {text}: {error}") from None
     if symbol != "+=":
-        raise Unreadable(f"{symbol} works on numbers, and it is {fitting.shown(plain)}")
+        raise Unreadable(f"{symbol} works on numbers, not on {fitting.shown(plain)}")
     if isinstance(plain, str):
         return plain + read(text, str, plain, around)
     if type(plain) in (list, tuple):
@@ -208,13 +219,15 @@ def combine(
         if not isinstance(added, dict):
             raise Unreadable(f"{text!r} is not a dict, which += adds to a dict")
         return plain | added
-    said = fitting.shown(plain)
-    raise Unreadable(f"+= works on numbers, text, lists, tuples and dicts, and it is {said}")
+    description = fitting.shown(plain)
+    raise Unreadable(f"+= works on numbers, text, lists, tuples and dicts, not on {description}")
 
 
 def _extended(
     current: list | tuple, text: str, annotation: Any, around: expressions.Surroundings
 ) -> list | tuple:
+    # One element or several? By the brackets or a comma outside of them: whether `(1, 2)` is an
+    # element of a list of tuples, the annotation of the elements does not always say.
     inside = types.element(annotation, type(current), 0)
     is_many = re.match(r"[\[(].*[\])]$|[^(\[{'\"]*,", text, re.DOTALL) is not None
     if is_many:

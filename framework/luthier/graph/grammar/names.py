@@ -1,10 +1,10 @@
 """Names in values: `optax.sgd`, `jnp.bfloat16`, `WarmupCosine`, `layers.GatedMlp`.
 
-A name is looked for, in this order, among the classes of the annotation, what stands beside the
-callables at hand (in their modules), luthier's rooms and what they export, entry points of what is
-installed, and as an import. A value is what a record may name: what is listed of luthier, jax, flax
-and the like, and everything in the packages of the callables at hand and in those that the caller
-allows.
+A name is searched, in this order, among the classes of the annotation, in the modules of the
+callables around the value, among luthier's packages and their exports, among entry points of
+installed distributions, and as an import. The object must be one that records may contain: a listed
+name of luthier, jax, flax and the like, or anything in the packages of the callables around the
+value and in those that the caller allows.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ DTYPES = {
 """Dtypes by the names that people use, and their names in `jax.numpy`."""
 
 _NAMED_WHOLE = ("recipes",)
-"""Rooms whose exports are no bare names in values: `fsdp`, `tensor`, `data` are text there."""
+"""Packages whose exports have no bare names in values: `fsdp`, `tensor`, `data` are text there."""
 
 _PLAIN = (bool, int, float, str, tuple, list, dict, type(None))
 
 
 def dtype(name: str) -> Any:
-    """Return a dtype of `jax.numpy` by one of its names; None where there is none."""
+    """Return the dtype of `jax.numpy` called `name` (see `DTYPES`); None if there is none."""
     if name not in DTYPES:
         return None
     return getattr(importlib.import_module("jax.numpy"), DTYPES[name])
@@ -68,7 +68,7 @@ def dtype(name: str) -> Any:
 def find_object(
     name: str, annotation: Any = Any, near: Sequence[Any] = (), packages: Sequence[str] = ()
 ) -> Any:
-    """Return the object that a name in a value means.
+    """Find the object that a name in a value refers to.
 
     Args:
       name: A bare or dotted name.
@@ -79,22 +79,26 @@ def find_object(
     Raises:
       Unreadable: There is none, it may not be imported, or its module cannot be.
     """
+    # Finding is generous and the check after it is strict, by where the object was defined: however
+    # it was reached, through an alias in the user's module or a subclass of the annotation, a value
+    # may hold only what a record may contain, so that what can be run can be recorded.
     head, *rest = name.split(".")
     if any(part.startswith("__") for part in (head, *rest)):
         raise Unreadable(f"{name!r} is private")
     allowed = (*packages, *_packages_at_hand(annotation, near))
-    found = _find(name, head, rest, annotation, near, allowed)
-    home = public_names.home(found)
-    if isinstance(found, enum.Enum) and public_names.may_name(type(found), allowed):
-        return found
-    if isinstance(found, types.ModuleType):
+    value = _find(name, head, rest, annotation, near, allowed)
+    # The members of a listed enum are allowed with it and have no lines of their own.
+    home = public_names.home(value)
+    if isinstance(value, enum.Enum) and public_names.may_name(type(value), allowed):
+        return value
+    if isinstance(value, types.ModuleType):
         raise Unreadable(f"{name} is a module, not a value")
-    if not isinstance(found, _PLAIN) and not public_names.may_name(found, allowed):
+    if not isinstance(value, _PLAIN) and not public_names.may_name(value, allowed):
         if home.partition(".")[0] in public_names.libraries():
-            what = f"{name!r} is not on the list of what a record may name"
+            what = f"{name!r} is not on the list of names that records may contain"
             raise Unreadable(Problem(what, remedy="wrap it in a function of a package of your own"))
         raise Unreadable(f"{name!r} may not be used: it is defined in {home!r}")
-    return found
+    return value
 
 
 def _find(
@@ -114,14 +118,15 @@ def _find(
         for room in rooms:
             if room not in _NAMED_WHOLE and head in _exported(room):
                 return getattr(import_module(f"luthier.{room}"), head)
-        # Everything that a node may be has a bare name, whoever provides it.
+        # Everything that a node may be has a bare name, whichever distribution provides it.
         if added := _of_entry_points(name):
             return added
     full = [*SHORT.get(head, head).split("."), *rest]
     moved = public_names.current_name(f"luthier.{name}")
     if head in rooms and moved != f"luthier.{name}":  # `optim.lamb` means what it meant there
         full = moved.split(".")
-    # A bare word is never a module: `steps=abc` does not mean Python's abc.
+    # Nothing of ours has this name, so it is looked up as an import. A bare word is never a module:
+    # `steps=abc` does not mean Python's abc.
     if len(full) == 1 or importlib.util.find_spec(full[0]) is None:
         close = nearest(head, _names_in_reach(annotation, near))
         close = close or nearest(head, _bare_names(rooms))
@@ -131,12 +136,13 @@ def _find(
     renamed = public_names.current_name(".".join(full)).split(".")
     if full == renamed and full[0] == "luthier" and len(full) == 3 and full[1] in rooms:
         exported = _exported(full[1])
-        if full[2] not in exported:  # a misspelt name is none that is refused
+        # Not exported at all: misspelt, which helps more than `not on the list`.
+        if full[2] not in exported:
             where = f"luthier.{full[1]}"
             close = [f"{where}.{other}" for other in nearest(full[2], exported)]
             raise Unreadable(Problem(f"{where} has no {full[2]!r}", nearest=close))
     try:
-        if public_names.is_users(full[0], allowed):  # else the next lines say so
+        if public_names.is_users(full[0], allowed):  # else `load_object` explains why not
             return _follow(import_module(full[0]), full[0], full[1:])
         return public_names.load_object(".".join(full), allowed)
     except BadInput as error:
@@ -149,7 +155,7 @@ def _bare_names(rooms: Sequence[str]) -> Iterator[str]:
 
 
 def _of_entry_points(name: str) -> Any:
-    """Return what distributions call by a bare name; None where there is none.
+    """Return the object that distributions register under a bare name; None if there is none.
 
     Raises:
       Unreadable: Several do, or it cannot be imported.
@@ -158,7 +164,9 @@ def _of_entry_points(name: str) -> Any:
     if len(targets) > 1:
         remedy = f"write {' or '.join(targets)}"
         owners = " and ".join(dict.fromkeys(one.distribution for one in targets.values()))
-        raise Unreadable(Problem(f"{name!r} is a name of {owners}", remedy=remedy))
+        raise Unreadable(
+            Problem(f"{name!r} is defined by several distributions: {owners}", remedy=remedy)
+        )
     try:
         return next((public_names.load_object(target) for target in targets), None)
     except BadInput as error:
@@ -166,11 +174,11 @@ def _of_entry_points(name: str) -> Any:
 
 
 def word_class(annotation: Any, word: str) -> type | None:
-    """Return the class that a word before a colon means at a place; None where it means none.
+    """Return the class of a place that has this prefix; None if there is none.
 
     Args:
       annotation: The annotation of the place.
-      word: `safetensors` in `safetensors:DIR`.
+      word: The prefix: `safetensors` in `safetensors:DIR`.
 
     Raises:
       Unreadable: An importer of that name cannot be imported.
@@ -178,20 +186,20 @@ def word_class(annotation: Any, word: str) -> type | None:
     own = _own_words(annotation)
     if word in own or not own:
         return own.get(word)
-    # Only where words mean something at all, since this imports code of somebody else.
+    # Only where prefixes mean something at all, since this imports code of other distributions.
     bases = tuple(m for m in annotation_types.members(annotation) if isinstance(m, type))
     for one in entry_points.named(word, entry_points.IMPORTERS):
         try:
-            found = public_names.load_object(one.target)
+            importer = public_names.load_object(one.target)
         except BadInput as error:
             raise Unreadable(error.problems[0]) from error
-        if isinstance(found, type) and issubclass(found, bases):
-            return found
+        if isinstance(importer, type) and issubclass(importer, bases):
+            return importer
     return None
 
 
 def words(annotation: Any) -> list[str]:
-    """Return the words that may stand before a colon at a place, for messages.
+    """Return the prefixes that are allowed at a place, for messages.
 
     Args:
       annotation: The annotation of the place.
@@ -202,37 +210,39 @@ def words(annotation: Any) -> list[str]:
 
 
 def _own_words(annotation: Any) -> dict[str, type]:
-    """Return the classes of a place with a word: each says its own in `WORD`.
+    """Return the classes of a place that define a prefix in `WORD`, by it.
 
-    What follows the colon is the first argument of the class, as it stands.
+    The text after the colon is the first argument of the class, as written.
     """
-    found: dict[str, type] = {}
+    classes: dict[str, type] = {}
     for member in annotation_types.members(annotation):
         for cls in _family(member):
             if "WORD" in vars(cls):
-                found[cls.WORD] = cls  # type: ignore[attr-defined]
-    return found
+                classes[cls.WORD] = cls  # type: ignore[attr-defined]
+    return classes
 
 
-def _follow(found: Any, at: str, rest: Sequence[str]) -> Any:
+def _follow(value: Any, at: str, rest: Sequence[str]) -> Any:
+    # A submodule is an attribute of its package only after somebody imported it.
     for part in rest:
         name = f"{at}.{part}"
-        if isinstance(found, types.ModuleType) and not hasattr(found, part):
-            full = f"{found.__name__}.{part}"
-            if hasattr(found, "__path__") and importlib.util.find_spec(full) is not None:
-                found, at = import_module(full), name
+        if isinstance(value, types.ModuleType) and not hasattr(value, part):
+            full = f"{value.__name__}.{part}"
+            if hasattr(value, "__path__") and importlib.util.find_spec(full) is not None:
+                value, at = import_module(full), name
                 continue
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
-            close = nearest(part, [other for other in dir(found) if not other.startswith("_")])
+            close = nearest(part, [other for other in dir(value) if not other.startswith("_")])
             close = [f"{at}.{other}" for other in close]
             raise Unreadable(Problem(f"{at} has no {part!r}", nearest=close)) from None
         at = name
-    return found
+    return value
 
 
 def _in_reach(name: str, annotation: Any, near: Sequence[Any]) -> Iterator[Any]:
+    # Of a module only what it defines itself, not what it imports.
     for member in annotation_types.members(annotation):
         for cls in _family(member):
             if cls.__name__ == name:
@@ -257,13 +267,15 @@ def _family(cls: Any) -> Iterator[type]:
     """Yield a class of an annotation and its subclasses (not those of builtins)."""
     if not isinstance(cls, type) or getattr(cls, "__module__", "builtins") == "builtins":
         return
+    # `type.__subclasses__(found)`, because `found.__subclasses__()` fails for a metaclass: it is
+    # unbound there. Only classes that were imported are found; others need their full name.
     seen, pending = set(), [cls]
     while pending:
-        found = pending.pop(0)
-        if found not in seen:
-            seen.add(found)
-            yield found
-            pending += type.__subclasses__(found)
+        member = pending.pop(0)
+        if member not in seen:
+            seen.add(member)
+            yield member
+            pending += type.__subclasses__(member)
 
 
 def _packages_at_hand(annotation: Any, near: Sequence[Any]) -> list[str]:
@@ -283,7 +295,8 @@ def _modules_of(near: Sequence[Any]) -> Iterator[types.ModuleType]:
 
 @functools.cache
 def _rooms() -> tuple[str, ...]:
-    """Return luthier's rooms and modules, without those that hold no parts of an experiment."""
+    """Return luthier's packages and modules that hold parts of an experiment."""
+    # From the file system instead of a list to maintain.
     root = pathlib.Path(next(iter(luthier.__path__)))
     rooms = sorted(path.parent.name for path in root.glob("*/__init__.py"))
     modules = sorted(path.stem for path in root.glob("*.py") if path.stem[:1] != "_")
@@ -292,18 +305,20 @@ def _rooms() -> tuple[str, ...]:
 
 @functools.cache
 def _exported(room: str) -> frozenset[str]:
-    """Return the public names of a room, read from its facade without importing it."""
+    """Return the public names of a package, read from its facade without importing it."""
+    # Parsing a facade takes a fraction of its import (`layers` imports flax), and a misspelt name
+    # is looked up in all of them.
     root = pathlib.Path(next(iter(luthier.__path__)))
     path = root / room / "__init__.py"
     path = path if path.exists() else root / f"{room}.py"
-    found: set[str] = set()
+    names: set[str] = set()
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.ImportFrom) and statement.module != "__future__":
             if path.stem == "__init__":
-                found |= {alias.asname or alias.name for alias in statement.names}
+                names |= {alias.asname or alias.name for alias in statement.names}
         elif isinstance(statement, ast.ClassDef | ast.FunctionDef):
-            found.add(statement.name)
-    return frozenset(name for name in found if name[:1] != "_")
+            names.add(statement.name)
+    return frozenset(name for name in names if name[:1] != "_")
 
 
 def import_module(name: str) -> types.ModuleType:
@@ -319,13 +334,17 @@ def import_module(name: str) -> types.ModuleType:
 
 
 def failure_line(error: BaseException) -> str:
-    """Return an exception of somebody else's code as one line: `file:line: Type: message`."""
+    """Return an exception of the user's code as one line: `file:line: Type: message`."""
+    # The line to show is the innermost one of the user: not of importlib or of this package, and
+    # not inside an installed library, unless there is no other.
     message = " ".join(str(error).split())[:300]
-    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    summary = f"{type(error).__name__}: {message}" if message else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{short_file(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
     machinery = (os.sep + "importlib" + os.sep, "<frozen", os.sep + "luthier" + os.sep + "graph")
     own = [frame for frame in frames if not any(part in frame.filename for part in machinery)]
     theirs = [frame for frame in own if "-packages" + os.sep not in frame.filename] or own
-    return f"{short_file(theirs[-1].filename)}:{theirs[-1].lineno}: {said}" if theirs else said
+    return (
+        f"{short_file(theirs[-1].filename)}:{theirs[-1].lineno}: {summary}" if theirs else summary
+    )

@@ -1,4 +1,4 @@
-"""Which paths of a graph a statement is about."""
+"""Selects the places of a graph that a pattern matches: by path, class, tag or constant."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from luthier.graph.values import Graph
 def select(
     graph: Graph, statement: Statement, places: Callable[[], Sequence[Place]]
 ) -> list[Place]:
-    """Return the places that a pattern is about; each once, however many paths lead to it.
+    """Return the places that a pattern matches; each once, however many paths lead to it.
 
     Args:
       graph: A node.
-      statement: What was written.
+      statement: The parsed statement.
       places: Returns every place of the graph, by every path.
 
     Raises:
@@ -38,14 +38,15 @@ def select(
         "gin": _by_constant,
         "config_dict": _by_key,
     }
-    found = match[statement.selector](graph, statement, places())
-    if not found:
+    matches = match[statement.selector](graph, statement, places())
+    if not matches:
         raise Unreadable(f"{statement.target!r} matches nothing")
-    return found
+    return matches
 
 
 def every_place(graph: Graph) -> list[Place]:
-    """Return every place of a graph by every path, without what parents pass to their templates."""
+    """Return every place of a graph by every path, without arguments that parents pass."""
+    # A pattern such as `any:rngs` must not set an argument that the parent passes at the call.
     return [
         place for place in walk(graph, unset=True) if place.value is not UNSET or not _passed(place)
     ]
@@ -58,8 +59,10 @@ def _passed(place: Place) -> bool:
 
 
 def _unique(places: Iterable[Place]) -> list[Place]:
-    """Return the different places: two ways to one argument, or constant, are one."""
-    found: dict[Any, Place] = {}
+    """Return the distinct places: two paths to one argument, or constant, are one place."""
+    # Else `any:hidden*=2` would scale an argument of a shared node, or a constant with two users,
+    # twice. A place in a tuple is known by its path alone, since tuples have no identity.
+    places_by_key: dict[Any, Place] = {}
     for place in places:
         if values.is_constant(place.value):
             key: Any = id(place.value)
@@ -69,17 +72,18 @@ def _unique(places: Iterable[Place]) -> list[Place]:
             key = (id(place.owner), place.part)
         else:
             key = place.path
-        found.setdefault(key, place)
-    return list(found.values())
+        places_by_key.setdefault(key, place)
+    return list(places_by_key.values())
 
 
 def _by_pattern(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
+    # Patterns are matched against written paths, so that what `show` prints can be used as it is.
     target = statement.target
     anywhere = "(?:.+[.])?" if statement.selector == "any" else ""
     matches = re.compile(anywhere + _regex(target)).fullmatch
-    found = _unique(place for place in places if matches(place.path))
-    if found:
-        return found
+    matched = _unique(place for place in places if matches(place.path))
+    if matched:
+        return matched
     if statement.selector == "glob" and not target.startswith("*"):
         inside = re.compile("(?:.+[.])?" + _regex(target))
         elsewhere = [place.path for place in places if inside.fullmatch(place.path)]
@@ -94,22 +98,27 @@ def _by_pattern(graph: Graph, statement: Statement, places: Sequence[Place]) -> 
 
 
 def _regex(pattern: str) -> str:
-    """Return a regular expression: `**` stands for any parts, `*` for one name or index."""
-    made, position = "", 0
+    """Return the pattern as a regular expression: `**` is any parts, `*` one name or index."""
+    expression, position = "", 0
     while position < len(pattern):
         if pattern.startswith("**.", position):
-            made, position = made + "(?:.+[.])?", position + 3
+            expression, position = expression + "(?:.+[.])?", position + 3
         elif pattern.startswith("**", position):
-            made, position = made + ".+", position + 2
+            expression, position = expression + ".+", position + 2
         elif pattern[position] == "*":
-            is_index = made.endswith("\\[")
-            made, position = made + (r"[^\]]*" if is_index else r"[^.\[\]]*"), position + 1
+            is_index = expression.endswith("\\[")
+            expression, position = (
+                expression + (r"[^\]]*" if is_index else r"[^.\[\]]*"),
+                position + 1,
+            )
         else:
-            made, position = made + re.escape(pattern[position]), position + 1
-    return made
+            expression, position = expression + re.escape(pattern[position]), position + 1
+    return expression
 
 
 def _by_class(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
+    # `class:luthier.layers.Mlp.hidden`: a dotted name and a dotted path with no mark between them.
+    # The longest prefix that names a class of the graph is the class, the rest is the field.
     words = statement.target.split(".")
     nodes = [Place("", graph, None, "", False), *places]
     nodes = [place for place in nodes if _is_graph_node(place.value)]
@@ -141,6 +150,8 @@ def _fields(
         near = [f"class:{name}.{other}" for other in nearest(str(head), names)]
         what = f"class:{name}.{field}: {name} has no {str(head)!r}"
         raise Unreadable(Problem(what, nearest=near, remedy="" if near else _list(names)))
+    # The field is looked for below the first path of each node, which need not have it set: for a
+    # path below a default, it has to be found anew.
     first: dict[int, str] = {}
     for place in having:
         first.setdefault(id(place.value), place.path)
@@ -149,7 +160,7 @@ def _fields(
     return _unique(by_path[path] if path in by_path else find(graph, path) for path in wanted)
 
 
-def _list(names: Any) -> str:
+def _list(names: Iterable[str]) -> str:
     return f"there are {', '.join(sorted(names)[:12])}"
 
 
@@ -158,7 +169,9 @@ def _is_graph_node(value: Any) -> bool:
 
 
 def _titles(target: Any) -> set[str]:
-    """Return the names that a class or function, and the bases of a class, can be called by."""
+    """Return all names of a class or function, and of the bases of a class."""
+    # Every suffix of the full name, so that as much of the module may be written as is needed. Not
+    # for the bases in flax, since `class:Module.x` would match every layer.
     titles: set[str] = set()
     for cls in target.__mro__[:-1] if isinstance(target, type) else (target,):
         module = getattr(cls, "__module__", "") or ""
@@ -172,23 +185,23 @@ def _titles(target: Any) -> set[str]:
 
 
 def _by_constant(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
-    """Return where the constant is that is called so: one place, for its value is one."""
+    """Return the place of the constant with this name; one place, since it has one value."""
     named: dict[str, list[Place]] = {}
     for place in [*places, *_operands(places)]:
         if values.is_constant(place.value) and place.value.__arguments__.get("name"):
             named.setdefault(place.value.__arguments__["name"], []).append(place)
-    found = {id(place.value): place for place in reversed(named.get(statement.target, ()))}
-    if len(found) > 1:
-        at = " and ".join(sorted(place.path for place in found.values()))
-        what = f"{statement.target!r} is the name of {len(found)} constants, at {at}"
+    constants = {id(place.value): place for place in reversed(named.get(statement.target, ()))}
+    if len(constants) > 1:
+        at = " and ".join(sorted(place.path for place in constants.values()))
+        what = f"{statement.target!r} is the name of {len(constants)} constants, at {at}"
         raise Unreadable(Problem(what, remedy="write a path instead"))
-    if not found:
+    if not constants:
         known = list(named)
         near = [f"gin:{name}" for name in nearest(statement.target, known)]
         remedy = "" if near else _list(known) if known else "the graph has no named constants"
         what = f"no constant is called {statement.target!r}"
         raise Unreadable(Problem(what, nearest=near, remedy=remedy))
-    return list(found.values())
+    return list(constants.values())
 
 
 def _operands(places: Iterable[Place]) -> Iterator[Place]:
@@ -208,7 +221,7 @@ def _operands(places: Iterable[Place]) -> Iterator[Place]:
 
 
 def _by_key(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
-    """Return what a key of a front end set, which the history tells."""
+    """Return the places that a key of a front end set, according to the history."""
     find_places = front_ends.keys_of(statement.selector)
     if find_places is None:
         raise Unreadable(f"no front end has keys that are written {statement.selector}:KEY")
@@ -216,6 +229,8 @@ def _by_key(graph: Graph, statement: Statement, places: Sequence[Place]) -> list
 
 
 def _by_tag(graph: Graph, statement: Statement, places: Sequence[Place]) -> list[Place]:
+    # Tags are matched by class, derived tags included. A tag may be on an argument that is not set,
+    # which `places` lists by another rule, so the arguments are found at their nodes.
     nodes = [Place("", graph, None, "", False), *places]
     tagged: list[Place] = []
     known: set[str] = set()

@@ -1,4 +1,4 @@
-"""The exception of the grammar's parts; `apply` and `resolve` turn it into bad input."""
+"""Statements of the override grammar, and the exception for unreadable ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from luthier.errors import Problem
 
 
 class Unreadable(Exception):
-    """A statement, a value or a name cannot be read; `problem` says why."""
+    """A statement, a value or a name cannot be read; `problem` has the reason."""
+
+    # Not a `BadInput`: `apply` and `resolve` convert it when they know the path and the origin. In
+    # between, readers catch it to try another reading.
 
     def __init__(self, problem: Problem | str):
         self.problem = Problem(problem) if isinstance(problem, str) else problem
@@ -27,8 +30,8 @@ class Unreadable(Exception):
 # PATH may be `any:SUFFIX` (`**.SUFFIX`), hold `*` for one part and `**` for any number of them, or
 # be `class:NAME.FIELD` (`@NAME.FIELD`), `tag:NAME` (`#NAME`), or `gin:NAME` for the constant that
 # is called so, or `config_dict:KEY` for what that key of a ConfigDict set. `--fdl.PATH=VALUE` is
-# accepted too. The words of gin and ConfigDict are read by `luthier.graph.formats`. `file:FILE`,
-# which stands for the words in a file, is read by `luthier.graph.override_files`.
+# accepted too. The statements of gin and ConfigDict are read by `luthier.graph.formats`;
+# `file:FILE`, which includes the overrides of a file, by `luthier.graph.override_files`.
 
 EXPECTED = "expected PATH=VALUE (or :=, +=, -=, *=, reset:PATH, fiddler:NAME)"
 FIDDLER = "fiddler:"
@@ -37,8 +40,11 @@ GIN = ("gin_file:", "gin_bindings:", "gin_search_paths:", "gin_skip_unknown:")
 
 WORDS_OF_CONFIG_DICT = "words of config_dict"
 CONFIG_DICT = ("config_dict:", "config_dict_rename:")
+# `config_dict:FILE.py` and `config_dict:FILE.py:ARGUMENT`, but not `config_dict:KEY=VALUE`, nor
+# `config_dict:file.py:=1`, whose key happens to end in .py.
 _FILE_OF_CONFIG_DICT = re.compile(r"config_dict:[^=]*?\.py(?:$|:(?!=))|config_dict_rename:")
 
+# The words, which shells pass on as they are, and the symbols for them, which are for files.
 _WORDS = {
     "any:": "any",
     "class:": "class",
@@ -49,6 +55,7 @@ _WORDS = {
     "@": "class",
     "#": "tag",
 }
+# In this order, because `=` is a part of the others.
 _OPERATORS = (":=", "+=", "-=", "*=", "=")
 
 
@@ -57,8 +64,8 @@ class Statement:
     """One override.
 
     Args:
-      selector: How `target` is meant: `path`, `any`, `glob`, `class`, `tag`, `gin`, `config_dict`,
-        `fiddler`, `words of gin` or `words of config_dict`.
+      selector: The meaning of `target`: `path`, `any`, `glob`, `class`, `tag`, `gin`,
+        `config_dict`, `fiddler`, `words of gin` or `words of config_dict`.
       target: The path, suffix, pattern, class and field, tag, or call of a fiddler.
       operator: `=`, `:=`, `+=`, `-=`, `*=` or `~`; empty for a fiddler.
       text: The value as it was written.
@@ -75,7 +82,7 @@ class Statement:
 
 
 def parse_statement(text: str) -> Statement:
-    """Return the parts of one override.
+    """Parse one override into its parts.
 
     Args:
       text: `optimizer.b2=0.9`, say.
@@ -83,6 +90,8 @@ def parse_statement(text: str) -> Statement:
     Raises:
       Unreadable: It has no operator, no path or no value.
     """
+    # Whole statements with a prefix of their own come first: the text behind `fiddler:` or of gin
+    # may contain any operator. All others are split at their first operator.
     left = text.strip().removeprefix("--fdl.").strip()
     if left.startswith(FIDDLER):
         call = left.removeprefix(FIDDLER).strip()
@@ -91,11 +100,11 @@ def parse_statement(text: str) -> Statement:
         return Statement("fiddler", call, "")
     if left.startswith(GIN):
         if not left.partition(":")[2].strip():
-            raise Unreadable(Problem(f"{text!r} says nothing after the colon"))
+            raise Unreadable(Problem(f"{text!r} has nothing after the colon"))
         return Statement(WORDS_OF_GIN, left, "")
     if _FILE_OF_CONFIG_DICT.match(left):
         if not left.partition(":")[2].strip():
-            raise Unreadable(Problem(f"{text!r} says nothing after the colon"))
+            raise Unreadable(Problem(f"{text!r} has nothing after the colon"))
         return Statement(WORDS_OF_CONFIG_DICT, left, "")
     if left.startswith("reset:"):
         return _statement(text, left.removeprefix("reset:"), "~", "")
@@ -105,13 +114,14 @@ def parse_statement(text: str) -> Statement:
             return _statement(text, left[:-1], "~", "")
         if left.startswith("~"):
             return _statement(text, left[1:], "~", "")
-        remedy = "a comment has a space behind its #" if left.startswith("#") else ""
+        # `#later` is read as a tag without an operator; the writer meant a comment.
+        remedy = "a comment needs a space after its #" if left.startswith("#") else ""
         raise Unreadable(Problem(f"{EXPECTED}, got {text!r}", remedy=remedy))
     return _statement(text, left[:position], operator, left[position + len(operator) :].strip())
 
 
 def pair(target: str, value: Any) -> Statement:
-    """Return the statement that sets a Python value at a path, or at what a pattern is about.
+    """Return the statement that sets a Python value at a path, or at the matches of a pattern.
 
     Args:
       target: `optimizer.b2`, `any:dropout`, `gin:LEARNING_RATE`, say; the root's path is empty.
@@ -119,12 +129,15 @@ def pair(target: str, value: Any) -> Statement:
     """
     if not target.strip():
         return Statement("path", target, "=", "", value, has_value=True)
-    found = _statement(target, target, "=", "...")
-    return dataclasses.replace(found, text="", value=value, has_value=True)
+    # With dots for the text of a value, which `_statement` would report as missing.
+    statement = _statement(target, target, "=", "...")
+    return dataclasses.replace(statement, text="", value=value, has_value=True)
 
 
 def _find_operator(text: str) -> tuple[int, str]:
-    """Return where the first operator outside brackets and quotes is, and which it is."""
+    """Return the position of the first operator outside brackets and quotes, and the operator."""
+    # A scan and not a search: `['a=b'].x=1` has an `=` in a key. Quotes count only inside brackets,
+    # as elsewhere a path has none, and the value behind the operator is not looked at.
     depth, quote = 0, ""
     for position, letter in enumerate(text):
         if quote:
@@ -154,10 +167,12 @@ def _statement(text: str, target: str, operator: str, value: str) -> Statement:
             selector = "glob"
     if not target:
         raise Unreadable(Problem(f"{EXPECTED}, got {text!r}", remedy="the path is missing"))
+    # An empty value is ambiguous: a reset, None, or empty text. The message lists all three.
     if operator != "~" and not value:
         remedy = f"write reset:{written} to reset it, {written}=None for nothing, {written}='' for "
         remedy += "no text"
         raise Unreadable(Problem(f"{text!r} has no value", remedy=remedy))
+    # Its name means the constant itself, not one of its users, so there is no place to replace.
     if selector == "gin" and operator in (":=", "~"):
         what = f"{text!r}: a constant can be neither replaced nor reset by its name"
         raise Unreadable(Problem(what, remedy=f"write gin:{target}=VALUE"))

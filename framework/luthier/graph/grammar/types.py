@@ -1,4 +1,4 @@
-"""Types of values: what an annotation admits, and values fitted to it."""
+"""Annotations of arguments: which values they admit, and conversion of values to them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.paths import is_node
 from luthier.graph.signatures import UNSET
 
-# What an annotation admits, strictly: `True` is not an int, an int is a float.
+# Strict checks of values against annotations: `True` is not an int, an int is a float.
 #
 # Nodes count as what they build: `fdl.Config(Mlp)` fits an annotation that `Mlp` fits, value nodes
 # fit where their value does, a protocol admits every node.
+#
+# Why not pydantic for all of it? Nodes stand inside unions and containers (`list[Layer]` holds
+# nodes of layers), so the annotation has to be walked anyway; pydantic serves the rest.
 
-_UNIONS = (typing.Union, types.UnionType)
+_UNIONS = (typing.Union, types.UnionType)  # `Optional[int]` and `int | None`
 _SEQUENCES = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Iterable)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 NUMBER = int | float
@@ -57,6 +60,9 @@ def members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _find_members(annotation: Any) -> tuple[Any, ...]:
+    # New types and aliases are recognized by what only they have: their classes differ between
+    # typing, typing_extensions and versions of Python. An annotation that was not resolved admits
+    # anything; rejecting a right value would be worse than missing a wrong one.
     origin = typing_extensions.get_origin(annotation)
     if origin in _UNIONS:
         arguments = typing_extensions.get_args(annotation)
@@ -81,12 +87,13 @@ def _find_members(annotation: Any) -> tuple[Any, ...]:
 
 
 def admits_anything(annotation: Any) -> bool:
-    """Return whether the annotation says nothing."""
+    """Return whether the annotation admits any value."""
     return Any in members(annotation) and not is_dtype_annotation(annotation)
 
 
 def is_dtype(value: object) -> bool:
     """Return whether `value` is a dtype of NumPy or JAX."""
+    # Looked up, not imported: a graph without numpy holds no dtypes, and start-up does not wait.
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return False
@@ -111,7 +118,7 @@ def is_dtype_annotation(annotation: Any) -> bool:
 
 
 def inferred(value: Any) -> Any:
-    """Return the annotation that a value without one suggests; `Any` where it says nothing."""
+    """Return the annotation that a value suggests if its place has none; `Any` if it is unclear."""
     value = values.evaluate(value) if values.is_value_node(value) else value
     if isinstance(value, bool | str | enum.Enum):
         return type(value)
@@ -125,7 +132,7 @@ def inferred(value: Any) -> Any:
 
 
 def element(annotation: Any, container: type, part: int | str = 0) -> Any:
-    """Return the annotation of what is inside a container that is annotated with `annotation`.
+    """Return the annotation of an element of a container with this annotation.
 
     Args:
       annotation: `tuple[int, ...]`, `dict[str, Path] | None`.
@@ -155,7 +162,7 @@ def key(annotation: Any) -> Any:
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Return whether a value or node may stand where `annotation` is.
+    """Return whether a value or node fits an annotation.
 
     Args:
       value: A value, node or value node.
@@ -173,6 +180,8 @@ def fits(value: Any, annotation: Any) -> bool:
 
 
 def _fits_dtype(value: Any, annotation: Any) -> bool:
+    # `jax.typing.DTypeLike` has `type[Any]` and a protocol among its members, and the walk over
+    # members would let them admit every class.
     if value is None:
         return type(None) in members(annotation)
     if isinstance(value, str):
@@ -200,6 +209,8 @@ def _fits_member(value: Any, member: Any) -> bool:
         return _node_fits(value, member)
     if member is type(None):
         return value is None
+    # As the typing rules have it, an int is a float and both are complex; but not a bool, which is
+    # an int only for Python: `steps=true` is a mistake.
     if member is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if member is int:
@@ -226,16 +237,20 @@ def _is_instance(value: Any, cls: type) -> bool:
 
 
 def _is_unbound(value: Any, name: str) -> bool:
-    """Return whether a class is given, whose instances have the method: it waits for `self`."""
+    """Return whether `value` is a class whose instances have the method, which lacks its `self`."""
+    # `hasattr` alone takes the class for its instance: `optimizer=MyOptimizer` without brackets
+    # would pass, and fail at the first call.
     if not isinstance(value, type) or name == "__call__":  # a class itself can be called
         return False
     return inspect.isfunction(inspect.getattr_static(value, name, None))
 
 
 def _fits_generic(value: Any, member: Any) -> bool:
+    # `isinstance` refuses parametrized generics, so their parts are checked one by one. Types with
+    # a form of their own (`TypedDict` with generics, `Unpack`, ...) are left to pydantic.
     origin = typing_extensions.get_origin(member)
     arguments = typing_extensions.get_args(member)
-    if origin is typing.Literal:
+    if origin is typing.Literal:  # with the type, because 1 == True == 1.0
         return any(value == choice and type(value) is type(choice) for choice in arguments)
     if member is Callable or origin is collections.abc.Callable or member is typing.Callable:
         return callable(value)
@@ -246,10 +261,11 @@ def _fits_generic(value: Any, member: Any) -> bool:
             fits(name, arguments[0]) and fits(child, arguments[1]) for name, child in value.items()
         )
     if origin in _SEQUENCES:
+        # Text is a sequence of text, and a dict one of its keys, but nobody means either.
         if isinstance(value, str | bytes | dict) or not _is_instance(value, origin):
             return False
         if origin is tuple and not (len(arguments) == 2 and arguments[1] is ...):
-            if arguments == ((),):
+            if arguments == ((),):  # `tuple[()]`, as some versions of Python write it
                 return value == ()
             return len(value) == len(arguments) and all(map(fits, value, arguments))
         return all(fits(child, arguments[0]) for child in value)
@@ -259,6 +275,7 @@ def _fits_generic(value: Any, member: Any) -> bool:
 
 
 def _fits_pydantic(value: Any, annotation: Any) -> bool:
+    # Strict, since pydantic would otherwise convert "3" to 3 and report that it fits.
     import pydantic  # here, because it is slow to import and rarely needed
 
     config = pydantic.ConfigDict(arbitrary_types_allowed=True, strict=True)
@@ -266,7 +283,7 @@ def _fits_pydantic(value: Any, annotation: Any) -> bool:
         pydantic.TypeAdapter(annotation, config=config).validate_python(value)
     except pydantic.ValidationError:
         return False
-    except Exception:  # an annotation that pydantic cannot read says nothing
+    except Exception:  # pydantic cannot read the annotation: nothing is known against the value
         return True
     return True
 
@@ -285,6 +302,8 @@ def _is_subclass(cls: type, wanted: Any) -> bool:
 
 
 def _node_fits(node: fdl.Buildable, member: Any) -> bool:
+    # By what the node builds, without building it: an instance of its class, or what its function
+    # is annotated to return. In doubt it fits; a wrong node is an error when it is built.
     target = node.__fn_or_cls__
     origin = typing_extensions.get_origin(member) or member
     is_protocol = isinstance(origin, type) and typing_extensions.is_protocol(origin)
@@ -302,7 +321,7 @@ def _node_fits(node: fdl.Buildable, member: Any) -> bool:
 
 
 def _builds(produced: Any, member: Any, exactly: bool) -> bool:
-    """Return whether a `produced` fits; a function may return a subclass, so not `exactly` that."""
+    """Return whether an instance of `produced` fits; if not `exactly`, one of a subclass may."""
     wanted = typing_extensions.get_origin(member) or member
     produced = typing_extensions.get_origin(produced) or produced
     if produced is Any or wanted is Any or not isinstance(produced, type):
@@ -321,7 +340,8 @@ def _builds(produced: Any, member: Any, exactly: bool) -> bool:
 
 
 def describe(annotation: Any) -> str:
-    """Return an annotation in words, with its article: `an int or None`."""
+    """Return an annotation as a phrase with its article: `an int or None`."""
+    # Unions of jax are long, and their members are nothing that people write.
     if is_dtype_annotation(annotation):
         return "a dtype or None" if type(None) in members(annotation) else "a dtype"
     names = {getattr(member, "__name__", "").split(".")[-1] for member in members(annotation)}
@@ -356,10 +376,11 @@ def _plain(annotation: Any) -> str:
     return describe(annotation).replace("an ", "").replace("a ", "")
 
 
-# Words that an annotation makes special: members of enums and literal types, truth values.
+# Words with a meaning of their own under an annotation: members of enums and literal types, truth
+# values.
 
 NOTHING = object()
-"""What `choice` returns where a text names none."""
+"""The result of `choice` for a text that names no member."""
 
 
 def choice(text: str, annotation: Any) -> Any:
@@ -369,6 +390,8 @@ def choice(text: str, annotation: Any) -> Any:
       text: A bare word, or a quoted one.
       annotation: The annotation of the place that it is for.
     """
+    # Exact names come before names in another case, and an inexact one must be the only one. None
+    # comes between them, so that `None` is None beside a member called NONE.
     name = text.strip("'\"")
     exact: list[tuple[str, Any]] = []
     for member in members(annotation):
@@ -393,28 +416,28 @@ def choice(text: str, annotation: Any) -> Any:
 
 
 def choices(annotation: Any) -> list[str]:
-    """Return what `choice` accepts for an annotation: members of enums and literal types."""
-    found: list[str] = []
+    """Return the members of enums and literal types that `choice` accepts for an annotation."""
+    names: list[str] = []
     for member in members(annotation):
         if isinstance(member, type) and issubclass(member, enum.Enum):
-            found += [option.name for option in member]
+            names += [option.name for option in member]
         elif typing_extensions.get_origin(member) is typing.Literal:
-            found += [str(option) for option in typing_extensions.get_args(member)]
-    return found
+            names += [str(option) for option in typing_extensions.get_args(member)]
+    return names
 
 
-# Values and annotations: converted where nothing is lost, refused where they differ.
+# Conversion of values to annotations where nothing is lost, and errors where they do not fit.
 
 
 def expected(annotation: Any, current: Any) -> Any:
-    """Return the annotation of a place, or the one that its value suggests where there is none."""
+    """Return the annotation of a place, or if it has none, the one that `current` suggests."""
     if not admits_anything(annotation) or current is UNSET:
         return annotation
     return inferred(current)
 
 
 def check(value: Any, annotation: Any) -> None:
-    """Raise `Unreadable` where a value or node does not fit an annotation."""
+    """Raise `Unreadable` if a value or node does not fit an annotation."""
     try:
         fitting = fits(value, annotation)
     except (ValueError, ArithmeticError, TypeError) as error:  # of a value node's arithmetic
@@ -431,7 +454,7 @@ def check(value: Any, annotation: Any) -> None:
 
 
 def shown(value: Any) -> str:
-    """Return a value in an error message: short, and nodes by what they build."""
+    """Return a short text of a value for an error message; nodes as a call of their class."""
     if values.is_value_node(value):
         # Also called for messages about values that cannot be computed, as `seed // 0`.
         try:
@@ -444,17 +467,19 @@ def shown(value: Any) -> str:
         return f"{'a template of ' if isinstance(value, fdl.Partial) else ''}{name}(...)"
     if callable(value) and hasattr(value, "__name__"):
         return value.__name__
-    said = repr(value)
-    return said if len(said) <= 80 else f"{said[:77]}..."
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def coerce(value: Any, annotation: Any) -> Any:
-    """Return `value` as the annotation wants it, where nothing is lost: `1e3` as the int 1000.
+    """Convert `value` to its annotation where nothing is lost: `1e3` to the int 1000.
 
     Args:
-      value: What was read.
+      value: The value.
       annotation: The annotation of its place.
     """
+    # It never fails: a value that cannot be converted is returned as it is, for `check` to report.
+    # Where the annotation admits the value's own type, it stays (`1e3` for `int | float`).
     if isinstance(value, bool | fdl.Buildable) or value is None:
         return value
     if type(value) is dict:
@@ -476,6 +501,7 @@ def coerce(value: Any, annotation: Any) -> Any:
 def _coerce_scalar(value: Any, wanted: Sequence[Any]) -> Any:
     if isinstance(value, float) and int in wanted and float not in wanted:
         return int(value) if math.isfinite(value) and value.is_integer() else value
+    # An int for a float argument becomes one, so that `lr=1` and `lr=1.0` record the same graph.
     if isinstance(value, int) and float in wanted and int not in wanted:
         with contextlib.suppress(OverflowError):
             return float(value)
@@ -485,6 +511,8 @@ def _coerce_scalar(value: Any, wanted: Sequence[Any]) -> Any:
 
 
 def _coerce_sequence(value: Any, annotation: Any, wanted: Sequence[Any]) -> Any:
+    # `[1, 2]` for a tuple becomes one and the other way round; where both are admitted, the kind
+    # that was written stays.
     origins = [typing_extensions.get_origin(member) or member for member in wanted]
     container = type(value)
     if container not in origins and (list in origins or tuple in origins):

@@ -1,4 +1,4 @@
-"""Graphs as JSON with public import paths: written, laid out, and read as JSON again."""
+"""Graphs as JSON with public import paths: encoder, formatter, and reader of the JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from luthier.graph.record.leaves import encode_leaf
 from luthier.graph.record.structure import can_share, entries, shared
 from luthier.graph.values import Graph
 
-# JSON text for people: what fits stands on one line, all else is spread out below.
+# A formatter for JSON that people read and compare: a value is on one line if it fits, else each of
+# its entries is on a line of its own. `json.dumps` has only all or nothing.
 
 WIDTH = 96
 
@@ -33,6 +34,7 @@ def lay_out(data: Any) -> str:
 
 
 def _write(data: Any, indent: int, room: int) -> str:
+    # `room` is what is left of the line behind the key and for the comma after the value.
     if not isinstance(data, dict | list) or not data:
         return _scalar(data)
     line = _one_line(data, room)
@@ -52,6 +54,7 @@ def _write(data: Any, indent: int, room: int) -> str:
 
 def _one_line(data: Any, room: int) -> str | None:
     """Return `data` on one line, or None as soon as it is clear that it takes more than `room`."""
+    # Else each subtree would be written in full at each level above it, only to be too long.
     if not isinstance(data, dict | list):
         text = _scalar(data)
         return text if len(text) <= room else None
@@ -77,11 +80,11 @@ def _scalar(data: Any) -> str:
     return text
 
 
-# A graph as JSON text: public names, sharing by ids, tags; `luthier.graph.load` reads it again.
+# A graph as JSON: public names, sharing by ids, tags; `luthier.graph.load` reads it again.
 #
 # A node is `{"config": "luthier.optim.adamw", "arguments": {...}}` (`partial` and `factory` for the
-# other two kinds of node), with `"tags"` where it has some. What is used more than once has an
-# `"id"` where it is first met and is `{"ref": id}` afterwards. Fiddle's own serializer takes time
+# other two kinds of node), with `"tags"` where it has some. A shared object has an `"id"` where it
+# is first met and is `{"ref": id}` afterwards. Why not Fiddle's own serializer? It takes time
 # quadratic in the size of the graph, and writes private module paths.
 
 FORMAT = "luthier.graph"
@@ -106,7 +109,7 @@ def to_json(graph: Graph) -> str:
       JSON text, the same for the same graph however its arguments were set.
 
     Raises:
-      RecordError: Something in the graph cannot be named or written; all of it is told at once.
+      RecordError: A part of the graph cannot be named or written; all problems are reported.
     """
     return lay_out({"format": FORMAT, "version": VERSION, "graph": encode(graph)}) + "\n"
 
@@ -115,7 +118,7 @@ def encode(graph: Graph) -> Any:
     """Return the JSON value of `graph`, without the header that `to_json` writes.
 
     Raises:
-      RecordError: Something in the graph cannot be named or written; all of it is told at once.
+      RecordError: A part of the graph cannot be named or written; all problems are reported.
     """
     encoder = _Encoder(shared(graph))
     data = encoder.encode(graph, "")
@@ -132,7 +135,10 @@ def _with_origin(problem: Problem, graph: Graph) -> Problem:
 
 
 class _Encoder:
-    """Encodes one graph; collects what cannot be written, with its path."""
+    """Encodes one graph; collects problems with their paths."""
+
+    # Ids are numbered in the order of the walk, which is that of signatures: two equal graphs give
+    # the same text, however they were made, so that records can be compared and hashed.
 
     def __init__(self, shared_ids: set[int]):
         self.shared = shared_ids
@@ -141,9 +147,9 @@ class _Encoder:
         self.problems: list[Problem] = []
 
     def encode(self, value: Any, path: str) -> Any:
-        """Return the JSON of `value`, which stands at `path`."""
+        """Return the JSON of `value` at `path`."""
         if id(value) in self.above:
-            self.problems.append(Problem("the graph goes round in a circle here", path))
+            self.problems.append(Problem("the config contains a cycle here", path))
             return None
         numbered = id(value) in self.shared and can_share(value)
         if numbered and id(value) in self.numbers:
@@ -160,14 +166,15 @@ class _Encoder:
         self.above.discard(id(value))
         if not number:
             return data
+        # A list is an array in JSON, which has no place for an id, unless it is shared.
         return {"id": number, **(data if isinstance(data, dict) else {"list": data})}
 
     def _number(self, value: Any) -> int:
         return self.numbers.setdefault(id(value), len(self.numbers) + 1)
 
-    def _name(self, thing: Any, path: str) -> str:
+    def _name(self, target: Any, path: str) -> str:
         try:
-            name = public_name(thing)
+            name = public_name(target)
         except RecordError as error:
             self.problems += [dataclasses.replace(p, path=path) for p in error.problems]
             return ""
@@ -176,7 +183,7 @@ class _Encoder:
 
     def _check_place(self, name: str, path: str) -> None:
         if name.split(".")[0] in EXPERIMENT_FOLDERS:
-            what = f"{name} is in a folder of experiments, which a record cannot point into"
+            what = f"{name} is in a folder of experiments, which records cannot refer to"
             self.problems.append(Problem(what, path, remedy="move it to a module of a package"))
 
     def _leaf(self, value: Any, path: str) -> Any:
@@ -210,8 +217,9 @@ class _Encoder:
         data: dict[str, Any] = {}
         if kind is not None:
             data[kind] = "" if kind == "tagged" else self._name(node.__fn_or_cls__, path)
+        # Positional-only arguments are set by index.
         if any(isinstance(part, int) for part, _ in inside):
-            what = f"{data.get(kind or '', 'it')} is given arguments without names"
+            what = f"{data.get(kind or '', 'it')} has arguments without names"
             remedy = "wrap it in a function whose arguments have names"
             self.problems.append(Problem(what, path, remedy=remedy))
         tags = {
@@ -234,23 +242,24 @@ class _Encoder:
         return {"dict": pairs}
 
     def _set(self, value: Any, path: str) -> Any:
+        # Sorted by their text, since the order of a set depends on hashes, which differ by process.
         written = [self.encode(child, path) for child in value]
         kind = "set" if isinstance(value, set) else "frozenset"
         return {kind: sorted(written, key=lay_out)}
 
 
-# The text of a record as JSON, checked: that it is one, and of a version that we know.
+# Reading the text of a record as JSON, with checks of its form and version.
 
 
 def read_record(text: str, source: str) -> Any:
-    """Return the JSON value of the graph that a record holds.
+    """Return the JSON value of the graph in a record.
 
     Args:
-      text: What `to_json` wrote.
-      source: What the text was read from.
+      text: The text that `to_json` wrote.
+      source: The file or run that the text was read from, for messages.
 
     Raises:
-      RecordError: It is no JSON, no record, or one of another version.
+      RecordError: It is not JSON, not a record, or has another version.
     """
     data = _parsed(text, source)
     if not isinstance(data, dict) or data.get("format") != FORMAT or "graph" not in data:
@@ -264,7 +273,9 @@ def read_record(text: str, source: str) -> Any:
 
 
 def _parsed(text: str, source: str) -> Any:
-    """Return the value of strict JSON text: no key twice, no number that is not finite."""
+    """Parse strict JSON: no key twice, no number that is not finite."""
+    # Python's parser takes the last of two equal keys and accepts `NaN`, both of which people write
+    # by mistake when they edit a record.
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except RecursionError:
@@ -277,11 +288,11 @@ def _parsed(text: str, source: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    data = dict(pairs)
+    if len(data) < len(pairs):
         counts = collections.Counter(key for key, _ in pairs)
         raise ValueError(f"{counts.most_common(1)[0][0]!r} is given twice")
-    return made
+    return data
 
 
 def _no_constant(name: str) -> Any:

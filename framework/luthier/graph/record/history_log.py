@@ -1,7 +1,7 @@
-"""The side file of a record: what every argument was set to in turn, and where.
+"""The history of a graph as a side file of its record: every set of every argument, with origin.
 
-A graph that is read from a record takes its history from this file, so that it still tells who set
-what; what is set since comes after it. Nothing that the file names is imported.
+A graph that is read from a record takes its history from this file, so that `show --why` still
+explains its values; later sets come after it. Nothing that the file names is imported.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MADE = "__fn_or_cls__"
 
 @dataclasses.dataclass(frozen=True)
 class RecordedOrigin:
-    """A node or expression that a graph had once, of which its text alone was recorded.
+    """A former node or expression of a graph, of which only the text was recorded.
 
     Args:
-      text: How it is shown.
+      text: The text.
       kind: `node` or `expression`.
     """
 
@@ -43,28 +43,28 @@ class RecordedOrigin:
 
 
 def history(graph: Graph) -> dict[str, list[dict[str, Any]]]:
-    """Return how every argument of a graph came to its value.
+    """Return every set of every argument of a graph.
 
     Args:
       graph: A node.
 
     Returns:
-      For each path the sets in their order, `{"value": ..., "origin": "file:line", "order": 3}`
-      with plain JSON values. A node has `"node"`, its class, in the place of the value, what is
-      computed `"expression"`, and a reset to the default `"reset": True`. `order` counts all sets
-      of the graph; `from` holds the lines that called the line of the origin, and `run` the
-      recorded run in which it was set, where there are such. A shared node stands at its first
-      path; what a constant was set to, at each of its users.
+      For each path its sets in order, `{"value": ..., "origin": "file:line", "order": 3}` with
+      plain JSON values. A node has `"node"`, its class, instead of the value, a computed value
+      `"expression"`, and a reset to the default `"reset": True`. `order` counts all sets of the
+      graph; `from` holds the lines that called the line of the origin, and `run` the recorded run
+      in which it was set, if there are any. A shared node is listed at its first path; the sets of
+      a constant are listed at each of its users.
     """
-    found = _found(graph)
-    numbers = sorted({entry.sequence_id for sets in found.values() for entry in sets})
+    sets_by_path = _found(graph)
+    numbers = sorted({entry.sequence_id for sets in sets_by_path.values() for entry in sets})
     order = {number: index for index, number in enumerate(numbers)}
     return {
         path: [
-            {**told(entry), "order": order[entry.sequence_id]}
+            {**describe_set(entry), "order": order[entry.sequence_id]}
             for entry in sorted(sets, key=lambda entry: entry.sequence_id)
         ]
-        for path, sets in found.items()
+        for path, sets in sets_by_path.items()
         if sets
     }
 
@@ -82,18 +82,22 @@ def restore_history(graph: Graph, record: Any, run: str = "") -> bool:
     """Give a graph that was read from a record its history, in place.
 
     Args:
-      graph: What `from_json` returned; nothing was set in it since.
-      record: What `history_record` returned for the graph that was recorded.
-      run: What to call the run that it is of.
+      graph: The result of `from_json`; nothing was set in it since.
+      record: The result of `history_record` for the graph that was recorded.
+      run: The name of the recorded run.
 
     Returns:
       Whether the record could be read; otherwise the graph is left as it is.
     """
+    # The reverse of `history`. `from_json` gave every argument one entry, "set by config.json";
+    # it is replaced by the recorded entries, which are appended in their order over the whole
+    # graph, so that Fiddle's counter numbers them in that order and before any set that follows.
+    # A missing or damaged side file costs only the explanations, so nothing here raises.
     if not _is_record(record):
         return False
     for path, node in nodes(graph):
         if path:
-            node.__argument_history__[MADE] = []  # told by what put it where it is
+            node.__argument_history__[MADE] = []  # listed with the set that put the node there
     pending = []
     for path, sets in record["sets"].items():
         place = _holder(graph, path)
@@ -101,28 +105,28 @@ def restore_history(graph: Graph, record: Any, run: str = "") -> bool:
             continue
         owner, key, value = place
         owner.__argument_history__[key] = []
-        if values.is_constant(value):  # told at its users
+        if values.is_constant(value):  # listed at its users
             value.__argument_history__.clear()
         pending += [(entry["order"], owner, key, entry) for entry in sets]
     numbers: dict[int, int] = {}
     for order, owner, key, entry in sorted(pending, key=lambda found: found[0]):
         past = fiddle_history.History()  # Fiddle numbers the entries
         past.add_new_value(key, _value(entry))
-        made = past[key][-1]
+        entry_of_history = past[key][-1]
         callers, of = tuple(entry.get("from", ())), entry.get("run", run)
-        made = dataclasses.replace(
-            made,
-            # The same set, told at each user of a constant.
-            sequence_id=numbers.setdefault(order, made.sequence_id),
+        entry_of_history = dataclasses.replace(
+            entry_of_history,
+            # One set of a constant is listed at each user: it keeps one number for all of them.
+            sequence_id=numbers.setdefault(order, entry_of_history.sequence_id),
             location=Location(entry["origin"], 0, None, callers, of),
         )
-        owner.__argument_history__[key].append(made)
+        owner.__argument_history__[key].append(entry_of_history)
     return True
 
 
-def told(entry: HistoryEntry) -> dict[str, Any]:
+def describe_set(entry: HistoryEntry) -> dict[str, Any]:
     """Return one set of an argument as plain JSON values, without its place in the order."""
-    data = _told(entry.new_value)
+    data = _describe_value(entry.new_value)
     data["origin"] = location_text(entry.location)
     callers = [_short_line(line) for line in callers_of(entry.location)]
     if callers:
@@ -133,34 +137,39 @@ def told(entry: HistoryEntry) -> dict[str, Any]:
 
 
 def sets_of(node: fdl.Buildable, key: Part) -> list[HistoryEntry]:
-    """Return what an argument of a node was set to in turn, resets included."""
+    """Return the sets of an argument of a node in order, resets included."""
+    # Without changes of tags, which Fiddle keeps in the same list.
     past = node.__argument_history__.get(key, ())  # type: ignore[call-overload]
     return [entry for entry in past if entry.kind is fiddle_history.ChangeKind.NEW_VALUE]
 
 
 def _found(graph: Graph) -> dict[str, list[HistoryEntry]]:
-    found: dict[str, list[HistoryEntry]] = {}
+    # Readers look up a path, so every set is listed at the path that it affects: the sets of a
+    # constant at each argument that uses it. A constant that is only an operand of arithmetic has
+    # no such argument; it is listed below the expression (`model.hidden.left.value`).
+    sets_by_path: dict[str, list[HistoryEntry]] = {}
     at_users: set[int] = set()
     inside: list[tuple[str, fdl.Config]] = []
     for path, node in nodes(graph):
         if values.is_value_node(node):
-            continue  # told at its users
+            continue  # listed at its users
         for part in node.__argument_history__:
-            # Where a node was made is told by what put it where it is, unless its class changed.
+            # The making of a node is listed with the set that put it there, unless the node changed
+            # its class afterwards.
             if part != MADE or not path or len(sets_of(node, part)) > 1:
-                found.setdefault(_path(path, part), []).extend(sets_of(node, part))
+                sets_by_path.setdefault(_path(path, part), []).extend(sets_of(node, part))
         for key, child in entries(node) or ():
             for at, value in _value_nodes(join(path, key), child):
                 if values.is_constant(value):
                     at_users.add(id(value))
-                    found.setdefault(at, []).extend(sets_of(value, "value"))
+                    sets_by_path.setdefault(at, []).extend(sets_of(value, "value"))
                 else:
                     inside += _constants_inside(at, value)
     for at, constant in inside:
         if id(constant) not in at_users:
             at_users.add(id(constant))
-            found[f"{at}.value"] = sets_of(constant, "value")
-    return found
+            sets_by_path[f"{at}.value"] = sets_of(constant, "value")
+    return sets_by_path
 
 
 def _value_nodes(path: str, value: Any) -> Iterator[tuple[str, fdl.Config]]:
@@ -181,7 +190,7 @@ def _constants_inside(path: str, node: Any) -> Iterator[tuple[str, fdl.Config]]:
             yield from _constants_inside(join(path, side), operand)
 
 
-def _path(path: str, part: Any) -> str:
+def _path(path: str, part: Part) -> str:
     if part == MADE:
         return path
     if isinstance(part, str) and not part.isidentifier():  # set inside of an argument: layers[0]
@@ -189,7 +198,7 @@ def _path(path: str, part: Any) -> str:
     return join(path, part)
 
 
-def _told(value: Any) -> dict[str, Any]:
+def _describe_value(value: Any) -> dict[str, Any]:
     if value is fiddle_history.DELETED:
         return {"reset": True}
     if isinstance(value, RecordedOrigin):
@@ -213,7 +222,7 @@ def _short_line(line: str) -> str:
 
 
 def _is_record(record: Any) -> bool:
-    """Say whether something read from a file has the form of a history that we know."""
+    """Return whether a value that was read from a file is a history record of a known version."""
     if not isinstance(record, Mapping) or record.get("format") != FORMAT:
         return False
     if record.get("version") != VERSION or not isinstance(record.get("sets"), Mapping):
@@ -236,12 +245,12 @@ def _is_set(entry: Any) -> bool:
 
 
 def _texts(entry: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the kinds of what a set records by its text alone."""
+    """Yield the kinds of value that a set records by their text alone."""
     return (kind for kind in ("node", "expression") if isinstance(entry.get(kind), str))
 
 
-def _are_texts(found: Any) -> bool:
-    return isinstance(found, list) and all(isinstance(text, str) for text in found)
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _value(entry: Mapping[str, Any]) -> Any:
@@ -251,7 +260,7 @@ def _value(entry: Mapping[str, Any]) -> Any:
 
 
 def _holder(graph: Graph, path: str) -> tuple[fdl.Buildable, Part, Any] | None:
-    """Return the node whose history tells of a path, its key there, and what is at the path."""
+    """Return the node whose history covers a path, its key there, and the value at the path."""
     try:
         parts = parse_path(path)
         value, owner, depth = graph, None, 0

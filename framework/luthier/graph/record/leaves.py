@@ -1,7 +1,7 @@
 """Leaves of a graph as JSON, and back: numbers, names, dtypes, enums, paths, partition specs.
 
-What JSON has is written as it is. Everything else is an object with one telling key:
-`{"name": "jax.nn.gelu"}`, `{"dtype": "bfloat16"}`, `{"float": "inf"}`.
+Values of JSON's own types are written as they are. Everything else is an object with a key that
+identifies its type: `{"name": "jax.nn.gelu"}`, `{"dtype": "bfloat16"}`, `{"float": "inf"}`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ARRAY_REMEDY = "describe how to make it: fdl.Config of a function, or a file to
 
 
 def encode_leaf(value: Any) -> Any:
-    """Return `value` as JSON.
+    """Encode a leaf as JSON.
 
     Args:
       value: Anything that is not a node, list, tuple, dict, set or dataclass instance.
@@ -37,6 +37,9 @@ def encode_leaf(value: Any) -> Any:
     Raises:
       RecordError: There is no way to write it that another process could read.
     """
+    # By exact type: a subclass of int or str (an IntEnum, a numpy.float64, which is a float) would
+    # come back as its base. NumPy and JAX are looked up in `sys.modules` and never imported: a
+    # value of theirs cannot exist before somebody else has imported them.
     kind = type(value)
     if value is None or kind is bool or kind is int or kind is str:
         return value
@@ -49,15 +52,15 @@ def encode_leaf(value: Any) -> Any:
         return encoder(value)
     if isinstance(value, pathlib.PurePath):
         return _encode_path(value)
-    if (found := _encode_numeric(value)) is not None:
-        return found
+    if (numeric := _encode_numeric(value)) is not None:
+        return numeric
     if isinstance(value, type) or callable(value):
         return _encode_callable(value)
     return _encode_object(value)
 
 
 def is_singleton(value: Any) -> bool:
-    """Say whether Python has one object of this value only, so that sharing it says nothing."""
+    """Return whether Python has one object of this value only, so that sharing means nothing."""
     if isinstance(value, type | enum.Enum) or value is Ellipsis:
         return True
     numpy = sys.modules.get("numpy")
@@ -70,7 +73,7 @@ def _encode_enum(value: enum.Enum) -> Any:
     name = {"enum": public_name(type(value))}
     if value.name is not None and type(value).__members__.get(value.name) is value:
         return name | {"member": value.name}
-    return name | {"value": encode_leaf(value.value)}  # several flags at once
+    return name | {"value": encode_leaf(value.value)}  # a combination of flags
 
 
 def _encode_path(value: pathlib.PurePath) -> Any:
@@ -103,6 +106,7 @@ def _encode_numeric(value: Any) -> Any:
                 return {"dtype": name}
         _refuse(f"the dtype {value} has no name", "use a plain dtype")
     if isinstance(value, numpy.generic) and isinstance(value.item(), bool | int | float | complex):
+        # Only if Python's number gives the same scalar back; not-a-number is unequal to itself.
         same = value.dtype.type(value.item()) == value or value != value
         if same:
             return {"dtype": value.dtype.name, "value": encode_leaf(value.item())}
@@ -129,7 +133,10 @@ def _encode_callable(value: Any) -> Any:
 
 def _encode_object(value: Any) -> Any:
     if isinstance(value, types.ModuleType):
-        _refuse(f"the module {value.__name__} cannot be recorded", "name what you need of it")
+        _refuse(
+            f"the module {value.__name__} cannot be recorded",
+            "name the class or function that you need from it",
+        )
     try:
         return {"name": public_name(value)}  # a constant of a public module
     except RecordError:
@@ -145,7 +152,9 @@ def _refuse(what: str, remedy: str) -> None:
 
 
 def _dtype(name: str) -> Any:
-    """Return the dtype of that name, or None; jax makes bfloat16 and friends known to numpy."""
+    """Return the dtype of that name, or None."""
+    # `numpy.dtype("bfloat16")` works only after jax has registered its types, which takes an import
+    # of jax; so numpy is asked alone first.
     import numpy
 
     for module in ("numpy", "jax.numpy"):
@@ -183,7 +192,7 @@ def _decode_partition_spec(data: dict[str, Any], load: Callable[[str], Any]) -> 
     return jax.sharding.PartitionSpec(*[tuple(e) if isinstance(e, list) else e for e in entries])
 
 
-# The telling key of each leaf -> how to read it.
+# The identifying key of each leaf -> its decoder.
 _DECODERS: Mapping[str, Callable[[dict[str, Any], Callable[[str], Any]], Any]] = {
     "name": lambda data, load: load(data["name"]),
     "float": lambda data, load: float(data["float"]),
@@ -200,14 +209,14 @@ _DECODERS: Mapping[str, Callable[[dict[str, Any], Callable[[str], Any]], Any]] =
 
 
 def decode_leaf(data: Any, load: Callable[[str], Any]) -> Any:
-    """Return the leaf that `encode_leaf` wrote.
+    """Decode a leaf that `encode_leaf` wrote.
 
     Args:
       data: A JSON value.
       load: Returns the object of a dotted name.
 
     Raises:
-      RecordError: It is no leaf, or not a readable one.
+      RecordError: It is not a leaf, or is damaged.
     """
     if not isinstance(data, dict | list):
         return data
@@ -224,7 +233,7 @@ def decode_leaf(data: Any, load: Callable[[str], Any]) -> Any:
 
 
 def is_leaf(data: Mapping[str, Any]) -> bool:
-    """Say whether a JSON object is one that `encode_leaf` wrote."""
+    """Return whether `encode_leaf` wrote a JSON object."""
     return any(key in _DECODERS for key in data)
 
 

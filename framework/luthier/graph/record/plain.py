@@ -1,4 +1,4 @@
-"""A graph as nested plain values, for whoever shows or filters runs by their settings."""
+"""Graphs as nested plain values, for displaying and filtering runs by their settings."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def to_dict(graph: Graph, defaults: bool = True) -> dict[str, Any]:
 
     Returns:
       For each node a dict with its class or function under `"class"` and its arguments; value nodes
-      are what they stand for; callables, dtypes and the like are their public names. What a record
-      could not hold is described, so that this never fails.
+      are evaluated; callables, dtypes and the like are their public names. Values that a record
+      could not hold are described, so that this never fails.
     """
     return _plain(graph, defaults, ())
 
@@ -54,14 +54,16 @@ def plain_leaf(value: Any) -> Any:
 
 
 def _plain(value: Any, defaults: bool, above: tuple[int, ...]) -> Any:
+    # For graphs that fail validation, too: a cycle is cut with "...", and a shared node is written
+    # out at each place, since readers look up a path and know nothing of ids.
     if id(value) in above:
         return "..."
     if values.is_value_node(value):
         return _plain(_evaluated(value), defaults, (*above, id(value)))
     above = (*above, id(value))
     if isinstance(value, fdl.Buildable):
-        given = [(part, child) for part, child, left in children(value) if defaults or not left]
-        inside = {str(part): _plain(child, defaults, above) for part, child in given}
+        arguments = [(part, child) for part, child, left in children(value) if defaults or not left]
+        inside = {str(part): _plain(child, defaults, above) for part, child in arguments}
         return {CLASS: display_name(value.__fn_or_cls__), **inside}
     if isinstance(value, set | frozenset):
         return sorted((_plain(child, defaults, above) for child in value), key=str)
@@ -71,13 +73,13 @@ def _plain(value: Any, defaults: bool, above: tuple[int, ...]) -> Any:
     if isinstance(value, dict) or hasattr(value, "_fields"):
         return {str(key): _plain(child, defaults, above) for key, child in inside_of}
     if is_dataclass_instance(value):
-        found = {key: _plain(child, defaults, above) for key, child in inside_of}
-        return {CLASS: display_name(type(value)), **found}
+        fields = {key: _plain(child, defaults, above) for key, child in inside_of}
+        return {CLASS: display_name(type(value)), **fields}
     return [_plain(child, defaults, above) for _, child in inside_of]
 
 
-def _evaluated(node: Any) -> Any:
+def _evaluated(node: fdl.Config) -> Any:
     try:
         return values.evaluate(node)
-    except Exception:  # an operand is missing or wrong, which validate tells
+    except Exception:  # an operand is missing or wrong, which `validate` reports
         return values.expression(node)

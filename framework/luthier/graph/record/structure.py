@@ -1,4 +1,4 @@
-"""The structure of graphs: what a node, value or container holds, and whether two are equal."""
+"""The structure of graphs: parts of nodes and containers, sharing, and equality by content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from luthier.graph.paths import Part, is_dataclass_instance, join
 from luthier.graph.record.leaves import is_singleton
 from luthier.graph.values import Graph
 
-# What a graph is made of, as the recorder sees it: entries in a fixed order, what is shared.
+# The parts of a graph for records: set arguments only, in a fixed order, and shared objects.
+# (`paths.children` is the other view: with defaults, for people.)
 
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 
@@ -27,23 +28,25 @@ _is_node_type: Callable[[type], bool] = functools.cache(
 
 
 def is_node(value: Any) -> bool:
-    """Say whether `value` is a node; quicker than `isinstance`, which asks an abstract class."""
+    """Return whether `value` is a node; faster than `isinstance`, which asks an abstract class."""
     return _is_node_type(type(value))
 
 
 def set_arguments(node: fdl.Buildable) -> list[tuple[Part, Any]]:
-    """Return the set arguments: in the order of the signature, then free keywords by name."""
-    given = node.__arguments__
+    """Return the set arguments of `node`: in the order of the signature, then others by name."""
+    unordered = node.__arguments__
     known = signatures.arguments(node.__fn_or_cls__).names
-    found: list[tuple[Part, Any]] = [(name, given[name]) for name in known if name in given]
-    if len(found) < len(given):
-        free = sorted((part for part in given if part not in known), key=str)
-        found += [(part, given[part]) for part in free]
-    return found
+    arguments: list[tuple[Part, Any]] = [
+        (name, unordered[name]) for name in known if name in unordered
+    ]
+    if len(arguments) < len(unordered):
+        free = sorted((part for part in unordered if part not in known), key=str)
+        arguments += [(part, unordered[part]) for part in free]
+    return arguments
 
 
 def entries(value: Any) -> list[tuple[Any, Any]] | None:
-    """Return what is directly inside of a node or container, with its key; None for a leaf.
+    """Return the parts of a node or container with their keys; None for a leaf.
 
     Args:
       value: A node (only set arguments count), dict, list, tuple, named tuple or instance of a
@@ -66,7 +69,9 @@ def entries(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def can_share(value: Any) -> bool:
-    """Say whether it is known of `value` if two places hold the same one, or only equal ones."""
+    """Return whether two places that hold the identical `value` share it on purpose."""
+    # Identity carries no information where Python itself makes one object of equal values: small
+    # integers, interned strings, constant tuples, and singletons (functions, members of enums).
     kind = type(value)
     if kind in _PLAIN:
         return False
@@ -80,7 +85,7 @@ def can_share(value: Any) -> bool:
 
 
 def is_shared_node(value: Any) -> bool:
-    """Say whether sharing `value` means something: it is a node, or can change in place."""
+    """Return whether sharing `value` has a meaning: it is a node, or can change in place."""
     kind = type(value)
     return kind is list or kind is dict or _is_node_type(kind)
 
@@ -102,7 +107,7 @@ def shared(graph: Graph) -> set[int]:
 
 
 def nodes(graph: Graph) -> Iterator[tuple[str, fdl.Buildable]]:
-    """Yield (first path, node) for every node, once each, parents first."""
+    """Yield (first path, node) for every node of `graph`, once each, parents first."""
     entered: set[int] = set()
 
     def visit(path: str, value: Any) -> Iterator[tuple[str, fdl.Buildable]]:
@@ -124,13 +129,17 @@ def nodes(graph: Graph) -> Iterator[tuple[str, fdl.Buildable]]:
 class Structures:
     """Numbers the structures of any number of graphs; each value is looked at once."""
 
+    # Hash consing: the content of a value is its type with the numbers of its parts, so comparing
+    # two subtrees of any size is comparing two integers. `_known` maps the id of an object to its
+    # number; the graphs must not change between two calls.
+
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
         self._known: dict[int, int] = {}
         self._kept: list[Any] = []  # so that no id is used again
 
     def number(self, value: Any) -> int:
-        """Return the number of what `value` holds: classes, values and tags, not sharing."""
+        """Return the number of the content of `value`: classes, values and tags, not sharing."""
         sharable = can_share(value)
         if sharable and id(value) in self._known:
             return self._known[id(value)]
@@ -161,6 +170,8 @@ def leaf_key(value: Any) -> Any:
 
     Not-a-number is like itself, and -0.0 unlike 0.0; arrays are like nothing but themselves.
     """
+    # For floats by `repr`, which is exact and has these two properties. The type is part of the
+    # key, because Python has 1 == 1.0 == True, with equal hashes.
     kind = type(value)
     if kind in (float, complex, slice):
         return (kind, repr(value))

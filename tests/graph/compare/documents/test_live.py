@@ -18,7 +18,7 @@ def test_sharing_is_identity():
 def test_circles_are_refused():
     graph = compared.part(size=[])
     graph.size.append(graph)
-    with pytest.raises(RecordError, match=r"^size\[0\]: the graph goes round in a circle here$"):
+    with pytest.raises(RecordError, match=r"^size\[0\]: the config contains a cycle here$"):
         Builder().thing(graph)
 
 

@@ -67,7 +67,7 @@ def test_what_is_not_set_is_told_by_its_path():
 def test_a_circle_is_told():
     graph = _part(None)
     graph.extra = [graph]
-    with pytest.raises(RecordError, match=r"extra\[0\]: the graph goes round in a circle"):
+    with pytest.raises(RecordError, match=r"extra\[0\]: the config contains a cycle"):
         to_config_dict(graph)
 
 

@@ -9,7 +9,7 @@ import fiddle as fdl
 import jax.numpy as jnp
 
 from graph_toys import parts, recorded
-from luthier.graph import values
+from luthier.graph import floor_divide, multiply, value
 
 
 class Mode(enum.Enum):
@@ -125,21 +125,19 @@ def tags() -> Any:
 
 def a_shared_constant() -> Any:
     def model(dim: int) -> Any:
-        shared = values.value(dim, name="dim")
-        return part(size=shared, rate=values.multiply(shared, 4), other=[shared])
+        shared = value(dim, name="dim")
+        return part(size=shared, rate=multiply(shared, 4), other=[shared])
 
     return model(256), model(512)
 
 
 def arithmetic() -> Any:
-    dim, other = values.value(8, name="dim"), values.value(8, name="dim")
-    return part(size=dim, rate=values.multiply(dim, 4)), part(
-        size=other, rate=values.floor_divide(other, 2)
-    )
+    dim, other = value(8, name="dim"), value(8, name="dim")
+    return part(size=dim, rate=multiply(dim, 4)), part(size=other, rate=floor_divide(other, 2))
 
 
 def a_constant_of_its_own() -> Any:
-    dim, other = values.value(8, name="dim"), values.value(8, name="dim")
+    dim, other = value(8, name="dim"), value(8, name="dim")
     return part(size=dim, rate=dim), part(size=other, rate=8)
 
 

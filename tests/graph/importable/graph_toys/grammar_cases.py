@@ -13,11 +13,16 @@ import fiddle as fdl
 
 from graph_toys import edited
 from luthier.errors import BadInput
-from luthier.graph import apply, is_value_node
-from luthier.graph.paths import children, is_node, join
-from luthier.graph.public_names import display_name
-from luthier.graph.render import text_of
-from luthier.graph.signatures import UNSET
+from luthier.graph import (
+    UNSET,
+    apply,
+    children,
+    display_name,
+    is_node,
+    is_value_node,
+    join,
+    text_of,
+)
 
 HERE = pathlib.Path(__file__).parent
 TABLE = HERE.parents[1] / "grammar" / "cases.toml"

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from graph_toys import parts, recorded
 from graph_toys.random_graphs import LEAVES, graphs
-from luthier.graph import copy_graph, values
-from luthier.graph.record.structure import entries
+from luthier.graph import copy_graph, is_value_node, multiply
+from luthier.graph import value as shared_value
+from luthier.graph.record import entries
 from luthier.graph.signatures import arguments
 
 
@@ -44,7 +45,7 @@ def _owners(graph):
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, fdl.Buildable | list | dict) and not values.is_value_node(value):
+        if isinstance(value, fdl.Buildable | list | dict) and not is_value_node(value):
             found.append(value)
         pending += [child for _, child in entries(value) or ()]
     return found
@@ -65,8 +66,8 @@ def _value(draw, graph, owner):
     if choice == 3:
         return fdl.Config(recorded.Part, size=draw(st.integers(0, 3)))
     if choice == 4:
-        dim = values.value(draw(st.integers(1, 4)), **draw(st.sampled_from([{}, {"name": "dim"}])))
-        return [values.multiply(dim, draw(st.integers(1, 3))), dim]
+        dim = shared_value(draw(st.integers(1, 4)), **draw(st.sampled_from([{}, {"name": "dim"}])))
+        return [multiply(dim, draw(st.integers(1, 3))), dim]
     if choice == 5:
         return draw(st.lists(st.integers(0, 3), max_size=3))
     return draw(LEAVES)
@@ -117,7 +118,7 @@ def _edit_node(draw, graph, owner):
         if places:  # the part moves there
             place, value = draw(st.sampled_from(places)), given.pop(part)
             place.append(value) if isinstance(place, list) else place.update(moved=value)
-    elif isinstance(given[part], fdl.Buildable) and not values.is_value_node(given[part]):
+    elif isinstance(given[part], fdl.Buildable) and not is_value_node(given[part]):
         kind = draw(st.sampled_from([fdl.Config, fdl.Partial]))
         below = given[part].__arguments__
         made = kind(recorded.keywords)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from luthier.graph import values
+from luthier.graph import multiply, value
 
 
 class Speed(enum.Enum):
@@ -91,8 +91,8 @@ def with_closure(x: Any = 1, f: Any = make_scaler(2.0)) -> Any:
 
 def everything() -> fdl.Config[Root]:
     """One of each."""
-    dim = values.value(256, name="dim")
-    shared = fdl.Config(Part, size=dim, rate=values.multiply(dim, 4))
+    dim = value(256, name="dim")
+    shared = fdl.Config(Part, size=dim, rate=multiply(dim, 4))
     listed = [1, 2]
     root = fdl.Config(
         Root,

@@ -70,7 +70,7 @@ class _Writer:
         if not is_structure and type(value) not in (list, tuple):
             return value
         if id(value) in self._above:
-            self.problems.append(Problem("the graph goes round in a circle here", path))
+            self.problems.append(Problem("the config contains a cycle here", path))
             return None
         if id(value) in self._known:
             return self._known[id(value)]

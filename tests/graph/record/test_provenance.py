@@ -48,7 +48,7 @@ def test_what_the_replaced_node_had_does_not_count():
     assert not any("b2=0.5" in origin for origin in origins)
 
 
-def test_a_constant_tells_its_sets_and_its_other_places():
+def test_a_constant_reports_its_sets_and_its_other_places():
     graph = apply(resolve("configs.lm.quickstart"), ["training.steps=10"])
     found = explain(graph, "optimizer.learning_rate.total_steps")
     assert found.value == "10 (shared as steps)"
@@ -57,7 +57,7 @@ def test_a_constant_tells_its_sets_and_its_other_places():
     assert found.same_as == ("training.steps",)
 
 
-def test_arithmetic_tells_what_its_constants_were_set_to():
+def test_arithmetic_reports_what_its_constants_were_set_to():
     graph = apply(resolve("configs.lm.quickstart"), ["training.steps=1200"])
     found = explain(graph, "optimizer.learning_rate.warmup_steps")
     assert found.value == "steps // 12 = 100"
@@ -74,7 +74,7 @@ def test_arithmetic_on_a_constant_without_a_place_of_its_own():
     assert [cause.value for cause in causes] == ["4"]
 
 
-def test_inside_of_a_container_the_container_and_the_part_are_told():
+def test_inside_of_a_container_the_container_and_the_part_are_reported():
     words = ["parallelism.rules.parameters.embed=('data',)"]
     graph = apply(resolve("configs.lm.quickstart"), words)
     whole, part = explain(graph, "parallelism.rules.parameters.embed").causes
@@ -82,7 +82,7 @@ def test_inside_of_a_container_the_container_and_the_part_are_told():
     assert (part.path, part.value) == ("parallelism.rules.parameters.embed", "('data',)")
 
 
-def test_a_shared_node_is_told_at_each_place_with_the_others():
+def test_a_shared_node_is_reported_at_each_place_with_the_others():
     graph = apply(resolve("configs.lm.quickstart"), ["model.norm.epsilon=1e-3"])
     found = explain(graph, "model.block.norm.epsilon")
     assert found.causes[-1].origin == "argument 1: model.norm.epsilon=1e-3"
@@ -100,7 +100,7 @@ def test_a_path_that_does_not_exist_is_refused(path):
         explain(parts.experiment(), path)
 
 
-def test_every_value_that_is_set_is_told_with_what_set_it_last():
+def test_every_value_that_is_set_is_reported_with_what_set_it_last():
     graph = apply(resolve("configs.lm.quickstart"), ["training.steps=10", "optimizer.b2=0.5"])
     found = {path: (shown, cause.origin) for path, shown, cause in last_causes(graph)}
     assert found["optimizer.b2"] == ("0.5", "argument 2: optimizer.b2=0.5")

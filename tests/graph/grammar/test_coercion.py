@@ -7,10 +7,8 @@ import fiddle as fdl
 import pytest
 from graph_toys import parts
 
-from luthier.graph import value
-from luthier.graph.grammar.statements import Unreadable
-from luthier.graph.grammar.types import check, coerce, expected, shown
-from luthier.graph.signatures import UNSET
+from luthier.graph import UNSET, value
+from luthier.graph.grammar import Unreadable, check, coerce, expected, shown
 from luthier.layers import Stack, Unrolled
 
 
@@ -48,7 +46,7 @@ def test_nodes_are_left_alone():
     assert coerce([node], tuple[parts.Mlp, ...]) == (node,)
 
 
-def test_a_misfit_is_told():
+def test_a_misfit_is_reported():
     check(3, int)
     for given, annotation, message in [
         ("x", int, "'x' is not an int"),

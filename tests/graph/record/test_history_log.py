@@ -6,14 +6,14 @@ import fiddle as fdl
 import pytest
 from graph_toys import parts, recorded
 
-from luthier.graph import apply, copy_graph, from_json, resolve, to_json, values
+from luthier.graph import apply, copy_graph, from_json, multiply, resolve, to_json, value
 from luthier.graph.record import history, history_record, restore_history
 
 TOYS = ("graph_toys",)
 EXPERIMENTS = ("lm.quickstart", "lm.families:gemma", "lm.bpe", "seq2seq.translation", "series.ucr")
 
 
-def test_every_set_is_told_in_order():
+def test_every_set_is_listed_in_order():
     graph = apply(
         parts.experiment(), ["optimizer.b2=0.5", "optimizer.b2=0.7", "reset:optimizer.b2"]
     )
@@ -28,7 +28,7 @@ def test_every_set_is_told_in_order():
     assert [entry["order"] for entry in found] == sorted({entry["order"] for entry in found})
 
 
-def test_sets_inside_of_containers_are_told():
+def test_sets_inside_of_containers_are_listed():
     graph = apply(
         parts.experiment(), ["model.layers[1].hidden=5", "evaluations.held_out.data.length=3"]
     )
@@ -37,9 +37,9 @@ def test_sets_inside_of_containers_are_told():
     assert found["evaluations.held_out.data.length"][-1]["value"] == 3
 
 
-def test_a_constant_is_told_at_its_users():
-    dim = values.value(4, name="dim")
-    graph = fdl.Config(recorded.Part, rate=values.multiply(dim, 2), size=dim, other=[{"k": dim}])
+def test_a_constant_is_listed_at_its_users():
+    dim = value(4, name="dim")
+    graph = fdl.Config(recorded.Part, rate=multiply(dim, 2), size=dim, other=[{"k": dim}])
     changed = apply(graph, ["size=5"])
     found = history(changed)
     for path in ("size", "other[0].k"):
@@ -52,19 +52,19 @@ def test_a_constant_is_told_at_its_users():
     assert not any(path.startswith("rate.") for path in found)
 
 
-def test_a_constant_that_has_no_place_of_its_own_is_told_inside_of_the_arithmetic():
-    graph = fdl.Config(recorded.Part, rate=values.multiply(values.value(4, name="dim"), 2))
+def test_a_constant_that_has_no_place_of_its_own_is_listed_inside_of_the_arithmetic():
+    graph = fdl.Config(recorded.Part, rate=multiply(value(4, name="dim"), 2))
     assert history(graph)["rate.left.value"][0]["value"] == 4
 
 
-def test_nodes_are_told_by_their_class_and_all_is_json():
+def test_nodes_are_listed_by_their_class_and_all_is_json():
     found = history(parts.experiment())
     assert found["optimizer"][0]["node"] == "graph_toys.parts.Optimizer"
     assert found["model.layers"][0]["value"][0]["class"] == "graph_toys.parts.Mlp"
     json.dumps(history(recorded.everything()))
 
 
-def test_what_called_a_recipe_is_told():
+def test_callers_of_a_recipe_are_listed():
     (entry,) = history(resolve("configs.vision.digits"))["model.dim"]
     assert entry["origin"].startswith("framework/luthier/recipes/encoders/vit.py:")
     assert [line.split(":")[0] for line in entry["from"]] == ["configs/vision/digits.py"]
@@ -84,13 +84,13 @@ def test_a_record_gives_the_history_back(name):
     assert history(_reread(graph)) == history(graph)
 
 
-def test_a_class_that_changed_in_place_is_told_from_a_record_too():
+def test_a_class_that_changed_in_place_is_listed_from_a_record_too():
     graph = parts.experiment()
     fdl.update_callable(graph.optimizer, recorded.Part, drop_invalid_args=True)
-    told = [(entry["node"], entry["origin"]) for entry in history(graph)["optimizer"]]
-    assert told[-1][0] == "graph_toys.recorded.Part"
+    recorded_sets = [(entry["node"], entry["origin"]) for entry in history(graph)["optimizer"]]
+    assert recorded_sets[-1][0] == "graph_toys.recorded.Part"
     again = history(_reread(graph))["optimizer"]
-    assert [(entry["node"], entry["origin"]) for entry in again] == told
+    assert [(entry["node"], entry["origin"]) for entry in again] == recorded_sets
 
 
 def test_what_is_set_later_comes_after_what_was_recorded():

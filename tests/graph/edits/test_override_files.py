@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from luthier.errors import OverrideError
-from luthier.graph.override_files import read_words, without_comment
+from luthier.graph import read_overrides
 
 
 @pytest.mark.parametrize(
@@ -27,17 +27,18 @@ from luthier.graph.override_files import read_words, without_comment
         ("e['a # b']=1 # c", "e['a # b']=1"),
     ],
 )
-def test_comments(line, word):
-    assert without_comment(line) == word
+def test_comments(line, word, tmp_path):
+    (tmp_path / "a.txt").write_text(f"{line}\n")
+    assert [text for text, _ in read_overrides(str(tmp_path / "a.txt"))] == [word] * bool(word)
 
 
-def test_words_know_where_they_stand(tmp_path, monkeypatch):
+def test_overrides_have_their_file_and_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfx=1\r\n\r\n# no\r\nfile:in/b.txt\r\ny=2\r\n")
     (tmp_path / "in" / "b.txt").write_text("file:c.txt\n")
     (tmp_path / "in" / "c.txt").write_text("\nz=3 # c\n")
-    assert list(read_words("a.txt")) == [
+    assert list(read_overrides("a.txt")) == [
         ("x=1", "a.txt:1"),
         ("z=3", "in/c.txt:2"),
         ("y=2", "a.txt:5"),
@@ -48,7 +49,7 @@ def test_one_file_may_be_read_twice(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("file:b.txt\nfile:b.txt\n")
     (tmp_path / "b.txt").write_text("x+=1\n")
-    assert [word for word, _ in read_words("a.txt")] == ["x+=1", "x+=1"]
+    assert [word for word, _ in read_overrides("a.txt")] == ["x+=1", "x+=1"]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +69,11 @@ def test_what_cannot_be_read(tmp_path, monkeypatch, texts, message):
     for name, text in texts.items():
         (tmp_path / name).write_bytes(text)
     with pytest.raises(OverrideError) as caught:
-        list(read_words("a.txt"))
+        list(read_overrides("a.txt"))
     assert str(caught.value) == message
 
 
 def test_names_that_no_file_can_have():
     with pytest.raises(OverrideError) as caught:
-        list(read_words("a\0b"))
+        list(read_overrides("a\0b"))
     assert str(caught.value) == "cannot read the file 'a\\x00b': no file can have this name"

@@ -4,8 +4,7 @@ import fiddle as fdl
 import pytest
 from graph_toys import parts
 
-from luthier.graph.grammar.call_arguments import call, read_arguments
-from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.grammar import Unreadable, call, read_arguments
 
 
 def make(graph: fdl.Config, size: int, /, rate: float = 0.1, *, kind: parts.Kind = parts.Kind.FAST):
