@@ -64,7 +64,7 @@ def test_samples_are_cast_from_float32():
 
 
 def test_initializers_are_described_as_people_write_them():
-    told = {
+    initializers = {
         "Normal(stddev=0.02)": Normal(0.02),
         "Ones()": Ones(),
         "Normal(stddev=...)": Normal(jnp.ones(())),
@@ -72,6 +72,6 @@ def test_initializers_are_described_as_people_write_them():
         "zeros": jax.nn.initializers.zeros,
         "zeros(dtype=None)": functools.partial(jax.nn.initializers.zeros, dtype=None),
     }
-    assert {text: describe(initializer) for text, initializer in told.items()} == {
-        text: text for text in told
+    assert {text: describe(initializer) for text, initializer in initializers.items()} == {
+        text: text for text in initializers
     }

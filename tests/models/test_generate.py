@@ -87,7 +87,7 @@ def test_nothing_to_do(make_decoder):
     assert generate(make_decoder(), [[1], [2, 3]], max_new_tokens=0) == [[], []]
 
 
-def test_bad_arguments_are_told_together(make_decoder):
+def test_bad_arguments_are_reported_together(make_decoder):
     with pytest.raises(BadInput) as caught:
         generate(make_decoder(), [[1], []], max_new_tokens=-1, temperature=-1.0, top_k=0, top_p=1.5)
     lines = str(caught.value).splitlines()
@@ -98,7 +98,7 @@ def test_bad_arguments_are_told_together(make_decoder):
         assert line.startswith(start)
 
 
-def test_tokens_outside_the_vocabulary_are_told_by_position(make_decoder):
+def test_tokens_outside_the_vocabulary_are_reported_by_position(make_decoder):
     model = make_decoder()
     with pytest.raises(BadInput) as caught:
         generate(model, [[1, 2], [5, model.vocab_size], [3, 1, -1]], max_new_tokens=2)

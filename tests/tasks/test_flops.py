@@ -47,7 +47,7 @@ def test_the_gradient_costs_twice_the_forward_pass_and_remat_one_more():
     assert 3 * FORWARD < recomputed <= 4 * FORWARD
 
 
-def test_attention_products_are_told_from_weights():
+def test_attention_products_are_counted_apart_from_weights():
     q = jnp.ones((ROWS, LENGTH, HEADS, DIM))
     jaxpr = jax.make_jaxpr(lambda q: jnp.einsum("blhk,bmhk->bhlm", q, q))(q)
     assert count(jaxpr) == Flops(batched=2 * ROWS * HEADS * LENGTH * LENGTH * DIM)

@@ -72,8 +72,8 @@ class Embedding(nnx.Module):
         self.dtype = dtype
         kernel = parameter(table, (dim,), (vocab_size,), ("embed", "vocab"), param_dtype, rngs)
         rows = _pad(kernel[...], vocab_size, pad_to_multiple).T
-        told = describe(table)
-        self.table = nnx.Param(rows, logical_axes=("vocab", "embed"), initializer=told)
+        description = describe(table)
+        self.table = nnx.Param(rows, logical_axes=("vocab", "embed"), initializer=description)
         self.position = None if position is None else create(position, **inherited)
         self.dropout = None if dropout is None else create(dropout, **inherited)
 

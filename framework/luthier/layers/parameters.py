@@ -102,8 +102,8 @@ def parameter(
     """
     matrix = _initial(initializer, rngs, (math.prod(inputs), math.prod(outputs)), dtype)
     array = matrix.reshape(*inputs, *outputs)
-    told = describe(initializer)
-    return nnx.Param(array, logical_axes=tuple(axes), num_inputs=len(inputs), initializer=told)
+    description = describe(initializer)
+    return nnx.Param(array, logical_axes=tuple(axes), num_inputs=len(inputs), initializer=description)
 
 
 def vector(

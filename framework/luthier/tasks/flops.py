@@ -119,9 +119,9 @@ def declared(equation: Any) -> int | None:
 
 def _equation(equation: Any) -> Flops:
     name, params = equation.primitive.name, equation.params
-    told = declared(equation)
-    if told is not None:
-        return Flops(batched=told)
+    declared_flops = declared(equation)
+    if declared_flops is not None:
+        return Flops(batched=declared_flops)
     if name == "dot_general":
         (contract, _), (batch, _) = params["dimension_numbers"]
         left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape

@@ -82,7 +82,7 @@ def test_a_row_does_not_depend_on_other_rows(experts, draw):
 
 
 @pytest.mark.full
-def test_a_factor_that_is_traced_is_told_to_be_a_constant(experts, draw):
+def test_a_traced_factor_is_rejected(experts, draw):
     choice = _choice(CHOSEN)
     with pytest.raises(jax.errors.ConcretizationTypeError):
         jax.jit(lambda factor: Capacity(factor)(experts, draw(2, 4, D), choice))(1.0)

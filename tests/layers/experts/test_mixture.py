@@ -121,7 +121,7 @@ def test_it_computes_in_bfloat16(dispatch, draw, apply, distance):
 
 
 @pytest.mark.full
-def test_a_block_tells_its_experts_of_the_padding(draw, pack):
+def test_a_block_passes_its_experts_the_padding(draw, pack):
     block = PreNormBlock(
         functools.partial(Attention, num_heads=2),
         functools.partial(

@@ -21,10 +21,10 @@ def test_parameters_have_an_axis_of_experts_and_know_their_active_share():
     experts = _experts()
     assert experts.up.kernel.shape == (3, 4, 5)
     assert experts.down.bias.shape == (3, 4)
-    told = {n: v.get_metadata() for (n, *_), v in nnx.to_flat_state(nnx.state(experts))}
-    assert told["up"]["logical_axes"] == ("experts", "embed", "mlp")
-    assert told["up"]["num_inputs"] == 1
-    assert {metadata["active_share"] for metadata in told.values()} == {2 / 3}
+    metadata_by_name = {n: v.get_metadata() for (n, *_), v in nnx.to_flat_state(nnx.state(experts))}
+    assert metadata_by_name["up"]["logical_axes"] == ("experts", "embed", "mlp")
+    assert metadata_by_name["up"]["num_inputs"] == 1
+    assert {metadata["active_share"] for metadata in metadata_by_name.values()} == {2 / 3}
 
 
 def test_every_expert_has_a_draw_of_its_own_which_others_do_not_change():

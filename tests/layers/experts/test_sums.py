@@ -45,7 +45,7 @@ def _run(stack, makers, num_layers=4):
     return jax.jit(jax.grad(loss, has_aux=True))(state, jnp.ones(4))
 
 
-def test_nobody_is_told_where_nobody_observes():
+def test_reports_are_dropped_where_nobody_observes():
     report(_sums(jnp.ones(2)))
     with observing() as seen:
         report(_sums(jnp.ones(2)))

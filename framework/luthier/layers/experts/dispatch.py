@@ -157,8 +157,8 @@ def create_each(
     experts = nnx.merge(graphdef, values)
     for _, variable in nnx.to_flat_state(nnx.state(experts)):
         axes = variable.get_metadata().get(AXES)
-        told = {} if axes is None else {AXES: (EXPERTS, *axes)}
-        variable.set_metadata(**told, **{ACTIVE_SHARE: active / num_experts})
+        stacked_axes = {} if axes is None else {AXES: (EXPERTS, *axes)}
+        variable.set_metadata(**stacked_axes, **{ACTIVE_SHARE: active / num_experts})
     return experts
 
 
