@@ -70,6 +70,10 @@ class Embedding(nnx.Module):
         self.vocab_size = vocab_size
         self.scale = scale
         self.dtype = dtype
+        # Drawn as the kernel (D, V) of the projection to logits and then transposed, so that a
+        # fan-in initializer takes D for the fan in: the table is stored as rows, [V, D], and tied
+        # models use it as a kernel as well. Padding follows the draw, so that the values of real
+        # rows do not depend on how far the table is padded.
         kernel = parameter(table, (dim,), (vocab_size,), ("embed", "vocab"), param_dtype, rngs)
         rows = _pad(kernel[...], vocab_size, pad_to_multiple).T
         description = describe(table)
@@ -78,7 +82,7 @@ class Embedding(nnx.Module):
         self.dropout = None if dropout is None else create(dropout, **inherited)
 
     def check_length(self, length: int) -> None:
-        """Refuse rows that are longer than the positions reach.
+        """Reject rows that are longer than there are positions.
 
         Args:
           length: Length of the rows.
@@ -129,6 +133,8 @@ class TiedUnembedding(nnx.Module):
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "param_dtype", "rngs")
+    # The component whose weights are used here. `show` and `diff` list ties by it, apart from
+    # settings that are shared: two nodes with equal settings have weights of their own.
     TIES: ClassVar[str] = "the embedding"
     RANGES: ClassVar[dict[str, str]] = {"cap": "0 < x"}
 
@@ -160,6 +166,8 @@ class TiedUnembedding(nnx.Module):
         Returns:
           Logits [B, L, V], float32 or wider.
         """
+        # The gradient of the table is the sum of two cotangents, of the lookup and of this product;
+        # both arrive in float32 (see `looked_up`, and the widening in `program.step`).
         table_VD = value_of(embedding.table, embedding.dtype)
         logits_BLV = _logits(hidden_BLD, table_VD.T, embedding.vocab_size)
         if self.bias is not None:
@@ -206,8 +214,8 @@ class Unembedding(nnx.Module):
         padded = _pad(real[...], vocab_size, pad_to_multiple)
         self.kernel = nnx.Param(padded, logical_axes=axes, initializer=describe(kernel))
         # Not split: the vocabulary itself need not divide.
-        made = None if bias is None else vector(bias, (vocab_size,), (None,), param_dtype, rngs)
-        self.bias = made
+        own = None if bias is None else vector(bias, (vocab_size,), (None,), param_dtype, rngs)
+        self.bias = own
 
     def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:
         """Score every token of the vocabulary.
@@ -231,6 +239,9 @@ def _pad(kernel_DV: jax.Array, vocab_size: int, multiple: int) -> jax.Array:
 
 
 def _logits(hidden_BLD: jax.Array, kernel_DV: jax.Array, vocab_size: int) -> jax.Array:
+    # Factors in the layer's type, the result in float32: accelerators accumulate in float32 anyway,
+    # and a bfloat16 logit of 20 would be right to 0.06, which the softmax turns into an error of
+    # 6 %. Columns of padding are cut off, not masked: the loss never sees them.
     kind = wide(kernel_DV.dtype)
     sharding = result_sharding(hidden_BLD, 2, ("vocab",))
     if sharding is not None:

@@ -21,7 +21,7 @@ from luthier.layers.parameters import DType, parameter
 from luthier.layers.products import MatrixProduct, Product
 
 NAMES = ("lora_a", "lora_b")
-"""What the parameters of an adapter are called."""
+"""Names of the parameters of an adapter."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +106,9 @@ class LoraLinear(Linear):
         Returns:
           [..., *outputs] in `dtype`.
         """
+        # (x A) B, never x (A B): A B has the size of W, and the two narrow products cost R (I + O)
+        # a token in place of I O. With B zero the change is exactly zero, so the first step starts
+        # from the pretrained function to the bit.
         y = super().__call__(x)
         a, b = (p[...].astype(self.dtype) for p in (self.lora_a, self.lora_b))
         leading = x.shape[: x.ndim - self.num_inputs]
@@ -117,7 +120,10 @@ class LoraLinear(Linear):
 
     def merged_kernel(self) -> jax.Array:
         """Return `W + (alpha / R) A B` in the shape and type of W, for every layer of a stack."""
+        # Once, outside of training, so in float32 at the highest precision: with the default, TPUs
+        # would multiply in bfloat16, and the merged model would differ from the adapted one.
         kernel, a, b = self.kernel[...], self.lora_a[...], self.lora_b[...]
+        # Leading dimensions beyond those of one map: layers of a scan, experts.
         stacked = kernel.shape[: kernel.ndim - self.num_inputs - self.num_outputs]
         rank = a.shape[-1]
         kind = jnp.promote_types(kernel.dtype, jnp.float32)
@@ -137,8 +143,8 @@ def merge_adapters(model: nnx.Module) -> dict[str, jax.Array]:
       model: A model with arrays in it.
 
     Returns:
-      The parameters by name, those of adapters left out: what the same model has where its
-      `LoraLinear` are `Linear`.
+      The parameters by name, without those of adapters: the parameters of the same model with
+      `Linear` in the place of each `LoraLinear`.
     """
     parameters = {
         ".".join(map(str, path)): variable.get_value()

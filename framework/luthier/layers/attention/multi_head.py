@@ -22,7 +22,7 @@ from luthier.layers.parameters import DType, Template, create, value_of, vector,
 from luthier.layers.positions import Rotary, Tokens
 from luthier.parallel import constrain
 
-# What is done to queries and keys before they are rotated and multiplied: norms and scales.
+# Norms and scales of queries and keys, applied before they are rotated and multiplied.
 #
 # Shapes: B rows, L length, H heads, G key and value heads, K head_dim.
 
@@ -140,6 +140,8 @@ class QueryScale(nnx.Module):
 
     def __call__(self, query_BLHK: jax.Array, key_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the scaled queries, and the keys as they are."""
+        # softplus(0) = log 2. The core keeps its 1 / sqrt(K), which Pax makes part of this scale:
+        # the product of both is the same, and a core without this layer is scaled as well.
         theta_K = value_of(self.theta, wide(query_BLHK.dtype))
         scale_K = jax.nn.softplus(theta_K) / jnp.log(jnp.asarray(2.0, theta_K.dtype))
         return query_BLHK * scale_K.astype(query_BLHK.dtype), key_BLGK
@@ -224,6 +226,7 @@ class Attention(nnx.Module):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # `RELATIONS` say the same of a config; these checks are for modules that are built by hand.
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if head_dim is None:
             if dim % num_heads:
@@ -244,6 +247,9 @@ class Attention(nnx.Module):
             "output_axes": ("kv_heads", "head_dim"),
         }
         embed = {"inputs": (dim,), "input_axes": ("embed",)}
+        # Three products and not one of D x (H + 2 G) K: under a mesh axis on heads, a fused kernel
+        # would have to be split in three places at once, and query and key heads differ in number.
+        # The order in which the four are made decides the keys that they are drawn with.
         self.query = create(projection, **embed, **heads, **kinds)
         self.key = create(projection, **embed, **kv_heads, **kinds)
         self.value = create(projection, **embed, **kv_heads, **kinds)
@@ -309,6 +315,10 @@ class Attention(nnx.Module):
         Returns:
           [B, L, D] and the cache with the new tokens.
         """
+        # The cache has a fixed length, so one compiled program serves every step, and `start` is
+        # traced. Keys are kept rotated: a rotation depends on a key's own position only. Places
+        # that are not filled yet have segment 0 in `cached`, so the mask hides them; the same mask
+        # makes the new tokens causal among themselves.
         query_BLHK, key_BLGK, value_BLGK = self._project(x_BLD, tokens)
         write = jax.lax.dynamic_update_slice_in_dim
         cache = KeyValues(
@@ -321,6 +331,8 @@ class Attention(nnx.Module):
         return self._finish(context_BLHK), cache
 
     def _project(self, x_BLD: jax.Array, tokens: Tokens) -> tuple[jax.Array, ...]:
+        # Constrained where they are made, so that attention runs on sharded heads whatever the
+        # core. The names are for policies of remat.
         query_BLHK, key_BLGK, value_BLGK = self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
         query_BLHK, key_BLGK = self._placed(query_BLHK, key_BLGK, tokens)
         return (
@@ -437,7 +449,7 @@ class OwnBias(nnx.Module):
 
     def _with(self, shared: Bias | None) -> Any:
         if shared is None:
-            return self.bias
+            return self.bias  # the module itself: a ring must find its parameters in it
         return lambda query, key: self.bias(query, key) + shared(query, key)
 
 
