@@ -3,8 +3,9 @@
 Both make bit-identical parameters and run the same mathematics, so they can be swapped. `Scanned`
 keeps each parameter of all equal layers in one array with a leading `layers` axis.
 
-Layers may come by turns: of P kinds, layer i is of kind i mod P. What belongs to each layer and
-what layers give (caches, say) is then a `Turns`, because kinds may differ in shape.
+Layers of P kinds may take turns (local and global attention, say): layer i is of kind i mod P.
+Inputs and outputs of each layer (caches, say) are then a `Turns`, because kinds may differ in
+shape.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from luthier.layers.remat import NoRemat, Remat
 
 T = TypeVar("T")
 MakeLayer = Callable[[nnx.Rngs], nnx.Module]
-# (layer, index, carry, what is the layer's own, ...) -> (carry, what the layer gives)
+# (layer, index, carry, the layer's own input, ...) -> (carry, the layer's output)
 Apply = Callable[..., tuple[T, Any]]
 
 
 class Turns(NamedTuple):
-    """Something for each layer, where layers are of several kinds by turns.
+    """Per-layer values for a stack whose layers are of several kinds by turns.
 
     Args:
       cycle: For each kind, stacked over the whole turns.
@@ -75,10 +76,10 @@ class Stack(Protocol):
 class Scanned:
     """Layers in a `jax.lax.scan`: small programs that compile fast, whatever the depth.
 
-    Of layers by turns, the scan runs whole turns; the layers after the last one follow it.
+    Where layers take turns, the scan runs whole turns; the layers after the last one follow it.
 
     Args:
-      remat: What a layer keeps for the backward pass.
+      remat: Rematerialization policy of a layer.
       unroll: Layers (or turns) per iteration of the loop; all layers of a shallow model in one make
         its steps faster on CPUs, those of a deep one make it compile longer.
     """
@@ -100,6 +101,8 @@ class Scanned:
         Returns:
           The layers.
         """
+        # Layer i has key i in every stack, so scanned and unrolled layers start alike. The kinds
+        # of a cycle take every P-th key; `zip` below ends with the last incomplete turn.
         makers, keys = _makers(make_layer), _layer_keys(rngs, num_layers)
         if len(makers) == 1:
             return _stacked(makers[0], keys)
@@ -172,7 +175,7 @@ class Unrolled:
     """Layers one by one: larger programs, in which the compiler can optimize across layers.
 
     Args:
-      remat: What a layer keeps for the backward pass.
+      remat: Rematerialization policy of a layer.
     """
 
     remat: Remat = NoRemat()
@@ -245,6 +248,10 @@ def scan_turns(
     Returns:
       The last carry, and for each kind, what its layers gave, stacked.
     """
+    # One iteration is one turn: a layer of every kind. The scan carries `carry` (activations) from
+    # layer to layer, and takes apart, along the leading `layers` axis, the parameters, the numbers
+    # of the layers and what is the layers' own. Static, and closed over: the structure of a layer
+    # and the function. The number of a layer is traced; dropout folds it into its keys.
     num_layers = len(kinds) * num_layers_of(kinds[0])
     indices = first + jnp.arange(num_layers, dtype=jnp.uint32).reshape(-1, len(kinds))
     applies, each = [], []
@@ -252,6 +259,8 @@ def scan_turns(
         graphdef, state = nnx.split(layers)
         values, treedef = jax.tree.flatten(state)
         apply = functools.partial(_merge_and_apply, function, graphdef, treedef)
+        # Each layer is rematerialized by itself, not the whole turn: the backward pass then holds
+        # the activations of one layer at a time.
         applies.append(remat.wrap(apply, scanned=True))
         each.append((values, indices[:, i], own[i]))
 
@@ -269,6 +278,8 @@ def _apply_one(
     remat: Remat, layer: Any, function: Apply, index: int, carry: T, own: Any
 ) -> tuple[T, Any]:
     """Apply a layer that is not scanned."""
+    # `scanned=False`: in one program XLA could merge the recomputation with the forward pass, and
+    # keep everything after all; JAX then adds optimization barriers (`prevent_cse`).
     graphdef, state = nnx.split(layer)
     values, treedef = jax.tree.flatten(state)
     apply = functools.partial(_merge_and_apply, function, graphdef, treedef)
@@ -283,7 +294,8 @@ def _merge_and_apply(
 
 
 def _together(each: Sequence[Any]) -> Any:
-    """Stack what layers give; layers of several kinds that differ in shape give a `Turns`."""
+    """Stack the outputs of layers; those of several kinds that differ in shape are a `Turns`."""
+    # Equal shapes are stacked as a scan would, so that both stacks return the same.
     shapes = {str(jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), one)) for one in each}
     if len(shapes) > 1:
         return Turns((), tuple(each))
@@ -299,6 +311,8 @@ def _at(own: Any, index: int) -> Any:
 
 def _stacked(make_layer: MakeLayer, keys: jax.Array) -> nnx.Module:
     """Make layers as one module, and name the new axis on every parameter."""
+    # One trace of the constructor, vmapped over keys, makes all layers, whatever the depth. The
+    # structure is the same for each key, so it leaves the trace as a Python value.
     graphdef: Any = None
 
     def init(key: jax.Array) -> Any:

@@ -47,14 +47,18 @@ class Metric:
     better: Direction = "lower"
     transform: Callable[[float], float] = identity
 
+    # Metrics are keys of pytrees (dictionaries that leave a jitted function), and JAX sorts the
+    # keys of a dictionary.
     def __lt__(self, other: Metric) -> bool:
         return self.name < other.name
 
     def __str__(self) -> str:
         return self.name
 
+    # The transform comes last, on the mean over everything: the mean of the perplexities of the
+    # batches is not the perplexity of the set.
     def value(self, ratio: Ratio) -> float:
-        """Return what is reported for `ratio`, in double precision."""
+        """Return the reported value of `ratio`, in double precision."""
         return self.transform(ratio.host().value())
 
 

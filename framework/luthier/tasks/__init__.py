@@ -1,4 +1,4 @@
-"""Tasks: what a domain's batch means, as a loss and as metrics."""
+"""Tasks: the loss and the metrics of a batch, for each domain."""
 
 from luthier.tasks.classification import Classification, Observer
 from luthier.tasks.language_modelling import LanguageModelling

@@ -1,4 +1,4 @@
-"""A task whose model has experts: its loss, and what keeps their load balanced.
+"""A task whose model has experts: its loss, and the auxiliary losses of routing.
 
 Shapes: N layers with experts, E experts; A parts of a batch.
 """
@@ -90,7 +90,7 @@ class Routed:
         return self.task.batch_axes
 
     def statistics(self, model: Any, batch: Batch, key: jax.Array | None) -> dict[str, Any]:
-        """Return what other rows need to know of these.
+        """Return the statistics of these rows that the loss of other rows depends on.
 
         Args:
           model: As for `loss`.
@@ -101,11 +101,15 @@ class Routed:
           `weight`, the sum of the loss's weights; `layers`, counts of tokens and choices; `task`,
           the statistics of the task itself, if it is coupled.
         """
+        # The loss is computed for the routing it causes; its value is not used, and the compiler
+        # removes the unembedding and all else behind the last router.
         with observing() as seen:
             weight = self.task.loss(model, batch, key).loss.denominator
-        found = {"weight": weight, "layers": [_counts(by_site(sums)) for sums in seen]}
+        statistics = {"weight": weight, "layers": [_counts(by_site(sums)) for sums in seen]}
         own = _coupled(self.task)
-        return found if own is None else found | {"task": own.statistics(model, batch, key)}
+        if own is None:
+            return statistics
+        return statistics | {"task": own.statistics(model, batch, key)}
 
     def loss(
         self, model: Any, batch: Batch, key: jax.Array | None, statistics: Any = None
@@ -119,6 +123,9 @@ class Routed:
           statistics: Those of all parts of the batch, with a leading dimension A; None where this
             is the whole batch.
         """
+        # The load-balance loss is E sum_e f_e P_e with f and P over the whole batch. Given the
+        # counts of the whole batch, f is a constant and P a sum over tokens, so each microbatch
+        # adds its own part, and the parts add up to the loss, and its gradient, of the whole.
         parts = {} if statistics is None else dict(statistics)
         others = (parts.pop("task"),) if "task" in parts else ()
         with observing() as seen:
@@ -129,6 +136,8 @@ class Routed:
             whole = {"weight": weight, "layers": [_counts(layer) for layer in layers]}
         else:
             whole = jax.tree.map(lambda x: x.sum(0), parts)
+        # `extra` is a mean over the whole batch already, and the step will divide the sum of the
+        # numerators by the whole weight: hence times that weight, and not times the part's own.
         extra, metrics = self._routing(layers, whole, weight)
         loss = Ratio(sums.loss.numerator + whole["weight"] * extra, weight)
         return LossSums(loss, {**sums.metrics, **metrics}, sums.updates)
@@ -149,7 +158,9 @@ class Routed:
     def _routing(
         self, layers: Sequence[RoutingSums], whole: dict[str, Any], weight: jax.Array
     ) -> tuple[Any, dict[Metric, Ratio]]:
-        """Return these rows' part of the routing losses of the batch, and what is reported."""
+        """Return these rows' part of the routing losses of the batch, and the metrics."""
+        # A stack reports once, with a leading dimension of layers, or each layer does; `by_site`
+        # has given all a leading dimension, and `concatenate` makes one list of layers, [N].
         every = whole["layers"]
         balance_N = jnp.concatenate(
             [
@@ -197,7 +208,7 @@ def _layers(seen: Sequence[RoutingSums]) -> list[RoutingSums]:
 
 
 def _counts(layer: RoutingSums) -> dict[str, jax.Array]:
-    """Return what has no derivative."""
+    """Return the sums that have no derivative."""
     return jax.lax.stop_gradient({"tokens": layer.tokens, "choices": layer.choices_E})
 
 

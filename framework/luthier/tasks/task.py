@@ -1,4 +1,4 @@
-"""What the trainer knows of a domain: sums of losses, and metrics by typed key."""
+"""The interface between trainer and domain: sums of losses, and metrics by typed key."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Additive:
 class BatchCoupled:
     """Rows of a batch see each other in the loss, so splitting the batch changes the gradient.
 
-    A task that is a `CoupledTask` can be split all the same; others are refused.
+    A task that is a `CoupledTask` can be split all the same; others are rejected.
 
     Args:
-      reason: What couples them (`in-batch negatives`), for the message that refuses to split.
+      reason: What couples them (`in-batch negatives`), for the message.
     """
 
     reason: str
@@ -67,11 +67,16 @@ class LossSums:
     updates: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __add__(self, other: LossSums) -> LossSums:
+        # Updates of several parts are merged as a running weighted mean, m <- m + (w_b / W) (u_b -
+        # m) with W the weight so far, and never one after the other: each part saw the old values,
+        # and a chain of updates would depend on how the batch is cut.
         loss = self.loss + other.loss
         weight = loss.denominator
         if not self.updates:
             share = None
         else:
+            # The zeros that a scan starts from have weight 0, so the first part has share 1, and a
+            # part without weight, after others, share 0.
             safe = jnp.where(weight != 0, weight, 1)
             share = jnp.where(weight != 0, other.loss.denominator / safe, 1)
         return LossSums(
@@ -85,7 +90,7 @@ def _mixed(old: Any, new: Any, share: Any) -> Any:
     """Return `old + share (new - old)`; nothing of `new`, finite or not, where the share is 0."""
     new = jnp.asarray(new)
     if not jnp.issubdtype(new.dtype, jnp.inexact):
-        return new
+        return new  # a count or a key has no mean
     mixed = old + share.astype(new.dtype) * (new - old)
     return jnp.where(share == 0, old, mixed).astype(new.dtype)
 
@@ -128,15 +133,15 @@ class Task(Protocol):
 
 @runtime_checkable
 class CoupledTask(Protocol):
-    """A task with a `BatchCoupled` loss that may be split, because it says what couples the rows.
+    """A task with a `BatchCoupled` loss that may be split, since it exposes what couples the rows.
 
     The loss of a part, given the statistics of all parts, must be a sum over the part's rows. Its
-    gradient may pass through the statistics: the trainer sees to it that the result is that of the
-    whole batch.
+    gradient may pass through the statistics: the step makes sure that the result is that of the
+    whole batch (`program.accumulation`).
     """
 
     def statistics(self, model: Any, batch: Batch, key: jax.Array | None) -> Any:
-        """Return all that other rows need to know of these, a pytree of floating point arrays."""
+        """Return the statistics that other rows depend on, a pytree of floating point arrays."""
 
     def loss(
         self, model: Any, batch: Batch, key: jax.Array | None, statistics: Any = None

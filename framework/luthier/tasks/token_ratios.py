@@ -23,12 +23,13 @@ from luthier.metrics import (
 def weighted_sum(values: jax.Array, weights: Any) -> jax.Array:
     """Return the sum of values times weights.
 
-    What has weight 0 counts nothing, even where it is not finite.
+    Values of weight 0 do not count, even if they are not finite.
 
     Args:
       values: Any array.
       weights: Of the same shape.
     """
+    # A product alone would not do: the loss of padding may be infinite, and 0 x inf is NaN.
     return jnp.sum(jnp.where(weights != 0, values * weights, 0))
 
 
@@ -70,9 +71,11 @@ def exact_match(correct_BT: Any, weights_BT: Any, segments_BT: Any) -> Ratio:
     Args:
       correct_BT: 1 where a token is right, float32 [B, T].
       weights_BT: Weights of the tokens, float32 [B, T]; a text without weight is not counted.
-      segments_BT: Number of the text that a token is of, int32 [B, T]; tokens of a text lie side by
-        side, and 0 is padding.
+      segments_BT: Number of the text that a token belongs to, int32 [B, T]; tokens of a text are
+        adjacent, and 0 is padding.
     """
+    # A row may pack several texts, so tokens and mistakes are counted per text: by running totals
+    # that start anew at each text, read at its last token. No loop, and no array over texts.
     counted_BT = (weights_BT != 0) & (segments_BT != 0)
     wrong_BT = counted_BT & (correct_BT == 0)
     change_B1 = jnp.ones_like(segments_BT[:, :1], dtype=bool)
@@ -86,7 +89,7 @@ def exact_match(correct_BT: Any, weights_BT: Any, segments_BT: Any) -> Ratio:
 
 
 def _so_far(flags_BT: jax.Array, is_first_BT: jax.Array) -> jax.Array:
-    """Count flags from the first token of the text that a token is of."""
+    """Count flags from the first token of the text that a token belongs to."""
     total_BT = jnp.cumsum(flags_BT.astype(jnp.int32), axis=1)
     before_BT = total_BT - flags_BT.astype(jnp.int32)
     # Totals never fall, so the greatest one at a first token is that of the text's own.

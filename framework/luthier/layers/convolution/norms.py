@@ -43,6 +43,8 @@ class BatchNorm(nnx.Module):
 
     INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
     RANGES: ClassVar[dict[str, str]] = {"momentum": "0 <= x < 1", "epsilon": "0 <= x"}
+    # A step that is cut into microbatches rejects a model with such a layer, by this name: nothing
+    # else about a module shows that its rows see each other.
     COUPLES: ClassVar[str] = "batch statistics"
 
     def __init__(
@@ -86,6 +88,9 @@ class BatchNorm(nnx.Module):
 
     def _observe(self, x: jax.Array, weights_B: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the batch's statistics, and move the running ones."""
+        # Sums over the global batch: under a mesh the compiler turns them into an all-reduce, so
+        # the statistics do not depend on the number of devices. The variance is that of centred
+        # values, in float32: E[x^2] - E[x]^2 cancels.
         places = tuple(range(x.ndim - 1))
         weights = weights_B.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
         count = weights.sum() * (x[0, ..., 0].size)
@@ -93,7 +98,8 @@ class BatchNorm(nnx.Module):
         counted = jnp.where(weights != 0, x, 0)  # A row of weight 0 may hold anything.
         mean_D = (counted * weights).sum(places) / safe
         variance_D = (jnp.square(counted - mean_D) * weights).sum(places) / safe
-        # Both are functions of x; the running ones are state, and take no gradient.
+        # Both are functions of x; the running ones are state, and take no gradient. A batch in
+        # which no row counts leaves them as they are (share 0).
         unbiased_D = jax.lax.stop_gradient(variance_D) * (safe / jnp.maximum(safe - 1, 1))
         share = jnp.where(count > 0, 1 - self.momentum, 0)
         for running, new_D in (

@@ -130,6 +130,8 @@ class MeanOfTokens(nnx.Module):
 
     def __call__(self, hidden_BLD: jax.Array, tokens: Tokens) -> jax.Array:
         """Return [B, D]; zero for rows that are padding throughout."""
+        # `where` before the sum, so that padding adds nothing even if it is not finite; a row of
+        # padding is 0 / 1.
         real_BL1 = (tokens.segments_BL > 0)[..., None]
         total_BD = jnp.where(real_BL1, hidden_BLD, 0).sum(1)
         return total_BD / jnp.maximum(real_BL1.sum(1), 1).astype(hidden_BLD.dtype)

@@ -124,6 +124,8 @@ class PatchEmbedding(nnx.Module):
         if found != expected:
             what = f"images of height, width, channels {found}, but the model is for {expected}"
             raise BadInput(Problem(what, remedy="set image_size and num_channels, or resize"))
+        # [B, rows, height, columns, width, C] -> [B, rows, columns, height, width, C]: after the
+        # swap a patch is contiguous, and flattens to the order of the kernel's input dimensions.
         (height, width), (rows, columns) = self.patch_size, self.grid
         cut = images_BHWC.astype(self.dtype).reshape(B, rows, height, columns, width, -1)
         kernel = value_of(self.kernel, self.dtype)

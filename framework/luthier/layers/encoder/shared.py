@@ -42,7 +42,7 @@ class Shared:
 
     Args:
       num_groups: G, a divisor of the number of layers.
-      remat: What a layer keeps for the backward pass.
+      remat: Rematerialization policy of a layer.
 
     Source: Lan et al. 2019, arXiv 1909.11942, section 3.1 (cross-layer parameter sharing).
     """
@@ -87,6 +87,10 @@ class Shared:
         Returns:
           The last carry, and what the layers gave, stacked.
         """
+        # Two nested scans: the outer one takes apart the groups, the inner one runs N / G layers
+        # with the parameters of its group, which it closes over. Their gradients are therefore
+        # summed over the layers of a group by the inner scan, in the type of the parameters, which
+        # `program.step` has widened to float32.
         function = with_rows(function, rows)
         graphdef, state = nnx.split(layers.groups)
         values_G, treedef = jax.tree.flatten(state)
