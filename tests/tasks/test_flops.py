@@ -2,7 +2,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from luthier.tasks.flops import Flops, count
+from luthier.tasks import Flops
+from luthier.tasks import count_flops as count
 
 LAYERS, DIM, HIDDEN, ROWS, LENGTH, HEADS = 3, 8, 16, 2, 4, 2
 

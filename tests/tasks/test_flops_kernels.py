@@ -10,7 +10,8 @@ from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.experimental import pallas
 
 from luthier.layers.declared import abstract_forms, kernel, visible
-from luthier.tasks.flops import Flops, count
+from luthier.tasks import Flops
+from luthier.tasks import count_flops as count
 
 B, L, H, K = 2, 64, 4, 16
 SCORES = 2 * B * H * L * L * K

@@ -17,8 +17,8 @@ from luthier.metrics import (
     SMALLEST_LOAD,
     Ratio,
 )
+from luthier.program import Scalar
 from luthier.program.accumulation import additive_gradient, counted_gradient, coupled_gradient
-from luthier.program.hoist import Scalar
 from luthier.tasks import Additive, BatchCoupled, CountCoupled, CoupledTask, LossSums, Routed
 
 ROWS, DIM, E = 12, 3, 4

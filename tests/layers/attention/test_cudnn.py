@@ -18,10 +18,18 @@ from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.errors import BadInput, ValidationError
-from luthier.layers import Alibi, Causal, CudnnAttention, EinsumAttention, SameDocument, Window
+from luthier.layers import (
+    Alibi,
+    Causal,
+    CudnnAttention,
+    EinsumAttention,
+    SameDocument,
+    Window,
+    abstract_forms,
+)
 from luthier.layers.attention.cudnn import documents_of
-from luthier.layers.declared import abstract_forms
-from luthier.tasks.flops import Flops, count
+from luthier.tasks import Flops
+from luthier.tasks import count_flops as count
 
 MASKS = [Causal(), Window(5), SameDocument()]
 MOST_BY_NIGHT = [

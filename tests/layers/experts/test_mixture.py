@@ -21,7 +21,7 @@ from luthier.layers import (
 )
 from luthier.layers.experts import by_site, observing
 from luthier.losses import load_balance
-from luthier.program.state import split
+from luthier.program import split
 
 GOLDEN = Path(__file__).parent / "goldens" / "mixtral.npz"
 E, K, D = 4, 2, 6

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from luthier.layers import FullRemat, Scanned, Shared, Unrolled
+from luthier.layers import FullRemat, Normal, Scanned, Shared, Unrolled, vector
 from luthier.layers.experts import RoutingSums, by_site, observing, report
-from luthier.layers.initializers import Normal
-from luthier.layers.parameters import vector
 
 E = 3
 
