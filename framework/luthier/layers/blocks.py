@@ -105,7 +105,7 @@ class _Residual(nnx.Module):
           x_BLD: [B, L, D].
           tokens: Positions and segments of the tokens.
           dropout: Keys of this layer; None means no dropout.
-          bias: Makes what is added to the attention's scores; None means nothing.
+          bias: Makes the bias of the attention's scores; None means no bias.
 
         Returns:
           The same shape and type.

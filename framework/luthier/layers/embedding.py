@@ -122,7 +122,7 @@ class TiedUnembedding(nnx.Module):
     `cap tanh((x E^T + b) / cap)`; without a bias there are no parameters.
 
     Args:
-      cap: What logits stay below; None means no cap: the tanh is left out.
+      cap: Upper bound of the logits; None means no cap: the tanh is left out.
       bias: Initializer of b; None means no bias.
       vocab_size: V; only a bias needs it.
       param_dtype: Type that parameters are stored in.
@@ -181,7 +181,7 @@ class Unembedding(nnx.Module):
     Args:
       kernel: Initializer of the kernel, a matrix (D, V).
       pad_to_multiple: Columns of the kernel are a multiple of this, so that meshes divide it.
-      cap: What logits stay below; None means no cap: the tanh is left out.
+      cap: Upper bound of the logits; None means no cap: the tanh is left out.
       bias: Initializer of b; None means no bias.
       vocab_size: V.
       dim: D.

@@ -31,7 +31,7 @@ class Linear(nnx.Module):
     Args:
       kernel: Initializer of W, which it sees as a matrix (fan in, fan out).
       bias: Initializer of b; None means no bias.
-      product: How x and W are multiplied.
+      product: The product of x and W, such as `MatrixProduct`.
       inputs: Sizes of the input dimensions, the last ones of x.
       outputs: Sizes of the output dimensions.
       input_axes: Logical axis names of the input dimensions of W.

@@ -46,7 +46,7 @@ class LoraLinear(Linear):
       alpha: Scale of the change, which is divided by the rank; may be traced.
       kernel: Initializer of W, which it sees as a matrix (I, O).
       bias: Initializer of b; None means no bias.
-      product: How x and W are multiplied; the products with A and B are plain.
+      product: The product of x and W; the products with A and B are plain.
       inputs: Sizes of the input dimensions, the last ones of x.
       outputs: Sizes of the output dimensions.
       input_axes: Logical axis names of the input dimensions of W.
@@ -91,6 +91,8 @@ class LoraLinear(Linear):
             rngs=rngs,
         )
         self.num_outputs = len(outputs)
+        # The rank is a shape; alpha may be swept, and be a tracer. No mesh axis splits the rank: it
+        # is small, and each device needs the whole of x A for its part of the outputs.
         self.scale = alpha / rank
         self.lora_a = parameter(
             self.LORA_A, inputs, (rank,), (*input_axes, None), param_dtype, rngs

@@ -43,7 +43,7 @@ class PipelineSchedule(Protocol):
 
     @property
     def repeats(self) -> int:
-        """How many times a microbatch visits each stage."""
+        """Number of times that a microbatch visits each stage."""
 
     def work(self, tick: Any, stages: int) -> tuple[Any, Any]:
         """Return the microbatch and the repeat that the first stage works on at a tick.
@@ -63,7 +63,7 @@ class GPipe:
 
     @property
     def repeats(self) -> int:
-        """How many times a microbatch visits each stage: once."""
+        """Number of times that a microbatch visits each stage: once."""
         return 1
 
     def work(self, tick: Any, stages: int) -> tuple[Any, Any]:
@@ -79,7 +79,7 @@ class Circular:
     microbatch is back at the first stage just when its turn comes, and none is ever stored.
 
     Args:
-      repeats: How many times a microbatch visits each stage, R.
+      repeats: Number of times that a microbatch visits each stage, R.
 
     Source: Narayanan et al. 2021, arXiv 2104.04473, section 2.2 (interleaved schedule).
     """
@@ -95,7 +95,7 @@ class Circular:
 
 
 def num_ticks(schedule: PipelineSchedule, stages: int, microbatches: int) -> int:
-    """Return how many ticks a pipeline takes: `M R + S - 1`.
+    """Return the number of ticks of a pipeline: `M R + S - 1`.
 
     Args:
       schedule: The schedule.
@@ -153,7 +153,7 @@ def run(
       blocks: A pytree of arrays [R, K, ...], those of this stage.
       carry: A pytree of arrays [M/S, B/M, ...], those of this stage.
       rows: A pytree of arrays [M, B/M, ...], of all stages.
-      schedule: What a stage works on at each tick.
+      schedule: The work of each stage at each tick.
       microbatches: M.
 
     Returns:
@@ -276,7 +276,7 @@ class Pipelined:
     the layers run one after the other, as in `Scanned`.
 
     Args:
-      microbatches: How many parts the rows are cut into, M: a multiple of the stages.
+      microbatches: Number of parts that the rows are cut into, M: a multiple of the stages.
       schedule: The work of each stage at each tick, `GPipe` or `Circular`.
       remat: Rematerialization policy of a layer.
       stage_remat: Rematerialization policy of a stage for one microbatch, on top of `remat`.
@@ -297,7 +297,7 @@ class Pipelined:
         return Scanned().create(make_layer, num_layers, rngs)
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make what belongs to each layer; see `Scanned.init_own`."""
+        """Make the state of each layer; see `Scanned.init_own`."""
         return Scanned().init_own(layers, function)
 
     @carrying
@@ -307,11 +307,11 @@ class Pipelined:
         """Thread `carry` through the layers, a microbatch at a time; see `Scanned.apply`.
 
         Args:
-          layers: What `create` made.
+          layers: The layers, as `create` returns them.
           function: Called as `function(layer, index, carry, own)`, with `rows` as a fifth argument
             where they are given; it gets those of a microbatch.
           carry: A pytree of arrays [B, ...].
-          own: What belongs to each layer, or None.
+          own: The state of each layer, such as its cache, or None.
           rows: A pytree of arrays [B, ...], or None.
 
         Returns:
@@ -321,6 +321,8 @@ class Pipelined:
         Raises:
           BadInput: Layers, microbatches or rows cannot be split; all problems at once.
         """
+        # A pipeline would have to cut the state of layers (caches in decoding) into microbatches;
+        # with such state the layers run as a scan.
         layout = current_layout()
         if layout is None or layout.sizes[AXIS] == 1 or own is not None:
             return Scanned(self.remat).apply(layers, function, carry, own, rows)
@@ -335,6 +337,7 @@ class Pipelined:
         )
         if problems:
             raise BadInput(problems)
+        # Outputs come as [R, S, K, ...], in the order of the layers.
         carry, given = self._pipe(layout, kinds, function, carry, rows)
         given = jax.tree.map(lambda x: x.reshape(num_turns, *x.shape[3:]), given)
         return carry, Turns(given, ()) if isinstance(layers, Cycle) else given[0]
@@ -342,14 +345,16 @@ class Pipelined:
     def problems(
         self, num_layers: int, num_kinds: int, num_rows: int, stages: int
     ) -> list[Problem]:
-        """Return what cannot be split; paths are those of the settings of this stack.
+        """Return the problems of an uneven split; paths are those of the settings of this stack.
 
         Args:
           num_layers: Layers of the stack.
-          num_kinds: How many kinds of layers take turns.
+          num_kinds: Number of kinds of layers that take turns.
           num_rows: B.
           stages: S, 2 or more.
         """
+        # A block is a whole number of turns, since all blocks run one program: stages x repeats
+        # blocks, each of a layer of every kind at least. Plans ask this without devices.
         M, R, found = self.microbatches, self.schedule.repeats, []
         blocks = stages * R * num_kinds
         if num_layers % blocks:

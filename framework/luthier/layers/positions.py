@@ -59,7 +59,7 @@ class LinearScaling:
     """Position interpolation: `w' = w / factor`, as if positions stood closer together.
 
     Args:
-      factor: How many times longer rows become.
+      factor: Factor by which rows become longer.
 
     Source: Chen et al. 2023, arXiv 2306.15595, equation 4.
     """
@@ -81,7 +81,7 @@ class Llama3Scaling:
     `w' = (1 - s) w / factor + s w`.
 
     Args:
-      factor: How many times longer rows become.
+      factor: Factor by which rows become longer.
       low_frequency_factor: Turns up to which a frequency is stretched whole.
       high_frequency_factor: Turns from which a frequency is kept.
       original_length: Tokens in the rows of the first training.

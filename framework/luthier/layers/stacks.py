@@ -69,7 +69,7 @@ class Stack(Protocol):
         """Thread `carry` through the layers."""
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make what belongs to each layer, such as a cache, stacked over the layers."""
+        """Make the state of each layer, such as a cache, stacked over the layers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,13 +119,13 @@ class Scanned:
         """Thread `carry` through the layers.
 
         Args:
-          layers: What `create` made.
+          layers: The layers, as `create` returns them.
           function: Called as `function(layer, index, carry, own)` -> `(carry, given)`, with `rows`
             as a fifth argument where they are given.
           carry: A pytree; its shapes and types stay. Leading axes are rows.
           own: A pytree of arrays with a leading layers axis, a `Turns` for layers by turns, or
             None.
-          rows: What layers read of every row and leave as it is, such as positions: a pytree of
+          rows: Per-row inputs that layers do not change, such as positions: a pytree of
             arrays whose leading axis is the carry's, or None. A pipeline runs a few rows at a
             time, and hands these to the function.
 
@@ -133,6 +133,7 @@ class Scanned:
           The last carry, and what the layers gave: stacked, or a `Turns` for layers by turns. A
           pipeline adds up what layers give for a few rows each: they give sums over rows.
         """
+        # `rows` are closed over by the scan: constants of its body, the same for every layer.
         function = with_rows(function, rows)
         run = functools.partial(scan_turns, remat=self.remat, unroll=self.unroll)
         if not isinstance(layers, Cycle):
@@ -144,6 +145,7 @@ class Scanned:
         if kinds:
             carry, given = run(layers.cycle, function, carry, own.cycle)
             turned = kinds * num_layers_of(layers.cycle[0])
+        # Layers after the last whole turn are modules of their own, and are applied one by one.
         rest = []
         for i, (layer, its) in enumerate(zip(layers.rest, own.rest, strict=True), turned):
             carry, gift = _apply_one(self.remat, layer, function, i, carry, its)
@@ -151,10 +153,10 @@ class Scanned:
         return carry, Turns(given, tuple(rest))
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make what belongs to each layer, stacked, or a `Turns` for layers by turns.
+        """Make the state of each layer, stacked, or a `Turns` where layers take turns.
 
         Args:
-          layers: What `create` made.
+          layers: The layers, as `create` returns them.
           function: Called as `function(layer)`, gives a pytree of arrays.
 
         Returns:
@@ -199,7 +201,7 @@ class Unrolled:
         return carry, _together(given)
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make what belongs to each layer, stacked where it can be; see `Scanned.init_own`."""
+        """Make the state of each layer, stacked where it can be; see `Scanned.init_own`."""
         return _together([function(layer) for layer in layers])
 
 
@@ -220,7 +222,7 @@ def with_rows(function: Apply, rows: Any) -> Apply:
 
 
 def num_layers_of(layers: Any) -> int:
-    """Return how many layers of one kind `Scanned.create` stacked."""
+    """Return the number of layers of one kind in a stack of `Scanned.create`."""
     return jax.tree.leaves(nnx.state(layers))[0].shape[0]
 
 
@@ -240,8 +242,8 @@ def scan_turns(
       kinds: For each kind, its layers of all turns, stacked.
       function: As for `Scanned.apply`, without `rows`.
       carry: A pytree.
-      own: For each kind, what belongs to its layers.
-      remat: What a layer keeps for the backward pass.
+      own: For each kind, the state of its layers.
+      remat: Rematerialization policy of a layer.
       unroll: Turns per iteration of the loop.
       first: Number of the first layer; may be traced.
 
@@ -303,7 +305,7 @@ def _together(each: Sequence[Any]) -> Any:
 
 
 def _at(own: Any, index: int) -> Any:
-    """Return what belongs to one layer of an unrolled stack."""
+    """Return the state of one layer of an unrolled stack."""
     if isinstance(own, Turns):
         return own.rest[index]
     return jax.tree.map(lambda x: x[index], own)

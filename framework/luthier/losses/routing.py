@@ -1,4 +1,4 @@
-"""Losses that keep the experts of a mixture busy and its router calm.
+"""Auxiliary losses of mixtures of experts: load balance, and the z-loss of the router.
 
 Shapes: N layers with experts, E experts.
 """
@@ -21,7 +21,7 @@ def load_balance(
     do not add up. Given the choices of the whole batch, the loss is a sum over tokens.
 
     Args:
-      choices_NE: How many choices fell on each expert, in the whole batch.
+      choices_NE: Number of choices of each expert, in the whole batch.
       probabilities_NE: Sums of the router's probabilities over tokens, of the batch or a part.
       tokens_N: Number of tokens in the whole batch.
 

@@ -19,6 +19,7 @@ def identity(value: float) -> float:
 
 def exponential(value: float) -> float:
     """Return e to the mean: a perplexity from nats per token. Infinite where a float ends."""
+    # At the start of a training that diverges, nats per token may exceed 709.
     try:
         return math.exp(value)
     except OverflowError:
@@ -62,6 +63,8 @@ class Metric:
         return self.transform(ratio.host().value())
 
 
+# Perplexity and bits are no sums of their own: a task reports the same ratio of nats under several
+# keys, whose transforms differ.
 LOSS = Metric("loss")
 NATS_PER_TOKEN = Metric("nats_per_token")
 NATS_PER_BYTE = Metric("nats_per_byte")

@@ -14,7 +14,7 @@ def top_k_correct(logits: jax.Array, targets: jax.Array, k: int) -> jax.Array:
     Args:
       logits: Scores of the classes [..., K].
       targets: Class ids, integers [...].
-      k: How many guesses are allowed.
+      k: Number of guesses.
 
     Returns:
       Float32 [...].

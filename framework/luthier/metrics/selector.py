@@ -40,6 +40,8 @@ class Selector:
         Returns:
           One problem for an unknown set, metric or contrary direction; empty when all is well.
         """
+        # Checked before a run starts: a misspelt metric would otherwise never stop a training, or
+        # fail at the first evaluation, hours later.
         if self.evaluation not in evaluations:
             return [_unknown("evaluation", self.evaluation, list(evaluations))]
         metrics = {metric.name: metric for metric in evaluations[self.evaluation]}

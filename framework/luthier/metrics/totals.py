@@ -19,8 +19,8 @@ class Totals:
     batches changes the result by more than the float32 sum within each batch does.
 
     Args:
-      num_pending: How many batches may still be on the device; older ones are fetched, which also
-        keeps the host from running further ahead than that.
+      num_pending: Number of batches that may still be on the device; older ones are fetched, which
+        also keeps the host from running further ahead than that.
     """
 
     def __init__(self, num_pending: int = 2):

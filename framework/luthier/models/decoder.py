@@ -56,7 +56,7 @@ class Decoder(nnx.Module):
       norm: Template of the norm after the last layer.
       embedding: Template of the embedding, which also knows learned positions and dropout.
       unembedding: Template of the map to logits, `TiedUnembedding` or `Unembedding`.
-      stack: How the layers are run: `Scanned` or `Unrolled`, with its remat policy.
+      stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       bias: Template of a bias of the attention scores of all layers, such as `Alibi`; None means
         no bias.
       dtype: Type that is computed in, by all parts that do not set their own.
@@ -96,6 +96,7 @@ class Decoder(nnx.Module):
         self.stack = stack
         self.embedding = create(embedding, **ends)
         blocks = [block] if callable(block) else block
+        # Partials, because a lambda in a comprehension would see the last template only.
         makers = [functools.partial(_create_block, template, inherited) for template in blocks]
         self.blocks = stack.create(makers, num_layers, rngs)
         self.norm = create(norm, rngs=rngs, **inherited)
@@ -121,6 +122,8 @@ class Decoder(nnx.Module):
         Returns:
           [B, L, D], normalized.
         """
+        # Without a description, rows are one document each: the constants fold away in XLA, and
+        # generation and packed training run the same code.
         single = Tokens.single(*inputs_BL.shape)
         tokens = Tokens(
             single.positions_BL if positions_BL is None else positions_BL,

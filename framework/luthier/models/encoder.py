@@ -40,7 +40,7 @@ class Encoder(nnx.Module):
       norm: Template of a norm after the last layer; None where blocks end with one.
       head: Template of the map to logits, such as `MaskedHead`; None leaves it out.
       pooler: Template of the pooling of a row to one vector, such as `Pooler`; None leaves it out.
-      stack: How the layers are run: `Scanned`, `Unrolled`, or `Shared` for one set of parameters.
+      stack: The stack of layers: `Scanned`, `Unrolled`, or `Shared` for one set of parameters.
       dtype: Type that is computed in, by all parts that do not set their own.
       param_dtype: Type that parameters are stored in.
       rngs: Supplies the keys of the parameters.

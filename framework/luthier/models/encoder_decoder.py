@@ -77,6 +77,7 @@ class _Layers(nnx.Module):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # `rngs` comes from the stack, one key for each layer, so it is not among `inherited`.
         inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype}
         self.stack = stack
         self.blocks = stack.create(
@@ -106,7 +107,7 @@ class SourceLayers(_Layers):
       bias: Template of the bias that every layer adds to its scores, such as `RelativeBias`; None
         means no bias.
       dropout: Template of the dropout on the result; None means none.
-      stack: How the layers are run: `Scanned` or `Unrolled`, with its remat policy.
+      stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       dim: D.
       dtype: Type that is computed in.
       param_dtype: Type that parameters are stored in.
@@ -148,7 +149,7 @@ class TargetLayers(_Layers):
       bias: Template of the bias that every layer adds to its scores within the target, such as
         `RelativeBias`; None means no bias.
       dropout: Template of the dropout on the result; None means none.
-      stack: How the layers are run: `Scanned` or `Unrolled`, with its remat policy.
+      stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       dim: D.
       dtype: Type that is computed in.
       param_dtype: Type that parameters are stored in.
@@ -245,6 +246,8 @@ class EncoderDecoder(nnx.Module):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # One embedding module for both texts, and its table again in a tied unembedding: the
+        # gradients of all three uses are summed.
         inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.vocab_size = vocab_size
         self.embedding = create(embedding, vocab_size=vocab_size, **inherited)

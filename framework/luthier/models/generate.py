@@ -21,7 +21,7 @@ from luthier.errors import BadInput, Problem
 from luthier.models.language_model import LanguageModel
 from luthier.models.sampling import sample
 
-# Sizes are rounded up to multiples of these, so that near ones share a compiled program.
+# Sizes are rounded up to multiples of these, so that similar ones share a compiled program.
 _LENGTH_MULTIPLE = 32
 _STOP_MULTIPLE = 8
 
@@ -156,7 +156,7 @@ def _continue(
     # whose prompt is longer than `index`, the token of the prompt takes the place of the drawn one.
     # So the cache has one length for all rows, and prompts need no padding on the left, which
     # would shift positions. The loop ends when every row has drawn a stop token or its last one; a
-    # row that is done goes on drawing, and `_until` cuts it.
+    # row that is done keeps drawing, and `_until` cuts it.
     model = nnx.merge(graphdef, state)
     B, T = tokens_BT.shape
     if cached:
@@ -195,13 +195,13 @@ def _row_keys(prompts: Sequence[Sequence[int]], seed: int) -> jax.Array:
     # folded with the checksum first, so 32 bits of the prompt enter; a collision of two different
     # prompts only means that one of them is counted as the second.
     seen: Counter[int] = Counter()
-    words = []
+    folds = []
     for prompt in prompts:
         digest = zlib.crc32(np.asarray(prompt, "<i4").tobytes())
-        words.append((digest, seen[digest]))
+        folds.append((digest, seen[digest]))
         seen[digest] += 1
     fold = jax.vmap(jax.random.fold_in)
-    digests, orders = np.array(words, np.uint32).T
+    digests, orders = np.array(folds, np.uint32).T
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
     return fold(keys, orders)
 
@@ -243,6 +243,7 @@ def _check(
     top_p: float | None,
     vocab_size: int | None,
 ) -> None:
+    # An empty prompt would leave no position whose logits give the first token.
     problems = [
         Problem(f"prompt {i} is empty", remedy="begin it with the tokenizer's BOS")
         for i, prompt in enumerate(prompts)

@@ -31,11 +31,12 @@ def restrict(logits_BV: jax.Array, top_k: Any = None, top_p: Any = None) -> jax.
     # `top_k`, so another k needs no other program. Only None is static.
     if top_k is None and top_p is None:
         return logits_BV
-    sorted_BV = -jnp.sort(-logits_BV, axis=-1)
+    sorted_BV = -jnp.sort(-logits_BV, axis=-1)  # descending
     if top_k is not None:
         kth = jnp.clip(jnp.asarray(top_k) - 1, 0, logits_BV.shape[-1] - 1)
         edge_B1 = jnp.take(sorted_BV, kth[None], axis=-1)
         logits_BV = jnp.where(logits_BV >= edge_B1, logits_BV, -jnp.inf)
+        # The sum for top-p is over the tokens that top-k left, as documented.
         sorted_BV = jnp.where(sorted_BV >= edge_B1, sorted_BV, -jnp.inf)
     if top_p is not None:
         # A token is kept if the ones before it have less than p together: the token with which the

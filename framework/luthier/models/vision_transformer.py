@@ -44,7 +44,7 @@ class VisionTransformer(nnx.Module):
       embedding: Template of the map from images to tokens, `PatchEmbedding` with its sizes.
       pooling: Template of the pooling of tokens to one vector: `ClassToken` or `MeanPool`.
       head: Template of the map from that vector to logits.
-      stack: How the layers are run: `Scanned` or `Unrolled`, with its remat policy.
+      stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       dtype: Type that is computed in, by all parts that do not set their own.
       param_dtype: Type that parameters are stored in.
       rngs: Supplies the keys of the parameters.

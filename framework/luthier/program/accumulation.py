@@ -28,10 +28,10 @@ def additive_gradient(
 
     Args:
       numerator: From (parameters, part of the batch) to the loss's numerator and the task's sums.
-      parameters: What to differentiate by, by name.
+      parameters: Parameters to differentiate with respect to, by name.
       batch: Entries with the global batch as leading dimension.
       accumulation: Number of microbatches.
-      kinds: What the gradient by each parameter is summed in; None means the dtype of the
+      kinds: Type that the gradient of each parameter is summed in; None means the dtype of the
         parameter but not below float32.
 
     Returns:
@@ -61,7 +61,7 @@ def counted_gradient(
     Args:
       numerator: From (parameters, part, counts of all parts) to the loss's numerator and sums.
       statistics: From (parameters, part) to a pytree of arrays.
-      parameters: What to differentiate by, by name.
+      parameters: Parameters to differentiate with respect to, by name.
       batch: Entries with the global batch as leading dimension.
       accumulation: Number of microbatches.
       kinds: As for `additive_gradient`.
@@ -101,7 +101,7 @@ def coupled_gradient(
     Args:
       numerator: From (parameters, part, statistics of all parts) to the loss's numerator and sums.
       statistics: From (parameters, part) to a pytree of floating point arrays.
-      parameters: What to differentiate by, by name.
+      parameters: Parameters to differentiate with respect to, by name.
       batch: Entries with the global batch as leading dimension.
       accumulation: Number of microbatches.
       kinds: As for `additive_gradient`.

@@ -45,7 +45,7 @@ from luthier.program.step import evaluate_step, init_state, initialized, train_s
 # says so: its header maps outputs to the numbers of the parameters whose buffers they take
 # (`input_output_alias={ {3}: (5, {}, may-alias), ...}`), and the metadata of each parameter holds
 # the Python argument and the index in it (`op_name="leaves[7]"`). The number of a parameter is not
-# that index: XLA drops arguments that nothing reads, and numbers the others anew.
+# that index: XLA drops arguments that nothing reads, and renumbers the others.
 _ALIASES = re.compile(r"input_output_alias=\{(.*?)\}, entry_computation_layout", re.DOTALL)
 _REUSED = re.compile(r"\((\d+), \{[\d, ]*\}")
 _PARAMETER = re.compile(

@@ -227,7 +227,7 @@ def initialized(experiment: Experiment) -> tuple[State, dict[str, tuple[str | No
 
 def structure_of(experiment: Experiment) -> Structure:
     """Return the model without its arrays, for use inside the current trace."""
-    # A module may keep settings that are hoisted, so it is built anew inside each trace: one that
+    # A module may keep settings that are hoisted, so it is built again inside each trace: one that
     # was built elsewhere would carry tracers of another trace. Its arrays are replaced at once, so
     # their initial values are not drawn (`outlined`), which makes the trace shorter.
     with outlined():

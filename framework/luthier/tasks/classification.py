@@ -94,6 +94,7 @@ class Classification:
         return (batch["weights"] != 0).sum()
 
     def _ratios(self, logits_BK: jax.Array, batch: Batch) -> dict[Metric, Ratio]:
+        # Padding has weight 0 and label 0; it is computed like all rows, and counts in no sum.
         weights_B, labels_B = batch["weights"], batch["labels"]
         losses = cross_entropy(logits_BK, labels_B, label_smoothing=self.label_smoothing)
         examples = jnp.sum(weights_B)

@@ -57,9 +57,9 @@ class HeldReference:
           model: A `models.WithCopy` of a language model.
           batch: As of `Preferences`.
           side: `chosen` or `rejected`.
-          chunking: How many positions have logits at a time.
+          chunking: Number of positions whose logits are in memory at a time.
         """
-        # Without dropout: the reference is a fixed function. The copy is no parameter, so
+        # Without dropout: the reference is a fixed function. The copy is not a parameter, so
         # `stop_gradient` is not needed for its gradient; it removes the backward pass through it.
         reference_B = response_log_probabilities(model.copy, batch, side, None, chunking)
         return jax.lax.stop_gradient(reference_B)
@@ -135,7 +135,7 @@ class Preferences:
         """Return the summed loss over the summed weights of the pairs.
 
         Args:
-          model: What the reference takes, under the trace.
+          model: The model that the reference expects, under the trace.
           batch: As above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
         """
@@ -182,7 +182,7 @@ def response_log_probabilities(
       batch: As of `Preferences`.
       side: `chosen` or `rejected`.
       dropout: Keys of the tokens; None means no dropout.
-      chunking: How many positions have logits at a time.
+      chunking: Number of positions whose logits are in memory at a time.
 
     Returns:
       The sum of log p(target) over the response's targets, float32 [B].

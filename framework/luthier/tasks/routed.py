@@ -54,7 +54,7 @@ class Routed:
     A task that runs its model several times, on two views say, has as many times the layers.
 
     Args:
-      task: What the model is trained for.
+      task: The task of the model.
       load_balance: Weight of the load-balance loss, α; None leaves the term out.
       router_z: Weight of the router's z-loss, β; None leaves the term out.
 
@@ -71,6 +71,8 @@ class Routed:
     @property
     def reduction(self) -> Reduction:
         """Coupled by the counts of choices, and by whatever couples the task itself."""
+        # Load shares are counts, so one more forward pass is enough (`CountCoupled`), unless the
+        # task itself is coupled by statistics with a derivative.
         own = self.task.reduction
         return CountCoupled("shares of the load") if isinstance(own, Additive) else own
 
@@ -118,7 +120,7 @@ class Routed:
 
         Args:
           model: A model with experts, under the trace.
-          batch: What the task takes.
+          batch: A batch of the task.
           key: Key of this step's randomness, the same for every part of the batch; None for none.
           statistics: Those of all parts of the batch, with a leading dimension A; None where this
             is the whole batch.
@@ -144,6 +146,8 @@ class Routed:
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
         """Return the metrics of the task and of the routing, for a batch without randomness."""
+        # `evaluate` returns metrics without the sum of the loss's weights, so the number of tokens
+        # that were routed weights the means over batches here.
         with observing() as seen:
             metrics = self.task.evaluate(model, batch)
         layers = _layers(seen)
@@ -152,7 +156,7 @@ class Routed:
         return {**metrics, **self._routing(layers, whole, weight)[1]}
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return how many targets count."""
+        """Return the number of targets that count."""
         return self.task.count_tokens(batch)
 
     def _routing(
@@ -202,7 +206,7 @@ def _coupled(task: Any) -> CoupledTask | None:
 
 def _layers(seen: Sequence[RoutingSums]) -> list[RoutingSums]:
     if not seen:
-        remedy = "use the task in it alone, or put layers.Experts in the place of an mlp"
+        remedy = "use the inner task alone, or replace an mlp by layers.Experts"
         raise BadInput(Problem("no layer of the model has experts", "task", remedy=remedy))
     return [by_site(sums) for sums in seen]
 

@@ -52,6 +52,8 @@ class SequenceToSequence(LanguageModelling):
     metrics: ClassVar[tuple[Metric, ...]] = (*LanguageModelling.metrics, EXACT_MATCH)
 
     def _ratios(self, losses: TokenLosses, batch: Batch) -> dict[Metric, Ratio]:
+        # `correct` is with the right tokens before (teacher forcing); see `exact_match` for why
+        # that decides whether greedy decoding is right.
         match = exact_match(losses.correct_BL, batch["weights"], batch["segments"])
         return {**super()._ratios(losses, batch), EXACT_MATCH: match}
 

@@ -26,7 +26,7 @@ class BatchCoupled:
     A task that is a `CoupledTask` can be split all the same; others are rejected.
 
     Args:
-      reason: What couples them (`in-batch negatives`), for the message.
+      reason: The coupling (`in-batch negatives`), for the message.
     """
 
     reason: str
@@ -54,8 +54,8 @@ class LossSums:
 
     Args:
       loss: Sum of the losses over the sum of the weights. The trainer alone divides.
-      metrics: What is reported beside it.
-      updates: New values of the model's variables that are no parameters, by name: running
+      metrics: Metrics that are reported beside it.
+      updates: New values of the model's variables that are not parameters, by name: running
         statistics, teachers. They are in force after the step, if it is accepted; every part of a
         batch sees the old ones. Of several parts the mean holds, weighted by the loss's weights:
         exact where the new value is affine in a weighted mean over the rows, and where it does not
@@ -91,12 +91,15 @@ def _mixed(old: Any, new: Any, share: Any) -> Any:
     new = jnp.asarray(new)
     if not jnp.issubdtype(new.dtype, jnp.inexact):
         return new  # a count or a key has no mean
+    # The select keeps a NaN of a part without weight out: 0 times NaN would be NaN.
     mixed = old + share.astype(new.dtype) * (new - old)
     return jnp.where(share == 0, old, mixed).astype(new.dtype)
 
 
+# A task returns sums and the weights to divide them by, and never means. Sums of parts of a batch
+# add up exactly, so microbatches, devices and evaluation batches of any size give the same result.
 class Task(Protocol):
-    """A domain: gives batches their meaning. Anything with these members is a task."""
+    """The loss and the metrics of a domain's batches. Any object with these members is a task."""
 
     @property
     def reduction(self) -> Reduction:
@@ -128,7 +131,7 @@ class Task(Protocol):
         """Return the metrics of a batch without randomness; rows of weight 0 count nothing."""
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return how many targets count, as an integer scalar of the batch's own array kind."""
+        """Return the number of targets that count, an integer scalar of the batch's array type."""
 
 
 @runtime_checkable

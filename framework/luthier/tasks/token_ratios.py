@@ -40,6 +40,8 @@ def token_ratios(losses: TokenLosses, weights_BL: Any) -> dict[Metric, Ratio]:
       losses: The cost of every token.
       weights_BL: Weights of the tokens, float32 [B, L].
     """
+    # Perplexity is the exponential of the mean, taken on the host by its metric; here it is the
+    # same ratio as nats per token.
     tokens = jnp.sum(weights_BL)
     nats = weighted_sum(losses.nats_BL, weights_BL)
     return {
@@ -58,6 +60,8 @@ def byte_ratios(nats: jax.Array, target_bytes_BL: Any, weights_BL: Any) -> dict[
       target_bytes_BL: Bytes that each target stands for, int32 [B, L].
       weights_BL: Weights of the tokens, float32 [B, L].
     """
+    # Nats of all counted tokens over their bytes, not a mean over tokens: a tokenizer with longer
+    # tokens gets no advantage. An end-of-document token costs nats and stands for no bytes.
     ratio = Ratio(nats, weighted_sum(target_bytes_BL, weights_BL))
     return {NATS_PER_BYTE: ratio, BITS_PER_BYTE: ratio}
 
@@ -75,7 +79,7 @@ def exact_match(correct_BT: Any, weights_BT: Any, segments_BT: Any) -> Ratio:
         adjacent, and 0 is padding.
     """
     # A row may pack several texts, so tokens and mistakes are counted per text: by running totals
-    # that start anew at each text, read at its last token. No loop, and no array over texts.
+    # that restart at each text, read at its last token. No loop, and no array over texts.
     counted_BT = (weights_BT != 0) & (segments_BT != 0)
     wrong_BT = counted_BT & (correct_BT == 0)
     change_B1 = jnp.ones_like(segments_BT[:, :1], dtype=bool)

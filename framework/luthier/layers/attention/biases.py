@@ -152,6 +152,7 @@ def _offsets(query: Tokens, key: Tokens) -> jax.Array:
 
 
 def _slopes(num_heads: int) -> list[float]:
+    # In double, on the host: the slopes are constants of the model, as in the released code.
     power = 2 ** int(math.log2(num_heads))
     slopes = [2.0 ** (-8.0 * h / power) for h in range(1, power + 1)]
     finer = [2.0 ** (-8.0 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]

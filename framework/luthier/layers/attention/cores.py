@@ -78,7 +78,7 @@ class _Masked(abc.ABC):
           query: Positions and segments of the queries.
           key: Positions and segments of the keys.
           dropout: Keys of the queries at this site; None means no dropout.
-          bias: Makes what is added to the scaled scores; None means nothing.
+          bias: Makes the bias that is added to the scaled scores; None means no bias.
 
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
@@ -108,7 +108,7 @@ class EinsumAttention(_Masked):
     """`softmax(c tanh(q k^T s / c) + bias) v` as two products, with the softmax in float32.
 
     Args:
-      mask: Which keys a query may look at.
+      mask: The attention mask: the keys that each query may look at.
       scale: s; None means 1 / sqrt(K).
       cap: c, which scores stay below; None means no cap: the tanh is left out.
       dropout: Probability of dropping a weight after the softmax, by (query, key); may be traced.
@@ -169,7 +169,7 @@ class FusedAttention(_Masked):
     every device.
 
     Args:
-      mask: Which keys a query may look at.
+      mask: The attention mask: the keys that each query may look at.
       scale: Factor of the scores; None means 1 / sqrt(K).
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, equation 1.

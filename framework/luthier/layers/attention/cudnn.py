@@ -238,7 +238,7 @@ def documents_of(segments_BL: jax.Array, max_documents: int) -> DocumentOffsets:
       segments_BL: Documents of the tokens, int32 [B, L]; 0 is padding. Tokens of one are adjacent.
       max_documents: M; with 1, the document must start where the row does.
     """
-    # Segment numbers are arbitrary, so documents are numbered anew: a document starts where a
+    # Segment numbers are arbitrary, so documents are numbered again: a document starts where a
     # token's segment differs from that of the token before, and `cumsum` of the starts counts
     # them. One comparison with 1 ... M then gives lengths and offsets as sums over the row, all of
     # static shape [B, M], without a sort or a scatter. -1 ends cuDNN's lists.

@@ -34,6 +34,7 @@ class SameDocument:
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
         """Return bool [B, L, S], true where both tokens are of one document."""
+        # Equal segments are not enough: padding has segment 0 everywhere.
         query_segments, key_segments = query.segments_BL[:, :, None], key.segments_BL[:, None, :]
         return (query_segments == key_segments) & (key_segments > 0)
 
@@ -44,6 +45,7 @@ class Causal:
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
         """Return bool [B, L, S], true where the key is of the same document and not later."""
+        # Positions and not places: in a ring or a cache, queries and keys are other parts of a row.
         causal = query.positions_BL[:, :, None] >= key.positions_BL[:, None, :]
         return SameDocument()(query, key) & causal
 
@@ -80,7 +82,8 @@ class Window:
           num_queries: Queries, the last of the keys.
           num_keys: Keys.
         """
-        size = self.size if isinstance(self.size, int) else num_keys  # it may be traced
+        # A size that is swept is a tracer, and unknown while tracing: counted as if unlimited.
+        size = self.size if isinstance(self.size, int) else num_keys
         return _band(num_queries, num_keys, size)
 
 

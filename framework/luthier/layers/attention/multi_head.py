@@ -104,7 +104,8 @@ class ProjectionNorms(nnx.Module):
         rngs: nnx.Rngs,
     ):
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        # One dimension of heads and their elements, heads first: split like the heads.
+        # One dimension of heads and their elements, heads first: split like the heads. Under a mesh
+        # axis on heads the mean square is then summed over devices by the compiler.
         self.query_norm = create(norm, dim=num_heads * head_dim, axes=("heads",), **kinds)
         self.key_norm = create(norm, dim=num_kv_heads * head_dim, axes=("kv_heads",), **kinds)
 
@@ -183,7 +184,7 @@ class Attention(nnx.Module):
       projection: Template of the query, key and value projections.
       output: Template of the output projection.
       rotary: Rotates queries and keys by their positions; None means no rotation.
-      core: What attends; it also holds the mask.
+      core: The attention itself, such as `EinsumAttention`; it also holds the mask.
       query_key: Template of what is done to queries and keys before they are rotated, such as
         `HeadNorms`; None means nothing.
       dim: D.
@@ -277,7 +278,7 @@ class Attention(nnx.Module):
           x_BLD: [B, L, D].
           tokens: Positions and segments of the tokens.
           dropout: Keys for the core's dropout of weights; None means no dropout.
-          bias: Makes what is added to the scores; None means nothing.
+          bias: Makes the bias that is added to the scores; None means no bias.
 
         Returns:
           [B, L, D].
@@ -310,7 +311,7 @@ class Attention(nnx.Module):
           cache: Keys and values of S places.
           cached: Positions and segments of the S places, the new tokens included.
           start: The place of the first new token, an int32 scalar.
-          bias: Makes what is added to the scores; None means nothing.
+          bias: Makes the bias that is added to the scores; None means no bias.
 
         Returns:
           [B, L, D] and the cache with the new tokens.
@@ -469,7 +470,7 @@ class CrossAttention(nnx.Module):
       head_dim: K; None means D / H.
       projection: Template of the query, key and value projections.
       output: Template of the output projection.
-      core: What attends; it also holds the mask.
+      core: The attention itself, such as `EinsumAttention`; it also holds the mask.
       dim: D, of both texts' states.
       dtype: Type that is computed in.
       param_dtype: Type that parameters are stored in.
@@ -545,7 +546,7 @@ class CrossAttention(nnx.Module):
         Args:
           x_BLD: States of the tokens, [B, L, D].
           tokens: Positions and segments of the tokens.
-          memory: What `remember` made of the source.
+          memory: Keys and values of the source, as `remember` returns them.
           source: Positions and segments of the source's tokens.
           dropout: Keys of the tokens at this site; None means no dropout.
 

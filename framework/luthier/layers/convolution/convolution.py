@@ -166,6 +166,8 @@ def _convolve(
     groups: int,
     dtype: DType,
 ) -> jax.Array:
+    # The bias is added in float32 by `biased`, for the sake of its gradient, a sum over all rows
+    # and places.
     strides, dilation, padding = window
     y = jax.lax.conv_general_dilated(
         x_BXD.astype(dtype),

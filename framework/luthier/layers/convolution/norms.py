@@ -64,6 +64,8 @@ class BatchNorm(nnx.Module):
         self.dtype = dtype
         self.scale = vector(scale, (dim,), ("embed",), param_dtype, rngs)
         self.bias = vector(bias, (dim,), ("embed",), param_dtype, rngs)
+        # Running statistics are kept in float32, whatever parameters are: a step of 0.1 of a small
+        # difference is lost in bfloat16. `BatchStat` is not a `Param`: state, but not trained.
         kind = wide(param_dtype)
         self.mean = nnx.BatchStat(jnp.zeros((dim,), kind), logical_axes=("embed",))
         self.variance = nnx.BatchStat(jnp.ones((dim,), kind), logical_axes=("embed",))

@@ -86,7 +86,7 @@ class Encoded:
     """A source as the decoder sees it.
 
     Args:
-      states_BSD: What the encoder made of it, [B, S, D].
+      states_BSD: The encoder's output, [B, S, D].
       tokens: Positions and segments of its tokens.
     """
 
@@ -97,7 +97,7 @@ class Encoded:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CrossCache:
-    """What a layer keeps while a target grows.
+    """The cache of a layer of a decoder with a source.
 
     Args:
       own: Keys and values of the target's tokens so far.
@@ -166,9 +166,9 @@ class PreNormCrossBlock(nnx.Module):
         Args:
           x_BLD: [B, L, D].
           tokens: Positions and segments of the target's tokens.
-          source: What the encoder made of the source.
+          source: The encoded source.
           dropout: Keys of this layer; None means no dropout.
-          bias: Makes what is added to the scores within the target; None means nothing.
+          bias: Makes the bias of the scores within the target; None means no bias.
 
         Returns:
           The same shape and type as x.

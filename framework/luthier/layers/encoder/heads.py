@@ -1,4 +1,4 @@
-"""What stands on top of an encoder or a decoder: masked tokens, one vector for a row, logits.
+"""Heads of encoders and decoders: masked tokens, one vector for a row, logits.
 
 Shapes: B rows, L length, D embed, E embed of the table, V vocab.
 """

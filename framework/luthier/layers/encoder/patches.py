@@ -80,6 +80,8 @@ class PatchEmbedding(nnx.Module):
         self.num_channels = num_channels
         self.dtype = dtype
         _check_grid(self.image_size, self.patch_size)
+        # The kernel is stored as that of a convolution, [height, width, C, D], and is initialized
+        # as the matrix (height width C, D).
         axes = (None, None, None, "embed")
         inputs = (*self.patch_size, num_channels)
         rows = (num_tokens + math.prod(self.grid), dim)

@@ -77,12 +77,12 @@ class Shared:
         """Thread `carry` through the layers.
 
         Args:
-          layers: What `create` made.
+          layers: The layers, as `create` returns them.
           function: Called as `function(layer, index, carry, own)` -> `(carry, given)`; the index
             counts layers, so that dropout differs between layers that share parameters.
           carry: A pytree; its shapes and types stay.
           own: A pytree of arrays with a leading layers axis, or None.
-          rows: What layers read of every row, see `Scanned.apply`, or None.
+          rows: Per-row inputs of the layers, see `Scanned.apply`, or None.
 
         Returns:
           The last carry, and what the layers gave, stacked.
@@ -116,7 +116,8 @@ class Shared:
         return carry, jax.tree.map(lambda gift: gift.reshape(N, *gift.shape[2:]), given)
 
     def init_own(self, layers: SharedLayers, function: Callable[[Any], Any]) -> Any:
-        """Make what belongs to each layer, stacked over the layers, not the groups."""
+        """Make the state of each layer, stacked over the layers, not the groups."""
+        # Layers that share parameters do not share state: each has a cache of its own.
         given = Scanned().init_own(layers.groups, function)
 
         def repeat(gift_G: jax.Array) -> jax.Array:

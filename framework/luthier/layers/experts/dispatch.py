@@ -70,7 +70,7 @@ def collect(y_MD: jax.Array, sources_M: jax.Array, places_TK: jax.Array) -> jax.
     """Give each choice what is at its place.
 
     Args:
-      y_MD: What the places hold.
+      y_MD: The contents of the places.
       sources_M: As for `spread`.
       places_TK: As for `spread`.
 
@@ -139,7 +139,7 @@ def create_each(
     Args:
       template: Of one expert, called with `rngs` and what is inherited.
       num_experts: E.
-      active: How many experts one token goes to, on average.
+      active: Number of experts of one token, on average.
       rngs: Supplies one key; each expert's is folded in from it.
       **inherited: Sizes and dtypes.
 
@@ -174,7 +174,7 @@ def apply_each(experts: nnx.Module, x: jax.Array, *, same: bool = False) -> jax.
     """Let each expert map inputs of its own, or all of them the same.
 
     Args:
-      experts: What `create_each` made.
+      experts: The experts, as `create_each` returns them.
       x: [E, ..., D]; [..., D] for all of them if `same`.
       same: Whether all experts get the same input.
 
@@ -281,7 +281,7 @@ def grouped(experts: nnx.Module, sizes_E: jax.Array) -> nnx.Module:
     """Return experts that take their rows sorted, as one module with the call of a single expert.
 
     Args:
-      experts: What `create_each` made; parameters must be those of `Linear` maps.
+      experts: Experts of `create_each`; parameters must be those of `Linear` maps.
       sizes_E: Rows of each expert, int32 [E].
 
     Returns:
@@ -333,7 +333,7 @@ class Dispatch(Protocol):
         """Apply the chosen experts.
 
         Args:
-          experts: What `create_each` made.
+          experts: The experts, as `create_each` returns them.
           x_BLD: Tokens [B, L, D].
           choice: The experts of each token; a token of no expert takes no place.
 
@@ -420,8 +420,8 @@ def through_places(experts: nnx.Module, x_BMD: jax.Array) -> jax.Array:
     Over an `expert` mesh axis this is an all-to-all before and another one after the experts.
 
     Args:
-      experts: What `create_each` made.
-      x_BMD: What the places of each row hold, [B, M, D] with M = E C.
+      experts: The experts, as `create_each` returns them.
+      x_BMD: The contents of the places of each row, [B, M, D] with M = E C.
 
     Returns:
       What the experts made of it, [B, M, D].

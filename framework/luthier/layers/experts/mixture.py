@@ -35,7 +35,7 @@ class ExpertLayer(nnx.Module):
 
         Args:
           x_BLD: [B, L, D].
-          tokens: Which tokens are padding, of segment 0; None means none.
+          tokens: Positions and segments; tokens of segment 0 are padding. None means no padding.
           dropout: Keys of the tokens at this site; None means no noise.
         """
 
@@ -63,7 +63,7 @@ class Experts(ExpertLayer):
       num_experts: E.
       router: Template of a `Router`, such as `TopK`.
       expert: Template of an expert, f_e, such as `GatedMlp`.
-      dispatch: How tokens get to their experts: `Capacity`, `Dropless` or `AllExperts`.
+      dispatch: Movement of tokens to their experts: `Capacity`, `Dropless` or `AllExperts`.
       shared: Template of an expert for every token, f_0; None means none.
       dim: D.
       dtype: Type that is computed in.
@@ -94,6 +94,8 @@ class Experts(ExpertLayer):
         rngs: nnx.Rngs,
     ):
         inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype}
+        # The router is made before the experts: its k is what `create_each` records as the number
+        # of experts that a token uses, by which active parameters are counted.
         self.dispatch = dispatch
         self.dtype = dtype
         self.router: Router = create(router, num_experts=num_experts, rngs=rngs, **inherited)
@@ -124,7 +126,7 @@ class Experts(ExpertLayer):
 
 
 def counted_tokens(x_BLD: jax.Array, tokens: Tokens | None) -> jax.Array:
-    """Return which tokens are not padding, bool [B, L]."""
+    """Return a mask of the tokens that are not padding, bool [B, L]."""
     if tokens is None:
         return jnp.ones(x_BLD.shape[:2], bool)
     return tokens.segments_BL != 0
@@ -138,7 +140,7 @@ def router_sums(
     Args:
       logits_BLE: Float32 [B, L, E].
       probabilities_BLE: Float32 [B, L, E].
-      counts_BL: Which tokens count, bool [B, L].
+      counts_BL: Mask of the tokens that count, bool [B, L].
     """
     # Sums and never means: a microbatch, a device or a layer of a scan adds its own, and the task
     # divides once. A mean of means would weight a padded part like a full one.
@@ -258,6 +260,8 @@ class ExpertChoice(ExpertLayer):
         counts_BL: jax.Array,
         tokens_BEC: jax.Array,
     ) -> None:
+        # A token counts as dropped if no expert took it. Booleans are set, not added, so a token
+        # that several experts took is counted once.
         B, L = counts_BL.shape
         kind = logits_BLE.dtype
         taken_BL = jnp.zeros((B, L), bool)

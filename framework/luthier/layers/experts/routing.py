@@ -31,16 +31,16 @@ T = TypeVar("T")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RoutingSums:
-    """What a layer did with the tokens of a batch, as sums over those that are no padding.
+    """The routing of a layer, as sums over the tokens of a batch that are not padding.
 
     Args:
       tokens: Number of tokens, a scalar.
-      choices_E: How many tokens were to go to each expert, before any was dropped.
+      choices_E: Number of tokens that chose each expert, before any was dropped.
       probabilities_E: Sum of the router's probabilities; the derivative of a load-balance loss
         passes through these.
       squared_log_z: Sum of the squared log normalizers of the router's logits.
-      wanted: How many choices there were to fulfil.
-      dropped: How many of them were not, because the expert had no place left.
+      wanted: Number of choices.
+      dropped: Number of choices that were dropped, because the expert had no place left.
 
     Source: Fedus et al. 2021, arXiv:2101.03961, equations 5 and 6 (choices and probabilities);
       Zoph et al. 2022, arXiv:2202.08906, equation 5 (log normalizers).
@@ -122,6 +122,7 @@ def carrying(apply: Callable[..., tuple[T, Any]]) -> Callable[..., tuple[T, Any]
             return apply(self, layers, function, carry, own, rows)
 
         def observed(layer: Any, index: jax.Array, carry: T, *rest: Any) -> tuple[T, _Given]:
+            # Runs while the loop's body is traced, once for each kind of layer.
             with observing() as seen:
                 carry, gift = function(layer, index, carry, *rest)
             return carry, _Given(gift, seen)
@@ -245,6 +246,8 @@ class RouterLogits(nnx.Module):
     ):
         self.jitter = jitter
         self.dtype = wide(dtype)
+        # No axis for the outputs: a choice among all experts needs all logits of a token, so the
+        # map is the same on every device of the `expert` axis. It is small.
         self.projection = create(
             projection,
             inputs=(dim,),

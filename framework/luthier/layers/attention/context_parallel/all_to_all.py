@@ -32,7 +32,7 @@ class AllToAllAttention:
     exchanged.
 
     Args:
-      core: What attends.
+      core: The attention that runs between the exchanges.
 
     Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.1.
     """
@@ -58,7 +58,7 @@ class AllToAllAttention:
           query: Positions and segments of the queries.
           key: Positions and segments of the keys.
           dropout: Keys of the queries at this site; None means no dropout.
-          bias: Makes what is added to the scaled scores; None means nothing.
+          bias: Makes the bias that is added to the scaled scores; None means no bias.
 
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.

@@ -30,7 +30,7 @@ class ScoreSettings(NamedTuple):
 
     Args:
       scale: Factor of the scores.
-      cap: What scores stay below; None means no cap.
+      cap: Upper bound of the scores; None means no cap.
       keep: Probability of keeping a weight; None means no dropout.
     """
 
@@ -40,7 +40,7 @@ class ScoreSettings(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """What belongs to the queries of a block.
+    """Queries of a block, with their tokens.
 
     Args:
       query_BGRLK: Queries by groups.
@@ -59,7 +59,7 @@ class Queries(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """What belongs to the keys of a block.
+    """Keys and values of a block, with their tokens.
 
     Args:
       key_BGSK: Keys.
@@ -83,7 +83,7 @@ class ScoreBlock(NamedTuple):
     Args:
       queries: The queries.
       keys: The keys.
-      visible_BLS: Which keys each query may look at.
+      visible_BLS: The mask: the keys that each query may look at.
     """
 
     queries: Queries

@@ -64,7 +64,7 @@ class Contiguous:
         """Return the number of places whose keys a place has to see: with a window, the nearest.
 
         Args:
-          mask: Which keys a query may look at.
+          mask: The attention mask: the keys that each query may look at.
           length: L.
           places: Places of the ring.
         """
@@ -204,9 +204,9 @@ class Ring:
       layout: The mesh.
       axes: Its axes that make the ring.
       places: Devices along them, N.
-      mask: Which keys a query may look at.
-      order: Which tokens each place holds.
-      make_bias: Makes what is added to the scores; see `blocks.see`.
+      mask: The attention mask: the keys that each query may look at.
+      order: The assignment of tokens to places.
+      make_bias: Makes the bias of the scores; see `blocks.see`.
     """
 
     layout: ActivationLayout
@@ -438,11 +438,11 @@ class RingAttention(EinsumAttention):
     A row holds one document after the other, never interleaved.
 
     Args:
-      mask: Which keys a query may look at.
+      mask: The attention mask: the keys that each query may look at.
       scale: Factor of the scores; None means 1 / sqrt(K).
-      cap: What scores stay below; None means no cap.
+      cap: Upper bound of the scores; None means no cap.
       dropout: Probability of dropping a weight; None means no dropout.
-      order: Which tokens each place holds.
+      order: The assignment of tokens to places.
 
     Source: Liu, Zaharia and Abbeel 2023, arXiv 2310.01889, algorithm 1.
     """
