@@ -10,7 +10,13 @@ from luthier.program.experiment import (
     Weights,
 )
 from luthier.program.export import Exported, export
-from luthier.program.hoist import HOISTABLE_FIELDS, InexactError, Scalar
+from luthier.program.hoist import (
+    HOISTABLE_FIELDS,
+    InexactError,
+    Scalar,
+    substitutions,
+    values_of,
+)
 from luthier.program.materialize import WarmStart, materialize
 from luthier.program.offload import Memory, host_bytes
 from luthier.program.precision import MatmulPrecision, Precision, Repeatability
@@ -47,5 +53,7 @@ __all__ = [
     "model_arrays",
     "not_reused",
     "split",
+    "substitutions",
     "train_step",
+    "values_of",
 ]

@@ -15,12 +15,14 @@ from luthier.layers import (
     LoraLinear,
     Mlp,
     Normal,
+    Ones,
+    QuantizedProduct,
     RMSNorm,
     Zeros,
     create,
 )
 from luthier.layers.experts import RoutedExperts, apply_each, create_each
-from luthier.layers.experts.dispatch import collect, grouped, inverse, spread
+from luthier.layers.experts.dispatch import GroupedLinear, collect, grouped, inverse, spread
 
 E, D = 3, 4
 
@@ -235,3 +237,12 @@ def test_other_parameters_are_refused_all_at_once():
         "use Capacity, or Linear for LoraLinear",
         "use Capacity",
     ]
+
+
+def test_quantized_grouped_maps_leave_the_bias_alone(draw):
+    sizes = {"inputs": (6,), "outputs": (4,), "input_axes": ("embed",), "output_axes": ("mlp",)}
+    linear = Linear(bias=Ones(), product=QuantizedProduct(), **sizes, rngs=nnx.Rngs(0))
+    linear.kernel.set_value(draw(2, 6, 4))
+    linear.bias.set_value(draw(2, 4))
+    found = GroupedLinear(linear, jnp.array([2, 3]))(jnp.zeros((1, 5, 6)))[0]
+    np.testing.assert_array_equal(found, linear.bias[...][np.array([0, 0, 1, 1, 1])])
