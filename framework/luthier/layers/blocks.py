@@ -268,6 +268,7 @@ class ParallelBlock(_Residual):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # `_BEFORE` and `_AFTER` are empty here: the one norm belongs to neither part.
         inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.norm = create(norm, **inherited)
         super().__init__(attention, mlp, norm, dropout, **inherited)
@@ -275,6 +276,8 @@ class ParallelBlock(_Residual):
     def _wire(
         self, x_BLD: jax.Array, attend: _Attend, tokens: Tokens, dropout: DropoutKeys | None
     ) -> tuple[jax.Array, Any]:
+        # Both parts read `normed`, not the sum after the first: they do not depend on each other,
+        # and the compiler may run their products side by side.
         normed_BLD = self.norm(x_BLD)
         part_BLD, left = attend(normed_BLD)
         x_BLD = self._add(x_BLD, part_BLD, dropout, 0)

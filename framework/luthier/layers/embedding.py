@@ -106,6 +106,8 @@ class Embedding(nnx.Module):
         Returns:
           [B, L, D] in `dtype`.
         """
+        # NaN for an id beyond the table, where `table[ids]` would take the last row: a vocabulary
+        # that does not fit the data then shows in the first loss.
         x_BLD = looked_up(self.table, inputs_BL, self.dtype)
         if self.scale is not None:
             x_BLD = x_BLD * jnp.asarray(self.scale, self.dtype)
@@ -153,7 +155,7 @@ class TiedUnembedding(nnx.Module):
         elif rngs is None:
             raise TypeError("a bias needs rngs")
         else:
-            # Not split: the vocabulary itself need not divide.
+            # Not split: only the padded vocabulary is sure to be divided by the mesh.
             self.bias = vector(bias, (vocab_size,), (None,), param_dtype, rngs)
 
     def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:

@@ -249,6 +249,7 @@ class Sinusoids(nnx.Module):
         """Return the vectors of positions [B, L] as [B, L, D]."""
         # t_i = min (max / min)^(i / (D/2 - 1)), so the frequencies are 1 / t_i = r^-step / min.
         half = self.dim // 2
+        # `max(half - 1, 1)` for D of 2 or 3, whose only frequency is the first.
         ratio = self.max_timescale / jnp.asarray(self.min_timescale, wide(self.dtype))
         steps = jnp.arange(half, dtype=ratio.dtype) / max(half - 1, 1)
         angles_BLF = _angles(positions_BL, ratio**-steps / self.min_timescale)

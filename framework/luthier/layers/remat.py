@@ -78,6 +78,8 @@ class SaveProjections:
 
     def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
         """Return the function, rematerialized but for products without batch dimensions."""
+        # A product with parameters has no batch dimensions in a jaxpr, since layers flatten tokens
+        # to [T, D]; scores of attention have rows and heads as batch dimensions.
         policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         return jax.checkpoint(function, policy=policy, prevent_cse=not scanned)
 
@@ -136,6 +138,7 @@ class OffloadNamed:
 
     def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
         """Return the function, rematerialized but for residuals that wait on the host."""
+        # Pinned memory, so that the device copies by itself, beside its computation.
         policy = jax.checkpoint_policies.save_and_offload_only_these_names(
             names_which_can_be_saved=[],
             names_which_can_be_offloaded=list(self.names),

@@ -41,6 +41,8 @@ class Turns(NamedTuple):
     rest: tuple[Any, ...]
 
 
+# A `Cycle` is a module and a `Turns` a plain tuple: one holds parameters, whose names are paths in
+# the state (`blocks.cycle.0. ...`), the other holds inputs and outputs of a scan.
 class Cycle(nnx.Module):
     """Layers of several kinds by turns, each kind of all whole turns in one module.
 
@@ -210,6 +212,7 @@ def _makers(make_layer: MakeLayer | Sequence[MakeLayer]) -> Sequence[MakeLayer]:
 
 
 def _layer_keys(rngs: nnx.Rngs, num_layers: int) -> jax.Array:
+    # Folded in, not split: a deeper model has the same first layers.
     fold = jax.vmap(jax.random.fold_in, (None, 0))
     return fold(rngs.params(), jnp.arange(num_layers, dtype=jnp.uint32))
 

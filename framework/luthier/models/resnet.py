@@ -72,7 +72,7 @@ class ResNet(nnx.Module):
         for number, size in enumerate(stage_sizes):
             blocks = []
             for i in range(size):
-                stride = 2 if number and not i else 1
+                stride = 2 if number and not i else 1  # the first block of all stages but the first
                 sizes = {"in_dim": dim, "width": width << number, "stride": stride}
                 blocks.append(create(block, **sizes, **kinds))
                 dim = sizes["width"] * blocks[-1].EXPANSION

@@ -104,6 +104,8 @@ class VisionTransformer(nnx.Module):
         Returns:
           [B, L, D], normalized; tokens of the pooling first, then the patches along rows.
         """
+        # Every row is one document of L tokens; positions are in the embedding, and the tokens here
+        # only say that nothing is padding.
         B, L = images_BHWC.shape[0], self.embedding.positions.shape[0]
         tokens = Tokens.single(B, L)
         keys = None if dropout is None else _each_token(dropout, L)

@@ -119,6 +119,7 @@ def declared(equation: jex_core.JaxprEqn) -> int | None:
     name, params = equation.primitive.name, equation.params
     if name in _ATTENTION:
         query, key = map(_shape, equation.invars[:2])
+        # Two FLOPs for each pair and element of a head, once for each product.
         heads, lengths = (1, (2, 2)) if params["layout"] else (2, (1, 1))  # BNTH, or BTNH
         pairs = query[lengths[0]] * key[lengths[1]]
         return _ATTENTION[name] * 2 * query[0] * query[heads] * pairs * query[3]
@@ -154,6 +155,7 @@ def _equation(equation: jex_core.JaxprEqn) -> Flops:
         kernel, out = _shape(equation.invars[1]), _shape(equation.outvars[0])
         features = kernel[params["dimension_numbers"].rhs_spec[0]]
         return Flops(weights=2 * math.prod(out) * math.prod(kernel) // features)
+    # Which branch runs is data; the largest is an upper bound.
     if name == "cond":
         return max((count(branch) for branch in params["branches"]), key=lambda f: f.total)
     inner = Flops()

@@ -159,6 +159,8 @@ class Preferences:
             other_B = self.reference.log_probabilities(model, batch, side, self.chunking)
             log_ratios.append(own_B - other_B)
         chosen_B, rejected_B = log_ratios
+        # Rewards are implied (equation 5 of DPO) and linear in the log ratios, so that of the
+        # margin is the difference of those of both sides.
         margins_B = chosen_B - rejected_B
         weights_B = batch["weights"]
         sums = {

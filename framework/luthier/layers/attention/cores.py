@@ -83,7 +83,9 @@ class _Masked(abc.ABC):
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
         """
-        if is_explicit():  # every query looks at keys all along its row
+        # Every query looks at keys all along its row. With explicit axes the gather over a split
+        # length must be asked for; with automatic ones the compiler inserts it.
+        if is_explicit():
             key_BSGK, value_BSGK, key = jax.tree.map(_whole_rows, (key_BSGK, value_BSGK, key))
         visible_BLS = self.mask(query, key)
         scale = query_BLHK.shape[-1] ** -0.5 if self.scale is None else self.scale

@@ -528,6 +528,7 @@ class CrossAttention(nnx.Module):
 
     def remember(self, source_BSD: jax.Array) -> KeyValues:
         """Make keys and values of the source's states [B, S, D], once for all tokens to come."""
+        # Apart from `__call__`, so that decoding projects the source once and not at each token.
         return KeyValues(
             checkpoint_name(constrain(self.key(source_BSD), KEY_AXES), "key"),
             checkpoint_name(constrain(self.value(source_BSD), KEY_AXES), "value"),

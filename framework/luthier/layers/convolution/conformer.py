@@ -85,6 +85,7 @@ class ConvolutionModule(nnx.Module):
 
     def __call__(self, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
         """Map x_BLD [B, L, D] of given tokens to the same shape."""
+        # A gated linear unit: one map to [2, D], whose second half opens the first.
         x_BL2D = self.gated(x_BLD)
         x_BLD = x_BL2D[:, :, 0] * jax.nn.sigmoid(x_BL2D[:, :, 1])
         x_BLD = self.norm(self._convolve(x_BLD, tokens.segments_BL))

@@ -85,6 +85,7 @@ class BatchNorm(nnx.Module):
         mean_D, variance_D = self.mean[...], self.variance[...]
         if weights_B is not None:
             mean_D, variance_D = self._observe(x, weights_B)
+        # Scale and standard deviation become one factor per channel before they meet x.
         scale_D = value_of(self.scale, x.dtype) * jax.lax.rsqrt(variance_D + self.epsilon)
         return ((x - mean_D) * scale_D + value_of(self.bias, x.dtype)).astype(self.dtype)
 
@@ -163,6 +164,7 @@ class GroupNorm(nnx.Module):
 
     def __call__(self, x_BXD: jax.Array, weights_B: jax.Array | None = None) -> jax.Array:
         """Normalize x_BXD [B, *X, D]; `weights_B` change nothing, as rows do not meet."""
+        # [B, *X, D] -> [B, *X, groups, D / groups], normalized over X and the last dimension.
         x = x_BXD.astype(wide(x_BXD.dtype)).reshape(*x_BXD.shape[:-1], self.num_groups, -1)
         places = (*range(1, x.ndim - 2), x.ndim - 1)
         x = x - x.mean(places, keepdims=True)

@@ -81,6 +81,7 @@ class MaskedHead(nnx.Module):
         Returns:
           Logits [B, L, V], float32 or wider.
         """
+        # The activation is computed again in the backward pass, as in `Mlp`.
         x_BLE = self.norm(jax.checkpoint(self.activation)(self.transform(hidden_BLD)))
         logits_BLV = TiedUnembedding()(x_BLE, embedding)
         return logits_BLV + value_of(self.bias, logits_BLV.dtype)
@@ -155,5 +156,6 @@ class ScaledTiedUnembedding(nnx.Module):
 
     def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:
         """Score every token of the vocabulary; see `TiedUnembedding`."""
+        # The hidden states are scaled and not the logits, as in T5: D numbers and not V.
         scale = hidden_BLD.shape[-1] ** -0.5 if self.scale is None else self.scale
         return TiedUnembedding()(hidden_BLD * jnp.asarray(scale, hidden_BLD.dtype), embedding)

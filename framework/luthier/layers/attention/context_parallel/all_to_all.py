@@ -142,6 +142,8 @@ class _Exchange:
         return self._run(exchange, *reversed(self._specs))(x_BLHK)
 
     def _run(self, exchange: Any, given: PartitionSpec, found: PartitionSpec) -> Any:
+        # The batch and head axes are manual, too, although nothing is exchanged over them: left to
+        # the compiler, what they split would be gathered at the boundary.
         return self.layout.shard_map(exchange, (*self.rows, *self.heads, *self.axes), given, found)
 
     @property
@@ -153,5 +155,6 @@ class _Exchange:
 def _repeated(x_BLHK: jax.Array, shards: int) -> jax.Array:
     """Repeat heads, each as often, so that shards divide them."""
     num_heads = x_BLHK.shape[2]
+    # The least multiple, so that groups stay equal: 3 heads over 2 devices become 6, not 4.
     times = math.lcm(num_heads, shards) // num_heads
     return x_BLHK if times == 1 else jnp.repeat(x_BLHK, times, axis=2)

@@ -386,6 +386,9 @@ class Ring:
         self, queries: blocks.Queries, keys: blocks.Keys
     ) -> Iterator[tuple[int, int, blocks.ScoreBlock]]:
         """Yield every piece of the queries with every piece of the keys, and their numbers."""
+        # Piece by piece, because a place of a zigzag holds two pieces that are far apart: of a
+        # causal mask, whole blocks of pieces are invisible, and are skipped, which a block over
+        # both pieces would never be.
         for i, cut in enumerate(self._cuts(queries.tokens)):
             piece = queries.piece(*cut)
             for j, other in enumerate(self._cuts(keys.tokens)):
@@ -477,6 +480,8 @@ class RingAttention(EinsumAttention):
             what = "RingAttention cannot run inside of a pipeline"
             raise BadInput(Problem(what, remedy="use all_to_all or sequence with pipelines"))
         _check_pieces(lengths, places, axes, self.order)
+        # Everything that may be traced (scale, cap, rate of dropout, the bias's parameters) goes in
+        # as an argument: a custom VJP may not close over tracers.
         make_bias, parameters = _open(bias)
         ring = Ring(layout, axes, places, self.mask, self.order, make_bias)
         data = None
