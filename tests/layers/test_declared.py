@@ -18,7 +18,7 @@ def _scopes(function):
     return str(equation.source_info.name_stack)
 
 
-def test_a_share_is_told_by_the_scope():
+def test_the_scope_carries_the_visible_share():
     def scaled(x):
         with visible(Fraction(3, 8)):
             return x * 2
@@ -27,7 +27,7 @@ def test_a_share_is_told_by_the_scope():
     assert visible_share(_scopes(lambda x: x * 2)) == 1
 
 
-def test_a_kernel_is_one_operation_that_tells_its_flops():
+def test_a_kernel_is_one_operation_that_declares_its_flops():
     run = kernel(lambda x: jnp.tanh(x) + 1, _absent, flops=70)
     (equation,) = jax.make_jaxpr(run)(X).eqns
     assert kernel_flops(equation.params["name"]) == 70

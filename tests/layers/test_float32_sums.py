@@ -12,6 +12,8 @@ import pytest
 from flax import nnx
 
 from luthier.layers import (
+    ClassToken,
+    ConvolutionModule,
     DepthwiseConvolution,
     Embedding,
     LearnedPositions,
@@ -21,8 +23,6 @@ from luthier.layers import (
     Tokens,
     TypedEmbedding,
 )
-from luthier.layers.convolution.conformer import ConvolutionModule
-from luthier.layers.encoder.patches import ClassToken
 
 B, L, D, V = 32, 512, 16, 400
 BOUND = 2e-3  # a rounding of the result to bfloat16 is 2^-9 at most

@@ -5,8 +5,18 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from luthier.layers import FanIn, LayerNorm, Linear, RMSNorm, Zeros, create, parameter, vector
-from luthier.layers.parameters import outlined, wide
+from luthier.layers import (
+    FanIn,
+    LayerNorm,
+    Linear,
+    RMSNorm,
+    Zeros,
+    create,
+    outlined,
+    parameter,
+    vector,
+    wide,
+)
 
 
 def test_create_offers_what_is_inherited():

@@ -9,11 +9,12 @@ from luthier.layers import (
     FullRemat,
     NoRemat,
     OffloadNamed,
+    Residual,
     SaveNamed,
     SaveProjections,
     SaveWithin,
+    named_residuals,
 )
-from luthier.layers.remat import Residual, named_residuals
 
 ADDRESS = re.compile(r"0x[0-9a-f]+")
 

@@ -205,14 +205,14 @@ def test_on_accelerators_targets_are_looked_up_without_a_table_of_zeros(monkeypa
     np.testing.assert_allclose(found[True][1], found[False][1], rtol=1e-6, atol=1e-7)
 
 
-def test_what_an_accelerator_is_is_told_by_the_mesh():
-    told = sys.modules["luthier.losses.cross_entropy"]._is_on_accelerator
-    assert not told()
+def test_the_platform_is_that_of_the_mesh():
+    is_on_accelerator = sys.modules["luthier.losses.cross_entropy"]._is_on_accelerator
+    assert not is_on_accelerator()
     with activation_rules(Mesh().arrange(jax.devices()[:1]), Rules()):
-        assert not told()
+        assert not is_on_accelerator()
     device = types.SimpleNamespace(platform="gpu")
     mesh = types.SimpleNamespace(devices=np.asarray([device], object))
     module = sys.modules["luthier.losses.cross_entropy"]
     layout = types.SimpleNamespace(mesh=mesh)
     with mock.patch.object(module, "current_layout", return_value=layout):
-        assert told()
+        assert is_on_accelerator()

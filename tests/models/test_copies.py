@@ -8,7 +8,7 @@ from flax import nnx
 
 from luthier.layers import Attention, GatedMlp, PreNormBlock, RMSNorm, Scanned, Unrolled
 from luthier.models import Decoder, Held, ResNet, WithCopy, generate, hold
-from luthier.program.state import split
+from luthier.program import split
 
 
 def _decoder(stack=Scanned()):

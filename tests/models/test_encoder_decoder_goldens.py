@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier.checkpoint.foreign.families.t5 import T5, T5_GATED
+from luthier.checkpoint.foreign import families
 from luthier.models import transduce
 from luthier.recipes import encoders
 
@@ -19,7 +19,10 @@ SIZES = {
     "num_buckets": 12,
     "max_distance": 20,
 }
-KINDS = {"t5": (encoders.t5(**SIZES), T5), "t5_gated": (encoders.t5_gated(**SIZES), T5_GATED)}
+KINDS = {
+    "t5": (encoders.t5(**SIZES), families.named("t5")),
+    "t5_gated": (encoders.t5_gated(**SIZES), families.named("t5_gated")),
+}
 
 
 @pytest.fixture(scope="module", params=KINDS)

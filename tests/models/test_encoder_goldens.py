@@ -7,15 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from luthier.checkpoint.foreign.families.albert import ALBERT
-from luthier.checkpoint.foreign.families.bert import BERT
+from luthier.checkpoint.foreign import families
 from luthier.recipes import encoders
 from tests.torch_file import read_torch_file
 
 SIZES = {"vocab_size": 61, "dim": 32, "num_layers": 2, "num_heads": 4, "hidden_dim": 48}
 KINDS = {
-    "bert": (encoders.bert(**SIZES, max_length=40), BERT),
-    "albert": (encoders.albert(**SIZES, max_length=40, embed_dim=16), ALBERT),
+    "bert": (encoders.bert(**SIZES, max_length=40), families.named("bert")),
+    "albert": (encoders.albert(**SIZES, max_length=40, embed_dim=16), families.named("albert")),
 }
 REAL = "rxnmapper"
 
@@ -64,6 +63,6 @@ def test_real_weights(foreign_golden):
         hidden_dim=512,
         activation=KINDS["bert"][0].head.activation,
     )
-    model, arrays, config = foreign_golden(REAL, recipe, ALBERT, tensors)
+    model, arrays, config = foreign_golden(REAL, recipe, families.named("albert"), tensors)
     assert config["hidden_act"] == "gelu"
     compare(run(model, arrays), arrays, 1e-4)

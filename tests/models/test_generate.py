@@ -3,9 +3,8 @@ import jax.numpy as jnp
 import pytest
 
 from luthier.errors import BadInput
-from luthier.layers import blocks
+from luthier.layers import PreNormBlock
 from luthier.models import generate
-from luthier.models.generate import _continue
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [4]]
 
@@ -24,7 +23,7 @@ def test_a_model_without_a_cache_is_computed_anew_for_each_token(make_decoder, m
     options = {"max_new_tokens": 20, "seed": 1}
     with_cache = generate(make_decoder(), PROMPTS, **options)
     model = make_decoder()
-    monkeypatch.delattr(blocks._Residual, "init_cache")
+    monkeypatch.delattr(PreNormBlock.__base__, "init_cache")
     assert generate(model, PROMPTS, **options) == with_cache
 
 
@@ -74,12 +73,18 @@ def test_tokens_are_drawn_from_the_likeliest(make_decoder):
     assert generate(make_decoder(), PROMPTS, max_new_tokens=20, top_k=1, top_p=0.9) == greedy
 
 
-def test_near_lengths_share_a_program(make_decoder):
+def test_near_lengths_share_a_program(make_decoder, caplog):
+    def compilations(model, *arguments, **options):
+        caplog.clear()
+        with jax.log_compiles():
+            generate(model, *arguments, **options)
+        return sum("compilation of jit(_continue)" in r.getMessage() for r in caplog.records)
+
     model = make_decoder()
-    generate(model, [[1, 2]], max_new_tokens=4)
-    before = _continue._cache_size()
-    generate(model, [[3, 4, 5]], max_new_tokens=9, temperature=0.3, seed=5, stop_tokens=[7])
-    assert _continue._cache_size() == before
+    # A length that no other test uses: 64 after rounding up.
+    assert compilations(model, [[1, 2]], max_new_tokens=62) == 1
+    options = {"temperature": 0.3, "seed": 5, "stop_tokens": [7]}
+    assert compilations(model, [[3, 4, 5]], max_new_tokens=58, **options) == 0
 
 
 def test_nothing_to_do(make_decoder):
@@ -87,7 +92,7 @@ def test_nothing_to_do(make_decoder):
     assert generate(make_decoder(), [[1], [2, 3]], max_new_tokens=0) == [[], []]
 
 
-def test_bad_arguments_are_told_together(make_decoder):
+def test_bad_arguments_are_reported_together(make_decoder):
     with pytest.raises(BadInput) as caught:
         generate(make_decoder(), [[1], []], max_new_tokens=-1, temperature=-1.0, top_k=0, top_p=1.5)
     lines = str(caught.value).splitlines()
@@ -98,7 +103,7 @@ def test_bad_arguments_are_told_together(make_decoder):
         assert line.startswith(start)
 
 
-def test_tokens_outside_the_vocabulary_are_told_by_position(make_decoder):
+def test_tokens_outside_the_vocabulary_are_reported_by_position(make_decoder):
     model = make_decoder()
     with pytest.raises(BadInput) as caught:
         generate(model, [[1, 2], [5, model.vocab_size], [3, 1, -1]], max_new_tokens=2)

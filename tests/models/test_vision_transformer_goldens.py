@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from luthier.checkpoint.foreign.families.vit import VIT
+from luthier.checkpoint.foreign import families
 from luthier.recipes import encoders
 
 
@@ -18,7 +18,7 @@ def test_logits_of_images_that_are_not_square(foreign_golden):
         num_classes=7,
     )
     recipe.norm.epsilon = 1e-12
-    model, arrays, config = foreign_golden("vit", recipe, VIT)
+    model, arrays, config = foreign_golden("vit", recipe, families.named("vit"))
     assert config["image_size"] == [8, 12]
     images = arrays["pixel_values"].transpose(0, 2, 3, 1)
     logits = jax.jit(lambda model, images: model(images))(model, images)

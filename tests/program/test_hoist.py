@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luthier.errors import BadInput
-from luthier.program.hoist import InexactError, Scalar, substitutions, values_of
+from luthier.program import InexactError, Scalar, substitutions, values_of
 
 SCALING = [operator.mul, operator.truediv]
 CANCELLING = [operator.add, operator.sub, operator.pow, operator.floordiv, operator.mod]

@@ -8,7 +8,7 @@ from luthier import graph as graphs
 from luthier import planner
 from luthier import program as programs
 from luthier.errors import ValidationError
-from luthier.program.offload import host_bytes
+from luthier.program import host_bytes
 from tests.compiling import quick_step
 
 SMALL = (

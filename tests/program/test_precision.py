@@ -214,7 +214,7 @@ def test_numbers_that_count_are_not_stored_as_floats():
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         (
             "fiddler:store_parameters(bfloat16, 'atention')",
@@ -226,22 +226,23 @@ def test_numbers_that_count_are_not_stored_as_floats():
         ),
         (
             "precision.masters=[StoredAs('', float32)]",
-            "precision.masters[0]: no trained parameter that it is for is narrower than float32",
+            "precision.masters[0]: no trained parameter that matches is stored in a type narrower "
+            "than float32",
         ),
     ],
 )
-def test_rules_for_nothing_are_told_with_the_nearest_names(word, told):
+def test_rules_without_a_match_are_rejected_with_the_nearest_names(word, message):
     with pytest.raises(ValidationError) as raised:
         make(word)
     (line,) = str(raised.value).splitlines()
-    assert line.startswith(told)
+    assert line.startswith(message)
     nearest = {"atention": "attention", "second_moments": "second_moment"}
     for wrong, right in nearest.items():
         if wrong in word:
             assert f"did you mean {right}" in line
             assert "set by" in line
     if "masters" in word:
-        assert line.endswith("; set precision.parameters, or remove the masters")
+        assert line.endswith("; set precision.parameters, or remove this rule")
 
 
 class Device:
@@ -256,7 +257,7 @@ def test_float8_is_refused_where_devices_have_none():
     old = Device("NVIDIA A100-SXM4-80GB", compute_capability="8.0")
     (problem,) = unsupported(graph_of("fiddler:fp8"), [old])
     assert problem.path == "model.block.attention.projection.product"
-    assert problem.what == "NVIDIA A100-SXM4-80GB has no products of float8 numbers"
+    assert problem.what == "NVIDIA A100-SXM4-80GB does not support float8 matrix products"
     assert problem.remedy.startswith("use int8 or bf16; ")
     for device in (
         Device("NVIDIA H100", compute_capability="9.0"),

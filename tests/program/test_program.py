@@ -157,7 +157,7 @@ def test_the_step_compiles_beside_other_work(monkeypatch):
         assert (np.asarray(ours) == np.asarray(theirs)).all()
 
 
-def test_what_cannot_be_compiled_is_told_where_it_is_waited_for(monkeypatch):
+def test_a_failed_compilation_is_raised_where_it_is_awaited(monkeypatch):
     program = _make()
 
     def failing(self, options):

@@ -9,7 +9,7 @@ from luthier import graph as graphs
 from luthier import program as programs
 from luthier.checkpoint import FromRun, Resize, Store, Take
 from luthier.errors import CheckpointError
-from luthier.program.materialize import WarmStart, materialize
+from luthier.program import WarmStart, materialize
 
 GPT = (
     "configs.lm.quickstart",

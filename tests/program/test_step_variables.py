@@ -13,7 +13,6 @@ from luthier import optim, planner
 from luthier import program as programs
 from luthier.errors import BadInput
 from luthier.metrics import LOSS, Ratio
-from luthier.program.state import below
 from luthier.tasks import Additive, LossSums
 
 ROWS, DIM = 8, 3
@@ -195,14 +194,14 @@ def test_trained_parameters_move_as_they_do_when_all_are_trained():
 def test_an_average_is_evaluated_with_the_frozen_parameters():
     program = _program(ONLY_MLP)
     state = _trained(program, 2)[1]
-    assert sorted(below("ema", state)) == sorted(
-        n for n in below("parameters", state) if "mlp" in n
-    )
+    averaged_names = sorted(n.removeprefix("ema/") for n in state if n.startswith("ema/"))
+    parameters = [n.removeprefix("parameters/") for n in state if n.startswith("parameters/")]
+    assert averaged_names == sorted(n for n in parameters if "mlp" in n)
     batch = next(program.experiment.data.iterator(global_batch_size=8, seed=1))
     arrays = {n: jax.device_put(x, program.batch[n].sharding) for n, x in batch.items()}
     evaluate = program.compile_evaluation(program.batch, "ema")
     found = evaluate(program.values(), tuple(state.values()), arrays)
-    averaged = {f"parameters/{n}": x for n, x in below("ema", state).items()}
+    averaged = {f"parameters/{n}": state[f"ema/{n}"] for n in averaged_names}
     other = program.compile_evaluation(program.batch, "parameters")
     expected = other(program.values(), tuple((state | averaged).values()), arrays)
     assert found[LOSS].host() == expected[LOSS].host()

@@ -6,7 +6,8 @@ import pytest
 from flax import nnx
 
 from luthier.layers import AllExperts, Capacity, Dropless, Experts, GatedMlp, TopK
-from luthier.tasks.flops import Flops, count
+from luthier.tasks import Flops
+from luthier.tasks import count_flops as count
 
 E, K, D, F, B, L = 4, 2, 8, 16, 3, 10
 

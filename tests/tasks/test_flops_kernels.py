@@ -10,7 +10,8 @@ from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.experimental import pallas
 
 from luthier.layers.declared import abstract_forms, kernel, visible
-from luthier.tasks.flops import Flops, count
+from luthier.tasks import Flops
+from luthier.tasks import count_flops as count
 
 B, L, H, K = 2, 64, 4, 16
 SCORES = 2 * B * H * L * L * K
@@ -83,13 +84,13 @@ def test_kernels_of_pallas_count_by_their_estimate_or_by_their_body():
     shape = jax.ShapeDtypeStruct((4, 8, 8), jnp.float32)
     block = pallas.BlockSpec((None, 8, 8), lambda i: (i, 0, 0))
 
-    def run(x, **told):
+    def run(x, **options):
         call = pallas.pallas_call(
-            square, out_shape=shape, grid=(4,), in_specs=[block], out_specs=block, **told
+            square, out_shape=shape, grid=(4,), in_specs=[block], out_specs=block, **options
         )
         return call(x)
 
     assert count(jax.make_jaxpr(run)(shape)).total == 4 * 2 * 8**3
     estimate = pallas.CostEstimate(flops=77, transcendentals=0, bytes_accessed=0)
-    told = jax.make_jaxpr(lambda x: run(x, cost_estimate=estimate))(shape)
-    assert count(told) == Flops(batched=77)
+    jaxpr = jax.make_jaxpr(lambda x: run(x, cost_estimate=estimate))(shape)
+    assert count(jaxpr) == Flops(batched=77)

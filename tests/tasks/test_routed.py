@@ -17,8 +17,8 @@ from luthier.metrics import (
     SMALLEST_LOAD,
     Ratio,
 )
+from luthier.program import Scalar
 from luthier.program.accumulation import additive_gradient, counted_gradient, coupled_gradient
-from luthier.program.hoist import Scalar
 from luthier.tasks import Additive, BatchCoupled, CountCoupled, CoupledTask, LossSums, Routed
 
 ROWS, DIM, E = 12, 3, 4
@@ -219,6 +219,6 @@ def test_a_model_without_experts_is_refused():
     with pytest.raises(BadInput) as refused:
         Routed(Squares()).loss(lambda x: x.sum(-1), _given()[1], None)
     assert str(refused.value) == (
-        "task: no layer of the model has experts; use the task in it alone, or put layers.Experts "
-        "in the place of an mlp"
+        "task: no layer of the model has experts; use the inner task alone, or replace an mlp by "
+        "layers.Experts"
     )

@@ -14,7 +14,7 @@ from luthier.metrics import (
     PERPLEXITY,
     Ratio,
 )
-from luthier.tasks.token_ratios import byte_ratios, exact_match, token_ratios, weighted_sum
+from luthier.tasks import byte_ratios, exact_match, token_ratios, weighted_sum
 
 
 def test_what_has_weight_zero_counts_nothing():

@@ -51,6 +51,7 @@ from luthier.layers.convolution import (
     LargeStem,
     SmallStem,
 )
+from luthier.layers.declared import abstract_forms
 from luthier.layers.dropout import Dropout, DropoutKeys, fold
 from luthier.layers.embedding import Embedding, TiedUnembedding, Unembedding
 from luthier.layers.encoder import (
@@ -95,13 +96,34 @@ from luthier.layers.initializers import (
     TruncatedNormal,
     Uniform,
     Zeros,
+    describe,
+    standard_normal,
+    truncated_normal,
 )
 from luthier.layers.linear import Linear
 from luthier.layers.lora import LoraLinear, merge_adapters
 from luthier.layers.mlp import GatedMlp, Mlp
 from luthier.layers.norms import LayerNorm, RMSNorm
-from luthier.layers.parameters import AXES, Template, create, parameter, vector
-from luthier.layers.pipeline import Circular, GPipe, Pipelined, PipelineSchedule
+from luthier.layers.parameters import (
+    AXES,
+    Template,
+    biased,
+    create,
+    looked_up,
+    outlined,
+    parameter,
+    value_of,
+    vector,
+    wide,
+)
+from luthier.layers.pipeline import (
+    Circular,
+    GPipe,
+    Pipelined,
+    PipelineSchedule,
+    bubble_fraction,
+    num_ticks,
+)
 from luthier.layers.positions import (
     InterleavedSinusoids,
     LearnedPositions,
@@ -118,9 +140,11 @@ from luthier.layers.remat import (
     NoRemat,
     OffloadNamed,
     Remat,
+    Residual,
     SaveNamed,
     SaveProjections,
     SaveWithin,
+    named_residuals,
 )
 from luthier.layers.stacks import Cycle, Scanned, Stack, Turns, Unrolled
 
@@ -209,6 +233,7 @@ __all__ = [
     "RMSNorm",
     "RelativeBias",
     "Remat",
+    "Residual",
     "RingAttention",
     "RingOrder",
     "Rotary",
@@ -243,13 +268,25 @@ __all__ = [
     "Window",
     "Zeros",
     "Zigzag",
+    "abstract_forms",
     "as_scored",
+    "biased",
+    "bubble_fraction",
     "create",
+    "describe",
     "fold",
+    "looked_up",
     "merge_adapters",
+    "named_residuals",
+    "num_ticks",
+    "outlined",
     "parameter",
     "query_and_others",
     "renormalized",
     "soft_cap",
+    "standard_normal",
+    "truncated_normal",
+    "value_of",
     "vector",
+    "wide",
 ]

@@ -22,7 +22,7 @@ from luthier.parallel import constrain
 
 RESIDUAL_AXES = ("batch", "length", "embed")
 
-# Gives the result of the attention, and what it leaves behind: a cache, or nothing.
+# Returns the result of the attention, and its cache or None.
 _Attend = Callable[[jax.Array], tuple[jax.Array, Any]]
 
 
@@ -47,7 +47,7 @@ class Block(Protocol):
 
 
 class _Residual(nnx.Module):
-    """What all blocks share: their parts, how they are called, and the sum with the residual.
+    """Base of the blocks: their parts, the calls of these, and the sum with the residual.
 
     Args:
       attention: Template of the attention.
@@ -81,6 +81,8 @@ class _Residual(nnx.Module):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # The order in which parts are made decides the keys of their parameters: norms before a
+        # part come first, then the part, then norms after it.
         inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         for part, template in (("attention", attention), ("mlp", mlp)):
             for name in self._BEFORE:
@@ -103,7 +105,7 @@ class _Residual(nnx.Module):
           x_BLD: [B, L, D].
           tokens: Positions and segments of the tokens.
           dropout: Keys of this layer; None means no dropout.
-          bias: Makes what is added to the attention's scores; None means nothing.
+          bias: Makes the bias of the attention's scores; None means no bias.
 
         Returns:
           The same shape and type.
@@ -138,6 +140,8 @@ class _Residual(nnx.Module):
         self, x_BLD: jax.Array, attend: _Attend, tokens: Tokens, dropout: DropoutKeys | None
     ) -> tuple[jax.Array, Any]:
         """Run both parts one after the other, each with its norms and the residual around it."""
+        # Sites of dropout: 0 and 1 the sums, 2 within the attention, 3 within the mlp. Different
+        # numbers, or two masks of a token would be equal.
         part_BLD, left = attend(self._normed("attention", self._BEFORE, x_BLD))
         part_BLD = self._normed("attention", self._AFTER, part_BLD)
         x_BLD = self._add(x_BLD, part_BLD, dropout, 0)
@@ -158,6 +162,7 @@ class _Residual(nnx.Module):
     ) -> jax.Array:
         if self.dropout is not None:
             part_BLD = self.dropout(part_BLD, fold(dropout, site))
+        # The residual stream keeps its type, that of the embedding, whatever a part computes in.
         return constrain(x_BLD + part_BLD.astype(x_BLD.dtype), RESIDUAL_AXES)
 
 
@@ -223,6 +228,8 @@ class PostNormBlock(_Residual):
     def _wire(
         self, x_BLD: jax.Array, attend: _Attend, tokens: Tokens, dropout: DropoutKeys | None
     ) -> tuple[jax.Array, Any]:
+        # The residual stream itself passes through the norms here, so it takes their type; it is
+        # cast back, because the carry of a scan over layers must keep its type.
         kind = x_BLD.dtype
         part_BLD, left = attend(x_BLD)
         x_BLD = self._normed("attention", self._AFTER, self._add(x_BLD, part_BLD, dropout, 0))
@@ -261,6 +268,7 @@ class ParallelBlock(_Residual):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # `_BEFORE` and `_AFTER` are empty here: the one norm belongs to neither part.
         inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.norm = create(norm, **inherited)
         super().__init__(attention, mlp, norm, dropout, **inherited)
@@ -268,6 +276,8 @@ class ParallelBlock(_Residual):
     def _wire(
         self, x_BLD: jax.Array, attend: _Attend, tokens: Tokens, dropout: DropoutKeys | None
     ) -> tuple[jax.Array, Any]:
+        # Both parts read `normed`, not the sum after the first: they do not depend on each other,
+        # and the compiler may run their products side by side.
         normed_BLD = self.norm(x_BLD)
         part_BLD, left = attend(normed_BLD)
         x_BLD = self._add(x_BLD, part_BLD, dropout, 0)

@@ -1,8 +1,8 @@
-"""What layers declare to who counts and plans them: pairs that masks hide, FLOPs of kernels.
+"""Annotations of layers for counting FLOPs and for plans: masked pairs, FLOPs of kernels.
 
-A traced program tells its products by itself. It tells neither that a kernel may skip the pairs
-that a mask hides, nor what an opaque kernel computes; and some kernels cannot even be traced where
-their device is absent. They declare it here.
+The products of a traced program can be counted from its jaxpr. The jaxpr shows neither that a
+kernel may skip the pairs that a mask hides, nor the work of an opaque kernel; and some kernels
+cannot even be traced where their device is absent. Layers declare these here.
 
 Shapes: L queries, S keys.
 """
@@ -19,15 +19,18 @@ from typing import Any
 
 import jax
 
+# The numbers travel as text, in names of scopes and of jitted functions. It is the only annotation
+# that JAX carries through `vmap`, `grad`, `scan` and `checkpoint` into the jaxpr of a whole step; a
+# primitive of our own would need rules for each of these, and a lowering.
 _PAIRS = re.compile(r"pairs_(\d+)_of_(\d+)")
 _KERNEL = re.compile(r"kernel_of_(\d+)_flops_.*")
 _is_abstract = contextvars.ContextVar("is_abstract", default=False)
 
 
 def visible(share: Fraction) -> AbstractContextManager[Any]:
-    """Say, to who counts FLOPs, which share of all pairs a mask lets through.
+    """Declare the share of all pairs that a mask leaves visible.
 
-    Products of pairs are traced within it: scores, and their use.
+    Products of pairs are traced within the context: scores, and their use.
 
     Args:
       share: Of the pairs of queries and keys, from 0 to 1.
@@ -36,27 +39,28 @@ def visible(share: Fraction) -> AbstractContextManager[Any]:
 
 
 def visible_share(name_stack: str) -> Fraction:
-    """Return which share of its pairs an operation needs: all, unless traced within `visible`.
+    """Return the share of its pairs that an operation needs: all, unless traced within `visible`.
 
     Args:
       name_stack: The names of the scopes around the operation.
     """
-    found = _PAIRS.search(name_stack)
-    return Fraction(1) if found is None else Fraction(int(found[1]), int(found[2]))
+    # Anywhere in the stack: transformations wrap names, as in `transpose(jvp(pairs_1_of_2))`.
+    match = _PAIRS.search(name_stack)
+    return Fraction(1) if match is None else Fraction(int(match[1]), int(match[2]))
 
 
 def kernel(
     call: Callable[..., Any], abstract: Callable[..., Any], *, flops: int
 ) -> Callable[..., Any]:
-    """Return an opaque kernel as one operation that tells what it computes.
+    """Return an opaque kernel as one operation that declares its FLOPs.
 
     The forward and the backward function of a `jax.custom_vjp` are two kernels, each with FLOPs of
     its own.
 
     Args:
       call: Runs the kernel.
-      abstract: Gives the same by operations that can be traced anywhere; it stands for the kernel
-        within `abstract_forms`.
+      abstract: Computes the same by operations that can be traced anywhere; it stands in for the
+        kernel within `abstract_forms`.
       flops: Multiplications and additions of its products, all pairs included; those that a mask
         hides are declared by `visible` around the call.
     """
@@ -74,23 +78,23 @@ def kernel(
 
 
 def kernel_flops(name: str) -> int | None:
-    """Return the FLOPs that a kernel declared; None where the name is of no kernel.
+    """Return the FLOPs that a kernel declared; None if the name is not that of a kernel.
 
     Args:
       name: The name of a jitted function, as its equation has it.
     """
-    found = _KERNEL.fullmatch(name)
-    return None if found is None else int(found[1])
+    match = _KERNEL.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def is_abstract() -> bool:
-    """Return whether kernels stand by their abstract forms."""
+    """Return whether kernels are replaced by their abstract forms."""
     return _is_abstract.get()
 
 
 @contextlib.contextmanager
 def abstract_forms() -> Iterator[None]:
-    """Let kernels stand by their abstract forms, which can be traced without their device."""
+    """Replace kernels by their abstract forms, which can be traced without their device."""
     token = _is_abstract.set(True)
     try:
         yield

@@ -30,6 +30,11 @@ class DropoutKeys:
 
     token_keys_BL: jax.Array
 
+    # Why not `jax.random.bernoulli(key, shape=x.shape)`? Its mask belongs to places in the array: a
+    # batch that is cut, packed or padded in another way would drop other elements, and gradients
+    # with and without microbatches could not be compared. The price is a `fold_in` for each token
+    # and site, which is one Threefry block, beside the draws themselves.
+
     @classmethod
     def of_tokens(
         cls, key: jax.Array, documents_BL: jax.Array, positions_BL: jax.Array
@@ -44,6 +49,7 @@ class DropoutKeys:
         Returns:
           The keys of the model's root; parts get theirs by `fold`.
         """
+        # Two folds, because document and position are 32 bits each, and `fold_in` takes 32.
         rows = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (None, 0))(key, documents_BL)
         return cls(_fold_each(rows, positions_BL))
 
@@ -92,6 +98,9 @@ class Dropout(nnx.Module):
         """
         if keys is None:
             return x
+        # No branch on `rate`, which may be a tracer: at rate 0 every draw is below 1, and x is
+        # multiplied by 1. The comparison is in float32, so that the share of zeros is right in
+        # bfloat16, too. A select and not a product with the mask: 0 times an infinity is NaN.
         keep = jnp.asarray(1.0 - self.rate, jnp.float32)
-        kept = keys.uniform(x.shape[2:]) < keep
-        return jnp.where(kept, x * (1.0 / keep).astype(x.dtype), jnp.zeros((), x.dtype))
+        is_kept = keys.uniform(x.shape[2:]) < keep
+        return jnp.where(is_kept, x * (1.0 / keep).astype(x.dtype), jnp.zeros((), x.dtype))

@@ -70,15 +70,19 @@ class Embedding(nnx.Module):
         self.vocab_size = vocab_size
         self.scale = scale
         self.dtype = dtype
+        # Drawn as the kernel (D, V) of the projection to logits and then transposed, so that a
+        # fan-in initializer takes D for the fan in: the table is stored as rows, [V, D], and tied
+        # models use it as a kernel as well. Padding follows the draw, so that the values of real
+        # rows do not depend on how far the table is padded.
         kernel = parameter(table, (dim,), (vocab_size,), ("embed", "vocab"), param_dtype, rngs)
         rows = _pad(kernel[...], vocab_size, pad_to_multiple).T
-        told = describe(table)
-        self.table = nnx.Param(rows, logical_axes=("vocab", "embed"), initializer=told)
+        description = describe(table)
+        self.table = nnx.Param(rows, logical_axes=("vocab", "embed"), initializer=description)
         self.position = None if position is None else create(position, **inherited)
         self.dropout = None if dropout is None else create(dropout, **inherited)
 
     def check_length(self, length: int) -> None:
-        """Refuse rows that are longer than the positions reach.
+        """Reject rows that are longer than there are positions.
 
         Args:
           length: Length of the rows.
@@ -102,6 +106,8 @@ class Embedding(nnx.Module):
         Returns:
           [B, L, D] in `dtype`.
         """
+        # NaN for an id beyond the table, where `table[ids]` would take the last row: a vocabulary
+        # that does not fit the data then shows in the first loss.
         x_BLD = looked_up(self.table, inputs_BL, self.dtype)
         if self.scale is not None:
             x_BLD = x_BLD * jnp.asarray(self.scale, self.dtype)
@@ -118,7 +124,7 @@ class TiedUnembedding(nnx.Module):
     `cap tanh((x E^T + b) / cap)`; without a bias there are no parameters.
 
     Args:
-      cap: What logits stay below; None means no cap: the tanh is left out.
+      cap: Upper bound of the logits; None means no cap: the tanh is left out.
       bias: Initializer of b; None means no bias.
       vocab_size: V; only a bias needs it.
       param_dtype: Type that parameters are stored in.
@@ -129,6 +135,8 @@ class TiedUnembedding(nnx.Module):
     """
 
     INHERITED: ClassVar[tuple[str, ...]] = ("vocab_size", "param_dtype", "rngs")
+    # The component whose weights are used here. `show` and `diff` list ties by it, apart from
+    # settings that are shared: two nodes with equal settings have weights of their own.
     TIES: ClassVar[str] = "the embedding"
     RANGES: ClassVar[dict[str, str]] = {"cap": "0 < x"}
 
@@ -147,7 +155,7 @@ class TiedUnembedding(nnx.Module):
         elif rngs is None:
             raise TypeError("a bias needs rngs")
         else:
-            # Not split: the vocabulary itself need not divide.
+            # Not split: only the padded vocabulary is sure to be divided by the mesh.
             self.bias = vector(bias, (vocab_size,), (None,), param_dtype, rngs)
 
     def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:
@@ -160,6 +168,8 @@ class TiedUnembedding(nnx.Module):
         Returns:
           Logits [B, L, V], float32 or wider.
         """
+        # The gradient of the table is the sum of two cotangents, of the lookup and of this product;
+        # both arrive in float32 (see `looked_up`, and the widening in `program.step`).
         table_VD = value_of(embedding.table, embedding.dtype)
         logits_BLV = _logits(hidden_BLD, table_VD.T, embedding.vocab_size)
         if self.bias is not None:
@@ -173,7 +183,7 @@ class Unembedding(nnx.Module):
     Args:
       kernel: Initializer of the kernel, a matrix (D, V).
       pad_to_multiple: Columns of the kernel are a multiple of this, so that meshes divide it.
-      cap: What logits stay below; None means no cap: the tanh is left out.
+      cap: Upper bound of the logits; None means no cap: the tanh is left out.
       bias: Initializer of b; None means no bias.
       vocab_size: V.
       dim: D.
@@ -206,8 +216,8 @@ class Unembedding(nnx.Module):
         padded = _pad(real[...], vocab_size, pad_to_multiple)
         self.kernel = nnx.Param(padded, logical_axes=axes, initializer=describe(kernel))
         # Not split: the vocabulary itself need not divide.
-        made = None if bias is None else vector(bias, (vocab_size,), (None,), param_dtype, rngs)
-        self.bias = made
+        own = None if bias is None else vector(bias, (vocab_size,), (None,), param_dtype, rngs)
+        self.bias = own
 
     def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:
         """Score every token of the vocabulary.
@@ -231,6 +241,9 @@ def _pad(kernel_DV: jax.Array, vocab_size: int, multiple: int) -> jax.Array:
 
 
 def _logits(hidden_BLD: jax.Array, kernel_DV: jax.Array, vocab_size: int) -> jax.Array:
+    # Factors in the layer's type, the result in float32: accelerators accumulate in float32 anyway,
+    # and a bfloat16 logit of 20 would be right to 0.06, which the softmax turns into an error of
+    # 6 %. Columns of padding are cut off, not masked: the loss never sees them.
     kind = wide(kernel_DV.dtype)
     sharding = result_sharding(hidden_BLD, 2, ("vocab",))
     if sharding is not None:

@@ -1,8 +1,10 @@
-"""Normal samples whose bits do not depend on how the array is laid out on a mesh.
+"""Initializers, with normal samples whose bits do not depend on how the array is sharded.
 
-XLA evaluates `log1p` inside `erf_inv` with another routine in a vector loop than in a scalar one,
-and which of them it emits depends on the shape of the shard (likewise for `sqrt`). Here everything
-is built of additions, multiplications and integer operations, which are the same in any loop.
+`jax.random.normal` is not used: with jax 0.12 on the CPU, XLA evaluates the `log1p` inside of
+`erf_inv` by one routine in a vector loop and by another in a scalar one, and which of them it emits
+depends on the shape of the shard (likewise for `sqrt`), so that the last bits of a parameter would
+depend on the mesh. Here everything is built of additions, multiplications and integer operations,
+which are the same in any loop.
 """
 
 from __future__ import annotations
@@ -68,6 +70,8 @@ def standard_normal(key: jax.Array, shape: Sequence[int]) -> jax.Array:
     Returns:
       float32 of that shape, bit-identical on every mesh.
     """
+    # The interval is closed below: at -1 itself the result would be -inf, so it starts one float
+    # later, as in `jax.random.normal`.
     lowest = np.nextafter(np.float32(-1), np.float32(0))
     uniform = jax.random.uniform(key, tuple(shape), jnp.float32, lowest, 1.0)
     return np.float32(np.sqrt(2)) * erf_inv(uniform)
@@ -83,6 +87,8 @@ def truncated_normal(key: jax.Array, shape: Sequence[int]) -> jax.Array:
     Returns:
       float32 of that shape, bit-identical on every mesh.
     """
+    # By inversion: u uniform in +-erf(2 / sqrt 2) gives z in +-2. Rounding may carry a sample just
+    # beyond the edge, hence the clip.
     edge = 0.9544997361036416  # erf(sqrt 2)
     uniform = jax.random.uniform(key, tuple(shape), jnp.float32, -edge, edge)
     return jnp.clip(np.float32(np.sqrt(2)) * erf_inv(uniform), -2.0, 2.0)
@@ -94,6 +100,9 @@ def erf_inv(x: jax.Array) -> jax.Array:
 
     Source: Giles 2012, Approximating the erfinv function, GPU Computing Gems, table 5.
     """
+    # (1 - x) (1 + x) and not 1 - x^2: near one, 1 - x is exact, while x^2 has been rounded before
+    # it is subtracted, and w is largest just there. Both polynomials are computed everywhere and
+    # one is selected, so that the loop has no branch.
     w = -_log((1 - x) * (1 + x))
     centre = _polynomial(_CENTRE, w - 2.5)
     tails = _polynomial(_TAILS, _square_root(w) - 3)
@@ -102,6 +111,10 @@ def erf_inv(x: jax.Array) -> jax.Array:
 
 def _log(x: jax.Array) -> jax.Array:
     """Return the logarithm of normal float32 numbers above 0."""
+    # x = m 2^e, with m in [1, 2) and e read off the bits; then m is brought to [sqrt(1/2), sqrt(2))
+    # so that f = m - 1 is small on both sides. log x = log(1 + f) + e log 2, with log 2 in two
+    # parts: e times the high part is exact, and the low part corrects it (Cody and Waite). The
+    # sums run from small to large terms.
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     mantissa_bits = (bits & 0x007FFFFF) | 0x3F800000
     mantissa = jax.lax.bitcast_convert_type(mantissa_bits, jnp.float32)
@@ -116,6 +129,8 @@ def _log(x: jax.Array) -> jax.Array:
 
 def _square_root(x: jax.Array) -> jax.Array:
     """Return the square root of normal float32 numbers, by Newton's method on 1 / sqrt(x)."""
+    # The well-known first guess from halving the exponent, within 3.5 %; each Newton iteration
+    # y <- y (3 - x y^2) / 2 doubles the number of right digits, so three reach float32.
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     inverse = jax.lax.bitcast_convert_type(0x5F3759DF - (bits >> 1), jnp.float32)
     for _ in range(3):
@@ -124,13 +139,14 @@ def _square_root(x: jax.Array) -> jax.Array:
 
 
 def _polynomial(coefficients: Sequence[float], x: jax.Array) -> jax.Array:
+    # Horner's rule, highest power first.
     total = jnp.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
         total = total * x + coefficient
     return total
 
 
-# Initializers as values: small callables that a graph can hold, show and change.
+# Initializers as values: small callables that a config can hold, show and change.
 #
 # Every one is called as `initializer(key, shape, dtype)`, like those of `jax.nn.initializers`,
 # which fit here too. Kernels of any rank are initialized as the matrix `(fan in, fan out)`.
@@ -150,7 +166,7 @@ class Initializer(Protocol):
 
 
 def describe(initializer: Any) -> str:
-    """Return an initializer as people write it, `Normal(stddev=0.02)`; what is traced as `...`.
+    """Return an initializer as source text, `Normal(stddev=0.02)`; traced settings as `...`.
 
     Args:
       initializer: An initializer of ours, or any function.
@@ -175,6 +191,8 @@ def _setting(value: Any) -> str:
 
 
 def _normal(key: jax.Array, shape: Sequence[int], stddev: Any, dtype: DType) -> jax.Array:
+    # Drawn and scaled in float32, then cast: a model in bfloat16 starts from the rounded values of
+    # the same model in float32.
     return (standard_normal(key, shape) * stddev).astype(dtype)
 
 

@@ -31,7 +31,7 @@ class Linear(nnx.Module):
     Args:
       kernel: Initializer of W, which it sees as a matrix (fan in, fan out).
       bias: Initializer of b; None means no bias.
-      product: How x and W are multiplied.
+      product: The product of x and W, such as `MatrixProduct`.
       inputs: Sizes of the input dimensions, the last ones of x.
       outputs: Sizes of the output dimensions.
       input_axes: Logical axis names of the input dimensions of W.
@@ -87,8 +87,11 @@ class Linear(nnx.Module):
         return y if self.bias is None else biased(y, self.bias)
 
 
-# Keeps x and the kernel as they are for the backward pass, not their casts and reshapes. Nothing
-# costly is computed again: the gradient does not need the product.
+# Keeps x and the kernel as they are for the backward pass, not their casts and reshapes: without
+# this, a float32 kernel would be kept a second time in bfloat16. Nothing costly is computed again:
+# the gradient of a product does not need the product. `prevent_cse=False` leaves out JAX's
+# optimization barriers, which would keep XLA from fusing the casts; in a scan, forward and backward
+# pass are different loops, so there is nothing that XLA could merge.
 @functools.partial(jax.checkpoint, static_argnums=(2, 3, 4, 5), prevent_cse=False)
 def _product(
     x: jax.Array,
@@ -99,6 +102,8 @@ def _product(
     product: Product,
 ) -> jax.Array:
     if sharding is not None:
+        # Explicit axes: the result of a reshape that merges sharded dimensions would have no
+        # sharding, so the product contracts all input dimensions at once and names its sharding.
         if not isinstance(product, MatrixProduct):
             what = f"{type(product).__name__} is for meshes with automatic axes"
             raise BadInput(Problem(what, _AXIS_TYPE, remedy=f"set {_AXIS_TYPE}=AUTO"))
@@ -122,7 +127,8 @@ def flattened(x: jax.Array) -> jax.Array:
     Matrices, not tensors: the CPU backend transposes both factors of a weight gradient that
     contracts more than one dimension, which takes longer than the product. But where the mesh
     splits the length of rows, a device's positions do not follow one another in a matrix of all
-    tokens: the compiler would gather the length, and compute the product on each place of its axis.
+    tokens: the compiler would gather the length, and each device on its axis would compute the
+    whole product.
 
     Args:
       x: [..., D].

@@ -21,7 +21,7 @@ from luthier.layers.parameters import DType, parameter
 from luthier.layers.products import MatrixProduct, Product
 
 NAMES = ("lora_a", "lora_b")
-"""What the parameters of an adapter are called."""
+"""Names of the parameters of an adapter."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class LoraLinear(Linear):
       alpha: Scale of the change, which is divided by the rank; may be traced.
       kernel: Initializer of W, which it sees as a matrix (I, O).
       bias: Initializer of b; None means no bias.
-      product: How x and W are multiplied; the products with A and B are plain.
+      product: The product of x and W; the products with A and B are plain.
       inputs: Sizes of the input dimensions, the last ones of x.
       outputs: Sizes of the output dimensions.
       input_axes: Logical axis names of the input dimensions of W.
@@ -91,6 +91,8 @@ class LoraLinear(Linear):
             rngs=rngs,
         )
         self.num_outputs = len(outputs)
+        # The rank is a shape; alpha may be swept, and be a tracer. No mesh axis splits the rank: it
+        # is small, and each device needs the whole of x A for its part of the outputs.
         self.scale = alpha / rank
         self.lora_a = parameter(
             self.LORA_A, inputs, (rank,), (*input_axes, None), param_dtype, rngs
@@ -106,6 +108,9 @@ class LoraLinear(Linear):
         Returns:
           [..., *outputs] in `dtype`.
         """
+        # (x A) B, never x (A B): A B has the size of W, and the two narrow products cost R (I + O)
+        # a token in place of I O. With B zero the change is exactly zero, so the first step starts
+        # from the pretrained function to the bit.
         y = super().__call__(x)
         a, b = (p[...].astype(self.dtype) for p in (self.lora_a, self.lora_b))
         leading = x.shape[: x.ndim - self.num_inputs]
@@ -117,7 +122,10 @@ class LoraLinear(Linear):
 
     def merged_kernel(self) -> jax.Array:
         """Return `W + (alpha / R) A B` in the shape and type of W, for every layer of a stack."""
+        # Once, outside of training, so in float32 at the highest precision: with the default, TPUs
+        # would multiply in bfloat16, and the merged model would differ from the adapted one.
         kernel, a, b = self.kernel[...], self.lora_a[...], self.lora_b[...]
+        # Leading dimensions beyond those of one map: layers of a scan, experts.
         stacked = kernel.shape[: kernel.ndim - self.num_inputs - self.num_outputs]
         rank = a.shape[-1]
         kind = jnp.promote_types(kernel.dtype, jnp.float32)
@@ -137,8 +145,8 @@ def merge_adapters(model: nnx.Module) -> dict[str, jax.Array]:
       model: A model with arrays in it.
 
     Returns:
-      The parameters by name, those of adapters left out: what the same model has where its
-      `LoraLinear` are `Linear`.
+      The parameters by name, without those of adapters: the parameters of the same model with
+      `Linear` in the place of each `LoraLinear`.
     """
     parameters = {
         ".".join(map(str, path)): variable.get_value()

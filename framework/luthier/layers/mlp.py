@@ -59,7 +59,8 @@ class Mlp(nnx.Module):
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
         """Map x [B, L, D] to the same shape."""
         up_BLF = constrain(checkpoint_name(self.up(x_BLD), "mlp_up"), HIDDEN_AXES)
-        # Only its input is kept for the backward pass: cheaper to compute again than to store.
+        # Only its input is kept for the backward pass: an activation is cheaper to compute again
+        # than to store, and the derivative of gelu alone would keep several arrays of [B, L, F].
         hidden_BLF = jax.checkpoint(self.activation)(up_BLF)
         return checkpoint_name(self.down(hidden_BLF), "mlp_output")
 
@@ -105,6 +106,8 @@ class GatedMlp(nnx.Module):
 
     def __call__(self, x_BLD: jax.Array) -> jax.Array:
         """Map x [B, L, D] to the same shape."""
+        # The names are what policies of remat select by (`layers.remat`). Gate and up are kept, and
+        # their product is computed again, for the reason given in `Mlp`.
         gate_BLF = checkpoint_name(self.gate(x_BLD), "mlp_gate")
         up_BLF = checkpoint_name(self.up(x_BLD), "mlp_up")
         gated = jax.checkpoint(lambda gate, up: self.activation(gate) * up)

@@ -1,4 +1,4 @@
-"""Pipeline schedules: what each stage works on at each tick of a pipeline.
+"""Pipeline parallelism: schedules, the ticks of a pipeline, and a stack that runs in one.
 
 The layers are cut into `stages x repeats` equal blocks of consecutive layers; block `repeat x
 stages + stage` lives on its stage. A microbatch visits the stages in turn, and comes round to the
@@ -36,14 +36,14 @@ from luthier.parallel import ActivationLayout, constrain, current_layout
 
 
 class PipelineSchedule(Protocol):
-    """Decides what the first stage works on; stage s does the same s ticks later.
+    """Decides the work of the first stage; stage s does the same s ticks later.
 
     Fresh microbatches start in their order, and a microbatch comes round again after S ticks.
     """
 
     @property
     def repeats(self) -> int:
-        """How many times a microbatch visits each stage."""
+        """Number of times that a microbatch visits each stage."""
 
     def work(self, tick: Any, stages: int) -> tuple[Any, Any]:
         """Return the microbatch and the repeat that the first stage works on at a tick.
@@ -63,7 +63,7 @@ class GPipe:
 
     @property
     def repeats(self) -> int:
-        """How many times a microbatch visits each stage: once."""
+        """Number of times that a microbatch visits each stage: once."""
         return 1
 
     def work(self, tick: Any, stages: int) -> tuple[Any, Any]:
@@ -79,7 +79,7 @@ class Circular:
     microbatch is back at the first stage just when its turn comes, and none is ever stored.
 
     Args:
-      repeats: How many times a microbatch visits each stage, R.
+      repeats: Number of times that a microbatch visits each stage, R.
 
     Source: Narayanan et al. 2021, arXiv 2104.04473, section 2.2 (interleaved schedule).
     """
@@ -89,12 +89,13 @@ class Circular:
 
     def work(self, tick: Any, stages: int) -> tuple[Any, Any]:
         """Return the microbatch and the repeat that the first stage works on at a tick."""
+        # Plain arithmetic, for tracers and for NumPy arrays (plans, tests) alike.
         turn, place = tick // stages, tick % stages
         return (turn // self.repeats) * stages + place, turn % self.repeats
 
 
 def num_ticks(schedule: PipelineSchedule, stages: int, microbatches: int) -> int:
-    """Return how many ticks a pipeline takes: `M R + S - 1`.
+    """Return the number of ticks of a pipeline: `M R + S - 1`.
 
     Args:
       schedule: The schedule.
@@ -121,10 +122,14 @@ def bubble_fraction(schedule: PipelineSchedule, stages: int, microbatches: int) 
 #
 # Each stage keeps M/S of the microbatches. At each tick a stage works on one, and hands it to the
 # next stage; the kept ones move towards the first stage, where they start, as others start before
-# them. What leaves the last stage takes the place of what has started.
+# them. A microbatch that leaves the last stage takes the place of one that has started. So no stage
+# ever holds all microbatches, neither before nor after they ran.
 #
-# In a bubble a stage works on nothing of meaning. Nothing of what it computes then is kept, and no
-# gradient comes of it, even if all of it is NaN.
+# In a bubble a stage computes, like all others in the one program, but on rows that mean nothing.
+# Its results are not kept, and no gradient comes of them, even if all of them are NaN.
+#
+# Backward, the scan runs the ticks in reverse order, and each `ppermute` the other way: JAX derives
+# the backward pipeline. Schedules that interleave both passes (1F1B) are not derivatives of a scan.
 #
 # Shapes: S stages, M microbatches, R repeats, K turns of layers in a block, B rows.
 #
@@ -148,34 +153,48 @@ def run(
       blocks: A pytree of arrays [R, K, ...], those of this stage.
       carry: A pytree of arrays [M/S, B/M, ...], those of this stage.
       rows: A pytree of arrays [M, B/M, ...], of all stages.
-      schedule: What a stage works on at each tick.
+      schedule: The work of each stage at each tick.
       microbatches: M.
 
     Returns:
-      The last carry, laid out as the first, and what the layers gave: for every block of this stage
-      the sum over microbatches, [R, ...].
+      The last carry, sharded as the first, and the outputs of the layers: for every block of this
+      stage the sum over microbatches, [R, ...].
     """
+    # Static: S, R, M and the number of ticks. Traced: the tick and the number of this stage, so
+    # that one body serves all stages and all ticks. The carry of the scan is
+    #   arriving  the microbatch that the previous stage has handed over,
+    #   stream    the M/S microbatches that this stage keeps, not yet started or finished,
+    #   gifts     outputs of the layers, summed over the microbatches so far, [R, ...].
     S, R, M = jax.lax.axis_size(AXIS), schedule.repeats, microbatches
     number, kept = jax.lax.axis_index(AXIS), M // S
     forward = [(s, (s + 1) % S) for s in range(S)]
     backward = [(s, (s - 1) % S) for s in range(S)]
-    carry = jax.tree.map(_laid_out, carry)
+    carry = jax.tree.map(_split_rows, carry)
     idle = filling(_at(carry, number * 0))
 
     def tick(state: Any, time: jax.Array) -> tuple[Any, None]:
+        # Stage s does at time t what the first stage did at t - s. So these are the microbatch (and
+        # repeat) that the first stage takes up now, the one that leaves the last stage after this
+        # tick, and that of this stage.
         arriving, stream, gifts = state
         entering, round_entering = schedule.work(time, S)
         leaving, round_leaving = schedule.work(time - (S - 1), S)
         microbatch, repeat = schedule.work(time - number, S)
         works = (time >= number) & (microbatch < M)
 
+        # The slot `entering % kept` of every stage moves one stage towards the first whenever the
+        # first one starts a fresh microbatch of it, so what it needs next is always its own.
         waiting = _at(stream, entering % kept)
         fresh = round_entering == 0
         x = _where((number == 0) & fresh, waiting, arriving)
         x = _where(works, x, idle)
+        # In a bubble `repeat` and `microbatch` may be out of range. `_at` then takes some other
+        # block and rows, which do as well as any.
         block, of_rows = _gate(works, (_at(blocks, repeat), _at(rows, microbatch)))
         y, gift = stage(block, repeat * S + number, x, of_rows)
 
+        # Collectives run on all stages at every tick, outside of any condition: a stage that left
+        # one out would make the others wait for ever. A select decides if the result is used.
         moved = _where(fresh, jax.lax.ppermute(waiting, AXIS, backward), waiting)
         stream = _put(stream, entering % kept, moved)
         place = (leaving + S - 1) % kept
@@ -195,10 +214,10 @@ def run(
 
 
 def filling(microbatch: Any) -> Any:
-    """Return what a stage computes on while it has nothing to do: rows of the batch.
+    """Return the input of a stage in a bubble: rows of the batch.
 
-    It might be anything, since nothing comes of it; but of these, layers make nothing that is not
-    finite, which whoever looks for NaN would find.
+    Any input would do, since the results are not used; but on real rows layers stay finite, so that
+    NaN checks (`jax_debug_nans`) raise no false alarm.
 
     Args:
       microbatch: A carry of this stage's.
@@ -220,8 +239,12 @@ def _where(condition: jax.Array, then: Any, other: Any) -> Any:
 
 
 def _gate(is_open: jax.Array, tree: Any) -> Any:
-    """Let no gradient through, be it NaN, where a stage works on nothing."""
+    """Let no gradient through, be it NaN, in a bubble."""
 
+    # Results of a bubble are not selected, so their cotangents are zero. But zero times the
+    # derivative of a layer is NaN where that derivative is infinite or NaN, and weights and rows
+    # would get it: their gradients are sums over all ticks. The transpose of this select replaces
+    # it by zero.
     def gate(x: jax.Array) -> jax.Array:
         if not jnp.issubdtype(x.dtype, jnp.inexact):
             return x
@@ -230,8 +253,8 @@ def _gate(is_open: jax.Array, tree: Any) -> Any:
     return jax.tree.map(gate, tree)
 
 
-def _laid_out(x: jax.Array) -> jax.Array:
-    """Split the rows of every microbatch as those of a batch."""
+def _split_rows(x: jax.Array) -> jax.Array:
+    """Shard the rows of every microbatch as those of a batch."""
     return constrain(x, (None, "batch", *(None,) * (x.ndim - 2)))
 
 
@@ -248,15 +271,15 @@ _ON_STAGES, _OF_BLOCKS = PartitionSpec(AXIS), PartitionSpec(None, AXIS)
 class Pipelined:
     """Layers in a pipeline: each stage holds a share of them, and microbatches pass through.
 
-    Parameters are those of `Scanned`, under the same names; the rule `layers -> stage` shares them
-    out. Without several devices along `stage`, and where layers have something of their own, such
-    as caches, the layers run one after the other, as in `Scanned`.
+    Parameters are those of `Scanned`, under the same names; the rule `layers -> stage` shards them.
+    Without several devices along `stage`, and where layers have state of their own, such as caches,
+    the layers run one after the other, as in `Scanned`.
 
     Args:
-      microbatches: How many parts the rows are cut into, M: a multiple of the stages.
-      schedule: What a stage works on at each tick, `GPipe` or `Circular`.
-      remat: What a layer keeps for the backward pass.
-      stage_remat: What a stage keeps of a microbatch for the backward pass, on top of `remat`.
+      microbatches: Number of parts that the rows are cut into, M: a multiple of the stages.
+      schedule: The work of each stage at each tick, `GPipe` or `Circular`.
+      remat: Rematerialization policy of a layer.
+      stage_remat: Rematerialization policy of a stage for one microbatch, on top of `remat`.
 
     Source: Huang et al. 2018, arXiv 1811.06965, section 2.3 (microbatches, remat by stages).
     """
@@ -274,7 +297,7 @@ class Pipelined:
         return Scanned().create(make_layer, num_layers, rngs)
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make what belongs to each layer; see `Scanned.init_own`."""
+        """Make the state of each layer; see `Scanned.init_own`."""
         return Scanned().init_own(layers, function)
 
     @carrying
@@ -284,11 +307,11 @@ class Pipelined:
         """Thread `carry` through the layers, a microbatch at a time; see `Scanned.apply`.
 
         Args:
-          layers: What `create` made.
+          layers: The layers, as `create` returns them.
           function: Called as `function(layer, index, carry, own)`, with `rows` as a fifth argument
             where they are given; it gets those of a microbatch.
           carry: A pytree of arrays [B, ...].
-          own: What belongs to each layer, or None.
+          own: The state of each layer, such as its cache, or None.
           rows: A pytree of arrays [B, ...], or None.
 
         Returns:
@@ -298,6 +321,8 @@ class Pipelined:
         Raises:
           BadInput: Layers, microbatches or rows cannot be split; all problems at once.
         """
+        # A pipeline would have to cut the state of layers (caches in decoding) into microbatches;
+        # with such state the layers run as a scan.
         layout = current_layout()
         if layout is None or layout.sizes[AXIS] == 1 or own is not None:
             return Scanned(self.remat).apply(layers, function, carry, own, rows)
@@ -312,6 +337,7 @@ class Pipelined:
         )
         if problems:
             raise BadInput(problems)
+        # Outputs come as [R, S, K, ...], in the order of the layers.
         carry, given = self._pipe(layout, kinds, function, carry, rows)
         given = jax.tree.map(lambda x: x.reshape(num_turns, *x.shape[3:]), given)
         return carry, Turns(given, ()) if isinstance(layers, Cycle) else given[0]
@@ -319,14 +345,16 @@ class Pipelined:
     def problems(
         self, num_layers: int, num_kinds: int, num_rows: int, stages: int
     ) -> list[Problem]:
-        """Return what cannot be split; paths are those of the settings of this stack.
+        """Return the problems of an uneven split; paths are those of the settings of this stack.
 
         Args:
           num_layers: Layers of the stack.
-          num_kinds: How many kinds of layers take turns.
+          num_kinds: Number of kinds of layers that take turns.
           num_rows: B.
           stages: S, 2 or more.
         """
+        # A block is a whole number of turns, since all blocks run one program: stages x repeats
+        # blocks, each of a layer of every kind at least. Plans ask this without devices.
         M, R, found = self.microbatches, self.schedule.repeats, []
         blocks = stages * R * num_kinds
         if num_layers % blocks:
@@ -349,12 +377,16 @@ class Pipelined:
         self, layout: ActivationLayout, kinds: list[Any], function: Apply, carry: T, rows: Any
     ) -> tuple[T, Any]:
         """Cut rows into microbatches and layers into blocks, and run them."""
+        # Manual over `stage` only: all other mesh axes stay with the compiler, so layers in a stage
+        # are split by tensor, FSDP and data axes as always.
         layout.need_automatic()
         S, M, R = layout.sizes[AXIS], self.microbatches, self.schedule.repeats
         graphdefs, states = zip(*(nnx.split(kind) for kind in kinds), strict=True)
 
         def stage(block: Any, number: jax.Array, carry: T, rows: Any) -> tuple[T, Any]:
             block, rows = _cast(block, states), _cast(rows, all_rows)
+            # Layers count through the whole stack, for their dropout: block `number` = repeat S +
+            # stage begins after `number` blocks of K turns of all kinds.
             layers = [nnx.merge(*part) for part in zip(graphdefs, block, strict=True)]
             first = number.astype(jnp.uint32) * (len(layers) * num_layers_of(layers[0]))
             bound, nothing = with_rows(function, rows), (None,) * len(layers)
@@ -366,12 +398,16 @@ class Pipelined:
             carry, given = run(wrapped, blocks, carry, rows, self.schedule, M)
             return jax.tree.map(lambda x: x[None], carry), jax.tree.map(lambda x: x[:, None], given)
 
+        # [layers, ...] -> [R, S, K, ...]: block r S + s belongs to stage s, and the dimension S is
+        # the one that the mesh splits. Rows are not split over stages, since every stage reads the
+        # positions of every microbatch.
         all_rows = rows
         blocks = jax.tree.map(lambda x: x.reshape(R, S, -1, *x.shape[1:]), _widened(states))
         parts = jax.tree.map(lambda x: _dealt(x, S, M), (carry, _widened(rows)))
         rows = jax.tree.map(lambda x: x.reshape(M, *x.shape[2:]), parts[1])
-        # Unchecked, because layers that are checked themselves (attention around a ring) cannot be
-        # rematerialized within a checked one: JAX then splits residuals over stages once more.
+        # `check_vma=False`, because layers with a checked `shard_map` of their own (for attention
+        # or experts) cannot be rematerialized within a checked one in jax 0.10: JAX then splits
+        # their residuals over stages once more.
         pipe = jax.shard_map(
             on_stage,
             mesh=layout.mesh,
@@ -410,7 +446,9 @@ def _only(x: jax.Array) -> jax.Array:
 
 
 def _widened(tree: Any) -> Any:
-    """Return a tree in float32 or wider, so that gradients of all microbatches add up exactly."""
+    """Return a tree in float32 or wider, in which gradients over microbatches are summed."""
+    # Parameters enter the scan once and are used in each tick, so their cotangents are summed by
+    # the scan, in the type in which they entered. `stage` casts them back before layers see them.
     return jax.tree.map(lambda x: x.astype(wide(x.dtype)) if _is_real(x) else x, tree)
 
 

@@ -1,4 +1,4 @@
-"""Which document each token of a row belongs to, and where it stands there.
+"""Positions and segments of tokens, rotary embeddings, and vectors added for positions.
 
 Shapes: B rows, L length. Layers take positions from here and never from places in an array, so
 that packed rows, caches and rows of one document are the same to them: what Raffel et al. 2019
@@ -22,7 +22,7 @@ from luthier.layers.parameters import DType, looked_up, vector, wide
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Which document of its row each token belongs to, and where it stands in it.
+    """The position of each token in its document, and the number of that document in its row.
 
     Args:
       positions_BL: int32 [B, L], from 0 in every segment.
@@ -59,7 +59,7 @@ class LinearScaling:
     """Position interpolation: `w' = w / factor`, as if positions stood closer together.
 
     Args:
-      factor: How many times longer rows become.
+      factor: Factor by which rows become longer.
 
     Source: Chen et al. 2023, arXiv 2306.15595, equation 4.
     """
@@ -81,7 +81,7 @@ class Llama3Scaling:
     `w' = (1 - s) w / factor + s w`.
 
     Args:
-      factor: How many times longer rows become.
+      factor: Factor by which rows become longer.
       low_frequency_factor: Turns up to which a frequency is stretched whole.
       high_frequency_factor: Turns from which a frequency is kept.
       original_length: Tokens in the rows of the first training.
@@ -101,8 +101,8 @@ class Llama3Scaling:
         """Return the frequencies, slow ones divided by the factor."""
         turns = self.original_length * frequencies / (2 * jnp.pi)
         low, high = self.low_frequency_factor, self.high_frequency_factor
-        kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
-        return (1.0 - kept) * frequencies / self.factor + kept * frequencies
+        smooth = jnp.clip((turns - low) / (high - low), 0.0, 1.0)  # s above
+        return (1.0 - smooth) * frequencies / self.factor + smooth * frequencies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +134,9 @@ class Rotary:
         Returns:
           The same shape and type; the angles are computed in float32 or wider.
         """
+        # Angles in float32: bfloat16 cannot represent position 257, and it is the absolute error of
+        # an angle that counts. They are computed from positions, not read from a table by place in
+        # the array: packed rows and caches have positions of their own.
         half = int(x_BLHK.shape[-1] * self.fraction) // 2
         kind = wide(x_BLHK.dtype)
         frequencies = jnp.asarray(self.base, kind) ** (-jnp.arange(half, dtype=kind) / half)
@@ -143,6 +146,7 @@ class Rotary:
         cos, sin = jnp.cos(angles), jnp.sin(angles)
         x = x_BLHK.astype(kind)
         first, second = x[..., :half], x[..., half : 2 * half]
+        # [cos -sin; sin cos] on each pair (x_i, x_{i + R/2}); the rest of the head passes.
         turned = (first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :])
         return jnp.concatenate(turned, axis=-1).astype(x_BLHK.dtype)
 
@@ -184,7 +188,7 @@ class LearnedPositions(nnx.Module):
         self.table = vector(table, (max_length, dim), (None, "embed"), param_dtype, rngs)
 
     def check_length(self, length: int) -> None:
-        """Refuse rows that may hold positions which have no vector.
+        """Reject rows that may hold positions without a vector.
 
         Args:
           length: Length of the rows.
@@ -198,6 +202,8 @@ class LearnedPositions(nnx.Module):
 
     def __call__(self, positions_BL: jax.Array) -> jax.Array:
         """Return the vectors of positions [B, L] as [B, L, D]."""
+        # Shapes are static, so the check costs nothing at run time. It bounds the positions that
+        # a row can hold; one beyond the table (in a cache, say) gets the last vector, not NaN.
         self.check_length(positions_BL.shape[1])
         return looked_up(self.table, positions_BL, self.dtype, beyond="clip")
 
@@ -241,7 +247,9 @@ class Sinusoids(nnx.Module):
 
     def __call__(self, positions_BL: jax.Array) -> jax.Array:
         """Return the vectors of positions [B, L] as [B, L, D]."""
+        # t_i = min (max / min)^(i / (D/2 - 1)), so the frequencies are 1 / t_i = r^-step / min.
         half = self.dim // 2
+        # `max(half - 1, 1)` for D of 2 or 3, whose only frequency is the first.
         ratio = self.max_timescale / jnp.asarray(self.min_timescale, wide(self.dtype))
         steps = jnp.arange(half, dtype=ratio.dtype) / max(half - 1, 1)
         angles_BLF = _angles(positions_BL, ratio**-steps / self.min_timescale)

@@ -80,7 +80,7 @@ class QuantizedProduct:
 
     The backward pass lets gradients through the rounding as if it were not there. Its two products
     are of the factors as they were before; with `gradient`, of factors that are quantized too, each
-    along what the product sums over.
+    along the dimension that the product sums over.
 
     Args:
       inputs: Type of x; None leaves it as it is.
@@ -90,7 +90,7 @@ class QuantizedProduct:
         quantization.
 
     Raises:
-      BadInput: A type is none that factors can be quantized to, or qwix is not installed.
+      BadInput: Factors cannot be quantized to a type, or qwix is not installed.
 
     Source: Jacob et al. 2017, arXiv 1712.05877, section 2.1 (integers with a scale); Bengio et al.
       2013, arXiv 1308.3432, section 5 (straight-through gradients); Micikevicius et al. 2022,
@@ -144,13 +144,15 @@ class QuantizedProduct:
         return _grouped(x_NI, kernel_EIO, sizes_E, self)
 
 
-# The largest number becomes 127. As qwix has it, it would be 127.5, and the last bit of the scale
-# would say whether -127.5 is -127 or -128.
+# The largest number becomes 127. By qwix's default it would be 127.5, and the last bit of the scale
+# would decide whether -127.5 is rounded to -127 or -128.
 _INT8_RANGE = f"absmax,{127.5 / 127!r}"
 _ONE_OF = f"choose among {', '.join(TYPES)}"
 
 
 def _qwix() -> Any:
+    # Imported where it is used: an optional dependency, of this module only. `__post_init__` asks
+    # for it, so that it is missed when the config is built, and not in the middle of a trace.
     try:
         return importlib.import_module("qwix")
     except ImportError as error:
@@ -162,6 +164,7 @@ def _quantize(x: jax.Array, kind: DType | None, channels: tuple[int, ...]) -> An
     """Return an array in a type of eight bits, with scales for each index of some dimensions."""
     if kind is None:
         return x
+    # The maximum and the division in float32: a scale in bfloat16 would be 2^-9 off.
     method = _INT8_RANGE if jnp.dtype(kind) == jnp.int8 else "absmax"
     return _qwix().quantize(
         x.astype(wide(x.dtype)), kind, channelwise_axes=channels, calibration_method=method
@@ -184,6 +187,9 @@ def _sum_over(
     kinds: tuple[DType | None, ...],
 ) -> jax.Array:
     """Return the product of two arrays over some dimensions of each, their factors quantized."""
+    # One scale for each index of the dimensions that remain: a scale may leave the sum only if it
+    # is constant along what is summed. Each of x, W and dy takes part in two of the three products
+    # of a layer, along different dimensions, so it is quantized for each of them.
     channels = [
         tuple(dim for dim in range(array.ndim) if dim not in summed)
         for array, summed in zip((left, right), dims, strict=True)
@@ -194,6 +200,10 @@ def _sum_over(
     return found.astype(left.dtype)
 
 
+# A custom VJP because rounding has the derivative zero: JAX's would be zero as well. The straight-
+# through estimate takes the product as if its factors had not been rounded:
+#   dx = dy W^T,  dW = x^T dy,
+# with x and W as they came, which is why these, and not their quantized forms, are the residuals.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _product(x_TI: jax.Array, kernel_IO: jax.Array, types: QuantizedProduct) -> jax.Array:
     dims = ((x_TI.ndim - 1,), (0,))
@@ -232,6 +242,9 @@ def _grouped_forward(
 
 
 def _grouped_backward(types: QuantizedProduct, factors: Any, gradient_NO: jax.Array) -> Any:
+    # As in `_product_backward`, group by group. For dW the ragged dimension is the one that is
+    # summed over: rows of each expert give one matrix each, hence `ragged_dot_general`. The scales
+    # of x and dy are then by feature, over the rows of all experts.
     x_NI, kernel_EIO, sizes_E = factors
     inputs, kernel = _of_backward(types)
     back_EOI = kernel_EIO.swapaxes(1, 2)

@@ -1,4 +1,4 @@
-"""What the forward pass of a layer keeps for the backward pass, as swappable nodes.
+"""Rematerialization policies: the residuals that a layer keeps for its backward pass.
 
 Layers name what they compute (`jax.ad_checkpoint.checkpoint_name`): query, key, value,
 attention_context, attention_output, mlp_gate, mlp_up, mlp_output.
@@ -18,6 +18,10 @@ HOST_MEMORY = "pinned_host"
 """The memory of the host that devices read and write by themselves, as JAX names it."""
 
 
+# On `prevent_cse`: in a program without a loop, XLA sees the forward pass and its recomputation
+# side by side, merges the equal operations, and so undoes the rematerialization; JAX prevents that
+# by optimization barriers. Within a scan the two are in different loops, nothing can be merged, and
+# the barriers would only keep XLA from fusing.
 class Remat(Protocol):
     """Wraps the function of one layer."""
 
@@ -74,6 +78,8 @@ class SaveProjections:
 
     def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
         """Return the function, rematerialized but for products without batch dimensions."""
+        # A product with parameters has no batch dimensions in a jaxpr, since layers flatten tokens
+        # to [T, D]; scores of attention have rows and heads as batch dimensions.
         policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         return jax.checkpoint(function, policy=policy, prevent_cse=not scanned)
 
@@ -98,6 +104,9 @@ class SaveWithin:
     def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
         """Return the function, rematerialized but for the residuals that fit the budget."""
 
+        # Chosen while tracing, from the jaxpr of the layer at the shapes at hand; the layer is
+        # traced twice. Greedy by FLOPs per byte, and a residual that does not fit is skipped, not
+        # the end: smaller ones after it may fit. Sizes are global, not per device.
         def wrapped(*arguments: Any) -> Any:
             residuals = named_residuals(jax.make_jaxpr(function)(*arguments).jaxpr)
             kept, left = [], self.bytes_per_layer
@@ -129,6 +138,7 @@ class OffloadNamed:
 
     def wrap(self, function: Callable[..., Any], *, scanned: bool) -> Callable[..., Any]:
         """Return the function, rematerialized but for residuals that wait on the host."""
+        # Pinned memory, so that the device copies by itself, beside its computation.
         policy = jax.checkpoint_policies.save_and_offload_only_these_names(
             names_which_can_be_saved=[],
             names_which_can_be_offloaded=list(self.names),
@@ -140,7 +150,7 @@ class OffloadNamed:
 
 @dataclasses.dataclass(frozen=True)
 class Residual:
-    """What a layer computes under a name.
+    """A named intermediate result of a layer.
 
     Args:
       name: The name that `checkpoint_name` gave it.
@@ -153,31 +163,35 @@ class Residual:
     flops: int
 
 
-def named_residuals(jaxpr: Any) -> list[Residual]:
+def named_residuals(jaxpr: jex_core.Jaxpr) -> list[Residual]:
     """Return the named residuals of a function, those of the same name together.
 
     Args:
-      jaxpr: The function's jaxpr; what it calls is looked at as a whole.
+      jaxpr: The function's jaxpr; a function that it calls counts as one operation.
     """
-    made = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
-    found: dict[str, Residual] = {}
+    producers = {var: equation for equation in jaxpr.eqns for var in equation.outvars}
+    residuals: dict[str, Residual] = {}
     for equation in jaxpr.eqns:
+        # `checkpoint_name` is the primitive `name`, an identity.
         if equation.primitive.name != "name":
             continue
-        name, aval = equation.params["name"], equation.outvars[0].aval
-        same = found.get(name, Residual(name, 0, 0))
+        name, aval = equation.params["name"], _aval(equation.outvars[0])
+        same = residuals.get(name, Residual(name, 0, 0))
         size = math.prod(aval.shape) * jax.numpy.dtype(aval.dtype).itemsize
-        flops = same.flops + _cost(equation.invars[0], made)
-        found[name] = Residual(name, same.num_bytes + size, flops)
-    return list(found.values())
+        flops = same.flops + _cost(equation.invars[0], producers)
+        residuals[name] = Residual(name, same.num_bytes + size, flops)
+    return list(residuals.values())
 
 
-def _cost(var: Any, made: dict[Any, Any]) -> int:
-    """Return the FLOPs of the products between what has a name and a variable."""
+def _cost(var: Any, producers: dict[Any, jex_core.JaxprEqn]) -> int:
+    """Return the FLOPs of the products between named residuals and a variable."""
+    # A walk against the data flow that ends at arguments and at other named residuals, as if those
+    # were kept; each equation counts once, also where several ways lead to it. Only products count:
+    # everything else is bound by memory.
     waiting, seen, total = [var], set[int](), 0
     while waiting:
         var = waiting.pop()
-        equation = None if isinstance(var, jex_core.Literal) else made.get(var)
+        equation = None if isinstance(var, jex_core.Literal) else producers.get(var)
         if equation is None or equation.primitive.name == "name" or id(equation) in seen:
             continue
         seen.add(id(equation))
@@ -186,11 +200,15 @@ def _cost(var: Any, made: dict[Any, Any]) -> int:
     return total
 
 
-def _product(equation: Any) -> int:
+def _aval(variable: Any) -> Any:
+    return variable.aval  # JAX annotates it as a type without shape and dtype
+
+
+def _product(equation: jex_core.JaxprEqn) -> int:
     """Return the FLOPs of the matrix products of an equation and of all that it calls."""
     if equation.primitive.name == "dot_general":
         (contract, _), _ = equation.params["dimension_numbers"]
-        left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+        left, out = _aval(equation.invars[0]).shape, _aval(equation.outvars[0]).shape
         return 2 * math.prod(out) * math.prod(left[i] for i in contract)
     inner = (getattr(p, "jaxpr", p) for p in equation.params.values())
     return sum(_product(e) for jaxpr in inner for e in getattr(jaxpr, "eqns", ()))

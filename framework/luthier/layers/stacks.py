@@ -3,8 +3,9 @@
 Both make bit-identical parameters and run the same mathematics, so they can be swapped. `Scanned`
 keeps each parameter of all equal layers in one array with a leading `layers` axis.
 
-Layers may come by turns: of P kinds, layer i is of kind i mod P. What belongs to each layer and
-what layers give (caches, say) is then a `Turns`, because kinds may differ in shape.
+Layers of P kinds may take turns (local and global attention, say): layer i is of kind i mod P.
+Inputs and outputs of each layer (caches, say) are then a `Turns`, because kinds may differ in
+shape.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from luthier.layers.remat import NoRemat, Remat
 
 T = TypeVar("T")
 MakeLayer = Callable[[nnx.Rngs], nnx.Module]
-# (layer, index, carry, what is the layer's own, ...) -> (carry, what the layer gives)
+# (layer, index, carry, the layer's own input, ...) -> (carry, the layer's output)
 Apply = Callable[..., tuple[T, Any]]
 
 
 class Turns(NamedTuple):
-    """Something for each layer, where layers are of several kinds by turns.
+    """Per-layer values for a stack whose layers are of several kinds by turns.
 
     Args:
       cycle: For each kind, stacked over the whole turns.
@@ -40,6 +41,8 @@ class Turns(NamedTuple):
     rest: tuple[Any, ...]
 
 
+# A `Cycle` is a module and a `Turns` a plain tuple: one holds parameters, whose names are paths in
+# the state (`blocks.cycle.0. ...`), the other holds inputs and outputs of a scan.
 class Cycle(nnx.Module):
     """Layers of several kinds by turns, each kind of all whole turns in one module.
 
@@ -68,17 +71,17 @@ class Stack(Protocol):
         """Thread `carry` through the layers."""
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make what belongs to each layer, such as a cache, stacked over the layers."""
+        """Make the state of each layer, such as a cache, stacked over the layers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Scanned:
     """Layers in a `jax.lax.scan`: small programs that compile fast, whatever the depth.
 
-    Of layers by turns, the scan runs whole turns; the layers after the last one follow it.
+    Where layers take turns, the scan runs whole turns; the layers after the last one follow it.
 
     Args:
-      remat: What a layer keeps for the backward pass.
+      remat: Rematerialization policy of a layer.
       unroll: Layers (or turns) per iteration of the loop; all layers of a shallow model in one make
         its steps faster on CPUs, those of a deep one make it compile longer.
     """
@@ -100,6 +103,8 @@ class Scanned:
         Returns:
           The layers.
         """
+        # Layer i has key i in every stack, so scanned and unrolled layers start alike. The kinds
+        # of a cycle take every P-th key; `zip` below ends with the last incomplete turn.
         makers, keys = _makers(make_layer), _layer_keys(rngs, num_layers)
         if len(makers) == 1:
             return _stacked(makers[0], keys)
@@ -116,13 +121,13 @@ class Scanned:
         """Thread `carry` through the layers.
 
         Args:
-          layers: What `create` made.
+          layers: The layers, as `create` returns them.
           function: Called as `function(layer, index, carry, own)` -> `(carry, given)`, with `rows`
             as a fifth argument where they are given.
           carry: A pytree; its shapes and types stay. Leading axes are rows.
           own: A pytree of arrays with a leading layers axis, a `Turns` for layers by turns, or
             None.
-          rows: What layers read of every row and leave as it is, such as positions: a pytree of
+          rows: Per-row inputs that layers do not change, such as positions: a pytree of
             arrays whose leading axis is the carry's, or None. A pipeline runs a few rows at a
             time, and hands these to the function.
 
@@ -130,6 +135,7 @@ class Scanned:
           The last carry, and what the layers gave: stacked, or a `Turns` for layers by turns. A
           pipeline adds up what layers give for a few rows each: they give sums over rows.
         """
+        # `rows` are closed over by the scan: constants of its body, the same for every layer.
         function = with_rows(function, rows)
         run = functools.partial(scan_turns, remat=self.remat, unroll=self.unroll)
         if not isinstance(layers, Cycle):
@@ -141,6 +147,7 @@ class Scanned:
         if kinds:
             carry, given = run(layers.cycle, function, carry, own.cycle)
             turned = kinds * num_layers_of(layers.cycle[0])
+        # Layers after the last whole turn are modules of their own, and are applied one by one.
         rest = []
         for i, (layer, its) in enumerate(zip(layers.rest, own.rest, strict=True), turned):
             carry, gift = _apply_one(self.remat, layer, function, i, carry, its)
@@ -148,10 +155,10 @@ class Scanned:
         return carry, Turns(given, tuple(rest))
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make what belongs to each layer, stacked, or a `Turns` for layers by turns.
+        """Make the state of each layer, stacked, or a `Turns` where layers take turns.
 
         Args:
-          layers: What `create` made.
+          layers: The layers, as `create` returns them.
           function: Called as `function(layer)`, gives a pytree of arrays.
 
         Returns:
@@ -172,7 +179,7 @@ class Unrolled:
     """Layers one by one: larger programs, in which the compiler can optimize across layers.
 
     Args:
-      remat: What a layer keeps for the backward pass.
+      remat: Rematerialization policy of a layer.
     """
 
     remat: Remat = NoRemat()
@@ -196,7 +203,7 @@ class Unrolled:
         return carry, _together(given)
 
     def init_own(self, layers: Any, function: Callable[[Any], Any]) -> Any:
-        """Make what belongs to each layer, stacked where it can be; see `Scanned.init_own`."""
+        """Make the state of each layer, stacked where it can be; see `Scanned.init_own`."""
         return _together([function(layer) for layer in layers])
 
 
@@ -205,6 +212,7 @@ def _makers(make_layer: MakeLayer | Sequence[MakeLayer]) -> Sequence[MakeLayer]:
 
 
 def _layer_keys(rngs: nnx.Rngs, num_layers: int) -> jax.Array:
+    # Folded in, not split: a deeper model has the same first layers.
     fold = jax.vmap(jax.random.fold_in, (None, 0))
     return fold(rngs.params(), jnp.arange(num_layers, dtype=jnp.uint32))
 
@@ -217,7 +225,7 @@ def with_rows(function: Apply, rows: Any) -> Apply:
 
 
 def num_layers_of(layers: Any) -> int:
-    """Return how many layers of one kind `Scanned.create` stacked."""
+    """Return the number of layers of one kind in a stack of `Scanned.create`."""
     return jax.tree.leaves(nnx.state(layers))[0].shape[0]
 
 
@@ -237,14 +245,18 @@ def scan_turns(
       kinds: For each kind, its layers of all turns, stacked.
       function: As for `Scanned.apply`, without `rows`.
       carry: A pytree.
-      own: For each kind, what belongs to its layers.
-      remat: What a layer keeps for the backward pass.
+      own: For each kind, the state of its layers.
+      remat: Rematerialization policy of a layer.
       unroll: Turns per iteration of the loop.
       first: Number of the first layer; may be traced.
 
     Returns:
       The last carry, and for each kind, what its layers gave, stacked.
     """
+    # One iteration is one turn: a layer of every kind. The scan carries `carry` (activations) from
+    # layer to layer, and takes apart, along the leading `layers` axis, the parameters, the numbers
+    # of the layers and what is the layers' own. Static, and closed over: the structure of a layer
+    # and the function. The number of a layer is traced; dropout folds it into its keys.
     num_layers = len(kinds) * num_layers_of(kinds[0])
     indices = first + jnp.arange(num_layers, dtype=jnp.uint32).reshape(-1, len(kinds))
     applies, each = [], []
@@ -252,6 +264,8 @@ def scan_turns(
         graphdef, state = nnx.split(layers)
         values, treedef = jax.tree.flatten(state)
         apply = functools.partial(_merge_and_apply, function, graphdef, treedef)
+        # Each layer is rematerialized by itself, not the whole turn: the backward pass then holds
+        # the activations of one layer at a time.
         applies.append(remat.wrap(apply, scanned=True))
         each.append((values, indices[:, i], own[i]))
 
@@ -269,6 +283,8 @@ def _apply_one(
     remat: Remat, layer: Any, function: Apply, index: int, carry: T, own: Any
 ) -> tuple[T, Any]:
     """Apply a layer that is not scanned."""
+    # `scanned=False`: in one program XLA could merge the recomputation with the forward pass, and
+    # keep everything after all; JAX then adds optimization barriers (`prevent_cse`).
     graphdef, state = nnx.split(layer)
     values, treedef = jax.tree.flatten(state)
     apply = functools.partial(_merge_and_apply, function, graphdef, treedef)
@@ -283,7 +299,8 @@ def _merge_and_apply(
 
 
 def _together(each: Sequence[Any]) -> Any:
-    """Stack what layers give; layers of several kinds that differ in shape give a `Turns`."""
+    """Stack the outputs of layers; those of several kinds that differ in shape are a `Turns`."""
+    # Equal shapes are stacked as a scan would, so that both stacks return the same.
     shapes = {str(jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), one)) for one in each}
     if len(shapes) > 1:
         return Turns((), tuple(each))
@@ -291,7 +308,7 @@ def _together(each: Sequence[Any]) -> Any:
 
 
 def _at(own: Any, index: int) -> Any:
-    """Return what belongs to one layer of an unrolled stack."""
+    """Return the state of one layer of an unrolled stack."""
     if isinstance(own, Turns):
         return own.rest[index]
     return jax.tree.map(lambda x: x[index], own)
@@ -299,6 +316,8 @@ def _at(own: Any, index: int) -> Any:
 
 def _stacked(make_layer: MakeLayer, keys: jax.Array) -> nnx.Module:
     """Make layers as one module, and name the new axis on every parameter."""
+    # One trace of the constructor, vmapped over keys, makes all layers, whatever the depth. The
+    # structure is the same for each key, so it leaves the trace as a Python value.
     graphdef: Any = None
 
     def init(key: jax.Array) -> Any:

@@ -1,4 +1,4 @@
-"""How much of a sequence is computed at a time. Shapes: B batch rows, L length, C chunk, N chunks.
+"""Chunked computation along a sequence. Shapes: B batch rows, L length, C chunk, N chunks.
 
 A loss over a large vocabulary needs memory for the logits of every token that it computes at once.
 Chunks cut the sequence, never the batch: each device cuts its own rows, so the axis that is scanned
@@ -52,6 +52,13 @@ class Chunked:
         num_chunks, rest = divmod(length, self.length)
         if num_chunks + (rest > 0) <= 1:
             return function(*arrays_BL)
+        # Chunks are the leading dimension of a scan with an empty carry. `checkpoint` is what saves
+        # memory: without it the scan would stack the residuals of all chunks, logits among them,
+        # for the backward pass. `prevent_cse=False`: within a scan XLA cannot merge the
+        # recomputation with the forward pass, and needs no barriers.
+        #
+        # Parameters that the function closes over (the unembedding) are constants of the scan, and
+        # their gradient is the scan's sum over chunks, in their type, widened in `program.step`.
         end = length - rest
         body = jax.checkpoint(function, prevent_cse=False)
         _, results = jax.lax.scan(
@@ -62,6 +69,7 @@ class Chunked:
         results = jax.tree.map(_join, results)
         if not rest:
             return results
+        # Not padded to a whole chunk: the function need not have a neutral input.
         tail = jax.checkpoint(function)(*(array[:, end:] for array in arrays_BL))
         return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), results, tail)
 

@@ -20,11 +20,11 @@ from luthier.parallel import current_layout, is_explicit
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TokenLosses:
-    """What one prediction costs, per token.
+    """The losses of each token.
 
     Args:
-      nats_BL: -log p(target), float32: what is reported.
-      loss_BL: The same with label smoothing and z-loss, float32: what is trained on.
+      nats_BL: -log p(target), float32: for reports.
+      loss_BL: The same with label smoothing and z-loss, float32: for training.
       correct_BL: 1 where the target has the largest logit (the first one, among equals), float32.
         Nothing is computed for it where it is not used.
     """
@@ -59,12 +59,19 @@ def cross_entropy(
     Source: label smoothing: Szegedy et al. 2015, arXiv:1512.00567, section 7. z-loss: Chowdhery et
     al. 2022, arXiv:2204.02311, section 5 (z = 1e-4).
     """
+    # Float32, because log Z sums V exponentials: in bfloat16, each of 50,000 equal summands would
+    # be lost once the sum is 256 times as large. The difference of log Z and a logit is taken, and
+    # no array of log probabilities is made: that would be a second [B, L, V].
     logits_BLV = logits_BLV.astype(jnp.promote_types(logits_BLV.dtype, jnp.float32))
     log_z_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
     target_logits_BL = _of_targets(logits_BLV, targets_BL)
     nats_BL = log_z_BL - target_logits_BL
+    # `z_loss` and `label_smoothing` may be traced, so only None decides on the program: a weight
+    # that is swept through zero keeps its term.
     loss_BL = nats_BL
     if label_smoothing is not None:
+        # (1 - s) nats + s mean_v(log Z - l[v]) = nats + s (l[target] - mean_v l[v]): log Z cancels.
+        # Sum and count are over real classes; -inf would make the mean -inf, and its gradient NaN.
         is_class_BLV = logits_BLV != -jnp.inf
         total_BL = jnp.sum(jnp.where(is_class_BLV, logits_BLV, 0), axis=-1)
         mean_BL = total_BL / jnp.sum(is_class_BLV, axis=-1)
@@ -76,8 +83,10 @@ def cross_entropy(
 
 
 def _of_targets(logits_BLV: jax.Array, targets_BL: jax.Array) -> jax.Array:
-    # A look-up along a dimension that devices split would gather it; and on accelerators its
-    # gradient is a table of zeros in memory. A comparison is fused with what is around it.
+    # A lookup along a dimension that devices split would gather it; and on accelerators its
+    # gradient is an array of zeros [B, L, V] in memory, into which B L numbers are scattered. A
+    # comparison with all classes is fused with the operations around it, forward and backward. On
+    # CPUs the lookup stays: it reads one number of V.
     if is_explicit() or _is_on_accelerator():
         classes_BLV = jax.lax.broadcasted_iota(
             targets_BL.dtype,
@@ -90,6 +99,8 @@ def _of_targets(logits_BLV: jax.Array, targets_BL: jax.Array) -> jax.Array:
 
 
 def _is_on_accelerator() -> bool:
+    # Of the mesh that is traced for, not `jax.default_backend()`: a plan for a TPU is traced on a
+    # CPU, and must see the program of the TPU.
     layout = current_layout()
     return layout is not None and layout.mesh.devices.flat[0].platform != "cpu"
 
@@ -111,11 +122,13 @@ def unembedded_cross_entropy(
       targets_BL: Class ids, integers [B, L].
       z_loss: As in `cross_entropy`.
       label_smoothing: As in `cross_entropy`.
-      chunking: How many positions have logits at a time.
+      chunking: Number of positions whose logits are in memory at a time.
 
     Returns:
       Per-token losses, each [B, L], and gradients, as of `cross_entropy(unembed(hidden_BLD))`.
     """
+    # The loss of a token needs only its own logits, so chunks of positions are exact. The product
+    # with the unembedding is inside of the chunk: its result is what does not fit.
 
     def losses(hidden_BCD: jax.Array, targets_BC: jax.Array) -> TokenLosses:
         return cross_entropy(

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 
 class PreferenceLoss(Protocol):
-    """Judges by how much a policy prefers the chosen response."""
+    """A loss of the margin by which a policy prefers the chosen response."""
 
     def __call__(self, margins_B: jax.Array) -> jax.Array:
         """Return the loss of every pair, given the margins h, [B]."""
@@ -47,11 +47,13 @@ class DPO:
 
     def __call__(self, margins_B: jax.Array) -> jax.Array:
         """Return the loss of every pair [B], given the margins_B."""
+        # `log_sigmoid`, and not the logarithm of a sigmoid, which is log 0 for margins of -100.
         logits_B = self.beta * margins_B
         loss_B = -jax.nn.log_sigmoid(logits_B)
         if self.label_smoothing is None:
             return loss_B
-        # -log sigma(-x) = x - log sigma(x)
+        # -log sigma(-x) = x - log sigma(x), so (1 - s) (-log sigma(x)) + s (-log sigma(-x)) is
+        # -log sigma(x) + s x.
         return loss_B + self.label_smoothing * logits_B
 
     def rewards(self, log_ratios_B: jax.Array) -> jax.Array:
@@ -85,7 +87,7 @@ class IPO:
 
 @dataclasses.dataclass(frozen=True)
 class PreferenceHinge:
-    r"""The hinge `max(0, 1 - beta h)`: pairs that are told apart well enough count nothing.
+    r"""The hinge `max(0, 1 - beta h)`: pairs with a large enough margin have no loss.
 
     Args:
       beta: Strength of the tie to the reference, $\beta$.

@@ -21,7 +21,7 @@ class RegressionLoss(Protocol):
         """Return the loss of every target, float32 or wider, in the shape of `targets`."""
 
     def point(self, predictions: jax.Array) -> jax.Array:
-        """Return the one number that stands for each prediction, in the shape of the targets."""
+        """Return the point forecast of each prediction, in the shape of the targets."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Huber:
     $$ e^2 / 2 \text{ if } |e| \le \delta, \text{ else } \delta (|e| - \delta / 2) $$
 
     Args:
-      delta: Where the one passes into the other, in the unit of the targets.
+      delta: Error at which one turns into the other, in the unit of the targets.
 
     Source: Huber 1964, Annals of Mathematical Statistics 35(1), page 73.
     """
@@ -88,6 +88,8 @@ class Huber:
           predictions: Predicted values [...].
           targets: Values [...].
         """
+        # With n = min(|e|, delta) both branches are n (|e| - n / 2), without a select: e^2 of a far
+        # value could overflow in the branch that is not taken, and make the gradient NaN.
         error = jnp.abs(_wide(predictions) - _wide(targets))
         near = jnp.minimum(error, self.delta)
         return near * (error - 0.5 * near)
@@ -119,6 +121,7 @@ class Quantiles:
           predictions: Predicted quantiles [..., Q].
           targets: Values [...].
         """
+        # Of q e and (q - 1) e the larger one is the pinball loss, for either sign of e.
         error = _wide(targets)[..., None] - _wide(predictions)
         levels = jnp.asarray(self.levels, error.dtype)
         return jnp.maximum(levels * error, (levels - 1) * error).mean(-1)
@@ -130,5 +133,6 @@ class Quantiles:
 
 
 def _wide(x: Any) -> jax.Array:
+    # Before the subtraction: bfloat16 would round the difference, and then the square of it again.
     x = jnp.asarray(x)
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))

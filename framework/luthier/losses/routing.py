@@ -1,4 +1,4 @@
-"""Losses that keep the experts of a mixture busy and its router calm.
+"""Auxiliary losses of mixtures of experts: load balance, and the z-loss of the router.
 
 Shapes: N layers with experts, E experts.
 """
@@ -21,7 +21,7 @@ def load_balance(
     do not add up. Given the choices of the whole batch, the loss is a sum over tokens.
 
     Args:
-      choices_NE: How many choices fell on each expert, in the whole batch.
+      choices_NE: Number of choices of each expert, in the whole batch.
       probabilities_NE: Sums of the router's probabilities over tokens, of the batch or a part.
       tokens_N: Number of tokens in the whole batch.
 
@@ -32,6 +32,9 @@ def load_balance(
       arXiv:2006.16668, algorithm 1, line 13.
     Deviation: Every choice of a token counts, of k choices 1 / k.
     """
+    # f is a count, piecewise constant, so `stop_gradient` changes no derivative of it; it makes the
+    # product of a constant and P explicit. P is divided by the tokens of the whole batch even if
+    # the sums are those of a part: the losses of all parts then add up to that of the batch.
     total_N1 = jnp.sum(choices_NE, -1, keepdims=True)
     share_NE = jax.lax.stop_gradient(choices_NE / jnp.where(total_N1 > 0, total_N1, 1))
     mean_NE = probabilities_NE / _safe(tokens_N)[:, None]
@@ -54,4 +57,5 @@ def router_z(squared_log_z_N: jax.Array, tokens_N: jax.Array) -> jax.Array:
 
 
 def _safe(count: jax.Array) -> jax.Array:
+    # Select the divisor, not the quotient: the gradient of an unselected x / 0 is still NaN.
     return jnp.where(count > 0, count, 1)

@@ -19,6 +19,7 @@ def identity(value: float) -> float:
 
 def exponential(value: float) -> float:
     """Return e to the mean: a perplexity from nats per token. Infinite where a float ends."""
+    # At the start of a training that diverges, nats per token may exceed 709.
     try:
         return math.exp(value)
     except OverflowError:
@@ -47,17 +48,23 @@ class Metric:
     better: Direction = "lower"
     transform: Callable[[float], float] = identity
 
+    # Metrics are keys of pytrees (dictionaries that leave a jitted function), and JAX sorts the
+    # keys of a dictionary.
     def __lt__(self, other: Metric) -> bool:
         return self.name < other.name
 
     def __str__(self) -> str:
         return self.name
 
+    # The transform comes last, on the mean over everything: the mean of the perplexities of the
+    # batches is not the perplexity of the set.
     def value(self, ratio: Ratio) -> float:
-        """Return what is reported for `ratio`, in double precision."""
+        """Return the reported value of `ratio`, in double precision."""
         return self.transform(ratio.host().value())
 
 
+# Perplexity and bits are no sums of their own: a task reports the same ratio of nats under several
+# keys, whose transforms differ.
 LOSS = Metric("loss")
 NATS_PER_TOKEN = Metric("nats_per_token")
 NATS_PER_BYTE = Metric("nats_per_byte")

@@ -1,4 +1,4 @@
-"""Where the right class stands among all. Shapes: ... any dimensions, K classes."""
+"""Top-k accuracy. Shapes: ... any dimensions, K classes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ def top_k_correct(logits: jax.Array, targets: jax.Array, k: int) -> jax.Array:
     Args:
       logits: Scores of the classes [..., K].
       targets: Class ids, integers [...].
-      k: How many guesses are allowed.
+      k: Number of guesses.
 
     Returns:
       Float32 [...].
 
     Source: Russakovsky et al. 2014, arXiv:1409.0575, section 4.1 (with k = 5).
     """
+    # Count the classes ahead of the target, instead of a `top_k`: one pass over the classes, and
+    # ties are decided by the number of the class, as in argmax, on every backend.
     target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)
     is_first = jnp.arange(logits.shape[-1]) < targets[..., None]
     ahead = (logits > target_logits) | ((logits == target_logits) & is_first)

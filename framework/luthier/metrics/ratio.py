@@ -43,6 +43,7 @@ class Ratio:
 
         The mean of nothing is NaN, in either case.
         """
+        # On the device, 0 / 0 is NaN by itself; Python's floats would raise.
         host_types = (int, float, np.generic, np.ndarray)
         if not (
             isinstance(self.numerator, host_types) and isinstance(self.denominator, host_types)

@@ -1,4 +1,4 @@
-"""Which metric decides: early stopping, the best checkpoint, the objective of a sweep."""
+"""Selection of one metric, for early stopping, the best checkpoint or the objective of a sweep."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Selector:
         return f"{self.evaluation}/{self.metric}"
 
     def check(self, evaluations: Mapping[str, Sequence[Metric]]) -> list[Problem]:
-        """Return what is wrong with this choice, given the metrics of every evaluation set.
+        """Return the problems of this choice, given the metrics of every evaluation set.
 
         Args:
           evaluations: The metrics that each evaluation set reports.
@@ -40,6 +40,8 @@ class Selector:
         Returns:
           One problem for an unknown set, metric or contrary direction; empty when all is well.
         """
+        # Checked before a run starts: a misspelt metric would otherwise never stop a training, or
+        # fail at the first evaluation, hours later.
         if self.evaluation not in evaluations:
             return [_unknown("evaluation", self.evaluation, list(evaluations))]
         metrics = {metric.name: metric for metric in evaluations[self.evaluation]}
@@ -76,6 +78,7 @@ class Selector:
 
     def better(self, value: float, other: float) -> bool:
         """Return whether `value` is strictly better than `other`; NaN is worse than anything."""
+        # Comparisons with NaN are false, so a best value of NaN would never be improved upon.
         if math.isnan(value) or math.isnan(other):
             return not math.isnan(value)
         return value < other if self.direction == "lower" else value > other

@@ -19,11 +19,13 @@ class Totals:
     batches changes the result by more than the float32 sum within each batch does.
 
     Args:
-      num_pending: How many batches may still be on the device; older ones are fetched, which also
-        keeps the host from running further ahead than that.
+      num_pending: Number of batches that may still be on the device; older ones are fetched, which
+        also keeps the host from running further ahead than that.
     """
 
     def __init__(self, num_pending: int = 2):
+        # JAX dispatches asynchronously: an entry of `_pending` may still be computed. To fetch the
+        # newest would make the host wait for the device, and the device for the host.
         self._num_pending = num_pending
         self._pending: collections.deque[dict[Metric, Ratio]] = collections.deque()
         self._parts: dict[Metric, tuple[list[float], list[float]]] = {}
@@ -38,13 +40,15 @@ class Totals:
         """Return the merged ratios of everything added, as Python floats."""
         while self._pending:
             self._fetch()
+        # Each part is kept, not a running sum: `fsum` rounds once, whatever the order. Two numbers
+        # a batch and metric are little.
         return {
             metric: Ratio(math.fsum(numerators), math.fsum(denominators))
             for metric, (numerators, denominators) in self._parts.items()
         }
 
     def values(self) -> dict[Metric, float]:
-        """Return what is reported: the transformed value of every merged ratio."""
+        """Return the reported value of every metric: its merged ratio, divided and transformed."""
         return {metric: metric.value(ratio) for metric, ratio in self.ratios().items()}
 
     def _fetch(self) -> None:

@@ -1,4 +1,4 @@
-"""Assemblies of layers, and what is done with them."""
+"""Models, as assemblies of layers, and generation of text with them."""
 
 from luthier.models.copies import Held, WithCopy, hold
 from luthier.models.decoder import Cache, Decoder

@@ -33,7 +33,7 @@ class WithCopy(nnx.Module):
         self.copy = hold(self.trained)
 
     def followed(self, decay: Any) -> dict[str, Any]:
-        r"""Return what the copy becomes when it follows the model: $c + (1 - d) (\theta - c)$.
+        r"""Return the copy moved towards the model: $c + (1 - d) (\theta - c)$.
 
         Args:
           decay: d.
@@ -43,6 +43,8 @@ class WithCopy(nnx.Module):
 
         Source: Tarvainen and Valpola 2017, arXiv:1703.01780, equation 2.
         """
+        # Not d c + (1 - d) theta: for d near one, 1 - d is exact where `decay` is hoisted (its
+        # complement), and a copy that equals the model stays equal to it, to the bit.
         own = _by_name(nnx.state(self.copy, Held))
         new = _by_name(nnx.state(self.trained, nnx.Param))
         return {f"copy.{name}": old + (1 - decay) * (new[name] - old) for name, old in own.items()}
@@ -74,12 +76,17 @@ def hold(module: Any) -> Any:
     Args:
       module: Any module; its other variables are copied as they are.
     """
+    # The type of the variable decides what the step does with it: `nnx.Param` is trained, all
+    # else is a variable of the state. Names stay, so that the copy can be merged and followed by
+    # name. Of the metadata only the axes are kept: the copy is sharded like the model, but has no
+    # initializer, and no optimizer looks at its inputs. The arrays are copied: outside of a trace
+    # both would otherwise be one buffer, which cannot be donated twice.
     copy = nnx.clone(module)
     for _, part in nnx.iter_modules(copy):
         for name, value in list(vars(part).items()):
             if isinstance(value, nnx.Param):
-                kept = {k: v for k, v in value.get_metadata().items() if k == AXES}
-                setattr(part, name, Held(jnp.array(value[...], copy=True), **kept))
+                metadata = {k: v for k, v in value.get_metadata().items() if k == AXES}
+                setattr(part, name, Held(jnp.array(value[...], copy=True), **metadata))
     return copy
 
 

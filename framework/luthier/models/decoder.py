@@ -32,11 +32,11 @@ DType = Any
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """What a decoder remembers of the tokens that it has seen.
+    """The keys and values of a decoder for the tokens so far.
 
     Args:
-      layers: The caches of the blocks, as the stack keeps what belongs to each layer.
-      length: Number of tokens seen, the same in every row: int32 scalar.
+      layers: The caches of the blocks, stacked over the layers as the stack does.
+      length: Number of tokens so far, the same in every row: int32 scalar.
       places_S: The number of each place of the cache: int32 [S].
     """
 
@@ -56,9 +56,9 @@ class Decoder(nnx.Module):
       norm: Template of the norm after the last layer.
       embedding: Template of the embedding, which also knows learned positions and dropout.
       unembedding: Template of the map to logits, `TiedUnembedding` or `Unembedding`.
-      stack: How the layers are run: `Scanned` or `Unrolled`, with its remat policy.
-      bias: Template of what is added to the attention scores of all layers, such as `Alibi`; None
-        means nothing.
+      stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
+      bias: Template of a bias of the attention scores of all layers, such as `Alibi`; None means
+        no bias.
       dtype: Type that is computed in, by all parts that do not set their own.
       param_dtype: Type that parameters are stored in.
       rngs: Supplies the keys of the parameters.
@@ -87,12 +87,16 @@ class Decoder(nnx.Module):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # Parts come as templates and get sizes and types from here, so that a size is set once. The
+        # order in which they are made decides the keys of their parameters. Blocks get `rngs` from
+        # the stack, which makes one key for each layer.
         inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype}
         ends = {"vocab_size": vocab_size, "rngs": rngs, **inherited}
         self.vocab_size = vocab_size
         self.stack = stack
         self.embedding = create(embedding, **ends)
         blocks = [block] if callable(block) else block
+        # Partials, because a lambda in a comprehension would see the last template only.
         makers = [functools.partial(_create_block, template, inherited) for template in blocks]
         self.blocks = stack.create(makers, num_layers, rngs)
         self.norm = create(norm, rngs=rngs, **inherited)
@@ -118,6 +122,8 @@ class Decoder(nnx.Module):
         Returns:
           [B, L, D], normalized.
         """
+        # Without a description, rows are one document each: the constants fold away in XLA, and
+        # generation and packed training run the same code.
         single = Tokens.single(*inputs_BL.shape)
         tokens = Tokens(
             single.positions_BL if positions_BL is None else positions_BL,
@@ -125,6 +131,10 @@ class Decoder(nnx.Module):
         )
         x_BLD = self.embedding(inputs_BL, tokens, fold(dropout, 0))
 
+        # Runs inside the loop of the stack; `index` is traced there, and folded into the dropout
+        # keys, so that layers of one program have different masks. What belongs to rows (positions,
+        # segments, keys) is passed as `rows` and not closed over: a pipeline runs some rows at a
+        # time, and hands theirs in. The bias is closed over, a constant of the loop.
         def apply(block: Any, index: jax.Array, x_BLD: jax.Array, _: None, rows: Any) -> Any:
             tokens, below = rows
             return block(x_BLD, tokens, fold(below, index), **self._shared()), None
@@ -165,11 +175,15 @@ class Decoder(nnx.Module):
 
         Args:
           tokens_BL: The next L >= 1 tokens of each row, int32 [B, L].
-          cache: What `init_cache` or the last call gave, with room for them.
+          cache: The result of `init_cache` or of the last call, with room for them.
 
         Returns:
           The logits after the last of them, float32 [B, V], and the cache for the next call.
         """
+        # Place s of the cache holds position s. Places that are filled, the new ones included, get
+        # segment 1, all others segment 0: to the masks they are padding, and no mask of its own is
+        # needed for decoding. `length` is traced, so that one program serves every step; only L is
+        # static, hence one program for the prompt and one for single tokens.
         B, L = tokens_BL.shape
         start, length = cache.length, cache.length + L
         places_BS = jnp.broadcast_to(cache.places_S, (B, cache.places_S.size))
@@ -182,11 +196,12 @@ class Decoder(nnx.Module):
 
         x_BLD = self.embedding(tokens_BL, tokens)
         x_BLD, layers = self.stack.apply(self.blocks, apply, x_BLD, cache.layers)
+        # Of a prompt only the last logits are needed, so only its last state meets the vocabulary.
         logits_B1V = self.logits(self.norm(x_BLD[:, -1:]))
         return logits_B1V[:, 0], Cache(layers, length, cache.places_S)
 
     def _shared(self) -> dict[str, Any]:
-        """Return what all blocks get, if there is any: blocks need not know of it otherwise."""
+        """Return the arguments of all blocks: none without a bias, which blocks need not take."""
         return {} if self.bias is None else {"bias": self.bias}
 
 

@@ -39,8 +39,8 @@ class Encoder(nnx.Module):
       embedding: Template of the embedding: `TypedEmbedding`, or a `FactorizedEmbedding` of it.
       norm: Template of a norm after the last layer; None where blocks end with one.
       head: Template of the map to logits, such as `MaskedHead`; None leaves it out.
-      pooler: Template of what makes one vector of a row, such as `Pooler`; None leaves it out.
-      stack: How the layers are run: `Scanned`, `Unrolled`, or `Shared` for one set of parameters.
+      pooler: Template of the pooling of a row to one vector, such as `Pooler`; None leaves it out.
+      stack: The stack of layers: `Scanned`, `Unrolled`, or `Shared` for one set of parameters.
       dtype: Type that is computed in, by all parts that do not set their own.
       param_dtype: Type that parameters are stored in.
       rngs: Supplies the keys of the parameters.
@@ -78,6 +78,8 @@ class Encoder(nnx.Module):
         self.blocks = stack.create(
             lambda rngs: create(block, rngs=rngs, **inherited), num_layers, rngs
         )
+        # A factorized embedding has another dimension than the model; the head, which ends in the
+        # table, takes it from the table.
         ends = {
             "vocab_size": vocab_size,
             "embed_dim": self.embedding.lookup.table.shape[1],
@@ -113,6 +115,7 @@ class Encoder(nnx.Module):
         tokens = _describe(inputs_BL, positions_BL, segments_BL)
         x_BLD = self.embedding(inputs_BL, tokens, fold(dropout, 0), types_BL)
 
+        # As in `Decoder.hidden`: what belongs to rows is passed as `rows`, for pipelines.
         def apply(block: Any, index: jax.Array, x_BLD: jax.Array, _: None, rows: Any) -> Any:
             tokens, below = rows
             return block(x_BLD, tokens, fold(below, index)), None
@@ -136,7 +139,7 @@ class Encoder(nnx.Module):
         """Make one vector of each row.
 
         Args:
-          hidden_BLD: What `hidden` gave.
+          hidden_BLD: The result of `hidden`.
           segments_BL: As for `hidden`.
 
         Returns:

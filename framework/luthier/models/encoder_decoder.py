@@ -1,4 +1,4 @@
-"""An encoder-decoder: one text read as a whole, another predicted from it token by token.
+"""An encoder-decoder: a target text predicted token by token from a source text.
 
 Shapes: B rows, L length, S source length, D embed, V vocab, C cached length, H heads.
 """
@@ -31,11 +31,11 @@ DType = Any
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TargetCache:
-    """What a decoder remembers of the source and of the target so far.
+    """The keys and values of a decoder for the source, and for the target so far.
 
     Args:
       layers: The caches of the blocks, stacked over the layers.
-      length: Number of target tokens seen, the same in every row: int32 scalar.
+      length: Number of target tokens so far, the same in every row: int32 scalar.
       places_C: The number of each place of the cache: int32 [C].
       source: Positions and segments of the source's tokens.
     """
@@ -77,6 +77,7 @@ class _Layers(nnx.Module):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # `rngs` comes from the stack, one key for each layer, so it is not among `inherited`.
         inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype}
         self.stack = stack
         self.blocks = stack.create(
@@ -87,6 +88,8 @@ class _Layers(nnx.Module):
         self.dropout = None if dropout is None else create(dropout, rngs=rngs, **inherited)
 
     def _bias(self, query: Tokens, key: Tokens) -> _SharedBias | None:
+        # T5 has one table for all layers, so the bias [B, H, L, S] is computed once, outside of the
+        # loop over layers, and passed to each as a bias that ignores its arguments.
         return None if self.bias is None else _SharedBias(self.bias(query, key))
 
     def _finish(self, x_BLD: jax.Array, dropout: DropoutKeys | None) -> jax.Array:
@@ -101,10 +104,10 @@ class SourceLayers(_Layers):
       num_layers: Number of blocks.
       block: Template of a layer, such as `PreNormBlock` with attention that is not causal.
       norm: Template of the norm after the last layer.
-      bias: Template of what every layer adds to its scores, such as `RelativeBias`; None means
-        nothing.
+      bias: Template of the bias that every layer adds to its scores, such as `RelativeBias`; None
+        means no bias.
       dropout: Template of the dropout on the result; None means none.
-      stack: How the layers are run: `Scanned` or `Unrolled`, with its remat policy.
+      stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       dim: D.
       dtype: Type that is computed in.
       param_dtype: Type that parameters are stored in.
@@ -143,10 +146,10 @@ class TargetLayers(_Layers):
       num_layers: Number of blocks.
       block: Template of a layer, such as `PreNormCrossBlock`.
       norm: Template of the norm after the last layer.
-      bias: Template of what every layer adds to its scores within the target, such as
-        `RelativeBias`; None means nothing.
+      bias: Template of the bias that every layer adds to its scores within the target, such as
+        `RelativeBias`; None means no bias.
       dropout: Template of the dropout on the result; None means none.
-      stack: How the layers are run: `Scanned` or `Unrolled`, with its remat policy.
+      stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       dim: D.
       dtype: Type that is computed in.
       param_dtype: Type that parameters are stored in.
@@ -163,7 +166,7 @@ class TargetLayers(_Layers):
         Args:
           x_BLD: Embedded tokens, [B, L, D].
           tokens: Their positions and segments.
-          source: What the encoder made of the source.
+          source: The encoded source.
           dropout: Keys of this part of the model; None means no dropout.
 
         Returns:
@@ -174,6 +177,7 @@ class TargetLayers(_Layers):
             tokens, source, below, bias = rows
             return block(x_BLD, tokens, source, fold(below, index), bias), None
 
+        # The encoded source belongs to rows as well, with a length of its own.
         rows = (tokens, source, fold(dropout, 0), self._bias(tokens, tokens))
         x_BLD, _ = self.stack.apply(self.blocks, apply, x_BLD, rows=rows)
         return self._finish(x_BLD, dropout)
@@ -192,13 +196,15 @@ class TargetLayers(_Layers):
           x_BLD: The new tokens, embedded, [B, L, D].
           tokens: Their positions and segments.
           cached: Positions and segments of all places of the cache, the new tokens included.
-          cache: What was seen before.
+          cache: The cache of the tokens before.
 
         Returns:
           [B, L, D], normalized, and the changed caches of the layers.
         """
         bias = self._bias(tokens, cached)
 
+        # Here source, positions and bias are closed over: with a cache for each layer, no stack
+        # splits the rows.
         def apply(block: Any, index: jax.Array, x_BLD: jax.Array, own: Any) -> Any:
             return block.decode(x_BLD, tokens, cache.source, own, cached, cache.length, bias)
 
@@ -212,8 +218,8 @@ class EncoderDecoder(nnx.Module):
     Args:
       vocab_size: V.
       dim: D.
-      encoder: Template of what runs over the source, such as `SourceLayers`.
-      decoder: Template of what runs over the target, such as `TargetLayers`.
+      encoder: Template of the layers over the source, such as `SourceLayers`.
+      decoder: Template of the layers over the target, such as `TargetLayers`.
       embedding: Template of the embedding of both texts.
       unembedding: Template of the map to logits: `TiedUnembedding`, `ScaledTiedUnembedding` or
         `Unembedding`.
@@ -240,6 +246,8 @@ class EncoderDecoder(nnx.Module):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # One embedding module for both texts, and its table again in a tied unembedding: the
+        # gradients of all three uses are summed.
         inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.vocab_size = vocab_size
         self.embedding = create(embedding, vocab_size=vocab_size, **inherited)
@@ -264,8 +272,10 @@ class EncoderDecoder(nnx.Module):
           dropout: Keys of the sources' tokens; None means no dropout (evaluation).
 
         Returns:
-          What the decoder looks at.
+          The encoded sources, to which the decoder attends.
         """
+        # Site 0 is the encoder and site 1 the decoder: both embed with the same module, and their
+        # masks must differ.
         tokens = _describe(inputs_BL, positions_BL, segments_BL)
         keys = fold(dropout, 0)
         x_BSD = self.embedding(inputs_BL, tokens, fold(keys, 0))
@@ -284,7 +294,7 @@ class EncoderDecoder(nnx.Module):
 
         Args:
           inputs_BL: Token ids that the next ones are predicted from, int32 [B, L].
-          source: What `encode` gave.
+          source: The result of `encode`.
           positions_BL: Positions, from 0 in every segment, int32 [B, L]; None means 0, 1, ...
           segments_BL: Targets of the row, each of the number of its source, 0 for padding,
             int32 [B, L]; None means one.
@@ -318,7 +328,7 @@ class EncoderDecoder(nnx.Module):
         """Make a cache without target tokens.
 
         Args:
-          source: What `encode` gave, one source in each row.
+          source: The result of `encode`, one source in each row.
           length: Most tokens that a target will have.
 
         Returns:
@@ -337,11 +347,12 @@ class EncoderDecoder(nnx.Module):
 
         Args:
           tokens_BL: The next L >= 1 tokens of each target, int32 [B, L].
-          cache: What `init_cache` or the last call gave, with room for them.
+          cache: The result of `init_cache` or of the last call, with room for them.
 
         Returns:
           The logits after the last of them, float32 [B, V], and the cache for the next call.
         """
+        # Filled places have segment 1 and the others 0, as in `Decoder.decode`.
         B, L = tokens_BL.shape
         length = cache.length + L
         places_BC = jnp.broadcast_to(cache.places_C, (B, cache.places_C.size))

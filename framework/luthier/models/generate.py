@@ -1,4 +1,4 @@
-"""Continuing prompts, token by token, in one compiled loop.
+"""Generation: prompts are continued token by token, in one compiled loop.
 
 Shapes: B rows, L length of prompts (padded on the right), T most tokens of a row, V vocab.
 """
@@ -21,7 +21,7 @@ from luthier.errors import BadInput, Problem
 from luthier.models.language_model import LanguageModel
 from luthier.models.sampling import sample
 
-# Sizes are rounded up to multiples of these, so that near ones share a compiled program.
+# Sizes are rounded up to multiples of these, so that similar ones share a compiled program.
 _LENGTH_MULTIPLE = 32
 _STOP_MULTIPLE = 8
 
@@ -29,7 +29,7 @@ _STOP_MULTIPLE = 8
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """The loop's rows: prompts, then what has been drawn for them."""
+    """The carry of the loop: prompts with the tokens drawn so far, and the state of the model."""
 
     tokens_BT: jax.Array
     index: jax.Array
@@ -51,11 +51,11 @@ def generate(
 ) -> list[list[int]]:
     """Continue prompts by sampling.
 
-    Where a part of the model has no cache, as a block of one's own may not, each token is computed
-    from all of those before it: that is as exact, and slower.
+    If a part of the model has no cache, such as a user's own block, each token is computed from all
+    of those before it: that is as exact, and slower.
 
-    What is drawn for a prompt depends on the seed, the prompt, and how many equal prompts stand
-    before it, but not on the other prompts of the batch.
+    The draws for a prompt depend on the seed, the prompt, and the number of equal prompts before
+    it, but not on the other prompts of the batch.
 
     Args:
       model: The language model.
@@ -77,12 +77,17 @@ def generate(
     _check(prompts, max_new_tokens, temperature, top_k, top_p, getattr(model, "vocab_size", None))
     if not prompts:
         return []
+    # Whatever is a shape is rounded up (total length, stop tokens) or down (prefill), so that calls
+    # with other prompts find a compiled program; what need not be a shape (lengths, ends, stops,
+    # temperature) is an argument. The price of the power of two: a prompt of 1,000 tokens is read
+    # as 512 at once and 488 one by one.
     lengths = np.array([len(prompt) for prompt in prompts], np.int32)
     total = int(lengths.max()) + max_new_tokens
     tokens = np.zeros((len(prompts), total + -total % _LENGTH_MULTIPLE), np.int32)
     for row, prompt in zip(tokens, prompts, strict=True):
         row[: len(prompt)] = prompt
     num_stops = len(stop_tokens)
+    # Padded with -1, which no token is. At least one, so that the array is never empty.
     stops = np.full(num_stops + (-num_stops % _STOP_MULTIPLE or _STOP_MULTIPLE), -1, np.int32)
     stops[:num_stops] = stop_tokens
     prefill = 1 << (int(lengths.min()).bit_length() - 1)  # a power of two, to share programs
@@ -106,7 +111,9 @@ def generate(
 
 
 def has_cache(model: LanguageModel) -> bool:
-    """Return whether all parts of a model can keep what they computed of earlier tokens."""
+    """Return whether all parts of a model have a cache of earlier tokens."""
+    # Asked by trying, abstractly: `init_cache` goes through all parts, and a part that has none
+    # raises AttributeError from deep inside. Other AttributeErrors are bugs of a part.
     try:
         jax.eval_shape(lambda: model.init_cache(1, 1))
     except AttributeError as error:
@@ -117,9 +124,9 @@ def has_cache(model: LanguageModel) -> bool:
 
 
 def _decode_all(model: LanguageModel, tokens_BT: jax.Array, length: jax.Array | int) -> jax.Array:
-    """Return the logits after the first `length` tokens, [B, V]; those behind them are not seen.
+    """Return the logits after the first `length` tokens, [B, V]; later ones have no influence.
 
-    The model is causal: what stands on the right changes nothing on the left.
+    The model is causal: tokens on the right change nothing on the left.
     """
     hidden_BTD = model.hidden(tokens_BT)
     last_B1D = jax.lax.dynamic_slice_in_dim(hidden_BTD, length - 1, 1, axis=1)
@@ -141,7 +148,15 @@ def _continue(
     top_k: jax.Array | None,
     top_p: jax.Array | None,
 ) -> jax.Array:
-    """Fill tokens_BT behind the prompts; the first `prefill` tokens are read in one go."""
+    """Fill tokens_BT after the prompts; the first `prefill` tokens are read at once."""
+    # Static: the structure of the model, the length of the prefill, whether there is a cache.
+    # Everything else is traced.
+    #
+    # Rows have prompts of different lengths, but run in step: all are at the same `index`. In a row
+    # whose prompt is longer than `index`, the token of the prompt takes the place of the drawn one.
+    # So the cache has one length for all rows, and prompts need no padding on the left, which
+    # would shift positions. The loop ends when every row has drawn a stop token or its last one; a
+    # row that is done keeps drawing, and `_until` cuts it.
     model = nnx.merge(graphdef, state)
     B, T = tokens_BT.shape
     if cached:
@@ -154,6 +169,8 @@ def _continue(
         return ~rows.done_B.all()
 
     def step(rows: _Rows) -> _Rows:
+        # A key for each row and index, not a chain of splits: the draw at an index does not depend
+        # on where the loop began.
         keys_B_ = fold(keys_B, rows.index)
         drawn_B = sample(keys_B_, rows.logits_BV, temperature=temperature, top_k=top_k, top_p=top_p)
         in_prompt_B = rows.index < lengths_B
@@ -173,14 +190,18 @@ def _continue(
 
 def _row_keys(prompts: Sequence[Sequence[int]], seed: int) -> jax.Array:
     """Key every row by its prompt, and equal prompts by their order."""
+    # By content, not by number of the row, so that a batch may be cut or put in another order.
+    # Equal prompts must differ, or several samples of one prompt would be the same. The seed is
+    # folded with the checksum first, so 32 bits of the prompt enter; a collision of two different
+    # prompts only means that one of them is counted as the second.
     seen: Counter[int] = Counter()
-    words = []
+    folds = []
     for prompt in prompts:
         digest = zlib.crc32(np.asarray(prompt, "<i4").tobytes())
-        words.append((digest, seen[digest]))
+        folds.append((digest, seen[digest]))
         seen[digest] += 1
     fold = jax.vmap(jax.random.fold_in)
-    digests, orders = np.array(words, np.uint32).T
+    digests, orders = np.array(folds, np.uint32).T
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), digests)
     return fold(keys, orders)
 
@@ -193,13 +214,14 @@ def _until(tokens: list[int], stop_tokens: Sequence[int]) -> list[int]:
 def token_problems(
     rows: Sequence[Sequence[int]], vocab_size: int | None, name: str
 ) -> list[Problem]:
-    """Return a problem for each row with a token that no table of embeddings has.
+    """Return a problem for each row with a token outside of the vocabulary.
 
     Args:
       rows: Token ids.
-      vocab_size: How many tokens the model knows; None means that it does not say.
-      name: What a row is called.
+      vocab_size: Size of the model's vocabulary; None if it is unknown.
+      name: The name of a row in messages.
     """
+    # On the host, since inside of the program an id beyond the table gives NaN, not an error.
     if vocab_size is None:
         return []
     problems = []
@@ -221,6 +243,7 @@ def _check(
     top_p: float | None,
     vocab_size: int | None,
 ) -> None:
+    # An empty prompt would leave no position whose logits give the first token.
     problems = [
         Problem(f"prompt {i} is empty", remedy="begin it with the tokenizer's BOS")
         for i, prompt in enumerate(prompts)

@@ -1,4 +1,4 @@
-"""What the rest of luthier asks of a language model, so that users can bring their own.
+"""The interface of language models; users may bring their own.
 
 Shapes: B rows, L length, D embed, V vocab.
 """
@@ -24,7 +24,7 @@ class LanguageModel(Protocol):
         segments_BL: jax.Array | None = None,
         dropout: DropoutKeys | None = None,
     ) -> jax.Array:
-        """Return what the logits are computed from, [B, L, D]."""
+        """Return the states from which the logits are computed, [B, L, D]."""
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:
         """Return the logits of the next tokens, float32 [B, L, V]."""

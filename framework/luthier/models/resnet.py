@@ -33,7 +33,7 @@ class ResNet(nnx.Module):
       width: Channels of the stem and width of the first stage's blocks.
       num_channels: C.
       block: Template of a block, `BasicBlock` or `BottleneckBlock`.
-      stem: Template of what stands before the first block, `LargeStem` or `SmallStem`.
+      stem: Template of the layers before the first block, `LargeStem` or `SmallStem`.
       head: Template of the map to logits.
       dtype: Type that is computed in, by all parts that do not set their own.
       param_dtype: Type that parameters are stored in.
@@ -63,19 +63,22 @@ class ResNet(nnx.Module):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # Table 1 of the paper: stage n has width 64 * 2^n, and its first block halves the image,
+        # but for the first stage, whose input the stem has already reduced. Blocks differ in shape
+        # and cannot be scanned; each is a module of its own.
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.stem = create(stem, in_dim=num_channels, out_dim=width, **kinds)
         dim, stages = width, []
         for number, size in enumerate(stage_sizes):
             blocks = []
             for i in range(size):
-                stride = 2 if number and not i else 1
+                stride = 2 if number and not i else 1  # the first block of all stages but the first
                 sizes = {"in_dim": dim, "width": width << number, "stride": stride}
                 blocks.append(create(block, **sizes, **kinds))
                 dim = sizes["width"] * blocks[-1].EXPANSION
             stages.append(nnx.List(blocks))
         self.stages = nnx.List(stages)
-        # Classes are few and seldom even, so no mesh axis shares them out.
+        # Classes are few, and their number is seldom even, so no mesh axis splits them.
         embed = {"inputs": (dim,), "input_axes": ("embed",)}
         classes = {"outputs": (num_classes,), "output_axes": (None,)}
         self.head = create(head, **embed, **classes, **kinds)
@@ -94,14 +97,14 @@ class ResNet(nnx.Module):
         for stage in self.stages:
             for block in stage:
                 x = block(x, weights_B)
-        return x.astype(wide(x.dtype)).mean((1, 2))
+        return x.astype(wide(x.dtype)).mean((1, 2))  # 49 places at 224 pixels: summed in float32
 
     def __call__(self, images_BHWC: jax.Array, *, dropout: DropoutKeys | None = None) -> jax.Array:
         """Classify images by the running statistics.
 
         Args:
           images_BHWC: [B, H, W, C].
-          dropout: Not looked at: residual networks have none.
+          dropout: Not used: residual networks have none.
 
         Returns:
           Logits, float32 or wider [B, K].
@@ -120,11 +123,14 @@ class ResNet(nnx.Module):
         Args:
           images_BHWC: [B, H, W, C].
           weights_B: Weights of the rows; those of weight 0 count nothing in the statistics.
-          dropout: Not looked at: residual networks have none.
+          dropout: Not used: residual networks have none.
 
         Returns:
           Logits, float32 or wider [B, K], and the running statistics after the batch, by name.
         """
+        # The norms change their statistics in place. This module lives inside of one trace and is
+        # dropped after it, so the changed values are read here and returned to the task, whose
+        # updates the step applies if it accepts the step.
         logits_BK = self._logits(self.hidden(images_BHWC, weights_B))
         flat = nnx.to_flat_state(nnx.state(self, nnx.BatchStat))
         return logits_BK, {".".join(map(str, path)): v.get_value() for path, v in flat}

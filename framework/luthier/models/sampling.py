@@ -1,4 +1,4 @@
-"""Choosing the next token from its logits.
+"""Sampling of the next token from its logits.
 
 Shapes: B rows, V vocab.
 """
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 
 def restrict(logits_BV: jax.Array, top_k: Any = None, top_p: Any = None) -> jax.Array:
-    """Rule out all but the likeliest tokens.
+    """Exclude all but the likeliest tokens.
 
     Args:
       logits_BV: float32 [B, V].
@@ -21,24 +21,30 @@ def restrict(logits_BV: jax.Array, top_k: Any = None, top_p: Any = None) -> jax.
         None keeps all. The likeliest is always kept.
 
     Returns:
-      The logits, -inf where ruled out.
+      The logits, -inf for excluded tokens.
 
     Source: Fan, Lewis and Dauphin 2018, arXiv 1805.04833, section 5.1 (top-k); Holtzman et al.
       2020, arXiv 1904.09751, equation 2 (top-p).
     """
+    # Both cuts are turned into an edge, the smallest logit that is kept, so that nothing has to be
+    # sorted back. k and p are traced: k is a place in the sorted logits, not the size of a
+    # `top_k`, so another k needs no other program. Only None is static.
     if top_k is None and top_p is None:
         return logits_BV
-    sorted_BV = -jnp.sort(-logits_BV, axis=-1)
+    sorted_BV = -jnp.sort(-logits_BV, axis=-1)  # descending
     if top_k is not None:
         kth = jnp.clip(jnp.asarray(top_k) - 1, 0, logits_BV.shape[-1] - 1)
         edge_B1 = jnp.take(sorted_BV, kth[None], axis=-1)
         logits_BV = jnp.where(logits_BV >= edge_B1, logits_BV, -jnp.inf)
+        # The sum for top-p is over the tokens that top-k left, as documented.
         sorted_BV = jnp.where(sorted_BV >= edge_B1, sorted_BV, -jnp.inf)
     if top_p is not None:
+        # A token is kept if the ones before it have less than p together: the token with which the
+        # sum reaches p is the last. The first is always kept; for p = 0 nothing would be.
         weights_BV = jax.nn.softmax(sorted_BV, axis=-1)
         before_BV = jnp.cumsum(weights_BV, axis=-1) - weights_BV
-        kept_BV = (before_BV < top_p).at[:, 0].set(True)
-        edge_B1 = jnp.where(kept_BV, sorted_BV, jnp.inf).min(-1, keepdims=True)
+        is_kept_BV = (before_BV < top_p).at[:, 0].set(True)
+        edge_B1 = jnp.where(is_kept_BV, sorted_BV, jnp.inf).min(-1, keepdims=True)
         logits_BV = jnp.where(logits_BV >= edge_B1, logits_BV, -jnp.inf)
     return logits_BV
 
@@ -63,6 +69,9 @@ def sample(
     Returns:
       Token ids, int32 [B].
     """
+    # Temperature may be traced, so greedy decoding is a select and not a branch; the divisor is
+    # replaced first, since logits / 0 would be infinite or NaN. `categorical` draws by the Gumbel
+    # trick, one uniform number for each token of the vocabulary, from the row's own key.
     greedy = jnp.asarray(temperature, jnp.float32) <= 0
     scaled_BV = logits_BV / jnp.where(greedy, 1.0, jnp.asarray(temperature, jnp.float32))
     drawn_B = jax.vmap(jax.random.categorical)(keys_B, restrict(scaled_BV, top_k, top_p))

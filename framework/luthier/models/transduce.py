@@ -1,4 +1,4 @@
-"""Targets from sources, token by token.
+"""Generation of targets from sources, token by token.
 
 Shapes: B rows, S source length, D embed, V vocab.
 """
@@ -24,12 +24,16 @@ _LENGTH_MULTIPLE = 32
 
 
 class Conditional(nnx.Module):
-    """A language model of targets, given their sources: what `generate` can continue.
+    """A language model of targets, given their sources, which `generate` can continue.
 
     Args:
       model: The encoder-decoder.
-      source: What its `encode` gave, one source in each row.
+      source: The result of its `encode`, one source in each row.
     """
+
+    # The encoded sources are variables of the module, so that `nnx.split` in `generate` makes them
+    # arguments of the compiled loop. As plain attributes they would be constants of the program,
+    # which would then be compiled for each set of sources.
 
     def __init__(self, model: EncoderDecoder, source: Encoded):
         self.model = model
@@ -45,7 +49,7 @@ class Conditional(nnx.Module):
         return Encoded(self.states_BSD[...], tokens)
 
     def hidden(self, inputs_BL: jax.Array, **described: Any) -> jax.Array:
-        """Return what the logits are computed from; see `EncoderDecoder.decode_hidden`."""
+        """Return the states of targets; see `EncoderDecoder.decode_hidden`."""
         return self.model.decode_hidden(inputs_BL, self.source, **described)
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:
@@ -75,7 +79,7 @@ def transduce(
 ) -> list[list[int]]:
     """Make a target for every source by sampling.
 
-    What is drawn for a source depends on the seed, the source and its place among the sources.
+    The draws for a source depend on the seed, the source and its place among the sources.
 
     Args:
       model: The encoder-decoder.
@@ -98,6 +102,8 @@ def transduce(
         return []
     if problems := token_problems(sources, getattr(model, "vocab_size", None), "source"):
         raise BadInput(problems)
+    # Sources are encoded once, all at the same length: padding has segment 0, which neither the
+    # encoder nor the decoder attends to. Then every target starts from one start token.
     lengths_B = np.array([len(source) for source in sources], np.int32)
     longest = max(int(lengths_B.max()), 1)
     inputs_BS = np.zeros((len(sources), longest + -longest % _LENGTH_MULTIPLE), np.int32)

@@ -42,9 +42,9 @@ class VisionTransformer(nnx.Module):
       block: Template of a layer, such as `PreNormBlock`.
       norm: Template of the norm after the last layer.
       embedding: Template of the map from images to tokens, `PatchEmbedding` with its sizes.
-      pooling: Template of what makes one vector of the tokens: `ClassToken` or `MeanPool`.
+      pooling: Template of the pooling of tokens to one vector: `ClassToken` or `MeanPool`.
       head: Template of the map from that vector to logits.
-      stack: How the layers are run: `Scanned` or `Unrolled`, with its remat policy.
+      stack: The stack that runs the layers: `Scanned` or `Unrolled`, with its remat policy.
       dtype: Type that is computed in, by all parts that do not set their own.
       param_dtype: Type that parameters are stored in.
       rngs: Supplies the keys of the parameters.
@@ -77,6 +77,8 @@ class VisionTransformer(nnx.Module):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # The pooling is made first: it knows how many tokens of its own it puts before the patches,
+        # and the embedding has a position for each of them.
         kinds = {"dtype": dtype, "param_dtype": param_dtype}
         inherited = {"dim": dim, **kinds}
         self.stack = stack
@@ -87,7 +89,7 @@ class VisionTransformer(nnx.Module):
             lambda rngs: create(block, rngs=rngs, **inherited), num_layers, rngs
         )
         self.norm = create(norm, rngs=rngs, **inherited)
-        # Classes are few and seldom even, so no mesh axis shares them out.
+        # Classes are few, and their number is seldom even, so no mesh axis splits them.
         embed = {"inputs": (dim,), "input_axes": ("embed",)}
         classes = {"outputs": (num_classes,), "output_axes": (None,)}
         self.head = create(head, rngs=rngs, **embed, **classes, **kinds)
@@ -102,6 +104,8 @@ class VisionTransformer(nnx.Module):
         Returns:
           [B, L, D], normalized; tokens of the pooling first, then the patches along rows.
         """
+        # Every row is one document of L tokens; positions are in the embedding, and the tokens here
+        # only say that nothing is padding.
         B, L = images_BHWC.shape[0], self.embedding.positions.shape[0]
         tokens = Tokens.single(B, L)
         keys = None if dropout is None else _each_token(dropout, L)
@@ -124,6 +128,7 @@ class VisionTransformer(nnx.Module):
 
 def _each_token(keys: DropoutKeys, length: int) -> DropoutKeys:
     """Key every token by its row's key and its place, where there is one key for each row."""
+    # Classification keys examples; the tokens of one differ by their place, which is fixed.
     keys_B1 = keys.token_keys_BL
     if keys_B1.shape[1] != 1:
         return keys

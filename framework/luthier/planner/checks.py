@@ -94,7 +94,7 @@ def check(
         except ValidationError as error:
             problems += error.problems
     known = dict.fromkeys(experiment.evaluations, task.metrics)
-    selectors = {}
+    selectors: dict[str, Any] = {}
     if training.early_stopping is not None:
         selectors["training.early_stopping.metric"] = training.early_stopping.metric
     if experiment.checkpoints is not None and experiment.checkpoints.keep_best is not None:

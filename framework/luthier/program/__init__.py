@@ -1,4 +1,4 @@
-"""The experiment as a program: the root node, its state, its step, and how they are made."""
+"""The experiment as a program: the root node, the training state, and the compiled step."""
 
 from luthier.program.experiment import (
     Data,
@@ -10,11 +10,18 @@ from luthier.program.experiment import (
     Weights,
 )
 from luthier.program.export import Exported, export
-from luthier.program.hoist import HOISTABLE_FIELDS, Scalar
+from luthier.program.hoist import (
+    HOISTABLE_FIELDS,
+    InexactError,
+    Scalar,
+    substitutions,
+    values_of,
+)
 from luthier.program.materialize import WarmStart, materialize
-from luthier.program.offload import Memory
+from luthier.program.offload import Memory, host_bytes
 from luthier.program.precision import MatmulPrecision, Precision, Repeatability
 from luthier.program.program import Program, make, not_reused
+from luthier.program.state import Structure, model_arrays, split
 from luthier.program.step import evaluate_step, gradient_of, init_state, train_step
 
 __all__ = [
@@ -25,21 +32,28 @@ __all__ = [
     "Evaluation",
     "Experiment",
     "Exported",
+    "InexactError",
     "MatmulPrecision",
     "Memory",
     "Precision",
     "Program",
     "Repeatability",
     "Scalar",
+    "Structure",
     "Training",
     "WarmStart",
     "Weights",
     "evaluate_step",
     "export",
     "gradient_of",
+    "host_bytes",
     "init_state",
     "make",
     "materialize",
+    "model_arrays",
     "not_reused",
+    "split",
+    "substitutions",
     "train_step",
+    "values_of",
 ]

@@ -1,4 +1,7 @@
-"""Gradients over a batch that is cut into microbatches, the same as those over the whole batch."""
+"""Gradients over a batch that is cut into microbatches, the same as those over the whole batch.
+
+Numerators are differentiated and summed; the caller divides once, by the weight of the whole batch.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,17 @@ def additive_gradient(
 
     Args:
       numerator: From (parameters, part of the batch) to the loss's numerator and the task's sums.
-      parameters: What to differentiate by, by name.
+      parameters: Parameters to differentiate with respect to, by name.
       batch: Entries with the global batch as leading dimension.
       accumulation: Number of microbatches.
-      kinds: What the gradient by each parameter is summed in; None means the dtype of the
+      kinds: Type that the gradient of each parameter is summed in; None means the dtype of the
         parameter but not below float32.
 
     Returns:
       The sums of the whole batch, and the gradient in the types that it is summed in.
     """
     differentiate, held = jax.grad(numerator, has_aux=True), _holder(kinds)
-    if accumulation == 1:
+    if accumulation == 1:  # without a loop, whose carry would hold the gradient a second time
         gradient, sums = differentiate(parameters, batch)
         return sums, held(gradient)
     return _summed(lambda part: differentiate(parameters, part), cut(batch, accumulation), held)
@@ -58,7 +61,7 @@ def counted_gradient(
     Args:
       numerator: From (parameters, part, counts of all parts) to the loss's numerator and sums.
       statistics: From (parameters, part) to a pytree of arrays.
-      parameters: What to differentiate by, by name.
+      parameters: Parameters to differentiate with respect to, by name.
       batch: Entries with the global batch as leading dimension.
       accumulation: Number of microbatches.
       kinds: As for `additive_gradient`.
@@ -67,7 +70,10 @@ def counted_gradient(
       As `additive_gradient`.
     """
     parts = cut(batch, accumulation)
+    # `map` and not `vmap`: one microbatch at a time has activations in memory.
     of_all = jax.lax.map(lambda part: statistics(parameters, part), parts)
+    # The counts enter as a constant of the derivative. That drops no term: a count is piecewise
+    # constant in the parameters.
     differentiate = jax.grad(numerator, has_aux=True)
     return _summed(lambda part: differentiate(parameters, part, of_all), parts, _holder(kinds))
 
@@ -95,7 +101,7 @@ def coupled_gradient(
     Args:
       numerator: From (parameters, part, statistics of all parts) to the loss's numerator and sums.
       statistics: From (parameters, part) to a pytree of floating point arrays.
-      parameters: What to differentiate by, by name.
+      parameters: Parameters to differentiate with respect to, by name.
       batch: Entries with the global batch as leading dimension.
       accumulation: Number of microbatches.
       kinds: As for `additive_gradient`.
@@ -105,8 +111,14 @@ def coupled_gradient(
 
     Source: Gao et al. 2021, arXiv:2101.06983, section 3 (the pull-back, for contrastive losses).
     """
+    # Differentiating through all microbatches at once would be simpler and as right, but would
+    # keep the activations of all of them, which is what cutting the batch is to avoid. The chain
+    # rule is therefore applied by hand at S, the only path by which microbatches see each other.
     parts = cut(batch, accumulation)
+    # First pass: S, without derivatives.
     of_all = jax.lax.map(lambda part: statistics(parameters, part), parts)
+    # Second pass: for each b the direct term, and the cotangent of all of S, [A, ...]. Their sums
+    # over b are the first sum of g, and lambda. Argument 0 is differentiated with S held fixed.
     differentiate = jax.grad(numerator, argnums=(0, 2), has_aux=True)
     held = _holder(kinds)
     sums, (direct, cotangents) = _summed(
@@ -115,9 +127,12 @@ def coupled_gradient(
         lambda pair: (held(pair[0]), _wide(pair[1])),
     )
 
+    # Third pass: the scan takes one microbatch and its own lambda_a at a time, computes its
+    # statistics again, and adds their pull-back to the gradient, which is the carry.
     def pull(total: Any, each: Any) -> tuple[Any, None]:
         part, cotangent = each
         own, pull_back = jax.vjp(lambda p: statistics(p, part), parameters)
+        # Lambda was summed in float32; a cotangent must have the type of its primal.
         cotangent = jax.tree.map(lambda c, x: c.astype(x.dtype), cotangent, own)
         return jax.tree.map(jnp.add, total, held(pull_back(cotangent)[0])), None
 
@@ -134,7 +149,9 @@ def cut(batch: Batch, accumulation: int) -> dict[str, jax.Array]:
     """
 
     def microbatches(x: jax.Array) -> jax.Array:
-        # Rows are dealt out in turn, so that every device keeps the rows it has.
+        # Microbatch a gets the rows a, a + A, a + 2A, ...: each device, which holds B / devices
+        # consecutive rows, then has an equal part of every microbatch among its own rows. Blocks of
+        # consecutive rows would put a microbatch on a few devices, and each step would move rows.
         return x.reshape(x.shape[0] // accumulation, accumulation, *x.shape[1:]).swapaxes(0, 1)
 
     return {name: microbatches(array) for name, array in batch.items()}
@@ -143,10 +160,16 @@ def cut(batch: Batch, accumulation: int) -> dict[str, jax.Array]:
 def _summed(
     gradient_and_sums: Callable[[Batch], Any], parts: Batch, held: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
+    # The carry is (the task's sums, the gradient), in the types that they are summed in; nothing
+    # is stacked. A gradient is widened before it is added: the sum of A gradients in bfloat16
+    # would lose what each of them adds, once the total is 2^8 times as large.
     def add(total: Any, part: Batch) -> tuple[Any, None]:
         gradient, sums = gradient_and_sums(part)
         return (total[0] + sums, jax.tree.map(jnp.add, total[1], held(gradient))), None
 
+    # A scan needs its carry before the first iteration. Zeros of the right shapes come from an
+    # abstract evaluation; to compute the first microbatch outside of the loop would trace and
+    # compile the model a second time.
     one = {name: array[0] for name, array in parts.items()}
     shapes = jax.eval_shape(gradient_and_sums, one)
     gradient, sums = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -154,7 +177,7 @@ def _summed(
 
 
 def _holder(kinds: Kinds) -> Callable[[Any], Any]:
-    """Return what gives gradients the types that they are summed in."""
+    """Return a function that casts gradients to the types that they are summed in."""
     if kinds is None:
         return _wide
     return lambda gradient: {name: x.astype(kinds[name]) for name, x in gradient.items()}

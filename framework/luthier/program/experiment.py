@@ -1,4 +1,4 @@
-"""The root node of the graph: everything that one run of training is made of."""
+"""The root node of the config (a Fiddle graph): everything that defines one training run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from luthier.records import Records
 
 
 class Data(Protocol):
-    """Batches of examples, by global order: what `experiment.data` has to offer.
+    """Batches of examples in a global order: the interface of `experiment.data`.
 
-    Where the devices of a process hold rows that are no equal part of the batch, as on TPU slices,
-    the process reads the whole batch and keeps its own rows. Data whose `iterator` and `batches`
-    take an optional `rows`, as those of `luthier.data.DataNode` do, is asked for these rows alone.
+    Where the devices of a process do not hold an equal, consecutive part of the batch, as on TPU
+    slices, the process reads the whole batch and keeps its own rows. Data whose `iterator` and
+    `batches` take an optional `rows`, as those of `luthier.data.DataNode` do, is asked for these
+    rows alone.
     """
 
     @property
@@ -49,7 +50,7 @@ class Data(Protocol):
 
 
 class Weights(enum.Enum):
-    """Which weights an evaluation looks at."""
+    """The weights that are evaluated."""
 
     PARAMETERS = "parameters"
     EMA = "ema"
@@ -57,15 +58,15 @@ class Weights(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """A named set that is looked at during training.
+    """A named data set that is evaluated during training.
 
     Args:
-      data: What to evaluate on: every row once.
+      data: The data to evaluate on: every example once.
       every: How often; None means at the end only. The end always evaluates.
-      global_batch_size: Rows per batch over all devices.
+      global_batch_size: Examples per batch over all devices.
       weights: The trained parameters, or their moving average.
-      num_batches: Batches to look at during training; None means the whole set. The end always
-        looks at the whole set.
+      num_batches: Batches to evaluate during training; None means the whole set. At the end the
+        whole set is always evaluated.
     """
 
     data: Data
@@ -80,18 +81,18 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """Stops training when the loss is lost: not finite, or risen without coming back.
+    """Stops training when it diverges: the loss is not finite, or stays far above its best.
 
     The run ends as `diverged`, with exit code 1; its last checkpoint with a finite loss is kept.
-    Steps that `training.guard` leaves out are counted by the guard alone.
+    Steps that `training.guard` skips are counted by the guard alone.
 
     Args:
-      max_nonfinite_steps: Steps in a row whose loss or gradient is not finite, after which training
-        stops where there is no guard. A run whose very last step is such a one has diverged, too.
-      rise: How far above its best the smoothed loss may be, in the unit of the loss; None lets it
-        rise.
-      patience_steps: Steps in a row that it may be further above. The loss is smoothed by a moving
-        average over about as many.
+      max_nonfinite_steps: Consecutive steps whose loss or gradient is not finite, after which
+        training stops if there is no guard. A run whose last step is one has diverged, too.
+      rise: How far the smoothed loss may be above its best, in the unit of the loss; None does not
+        check it.
+      patience_steps: Consecutive steps for which it may be further above. The loss is smoothed by a
+        moving average over about as many steps.
     """
 
     max_nonfinite_steps: int = 10
@@ -113,7 +114,7 @@ class EarlyStopping:
     Args:
       metric: The evaluation set and the metric to watch.
       patience: Evaluations without improvement before training stops.
-      min_delta: What counts as an improvement, in the metric's unit.
+      min_delta: Smallest change that counts as an improvement, in the metric's unit.
     """
 
     metric: Selector
@@ -125,20 +126,20 @@ class EarlyStopping:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    """How long, on how much at once, and with what care.
+    """Length of training, batch size, and safeguards.
 
     Args:
       steps: Optimizer steps of the whole run.
-      global_batch_size: Rows per optimizer step over all devices.
+      global_batch_size: Examples per optimizer step over all devices.
       accumulation: Microbatches that a step is cut into; does not change the gradient.
       stop: Ends training earlier, in the unit of the duration; None means after `steps`.
-      guard: Skips steps with non-finite or spiking gradients; None lets them through.
+      guard: Skips steps with non-finite or spiking gradients; None applies every step.
       ema: Moving average of the parameters; None keeps none.
       early_stopping: Ends training when a metric stops improving; None never does.
-      divergence: Ends training when the loss is not finite, or rises for good; None never does.
-      optimizer_memory: Where the optimizer's state waits from one step to the next.
+      divergence: Ends training when it diverges; None never does.
+      optimizer_memory: Memory that holds the optimizer's state between steps.
       trainable: The parameters that are trained; None means all. The others are frozen: they have
-        no gradient, no optimizer state and no average, and stay as they are to the last bit.
+        no gradient, no optimizer state and no average, and do not change by a bit.
     """
 
     steps: int
@@ -162,25 +163,29 @@ class Training:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One run of training, complete.
+    """One training run, complete.
 
     Args:
-      name: Folder of its runs, and their project's group.
-      seed: Of parameters, dropout and data order; each draws from its own stream.
+      name: Folder of its runs, and their group in trackers.
+      seed: Random seed for parameters, dropout and data order; each has a stream of its own.
       model: Template of the model, called with `rngs=`.
-      task: What a batch means: loss and metrics.
-      data: What to train on.
-      evaluations: Named sets that are looked at during training and at its end.
-      optimizer: What a recipe of `luthier.optim` returns.
-      training: How long, on how much at once, and with what care.
-      parallelism: The mesh, and what is laid out along it.
+      task: Loss and metrics of a batch.
+      data: Training data.
+      evaluations: Named data sets that are evaluated during training and at its end.
+      optimizer: An optimizer, as the recipes of `luthier.optim` return it.
+      training: Length of training, batch size, and safeguards.
+      parallelism: The device mesh, and how arrays are sharded over it.
       precision: Numerical precision of the program.
       compiler: Options that XLA compiles the program with.
-      checkpoints: When to save and what to keep; None saves nothing.
-      records: Where the run is written down.
-      restore: Where the first parameters come from; None initializes them. Read once, when a new
-        run starts: a run that goes on reads its own checkpoint.
+      checkpoints: When to save and which checkpoints to keep; None saves nothing.
+      records: Where metrics and logs of the run are written.
+      restore: Source of the first parameters; None initializes them. It is read once, when a new
+        run starts: a resumed run reads its own checkpoint.
     """
+
+    # The fields of `hoist.HOISTABLE_FIELDS` are built again inside each trace, where a leaf may be
+    # a tracer; their constructors therefore check no values. Ranges and relations are declared as
+    # data below, and are checked on the graph, before anything is built.
 
     name: str
     seed: int = 0

@@ -1,4 +1,4 @@
-"""From the state of a program to a folder of safetensors that others can read."""
+"""Export of a program's weights as a folder of safetensors, which other libraries read."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Exported:
 
     Args:
       directory: The folder.
-      family: Whose names and layouts it has; `luthier` for our own.
-      files: What is in it.
-      num_tensors: Tensors in it.
+      family: The family whose names and layouts it has; `luthier` for our own.
+      files: Names of the files in it.
+      num_tensors: Number of tensors in it.
     """
 
     directory: pathlib.Path
@@ -58,22 +58,23 @@ def export(
     """Write a model's weights as a folder of safetensors, with a config.json and the tokenizer.
 
     Args:
-      program: What the state belongs to.
+      program: The program that the state belongs to.
       leaves: The state.
       directory: The folder; it must not exist, or be empty.
       weights: `parameters` or `ema`.
-      family: Whose names and layouts; None finds it by the graph; `luthier` keeps our own names
-        and writes no config.json.
-      merge: Whether adapters are merged into the kernels that they stand beside.
-      tokenizer: A folder with the files of the tokenizer; None looks at that of the data.
-      metadata: What the files' heads say beside the format.
-      original: The files of settings that came with the weights that the model began with, by name;
-        what they say stays as it is where the model does not say otherwise.
+      family: The family whose names and layouts are used; None infers it from the graph; `luthier`
+        keeps our own names and writes no config.json.
+      merge: Whether adapters are merged into their kernels.
+      tokenizer: A folder with the files of the tokenizer; None takes that of the data.
+      metadata: Entries for the headers of the files, beside the format.
+      original: The files of settings that came with the pretrained weights that the model started
+        from, by name; their values are kept where those of the model do not differ.
 
     Raises:
-      BadInput: The model is of no family, or its config.json would say something else; it has
+      BadInput: The model belongs to no known family, or a config.json cannot describe it; it has
         adapters that are not merged; or the folder cannot be written.
     """
+    # Everything that can be refused is decided before the first file is written.
     model = graphs.get(program.graph, "model")
     arrays = model_arrays(program.named(leaves), weights)
     if merge:
@@ -93,6 +94,7 @@ def export(
         sizes = limits(abstract_model(program.experiment))
         own = foreign.families.named(family)
         tensors = foreign.foreign_tensors(own, arrays, stacked, sizes)
+    # transformers refuses a safetensors file whose metadata have no `format` that it knows.
     head = {"format": "pt" if config else foreign.PLAIN, "luthier": luthier.__version__}
     head |= dict(metadata or {})
     files = foreign.write(directory, tensors, config=config, metadata=head)
@@ -106,6 +108,7 @@ def export(
 
 
 def _merged(program: Program, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    # `merge_adapters` returns parameters only; variables (statistics, held copies) are added back.
     structure, parameters, _ = split(abstract_model(program.experiment))
     merged = merge_adapters(structure.merge(arrays))
     return merged | {name: array for name, array in arrays.items() if name not in parameters}
@@ -116,14 +119,15 @@ def _known(
 ) -> dict[str, Any]:
     """Return settings that the experiment knows, and the model does not."""
     data = program.experiment.data
-    found: dict[str, Any] = {"dtype": str(jnp.result_type(*arrays.values()))}
+    settings: dict[str, Any] = {"dtype": str(jnp.result_type(*arrays.values()))}
     length = getattr(data, "tokens_per_row", None)
+    # Rotary models have no table of positions: the longest row is known to the data alone.
     if length is not None and any(name.startswith("rope_") for name in config):
-        found["max_position_embeddings"] = int(length)
+        settings["max_position_embeddings"] = int(length)
     tokenizer = getattr(data, "tokenizer", None)
     if tokenizer is not None:
-        found |= {"bos_token_id": int(tokenizer.bos), "eos_token_id": int(tokenizer.eos)}
-    return found
+        settings |= {"bos_token_id": int(tokenizer.bos), "eos_token_id": int(tokenizer.eos)}
+    return settings
 
 
 def _kept(
@@ -133,7 +137,7 @@ def _kept(
     model: Any,
     family: str,
 ) -> dict[str, Any]:
-    """Return the config.json of a model that began with pretrained weights.
+    """Return the config.json of a model that started from pretrained weights.
 
     Args:
       original: The one that came with them; empty where there was none.
@@ -142,6 +146,9 @@ def _kept(
       model: The model.
       family: Its family.
     """
+    # The original has entries that no model of ours derives (a chat template's tokens, the name of
+    # the architecture's revision), which readers may need. They are kept only if the merged file,
+    # read again, still describes this model: a changed architecture must not inherit them.
     merged = {**original, **known, **config}
     merged.pop("torch_dtype", None)  # the old name of `dtype`, which is that of the weights now
     if not original or not describes(merged, model, family):

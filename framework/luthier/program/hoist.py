@@ -33,24 +33,36 @@ def _compared(function: Callable[..., Any]) -> Any:
     return lambda self, other: function(self.value, _raw(other))
 
 
+# A trial with a hoisted leaf must give what a trial gives that was compiled with the leaf as a
+# constant. A constant is a Python float: `1 - b2`, `rate * 0.1` and `2 ** k` are then computed in
+# double, and rounded to float32 once, where the result meets an array. A hoisted leaf is float32
+# from the start, and each operation rounds. What that costs decides between two kinds of operation:
+#
+#   * products and quotients keep the relative error: one or two units in the last place more;
+#   * sums, remainders and powers may cancel or amplify: 1 - 0.9999 in float32 has 3 digits.
+#
+# The former are computed, the latter raise, which makes the leaf a constant of its program. Both
+# only concern partners that Python computes with: with an array the constant would be rounded to
+# float32 as well, so the bits are the same and every operation is allowed.
 def _scaled(function: Callable[..., Any], reflected: bool = False) -> Any:
-    """Return a method for what float32 does to within two units in the last place."""
+    """Return a method for an operation that float32 does to within two units in the last place."""
 
     def method(self: Scalar, other: Any) -> Any:
         operands = (_raw(other), self.value) if reflected else (self.value, _raw(other))
         result = function(*operands)
+        # Still a Scalar: a sum that follows the product is as inexact as one before it.
         return Scalar(result) if _is_host(other) else result
 
     return method
 
 
 def _cancelling(function: Callable[..., Any], reflected: bool = False) -> Any:
-    """Return a method for what may cancel all digits of a float32, and not those of a double."""
+    """Return a method for an operation that may cancel all digits of a float32, not of a double."""
 
     def method(self: Scalar, other: Any) -> Any:
         if _is_host(other):
-            told = "is computed in double where the leaf is a constant, and in float32 here"
-            raise InexactError(f"{function.__name__} of a hoisted leaf and {other!r} {told}")
+            reason = "is computed in double where the leaf is a constant, and in float32 here"
+            raise InexactError(f"{function.__name__} of a hoisted leaf and {other!r} {reason}")
         return function(other, self.value) if reflected else function(self.value, other)
 
     return method
@@ -71,9 +83,9 @@ class Scalar:
 
     `1 - b2` in float32 loses half of the digits of a `b2` near one, and a Python constant does not:
     Python subtracts in double. So the complement travels beside the value, subtracted in double
-    on the host, and `1 - scalar` returns it. Other sums and powers of it and of what Python
-    computes in double are refused, so that such a leaf is found to be a constant; products and
-    quotients are as exact as a float32 can be. With arrays, every operation acts on `value`.
+    on the host, and `1 - scalar` returns it. Other sums and powers with Python numbers raise
+    `InexactError`, so that such a leaf stays a constant; products and quotients are as exact as a
+    float32 can be. With arrays, every operation acts on `value`.
 
     Args:
       value: The hyperparameter, a weakly typed float scalar.
@@ -83,10 +95,11 @@ class Scalar:
     value: jax.Array
     complement: jax.Array | None = None
 
-    def __jax_array__(self) -> jax.Array:
+    def __jax_array__(self) -> jax.Array:  # `jnp` functions take a Scalar as its value
         return self.value
 
     def __rsub__(self, other: Any) -> Any:
+        # The one difference that optimizers need, exact; and 1 - (1 - x) is x again.
         if self.complement is not None and _is_one(other):
             return Scalar(self.complement, self.value)
         return _cancelling(operator.sub, reflected=True)(self, other)
@@ -110,6 +123,8 @@ class Scalar:
     __ge__ = _compared(operator.ge)
     __eq__ = _compared(operator.eq)  # type: ignore[assignment]
     __ne__ = _compared(operator.ne)  # type: ignore[assignment]
+    # `==` gives a traced array, so the hash is that of the object; to define `__eq__` alone would
+    # make a Scalar, and every frozen dataclass that holds one, unhashable.
     __hash__ = object.__hash__
 
     def __neg__(self) -> Scalar:
@@ -121,6 +136,8 @@ class Scalar:
     def __abs__(self) -> Scalar:
         return Scalar(abs(self.value))
 
+    # These two raise ConcretizationTypeError while tracing, as they should: a leaf that steers
+    # Python stays a constant.
     def __bool__(self) -> bool:
         return bool(self.value)
 
@@ -153,6 +170,8 @@ def values_of(graph: Graph, paths: Sequence[str]) -> tuple[jax.Array, ...]:
         if problem:
             problems.append(problem)
         elif isinstance(leaf, float):
+            # `asarray` of a Python number is weakly typed: beside a bfloat16 array it becomes
+            # bfloat16, as the constant would. A float32 scalar would widen the array.
             arguments += [jnp.asarray(leaf), jnp.asarray(1.0 - leaf)]
         else:
             arguments.append(jnp.asarray(leaf))
@@ -164,26 +183,26 @@ def values_of(graph: Graph, paths: Sequence[str]) -> tuple[jax.Array, ...]:
 def substitutions(
     graph: Graph, paths: Sequence[str], values: Sequence[jax.Array]
 ) -> Mapping[str, Any]:
-    """Return what stands in the graph in the place of each hoisted leaf, inside the trace.
+    """Return the traced replacement of each hoisted leaf, by path.
 
     Args:
-      graph: The experiment graph that the program was made from; tells floats from ints.
+      graph: The experiment graph that the program was made from; its leaves are floats or ints.
       paths: Paths of the hoisted leaves.
       values: The scalars that `values_of` returned, traced.
     """
     remaining = iter(values)
-    found: dict[str, Any] = {}
+    scalars: dict[str, Any] = {}
     for path in paths:
         leaf = _leaf(graph, path)[1]
         if isinstance(leaf, float):
-            found[path] = Scalar(next(remaining), next(remaining))
-        else:
-            found[path] = next(remaining)
-    return found
+            scalars[path] = Scalar(next(remaining), next(remaining))
+        else:  # integers are exact in int32, so a plain array serves
+            scalars[path] = next(remaining)
+    return scalars
 
 
 def problem_with(graph: Graph, path: str) -> Problem | None:
-    """Return why a leaf can never enter a compiled step as an argument; None where it might."""
+    """Return the reason why a leaf can never be an argument of a compiled step, or None."""
     return _leaf(graph, path)[0]
 
 

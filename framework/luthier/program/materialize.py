@@ -1,4 +1,4 @@
-"""A warm start of a program: the parameters that wait for values, and the state made with them."""
+"""The arrays of a program's state: initialized, restored, or started from pretrained weights."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from flax import nnx
 
 from luthier import graph as graphs
 from luthier.checkpoint import Restoration, Target
+from luthier.program.experiment import Experiment
 from luthier.program.precision import MASTERS
 from luthier.program.program import Leaves, Program, Values
 from luthier.program.state import split
@@ -20,10 +21,10 @@ from luthier.recipes.foreign.comparison import compare
 
 
 class WarmStart:
-    """What `experiment.restore` names, opened when it is first asked for; a context manager.
+    """The weights that `experiment.restore` names, opened at the first use; a context manager.
 
     Args:
-      program: What is to be started.
+      program: The program that is started.
     """
 
     def __init__(self, program: Program):
@@ -37,14 +38,14 @@ class WarmStart:
         self.close()
 
     def open(self) -> Restoration | None:
-        """Open and check it, once; no tensor is read yet, and nothing is written.
+        """Open and check the weights, once; no tensor is read yet, and nothing is written.
 
         Returns:
-          What fits the program; None where the experiment restores nothing.
+          The restoration; None where the experiment restores nothing.
 
         Raises:
           CheckpointError: The source does not exist, or does not fit; or the config.json beside it
-            says another model: all problems at once.
+            describes another model: all problems at once.
         """
         experiment = self._program.experiment
         if self._open is None and experiment.restore is not None:
@@ -58,16 +59,16 @@ class WarmStart:
         return self._open
 
     def _compare(self, restoration: Restoration) -> Mapping[str, str]:
-        """Compare the model with what the source says of its own."""
-        said = restoration.described
-        if said is None:
+        """Compare the model with the description that comes with the source (config.json)."""
+        source = restoration.described
+        if source is None:
             return {}
         return compare(
             graphs.get(self._program.graph, "model"),
-            said.config,
-            said.family,
-            str(said.path),
-            differing=said.differing,
+            source.config,
+            source.family,
+            str(source.path),
+            differing=source.differing,
             taken=restoration.taken,
         )
 
@@ -85,15 +86,17 @@ def targets(program: Program) -> dict[str, Target]:
     for name, array in program.abstract_state.items():
         kind, _, own = name.partition("/")
         if kind in ("parameters", "variables"):
+            # Scanned layers are one array here and one tensor for each layer in a checkpoint.
             stacked = next(iter(axes.get(own, ())), None) == "layers"
-            # Of a parameter with a master, what is read becomes the master.
-            kept = program.abstract_state.get(f"{MASTERS}/{own}", array)
+            # A parameter with a master weight is read in the type of the master weight: read in
+            # bfloat16, the digits that the master weight is there to keep would be lost.
+            wide = program.abstract_state.get(f"{MASTERS}/{own}", array)
             named = axes.get(own, ())
-            found[own] = Target(tuple(array.shape), kept.dtype, array.sharding, stacked, named)
+            found[own] = Target(tuple(array.shape), wide.dtype, array.sharding, stacked, named)
     return found
 
 
-def abstract_model(experiment: Any) -> Any:
+def abstract_model(experiment: Experiment) -> Any:
     """Return the model of an experiment without arrays."""
     return nnx.eval_shape(lambda: experiment.model(rngs=rngs_of(experiment.seed)))
 
@@ -110,14 +113,17 @@ def complete(
     arrays: Mapping[str, jax.Array],
     partial: Mapping[str, tuple[int, int]],
 ) -> dict[str, jax.Array]:
-    """Return parameters, with entries that a source lacks as a new model has them.
+    """Return parameters whose missing entries have the values of a newly initialized model.
 
     Args:
-      program: What to make the state of.
+      program: The program.
       values: The hoisted scalars.
-      arrays: Parameters and variables by name, where they belong.
+      arrays: Parameters and variables by name, sharded as in the state.
       partial: For those that are held in part: the dimension, and how many entries along it.
     """
+    # A larger vocabulary than that of the source: its table fills the first rows, and the rows
+    # behind them start as those of a new model do, to the bit. Initialization draws the whole
+    # table, since random bits are a function of the place in the whole array; a select joins both.
     kinds = (MASTERS, "parameters", "variables")
     own = {
         name: next(f"{k}/{name}" for k in kinds if f"{k}/{name}" in program.abstract_state)
@@ -131,18 +137,19 @@ def complete(
             state = init_state(experiment)
         return tuple(state[name] for name in own.values())
 
+    # Only these arrays are outputs: the compiler removes the draws of all others.
     shardings = tuple(arrays[name].sharding for name in own)
-    made = dict(zip(own, program.jit_initialization(init, shardings)(values), strict=True))
+    drawn = dict(zip(own, program.jit_initialization(init, shardings)(values), strict=True))
 
-    def join(made: jax.Array, array: jax.Array, name: str) -> jax.Array:
+    def join(initial: jax.Array, array: jax.Array, name: str) -> jax.Array:
         dimension, count = partial[name]
         shape = [-1 if n == dimension else 1 for n in range(array.ndim)]
         held = (jnp.arange(array.shape[dimension]) < count).reshape(shape)
-        return jnp.where(held, array, made.astype(array.dtype))
+        return jnp.where(held, array, initial.astype(array.dtype))
 
     joined = {
         name: jax.jit(join, static_argnums=2, out_shardings=arrays[name].sharding)(
-            made[name], arrays[name], name
+            drawn[name], arrays[name], name
         )
         for name in own
     }
@@ -152,34 +159,42 @@ def complete(
 def init_with(program: Program, values: Values, arrays: Mapping[str, jax.Array]) -> Leaves:
     """Return the state before the first step, with given values in the place of some parameters.
 
-    What is given is not initialized; masters, averages and optimizer start from it.
+    Parameters that are given are not initialized; master weights, averages and optimizer start
+    from them.
 
     Args:
-      program: What to make the state of.
+      program: The program.
       values: The hoisted scalars.
-      arrays: Parameters and variables by name, where they belong.
+      arrays: Parameters and variables by name, sharded as in the state.
     """
+    # The state is made by the usual `init_state`, of a model that already holds `arrays`: what
+    # derives from parameters (average, master weights, an optimizer that keeps a copy) follows
+    # without code of its own. Arrays of the stored type are not outputs of that function: they
+    # become leaves as they are, and are in memory once. Those of a wider type, read for master
+    # weights, come out of it twice: rounded as parameters, and as they are as master weights.
     places = [f"{kind}/{name}" for name in arrays for kind in ("parameters", "variables")]
     known = {name: program.placements[name] for name in places if name in program.placements}
-    given = {
+    unchanged = {
         name: array
         for name, placement in known.items()
         if (array := arrays[name.partition("/")[2]]).dtype == placement.dtype
     }
-    made = [name for name in program.names if name not in given]
+    computed = [name for name in program.names if name not in unchanged]
 
     def init(values: Values, arrays: Mapping[str, jax.Array]) -> Leaves:
         with program.tracing(values) as experiment:
             state = init_state(_with_model(experiment, arrays))
-        return tuple(state[name] for name in made)
+        return tuple(state[name] for name in computed)
 
-    shardings = tuple(program.abstract_state[name].sharding for name in made)
+    shardings = tuple(program.abstract_state[name].sharding for name in computed)
     leaves = program.jit_initialization(init, shardings)(values, dict(arrays))
-    state = given | dict(zip(made, leaves, strict=True))
+    state = unchanged | dict(zip(computed, leaves, strict=True))
     return tuple(state[name] for name in program.names)
 
 
-def _with_model(experiment: Any, arrays: Mapping[str, jax.Array]) -> Any:
+def _with_model(experiment: Experiment, arrays: Mapping[str, jax.Array]) -> Experiment:
+    # The template is wrapped rather than the state patched afterwards, so that the initial values
+    # of given parameters have no reader, and the compiler removes their draws.
     make = experiment.model
 
     def model(**inherited: Any) -> Any:
@@ -189,9 +204,6 @@ def _with_model(experiment: Any, arrays: Mapping[str, jax.Array]) -> Any:
     return dataclasses.replace(experiment, model=model)
 
 
-# From a program to the arrays of its state.
-
-
 def materialize(
     program: Program,
     values: Values,
@@ -199,19 +211,19 @@ def materialize(
     store: Any = None,
     step: int | None = None,
     data: Any = None,
-    restoration: Any = None,
+    restoration: Restoration | None = None,
 ) -> Leaves:
     """Return the state's arrays, each on the devices where it belongs.
 
     A restored state is read straight into its shards; nothing is initialized first.
 
     Args:
-      program: What to make the state of.
+      program: The program.
       values: The hoisted scalars.
       store: A `luthier.checkpoint.Store` to restore from; None initializes.
-      step: Which checkpoint of the store.
+      step: The checkpoint of the store.
       data: The data iterator, whose position is restored in place.
-      restoration: What first parameters are read from, where the state is not restored; None
+      restoration: Source of the first parameters, where the state is not restored; None
         initializes all of them.
 
     Raises:
@@ -222,5 +234,6 @@ def materialize(
         return init_with(program, values, arrays)
     if store is None:
         return program.init(values)
+    # Initializing first and overwriting would need memory for two states at the same time.
     arrays = store.restore(step, program.abstract_state, data)
     return tuple(arrays[name] for name in program.names)

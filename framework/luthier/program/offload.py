@@ -1,4 +1,8 @@
-"""The optimizer's state in the memory of the host, where devices can read it by themselves."""
+"""The optimizer's state in pinned memory of the host, which devices read by themselves.
+
+Moments of Adam are twice the size of the parameters, and a step reads and writes each once. On the
+host they cost no device memory between steps, for the time of two transfers a step.
+"""
 
 from __future__ import annotations
 
@@ -41,19 +45,22 @@ def placed(
 
 
 def is_offloaded(placement: Placement) -> bool:
-    """Return whether an array goes where the optimizer's memory is."""
+    """Return whether `training.optimizer_memory` applies to an array of the state."""
+    # Scalars, such as the count of updates, stay: they save nothing, and each is a transfer.
     return placement.name.startswith("optimizer/") and bool(placement.shape)
 
 
 def on_devices(
     leaves: Sequence[jax.Array], shardings: Sequence[NamedSharding]
 ) -> tuple[jax.Array, ...]:
-    """Bring what waits on the host to the devices, inside a trace.
+    """Copy arrays in host memory to the devices, inside a trace.
 
     Args:
       leaves: Arrays of the state.
-      shardings: Where each of them is kept.
+      shardings: The sharding, with memory kind, of each of them between steps.
     """
+    # A `device_put` inside a trace is an instruction of the program, so XLA may overlap the copy
+    # with the backward pass. The way back is implied by the shardings of the outputs.
     device = Memory.DEVICE.value
     return tuple(
         jax.device_put(leaf, kept.with_memory_kind(device))
@@ -64,12 +71,13 @@ def on_devices(
 
 
 def unsupported(graph: Graph, devices: Sequence[jax.Device]) -> Iterator[Problem]:
-    """Yield what is to wait on the host where devices cannot read its memory by themselves.
+    """Yield a problem for each use of host memory that the devices do not support.
 
     Args:
       graph: The experiment graph.
-      devices: What it is to run on.
+      devices: The devices to run on.
     """
+    # Checked before anything is traced, so that the message names the setting or the node.
     remedies = {}
     if graphs.get(graph, _SETTING) is Memory.HOST:
         remedies[_SETTING] = f"set {_SETTING}=DEVICE"

@@ -1,4 +1,8 @@
-"""Numerical precision of a program: what its arrays are stored, summed and multiplied in."""
+"""Numerical precision of a program: the types that its arrays are stored, summed and multiplied in.
+
+Four types may differ for one parameter: the parameter as it is stored, its master weight, the
+optimizer's state, and the sum of its gradients. What layers compute in is the model's `dtype`.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,14 @@ from luthier.optim import StoredAs
 DType = Any
 
 MASTERS = "optimizer/masters"
-"""Where the masters of parameters stand in the state."""
+"""Prefix of the names of master weights in the state.
+
+Below `optimizer/`, so that they follow the optimizer: sharded, offloaded, saved and left out of an
+export as its moments are.
+"""
 
 _PATH = "precision"
-_FLOAT8_SINCE = 8.9
+_FLOAT8_SINCE = 8.9  # compute capability of NVIDIA's Ada; Hopper is 9.0
 
 
 class MatmulPrecision(enum.Enum):
@@ -45,24 +53,24 @@ class Repeatability(enum.Enum):
 class Precision:
     """Numerical precision of the whole program.
 
-    What layers compute in is a setting of the model (`dtype`), and so is how they multiply
-    (`product`). Of rules, the first that matches decides; names are those of `luthier show
+    The type that layers compute in is a setting of the model (`dtype`), and so is how they multiply
+    (`product`). The first rule that matches a name decides; names are those of `luthier show
     --params`. Optimizers compute in float32, whatever their state is stored in.
 
     Args:
       matmul: Precision of float32 matrix products on accelerators with lower-precision units.
-      parameters: What parameters are stored in; the others as the model declares (`param_dtype`).
-      masters: Parameters that the optimizer has a wider copy of, and its type. It changes the copy,
+      parameters: Types that parameters are stored in; others as the model declares (`param_dtype`).
+      masters: Parameters with a master weight, and its type. The optimizer changes this wider copy,
         from which the parameter is rounded after every step: no update is too small to count.
-      optimizer: What the arrays of the optimizer's state are stored in, by their names
-        (`stages/1/second_moment/blocks.mlp.up.kernel`); the others as the optimizer declares.
-      accumulation: What gradients are summed in, over microbatches and over all uses of a
-        parameter; the others in float32, or wider where the parameter is.
-      repeatability: `exact` keeps XLA from operations whose order is up to chance and from choosing
-        kernels by timing them, so that a GPU repeats itself to the last bit; CPUs and TPUs do
-        anyway. It costs speed.
+      optimizer: Types that the arrays of the optimizer's state are stored in, by their names
+        (`stages/1/second_moment/blocks.mlp.up.kernel`); others as the optimizer declares.
+      accumulation: Types that gradients are summed in, over microbatches and over all uses of a
+        parameter; others in float32, or wider where the parameter is.
+      repeatability: `exact` keeps XLA from nondeterministic operations and from choosing kernels by
+        timing them, so that a GPU gives the same bits each time; CPUs and TPUs do anyway. It costs
+        speed.
 
-    Source: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1 (masters).
+    Source: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1 (master weights).
     """
 
     matmul: MatmulPrecision = MatmulPrecision.DEFAULT
@@ -82,17 +90,19 @@ class Precision:
         return {n: x.astype(_of(self.parameters, n, x.dtype)) for n, x in parameters.items()}
 
     def masters_of(self, parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Return the masters of parameters, for those that have one.
+        """Return the master weights of the parameters that have one.
 
         Args:
           parameters: Parameters as the model made them, before they are stored, by name.
         """
-        found = {}
+        masters = {}
         for name, array in parameters.items():
             kind = _of(self.masters, name, None)
+            # A rule for all parameters gives none to those that are stored as wide: the copy
+            # would be equal to the parameter at each step, for twice the memory.
             if kind is not None and _is_wider(kind, _of(self.parameters, name, array.dtype)):
-                found[name] = array.astype(kind)
-        return found
+                masters[name] = array.astype(kind)
+        return masters
 
     def stored_optimizer(self, state: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """Return the arrays of an optimizer's state as they are stored.
@@ -103,14 +113,14 @@ class Precision:
 
         def stored(name: str, array: jax.Array) -> jax.Array:
             if not jnp.issubdtype(array.dtype, jnp.floating):
-                return array
+                return array  # a count in bfloat16 would stop at 256
             own = name.removeprefix("optimizer/")
             return array.astype(_of(self.optimizer, own, array.dtype))
 
         return {name: stored(name, array) for name, array in state.items()}
 
     def sums(self, parameters: Mapping[str, jax.Array]) -> dict[str, DType]:
-        """Return what the gradient by each parameter is summed in.
+        """Return the type that the gradient by each parameter is summed in.
 
         Args:
           parameters: Parameters as they are stored, by name.
@@ -142,13 +152,15 @@ def widened(arrays: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 def problems(graph: Graph, precision: Precision, state: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the rules that are for no array of the state, with the names that are nearest.
+    """Yield a problem for each rule that matches no array of the state, with the nearest names.
 
     Args:
-      graph: The experiment graph; tells where rules were set.
+      graph: The experiment graph, for the origin of each rule.
       precision: The rules.
       state: Shape and dtype of every array of the state, by name.
     """
+    # A pattern with a typo would otherwise leave everything as it is, without a message. The names
+    # are known only after the model was traced, so this is not a check of the graph.
     parameters, optimizer = _floating(state, "parameters/"), _floating(state, "optimizer/")
     masters = [name.removeprefix("masters/") for name in optimizer if name.startswith("masters/")]
     known = {
@@ -168,18 +180,19 @@ def problems(graph: Graph, precision: Precision, state: Mapping[str, Any]) -> It
                 what = f"{rule.pattern!r} matches no name"
                 yield Problem(what, f"{path}.pattern", origin, remedy, near)
             elif field == "masters" and not any(map(rule, masters)):
-                what = f"no trained parameter that it is for is narrower than {_name(rule.dtype)}"
-                yield Problem(what, path, origin, f"set {_PATH}.parameters, or remove the masters")
+                kind = _name(rule.dtype)
+                what = f"no trained parameter that matches is stored in a type narrower than {kind}"
+                yield Problem(what, path, origin, f"set {_PATH}.parameters, or remove this rule")
 
 
 def unsupported(graph: Graph, devices: Sequence[jax.Device]) -> Iterator[Problem]:
-    """Yield the products of float8 factors that devices have no units for.
+    """Yield a problem for each product of float8 factors that the devices do not support.
 
-    CPUs compute them by wider ones, to the same result.
+    CPUs compute such products in wider types, to the same result.
 
     Args:
       graph: The experiment graph.
-      devices: What it is to run on.
+      devices: The devices to run on.
     """
     since = getattr(devices[0], "compute_capability", None)
     try:
@@ -188,15 +201,15 @@ def unsupported(graph: Graph, devices: Sequence[jax.Device]) -> Iterator[Problem
         return  # no number: a GPU of another make
     if not lacks:
         return
-    told: set[int] = set()
+    reported: set[int] = set()  # a product that many layers share is reported once
     for place in graphs.walk(graph, defaults=False, once=True):
         is_product = getattr(place.value, "__fn_or_cls__", None) is QuantizedProduct
-        if not is_product or id(place.value) in told:
+        if not is_product or id(place.value) in reported:
             continue
-        told.add(id(place.value))
+        reported.add(id(place.value))
         if any(name.startswith("float8") for name in graphs.build(place.value).types):
-            what = f"{devices[0].device_kind} has no products of float8 numbers"
-            remedy = "use int8 or bf16; NVIDIA GPUs have them from compute capability 8.9"
+            what = f"{devices[0].device_kind} does not support float8 matrix products"
+            remedy = "use int8 or bf16; NVIDIA GPUs support them from compute capability 8.9"
             yield Problem(what, place.path, graphs.origin_of(graph, place.path), remedy)
 
 
@@ -205,7 +218,7 @@ def _cast(array: jax.Array, kind: DType) -> jax.Array:
 
 
 def _of(rules: Sequence[StoredAs], name: str, otherwise: DType) -> DType:
-    """Return the type of the first rule that is for a name."""
+    """Return the type of the first rule that matches a name."""
     return next((rule.dtype for rule in rules if rule(name)), otherwise)
 
 

@@ -2,8 +2,8 @@
 
 Names are paths: `step`, `parameters/<parameter>`, `variables/<variable>`, `optimizer/<leaf>`,
 `ema/<parameter>`, `guard/<leaf>`. Parameters that are not trained have no entry below `optimizer`
-and `ema`. On the hot path the state is the tuple of the arrays in the
-order of their names; modules exist only inside a trace.
+and `ema`. On the hot path the state is the tuple of the arrays in the order of their names (see
+`program.Leaves`); modules exist only inside a trace.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ _NUM_SHOWN = 8
 class Structure:
     """A module without its arrays; made and used inside one trace."""
 
+    # `graphdef` holds the static part, hoisted settings among it as tracers, which is why it must
+    # not leave its trace. `variables` maps the dotted name of each variable to its path in the
+    # module and to the variable itself, whose metadata (axes, initializer) are read here and whose
+    # value is replaced in `merge`.
     graphdef: Any
     variables: Mapping[str, tuple[tuple[Any, ...], nnx.Variable]]
 
@@ -46,17 +50,19 @@ class Structure:
         return {name: tuple(axes) for name, axes in found.items() if axes is not None}
 
     def initializers(self) -> dict[str, str]:
-        """Return how the initializer of every variable is written, where it tells it."""
-        found = {n: v.get_metadata().get("initializer") for n, (_, v) in self.variables.items()}
-        return {name: text for name, text in found.items() if text is not None}
+        """Return the initializer of every variable as text, for those that record it."""
+        texts = {n: v.get_metadata().get("initializer") for n, (_, v) in self.variables.items()}
+        return {name: text for name, text in texts.items() if text is not None}
 
     def active_shares(self) -> dict[str, float]:
-        """Return which share of a parameter one token meets, where that is not all of it."""
-        found = {n: v.get_metadata().get(ACTIVE_SHARE) for n, (_, v) in self.variables.items()}
-        return {name: share for name, share in found.items() if share is not None}
+        """Return the share of a parameter that one token uses, for those of experts."""
+        shares = {n: v.get_metadata().get(ACTIVE_SHARE) for n, (_, v) in self.variables.items()}
+        return {name: share for name, share in shares.items() if share is not None}
 
     def layouts(self) -> dict[str, Layout]:
-        """Return how every parameter is made up, for the optimizer."""
+        """Return the shape, axes and number of input dimensions of every parameter."""
+        # Optimizers get flat arrays: which dimensions of `(embed, heads, head_dim)` are inputs of
+        # the matrix, and which axis stacks layers, is known to the model alone.
         axes = self.axes()
         return {
             name: Layout(v.get_value().shape, axes.get(name), v.get_metadata().get("num_inputs"))
@@ -93,7 +99,7 @@ def below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_arrays(state: Mapping[str, Any], weights: str = "parameters") -> dict[str, Any]:
-    """Return what a model is made of: its parameters and its other variables, by name.
+    """Return the arrays of a model, its parameters and its other variables, by name.
 
     Args:
       state: Named arrays.
@@ -111,37 +117,40 @@ def chosen(parameters: Mapping[str, Any], mask: Callable[[str], bool] | None) ->
       mask: `training.trainable`; None means all.
 
     Raises:
-      BadInput: The mask is for none of them.
+      BadInput: The mask matches no parameter.
     """
     if mask is None:
         return dict(parameters)
-    found = {name: array for name, array in parameters.items() if mask(name)}
-    if not found:
+    trained = {name: array for name, array in parameters.items() if mask(name)}
+    if not trained:
         names = sorted(parameters)
         shown = ", ".join(names[:_NUM_SHOWN]) + (", ..." if len(names) > _NUM_SHOWN else "")
-        what = f"{mask} is for none of the {len(names)} parameters, so nothing would be trained"
+        what = f"{mask} matches none of the {len(names)} parameters, so nothing would be trained"
         raise BadInput(Problem(what, "training.trainable", remedy=f"there are: {shown}"))
-    return found
+    return trained
 
 
 def changed(prefix: str, updates: Mapping[str, Any], state: Mapping[str, Any]) -> State:
     """Return the entries of the state that `updates` replaces, in the types that they have there.
 
     Args:
-      prefix: What the names stand below.
+      prefix: Prefix of the names in the state.
       updates: New values, by name without the prefix.
       state: Named arrays.
 
     Raises:
       BadInput: There is no such entry, or it has another shape; all problems at once.
     """
+    # A compiled step takes its own output as its next input, so names, shapes and types of the
+    # state must stay what they are.
     replaced, problems = {}, []
     for name, array in updates.items():
         old = state.get(f"{prefix}/{name}")
         if old is None:
             known = sorted(below(prefix, state))
-            remedy = f"there are: {', '.join(known[:_NUM_SHOWN]) or 'none'}"
-            what = f"the task updates {name}, which is none of the model's {prefix}"
+            listed = ", ".join(known[:_NUM_SHOWN])
+            remedy = f"there are: {listed}" if listed else f"the model has no {prefix}"
+            what = f"the task updates {name}, which is not among the model's {prefix}"
             problems.append(Problem(what, "task", remedy=remedy))
         elif jnp.shape(array) != old.shape:
             what = f"the task updates {name} of shape {old.shape} by shape {jnp.shape(array)}"
@@ -170,5 +179,7 @@ def unflatten(prefix: str, tree: Any, state: Mapping[str, Any]) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: state[f"{prefix}/{_name(path)}"], tree)
 
 
+# The names of an optimizer's leaves come from JAX's key paths: `stages/1/second_moment/...`. They
+# are what checkpoints and rules of `Precision.optimizer` name, so fields keep their names.
 def _name(path: tuple[Any, ...]) -> str:
     return "/".join(jax.tree_util.keystr((entry,), simple=True) for entry in path)

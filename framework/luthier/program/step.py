@@ -17,6 +17,7 @@ from luthier.program.accumulation import (
     counted_gradient,
     coupled_gradient,
 )
+from luthier.program.experiment import Experiment
 from luthier.program.precision import MASTERS, as_computed, as_stored, widened
 from luthier.program.state import (
     State,
@@ -35,7 +36,9 @@ from luthier.tasks import CountCoupled, CoupledTask
 Batch = Mapping[str, jax.Array]
 
 
-def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+def train_step(
+    experiment: Experiment, state: State, batch: Batch
+) -> tuple[State, dict[str, jax.Array]]:
     r"""Take one step of optimization.
 
     With parameters $\theta$, batch $B$ cut into microbatches $B_1, ..., B_A$, and a task that
@@ -44,9 +47,9 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
     $$ g = \frac{\sum_a \nabla_\theta n(B_a)}{\sum_a w(B_a)}, \qquad
        \theta' = \theta + u(g), $$
 
-    so the gradient does not depend on how the batch is cut. Where a parameter has a master, that is
-    $\theta$, and the parameter is what it rounds to. Parameters that `training.trainable`
-    leaves out have neither gradient nor optimizer state. A step that the guard refuses leaves
+    so the gradient does not depend on how the batch is cut. Where a parameter has a master weight,
+    that is $\theta$, and the parameter is its rounded value. Parameters that `training.trainable`
+    leaves out have neither gradient nor optimizer state. A step that the guard rejects leaves
     parameters, variables, average and optimizer as they were.
 
     Args:
@@ -57,20 +60,29 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
     Returns:
       The next state, and the step's scalars by name.
     """
+    # Everything here is traced: the arrays of `state` and `batch`, and the hoisted scalars inside
+    # `experiment`. Names, the structure of the model and which parts exist (guard, average, master
+    # weights) are static, so Python decides on them while tracing and nothing branches on a device.
     training, optimizer = experiment.training, experiment.optimizer
     step, structure = state["step"], structure_of(experiment)
     total, gradient = _gradient(experiment, structure, state, batch)
     masters = below(MASTERS, state)
-    parameters = {name: masters.get(name, state[f"parameters/{name}"]) for name in gradient}
+    # Master weights are what is updated. The gradient was taken at the rounded parameter, which is
+    # what the model computes with (Micikevicius et al. 2017, arXiv:1710.03740, figure 1).
+    parameters = {n: masters[n] if n in masters else state[f"parameters/{n}"] for n in gradient}
 
     loss = total.loss.value()
-    gradient_norm = optax.tree.norm(gradient)
+    gradient_norm = optax.tree.norm(gradient)  # of the whole batch, before any clipping
     next_state = state | changed("variables", total.updates, state)
     layouts = structure.layouts()
+    # The state holds the optimizer's arrays by name, perhaps stored in narrower types. Its pytree
+    # and the types that it computes in come from an abstract `init`, which costs no computation.
     empty = jax.eval_shape(lambda p: optimizer.init(p, layouts), parameters)
     memory = as_computed(unflatten("optimizer", empty, state), empty)
     update, memory = optimizer.update(gradient, memory, parameters, layouts)
     parameters = optax.apply_updates(parameters, update)
+    # The sum is rounded to the stored type only now: an update that is too small to change a
+    # bfloat16 parameter still changes its master weight, and counts after enough steps.
     masters = {name: parameters[name] for name in masters}
     moved = with_prefix("parameters", parameters) | with_prefix(MASTERS, masters)
     next_state |= as_stored(moved | flatten_tree("optimizer", memory), state)
@@ -78,11 +90,17 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
         average = training.ema.update(below("ema", state), parameters, step)
         next_state |= with_prefix("ema", average)
 
+    # Steps that were skipped before this one. The optimizer's own count of updates stands still
+    # in a skipped step, because its whole state is put back; the schedule that is reported below
+    # is read at that count, not at `step`, so it is the rate that was really applied.
     skipped = state.get("guard/total_skipped", 0)
     scalars = {"loss": loss, "gradient_norm": gradient_norm}
     if training.guard is not None:
         guard = unflatten("guard", training.guard.init(), state)
         accepted, guard = training.guard.check(guard, loss, gradient_norm)
+        # A select for each array, and no `lax.cond`: it takes nothing of the values that are not
+        # selected, so a NaN in the update does not get through. The guard's own counters and the
+        # step come after it: they advance in a skipped step, too.
         next_state = {n: jnp.where(accepted, next_state[n], state[n]) for n in state}
         next_state |= flatten_tree("guard", guard)
         scalars |= {
@@ -100,7 +118,9 @@ def train_step(experiment: Any, state: State, batch: Batch) -> tuple[State, dict
     return next_state, scalars
 
 
-def gradient_of(experiment: Any, state: State, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
+def gradient_of(
+    experiment: Experiment, state: State, batch: Batch
+) -> tuple[Any, dict[str, jax.Array]]:
     """Return the sums over the batch and the gradient of the weighted mean loss.
 
     Args:
@@ -116,13 +136,18 @@ def gradient_of(experiment: Any, state: State, batch: Batch) -> tuple[Any, dict[
 
 
 def _gradient(
-    experiment: Any, structure: Structure, state: State, batch: Batch
+    experiment: Experiment, structure: Structure, state: State, batch: Batch
 ) -> tuple[Any, dict[str, jax.Array]]:
     task, training, arrays = experiment.task, experiment.training, model_arrays(state)
+    # One key for the whole step, the same for every microbatch: masks are drawn by document and
+    # position (`layers.dropout`), so two microbatches never share one by accident, and a token
+    # gets the same mask however the batch is cut.
     key = jax.random.fold_in(dropout_key(experiment.seed), state["step"])
     trained = chosen(below("parameters", state), training.trainable)
     kinds = experiment.precision.sums(trained)
-    # Widened first, so that the gradient of a parameter that is used often is summed so, too.
+    # Widened before the derivative is taken, not after it: the cotangents of all uses of a
+    # parameter (a tied embedding, a bias over all tokens of a scan) are added up in the type of the
+    # variable that is differentiated. Layers cast it back to what they compute in.
     trained = {n: x.astype(jnp.promote_types(x.dtype, kinds[n])) for n, x in trained.items()}
 
     def numerator(trained: Mapping[str, jax.Array], part: Batch, *seen: Any) -> Any:
@@ -138,12 +163,17 @@ def _gradient(
         sums, gradient = gradient_by(numerator, statistics, trained, batch, accumulation, kinds)
     else:
         sums, gradient = additive_gradient(numerator, trained, batch, accumulation, kinds)
+    # Only numerators were differentiated; the one division by the weight of the whole batch is
+    # here. A mean of the microbatches' means would weight a padded microbatch like a full one.
+    # A batch in which nothing counts has the gradient 0 / 1, and its loss is reported as NaN.
     weight = sums.loss.denominator
     safe = jnp.where(weight > 0, weight, 1)
     return sums, {name: array / safe for name, array in widened(gradient).items()}
 
 
-def evaluate_step(experiment: Any, state: State, prefix: str, batch: Batch) -> dict[Any, Any]:
+def evaluate_step(
+    experiment: Experiment, state: State, prefix: str, batch: Batch
+) -> dict[Any, Any]:
     """Return the task's sums by metric over one batch.
 
     Args:
@@ -156,20 +186,20 @@ def evaluate_step(experiment: Any, state: State, prefix: str, batch: Batch) -> d
     return experiment.task.evaluate(model, batch)
 
 
-def init_state(experiment: Any) -> State:
+def init_state(experiment: Experiment) -> State:
     """Return the state before the first step: a pure function of the experiment's seed."""
     return initialized(experiment)[0]
 
 
-def initialized(experiment: Any) -> tuple[State, dict[str, tuple[str | None, ...]]]:
-    """Return the state before the first step, and the logical axes of its arrays, where told.
+def initialized(experiment: Experiment) -> tuple[State, dict[str, tuple[str | None, ...]]]:
+    """Return the state before the first step, and the logical axes of its arrays, if declared.
 
     Args:
       experiment: The experiment, built inside the trace.
 
     Returns:
       The state, and axes by the name of a variable of the model (without the prefix that it has in
-      the state) or, for what the optimizer tells, by the name in the state.
+      the state) or, for arrays whose axes the optimizer declares, by the name in the state.
     """
     training = experiment.training
     model = experiment.model(rngs=rngs_of(experiment.seed))
@@ -177,39 +207,49 @@ def initialized(experiment: Any) -> tuple[State, dict[str, tuple[str | None, ...
     layouts = structure.layouts()
     trained = chosen(parameters, training.trainable)
     precision = experiment.precision
+    # Master weights are made of the parameters as they were drawn, before these are rounded to
+    # what they are stored in; optimizer and average start from the master weights.
     masters, stored = precision.masters_of(trained), precision.stored(parameters)
     trained = {name: masters.get(name, stored[name]) for name in trained}
     state: State = {"step": jnp.zeros((), jnp.int32)}
     state |= with_prefix("parameters", stored) | with_prefix("variables", variables)
-    told = experiment.optimizer.init(trained, layouts)
-    memory = flatten_tree("optimizer", told)
+    optimizer_state = experiment.optimizer.init(trained, layouts)
+    memory = flatten_tree("optimizer", optimizer_state)
     state |= precision.stored_optimizer(memory) | with_prefix(MASTERS, masters)
     if training.ema is not None:
         state |= with_prefix("ema", training.ema.init(trained))
     if training.guard is not None:
         state |= flatten_tree("guard", training.guard.init())
-    axes = {n: a.names for n, a in flatten_tree("optimizer", state_axes(told, layouts)).items()}
+    declared = flatten_tree("optimizer", state_axes(optimizer_state, layouts))
+    axes = {name: own.names for name, own in declared.items()}
     return state, structure.axes() | axes
 
 
-def structure_of(experiment: Any) -> Structure:
+def structure_of(experiment: Experiment) -> Structure:
     """Return the model without its arrays, for use inside the current trace."""
+    # A module may keep settings that are hoisted, so it is built again inside each trace: one that
+    # was built elsewhere would carry tracers of another trace. Its arrays are replaced at once, so
+    # their initial values are not drawn (`outlined`), which makes the trace shorter.
     with outlined():
         return split(experiment.model(rngs=rngs_of(experiment.seed)))[0]
 
 
-def initializers_of(experiment: Any) -> dict[str, str]:
-    """Return how the initializers of the model's variables are written; computes nothing."""
-    found: dict[str, str] = {}
-    jax.eval_shape(lambda: found.update(structure_of(experiment).initializers()))
-    return found
+def initializers_of(experiment: Experiment) -> dict[str, str]:
+    """Return the initializers of the model's variables as text; computes nothing."""
+    texts: dict[str, str] = {}
+    jax.eval_shape(lambda: texts.update(structure_of(experiment).initializers()))
+    return texts
 
 
-def active_shares_of(experiment: Any) -> dict[str, float]:
-    """Return which share of a parameter one token meets, for those of experts; computes nothing."""
-    found: dict[str, float] = {}
-    jax.eval_shape(lambda: found.update(structure_of(experiment).active_shares()))
-    return found
+def active_shares_of(experiment: Experiment) -> dict[str, float]:
+    """Return the share of each expert parameter that one token uses; computes nothing."""
+    shares: dict[str, float] = {}
+    jax.eval_shape(lambda: shares.update(structure_of(experiment).active_shares()))
+    return shares
+
+
+# Stream 0 of the seed draws parameters, stream 1 dropout. They are folded in rather than split, so
+# that another stream can be added without changing the numbers of these two.
 
 
 def rngs_of(seed: Any) -> Any:

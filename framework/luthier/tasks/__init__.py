@@ -1,6 +1,8 @@
-"""Tasks: what a domain's batch means, as a loss and as metrics."""
+"""Tasks: the loss and the metrics of a batch, for each domain."""
 
 from luthier.tasks.classification import Classification, Observer
+from luthier.tasks.flops import Flops
+from luthier.tasks.flops import count as count_flops
 from luthier.tasks.language_modelling import LanguageModelling
 from luthier.tasks.masked_modelling import MaskedModelling
 from luthier.tasks.preferences import (
@@ -21,6 +23,7 @@ from luthier.tasks.task import (
     Reduction,
     Task,
 )
+from luthier.tasks.token_ratios import byte_ratios, exact_match, token_ratios, weighted_sum
 
 __all__ = [
     "Additive",
@@ -28,6 +31,7 @@ __all__ = [
     "Classification",
     "CountCoupled",
     "CoupledTask",
+    "Flops",
     "HeldReference",
     "LanguageModelling",
     "LossSums",
@@ -40,5 +44,10 @@ __all__ = [
     "Routed",
     "SequenceToSequence",
     "Task",
+    "byte_ratios",
+    "count_flops",
+    "exact_match",
     "response_log_probabilities",
+    "token_ratios",
+    "weighted_sum",
 ]

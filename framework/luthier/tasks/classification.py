@@ -31,7 +31,7 @@ class Observer(Protocol):
     def observe(
         self, inputs: jax.Array, weights_B: jax.Array, *, dropout: DropoutKeys | None = None
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Return the logits, by statistics of these rows, and the model's changed variables."""
+        """Return the logits, by statistics of these rows, and the model's updated variables."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +67,15 @@ class Classification:
         return {"inputs": ("batch", *self.input_axes), **rows}
 
     def loss(self, model: Any, batch: Batch, key: jax.Array | None) -> LossSums:
-        """Return the summed loss over the summed weights, and what the model's statistics become.
+        """Return the summed loss over the summed weights, and the model's updated statistics.
 
         Args:
           model: A classifier, under the trace.
           batch: As above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
         """
+        # Weights go along, so that padding counts nothing in batch statistics either. The updates
+        # leave as outputs: a module that is changed inside of a trace is gone with the trace.
         keys = row_keys(key, batch)
         if isinstance(model, Observer):
             logits_BK, updates = model.observe(batch["inputs"], batch["weights"], dropout=keys)
@@ -92,6 +94,7 @@ class Classification:
         return (batch["weights"] != 0).sum()
 
     def _ratios(self, logits_BK: jax.Array, batch: Batch) -> dict[Metric, Ratio]:
+        # Padding has weight 0 and label 0; it is computed like all rows, and counts in no sum.
         weights_B, labels_B = batch["weights"], batch["labels"]
         losses = cross_entropy(logits_BK, labels_B, label_smoothing=self.label_smoothing)
         examples = jnp.sum(weights_B)
@@ -111,6 +114,7 @@ def row_keys(key: jax.Array | None, batch: Batch) -> DropoutKeys | None:
       key: The step's key; None for no dropout.
       batch: Int32 [B] `examples`.
     """
+    # An example is a document of one token at position 0: its mask follows it to any batch.
     if key is None:
         return None
     examples_B1 = batch["examples"][:, None]

@@ -1,6 +1,12 @@
 """Floating point operations of a program, counted from its jaxpr.
 
-XLA's own count takes the body of a loop once; here the body counts as often as it runs.
+XLA's own count (`cost_analysis()["flops"]`) takes the body of a loop once: a scan over 16 layers is
+reported as 1/16. Here the body counts as often as it runs. Counting the traced step rather than a
+formula for each architecture includes what a user adds, and needs neither a device nor a compiler.
+
+Only products and convolutions count, as 2 FLOPs for each multiplication and addition: elementwise
+operations are bound by memory. The module is in `tasks`, below `recipes`, because recipes scale
+models by it, and may not import `planner`.
 """
 
 from __future__ import annotations
@@ -15,7 +21,8 @@ from jax.extend import core as jex_core
 from luthier.layers.declared import kernel_flops, visible_share
 from luthier.layers.experts import share_of
 
-# Kernels of attention that are no products in a jaxpr, and how many products each computes.
+# cuDNN's kernels of attention, as the primitives of JAX that call them, and the number of products
+# of [L, K] x [K, S] that each computes.
 _ATTENTION = {
     "dot_product_attention_fwd": 2,
     "dot_product_attention_fwd_wrapper": 2,
@@ -32,8 +39,8 @@ class Flops:
       weights: Of products without batch dimensions, and of experts: activations times weights.
       batched: Of other products with batch dimensions, and of kernels: attention scores and
         their use.
-      idle: Of experts, for tokens that did not choose them and for places that nobody took, and
-        of the weighted sums of what they give.
+      idle: Of experts, for tokens that did not choose them and for empty places, and of the
+        weighted sums of their results.
       hidden: Of the batched ones, those of pairs that a mask hides.
     """
 
@@ -66,7 +73,7 @@ class Flops:
         )
 
 
-def count(jaxpr: Any) -> Flops:
+def count(jaxpr: jex_core.Jaxpr | jex_core.ClosedJaxpr) -> Flops:
     """Count the matrix products and convolutions of a jaxpr, loops by their length.
 
     A `while` loop of unknown length counts once; a branch counts as its largest side. Kernels
@@ -82,33 +89,37 @@ def count(jaxpr: Any) -> Flops:
     return total
 
 
-def of_equation(equation: Any) -> Flops:
-    """Count the FLOPs of one equation of a jaxpr, and of all that is inside of it.
+def of_equation(equation: jex_core.JaxprEqn) -> Flops:
+    """Count the FLOPs of one equation of a jaxpr, and of all jaxprs inside of it.
 
     Args:
       equation: A `JaxprEqn`.
     """
-    found, scopes = _equation(equation), str(equation.source_info.name_stack)
+    # What a shape cannot show, layers declare in the names of scopes (`layers.declared`,
+    # `layers.experts.dispatch.counted`): the share of places that hold a token, and of pairs that a
+    # mask leaves visible. Names survive differentiation, so the backward pass is counted alike.
+    flops, scopes = _equation(equation), str(equation.source_info.name_stack)
     shares = share_of(scopes)
-    if shares is not None and found.total:
+    if shares is not None and flops.total:
         active, places = shares
-        needed = found.total * active // places
-        found = Flops(weights=needed, idle=found.total - needed)
+        needed = flops.total * active // places
+        flops = Flops(weights=needed, idle=flops.total - needed)
     share = visible_share(scopes)
     if share < 1:
-        found = dataclasses.replace(found, hidden=found.batched - int(found.batched * share))
-    return found
+        flops = dataclasses.replace(flops, hidden=flops.batched - int(flops.batched * share))
+    return flops
 
 
-def declared(equation: Any) -> int | None:
-    """Return the FLOPs that a kernel tells of itself; None where an equation is no such kernel.
+def declared(equation: jex_core.JaxprEqn) -> int | None:
+    """Return the FLOPs that a kernel declares; None if the equation is not such a kernel.
 
     Args:
       equation: A `JaxprEqn`.
     """
     name, params = equation.primitive.name, equation.params
     if name in _ATTENTION:
-        query, key = (variable.aval.shape for variable in equation.invars[:2])
+        query, key = map(_shape, equation.invars[:2])
+        # Two FLOPs for each pair and element of a head, once for each product.
         heads, lengths = (1, (2, 2)) if params["layout"] else (2, (1, 1))  # BNTH, or BTNH
         pairs = query[lengths[0]] * key[lengths[1]]
         return _ATTENTION[name] * 2 * query[0] * query[heads] * pairs * query[3]
@@ -117,18 +128,21 @@ def declared(equation: Any) -> int | None:
     return kernel_flops(params["name"]) if isinstance(params.get("name"), str) else None
 
 
-def _equation(equation: Any) -> Flops:
+def _equation(equation: jex_core.JaxprEqn) -> Flops:
+    # A product with batch dimensions is taken for one of activations with each other (attention), a
+    # product without for one with weights; the two are reported apart because conventions differ on
+    # whether the former count, and count in full.
     name, params = equation.primitive.name, equation.params
-    told = declared(equation)
-    if told is not None:
-        return Flops(batched=told)
+    declared_flops = declared(equation)
+    if declared_flops is not None:
+        return Flops(batched=declared_flops)
     if name == "dot_general":
         (contract, _), (batch, _) = params["dimension_numbers"]
-        left, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+        left, out = _shape(equation.invars[0]), _shape(equation.outvars[0])
         flops = 2 * math.prod(out) * math.prod(left[i] for i in contract)
         return Flops(batched=flops) if batch else Flops(weights=flops)
     if name == "ragged_dot_general" or name == "ragged_dot":
-        left, right = (variable.aval.shape for variable in equation.invars[:2])
+        left, right = map(_shape, equation.invars[:2])
         numbers = params["ragged_dot_dimension_numbers"]
         (_, summed), (_, batch) = numbers.dot_dimension_numbers
         # Every row of the left meets one group of the right.
@@ -136,9 +150,12 @@ def _equation(equation: Any) -> Flops:
         free = math.prod(size for i, size in enumerate(right) if i not in other)
         return Flops(weights=2 * math.prod(left) * free)
     if name == "conv_general_dilated":
-        kernel, out = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
+        # Each output sums over the kernel's taps and input channels: all of it but its output
+        # features. With groups the kernel has only the input channels of one group.
+        kernel, out = _shape(equation.invars[1]), _shape(equation.outvars[0])
         features = kernel[params["dimension_numbers"].rhs_spec[0]]
         return Flops(weights=2 * math.prod(out) * math.prod(kernel) // features)
+    # Which branch runs is data; the largest is an upper bound.
     if name == "cond":
         return max((count(branch) for branch in params["branches"]), key=lambda f: f.total)
     inner = Flops()
@@ -147,8 +164,8 @@ def _equation(equation: Any) -> Flops:
     return inner * times(equation)
 
 
-def times(equation: Any) -> int:
-    """Return how often what is inside of an equation runs.
+def times(equation: jex_core.JaxprEqn) -> int:
+    """Return how often the jaxprs inside of an equation run.
 
     Args:
       equation: A `JaxprEqn`.
@@ -164,13 +181,20 @@ def times(equation: Any) -> int:
     return 1
 
 
-def inside(equation: Any) -> Iterator[Any]:
+def inside(equation: jex_core.JaxprEqn) -> Iterator[jex_core.Jaxpr | jex_core.ClosedJaxpr]:
     """Yield the jaxprs that an equation runs, but for the condition of a loop.
 
     Args:
       equation: A `JaxprEqn`.
     """
+    # By type, not by primitive: `jit`, `scan`, `remat`, `custom_vjp_call` and those of other
+    # libraries keep their bodies under different names of parameters.
     for name, value in equation.params.items():
         for item in value if isinstance(value, tuple | list) else (value,):
             if name != "cond_jaxpr" and isinstance(item, jex_core.ClosedJaxpr | jex_core.Jaxpr):
                 yield item
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = variable.aval.shape  # JAX types `aval` as one without a shape
+    return shape

@@ -49,7 +49,7 @@ class LanguageModelling:
     Args:
       z_loss: Weight of the squared log normalizer; None leaves the term out.
       label_smoothing: Probability spread over the vocabulary; None leaves the term out.
-      chunking: How many positions have logits at a time.
+      chunking: Number of positions whose logits are in memory at a time.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"z_loss": "0 <= x", "label_smoothing": "0 <= x < 1"}
@@ -89,6 +89,7 @@ class LanguageModelling:
         return (batch["weights"] != 0).sum()
 
     def _losses(self, model: Any, batch: Batch, key: jax.Array | None) -> TokenLosses:
+        # `hidden` and `logits` are called apart, so that the loss can make logits by chunks.
         hidden_BLD = model.hidden(
             batch["inputs"],
             positions_BL=batch["positions"],
@@ -109,10 +110,10 @@ class LanguageModelling:
 
     def _ratios(self, losses: TokenLosses, batch: Batch) -> dict[Metric, Ratio]:
         weights_BL = batch["weights"]
-        found = token_ratios(losses, weights_BL)
-        nats = found[NATS_PER_TOKEN].numerator
-        found |= byte_ratios(nats, batch["target_bytes"], weights_BL)
-        return {metric: found[metric] for metric in self.metrics if metric in found}
+        ratios = token_ratios(losses, weights_BL)
+        nats = ratios[NATS_PER_TOKEN].numerator
+        ratios |= byte_ratios(nats, batch["target_bytes"], weights_BL)
+        return {metric: ratios[metric] for metric in self.metrics if metric in ratios}
 
 
 def token_keys(key: jax.Array | None, batch: Batch) -> DropoutKeys | None:
@@ -122,6 +123,8 @@ def token_keys(key: jax.Array | None, batch: Batch) -> DropoutKeys | None:
       key: The step's key; None for no dropout.
       batch: Int32 [B, L] `documents` and `positions`.
     """
+    # By document and position, not by place in the batch: packing, padding and microbatches then
+    # leave the mask of a token as it is.
     if key is None:
         return None
     return DropoutKeys.of_tokens(key, batch["documents"], batch["positions"])

@@ -30,7 +30,7 @@ class MaskedModelling:
     encoder with `hidden(inputs_BL, positions_BL=, segments_BL=, dropout=)` and
     `logits(hidden_BLD)`.
 
-    What is chosen depends on the step's key, the document and the position, and on nothing else, so
+    The choice depends on the step's key, the document and the position, and on nothing else, so
     that neither packing nor accumulation changes it. Evaluation always hides the same tokens.
 
     Args:
@@ -40,7 +40,7 @@ class MaskedModelling:
       exempt: Ids that are never chosen: separators and the like.
       z_loss: Weight of the squared log normalizer; None leaves the term out.
       label_smoothing: Probability spread over the vocabulary; None leaves the term out.
-      chunking: How many positions have logits at a time.
+      chunking: Number of positions whose logits are in memory at a time.
       evaluation_seed: Decides which tokens evaluation hides.
 
     Source: Devlin et al. 2018, arXiv:1810.04805, section 3.1, task 1.
@@ -97,8 +97,12 @@ class MaskedModelling:
           key: Decides, with document and position of each token.
 
         Returns:
-          What the model sees, int32 [B, L], and which tokens were chosen, bool [B, L].
+          The model's input, int32 [B, L], and which tokens were chosen, bool [B, L].
         """
+        # Three uniform draws for each token: whether it is chosen, what becomes of it (below 0.8
+        # the mask token, below 0.9 a random token, else itself), and which random token. All three
+        # are drawn for every token, so that a change of `rate` changes no other draw, and `rate`
+        # may be traced.
         inputs_BL = batch["inputs"]
         keys = DropoutKeys.of_tokens(key, batch["documents"], batch["positions"])
         choice_BL, fate_BL, draw_BL = jnp.moveaxis(keys.uniform((3,)), -1, 0)
@@ -112,6 +116,8 @@ class MaskedModelling:
         return jnp.where(hidden_BL, replaced_BL, inputs_BL), chosen_BL
 
     def _ratios(self, model: Any, batch: Batch, key: jax.Array | None) -> dict[Metric, Ratio]:
+        # A fixed key in evaluation, so that metrics of different steps and runs are of the same
+        # tokens. The weights of all others are zero: the loss is over chosen tokens only.
         masking = jax.random.key(self.evaluation_seed) if key is None else key
         inputs_BL, chosen_BL = self.hide(batch, jax.random.fold_in(masking, _MASKING))
         dropout = None if key is None else token_keys(jax.random.fold_in(key, _DROPOUT), batch)

@@ -27,7 +27,7 @@ _PARTS = ("inputs", "targets", "segments", "positions", "weights")
 
 
 class Reference(Protocol):
-    """What the policy is compared with, and where the policy is."""
+    """The reference that the policy is compared with, and the place of the policy in the model."""
 
     @property
     def batch_axes(self) -> dict[str, tuple[str, ...]]:
@@ -57,15 +57,17 @@ class HeldReference:
           model: A `models.WithCopy` of a language model.
           batch: As of `Preferences`.
           side: `chosen` or `rejected`.
-          chunking: How many positions have logits at a time.
+          chunking: Number of positions whose logits are in memory at a time.
         """
-        found_B = response_log_probabilities(model.copy, batch, side, None, chunking)
-        return jax.lax.stop_gradient(found_B)
+        # Without dropout: the reference is a fixed function. The copy is not a parameter, so
+        # `stop_gradient` is not needed for its gradient; it removes the backward pass through it.
+        reference_B = response_log_probabilities(model.copy, batch, side, None, chunking)
+        return jax.lax.stop_gradient(reference_B)
 
 
 @dataclasses.dataclass(frozen=True)
 class PrecomputedReference:
-    """Log probabilities that stand in the data: the model is a plain language model.
+    """Log probabilities that come with the data: the model is a plain language model.
 
     A batch holds, beside the task's entries, float32 [B] `chosen_log_probabilities` and
     `rejected_log_probabilities`, each the sum over the response's tokens.
@@ -83,10 +85,10 @@ class PrecomputedReference:
         """Return the batch's entry.
 
         Args:
-          model: Not looked at.
+          model: Not used.
           batch: As above.
           side: `chosen` or `rejected`.
-          chunking: Not looked at.
+          chunking: Not used.
         """
         return batch[f"{side}_log_probabilities"]
 
@@ -102,8 +104,8 @@ class Preferences:
 
     Args:
       objective: The loss of a pair: `DPO`, `IPO` or `PreferenceHinge`.
-      reference: What the policy is compared with: `HeldReference` or `PrecomputedReference`.
-      chunking: How many positions have logits at a time.
+      reference: The reference of the policy: `HeldReference` or `PrecomputedReference`.
+      chunking: Number of positions whose logits are in memory at a time.
 
     Source: Rafailov et al. 2023, arXiv:2305.18290.
     """
@@ -133,7 +135,7 @@ class Preferences:
         """Return the summed loss over the summed weights of the pairs.
 
         Args:
-          model: What the reference takes, under the trace.
+          model: The model that the reference expects, under the trace.
           batch: As above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
         """
@@ -149,6 +151,7 @@ class Preferences:
         return sum((batch[f"{side}_weights"] != 0).sum() for side in SIDES)
 
     def _ratios(self, model: Any, batch: Batch, key: jax.Array | None) -> dict[Metric, Ratio]:
+        # h = (log pi(c) - log rho(c)) - (log pi(r) - log rho(r)); see `losses.preferences`.
         policy, log_ratios = self.reference.policy(model), []
         for number, side in enumerate(SIDES):
             keys = _pair_keys(key, number, batch["examples"], batch[f"{side}_positions"])
@@ -156,6 +159,8 @@ class Preferences:
             other_B = self.reference.log_probabilities(model, batch, side, self.chunking)
             log_ratios.append(own_B - other_B)
         chosen_B, rejected_B = log_ratios
+        # Rewards are implied (equation 5 of DPO) and linear in the log ratios, so that of the
+        # margin is the difference of those of both sides.
         margins_B = chosen_B - rejected_B
         weights_B = batch["weights"]
         sums = {
@@ -179,7 +184,7 @@ def response_log_probabilities(
       batch: As of `Preferences`.
       side: `chosen` or `rejected`.
       dropout: Keys of the tokens; None means no dropout.
-      chunking: How many positions have logits at a time.
+      chunking: Number of positions whose logits are in memory at a time.
 
     Returns:
       The sum of log p(target) over the response's targets, float32 [B].
@@ -192,6 +197,8 @@ def response_log_probabilities(
         dropout=dropout,
     )
     losses = unembedded_cross_entropy(hidden_BLD, model.logits, entry["targets"], chunking=chunking)
+    # A sum and no mean: the log probability of the whole response, in float32. Prompts have weight
+    # zero, and `where` keeps out what padding may have that is not finite.
     weights_BL = entry["weights"]
     return -jnp.sum(jnp.where(weights_BL != 0, losses.nats_BL * weights_BL, 0), axis=-1)
 
@@ -199,6 +206,7 @@ def response_log_probabilities(
 def _pair_keys(
     key: jax.Array | None, side: int, examples_B: jax.Array, positions_BL: jax.Array
 ) -> DropoutKeys | None:
+    # Keyed by example and position, and by side: equal prompts of both sides get different masks.
     if key is None:
         return None
     examples_BL = jnp.broadcast_to(examples_B[:, None], positions_BL.shape)

@@ -1,4 +1,4 @@
-"""A task whose model has experts: its loss, and what keeps their load balanced.
+"""A task whose model has experts: its loss, and the auxiliary losses of routing.
 
 Shapes: N layers with experts, E experts; A parts of a batch.
 """
@@ -54,7 +54,7 @@ class Routed:
     A task that runs its model several times, on two views say, has as many times the layers.
 
     Args:
-      task: What the model is trained for.
+      task: The task of the model.
       load_balance: Weight of the load-balance loss, α; None leaves the term out.
       router_z: Weight of the router's z-loss, β; None leaves the term out.
 
@@ -71,6 +71,8 @@ class Routed:
     @property
     def reduction(self) -> Reduction:
         """Coupled by the counts of choices, and by whatever couples the task itself."""
+        # Load shares are counts, so one more forward pass is enough (`CountCoupled`), unless the
+        # task itself is coupled by statistics with a derivative.
         own = self.task.reduction
         return CountCoupled("shares of the load") if isinstance(own, Additive) else own
 
@@ -90,7 +92,7 @@ class Routed:
         return self.task.batch_axes
 
     def statistics(self, model: Any, batch: Batch, key: jax.Array | None) -> dict[str, Any]:
-        """Return what other rows need to know of these.
+        """Return the statistics of these rows that the loss of other rows depends on.
 
         Args:
           model: As for `loss`.
@@ -101,11 +103,15 @@ class Routed:
           `weight`, the sum of the loss's weights; `layers`, counts of tokens and choices; `task`,
           the statistics of the task itself, if it is coupled.
         """
+        # The loss is computed for the routing it causes; its value is not used, and the compiler
+        # removes the unembedding and all else behind the last router.
         with observing() as seen:
             weight = self.task.loss(model, batch, key).loss.denominator
-        found = {"weight": weight, "layers": [_counts(by_site(sums)) for sums in seen]}
+        statistics = {"weight": weight, "layers": [_counts(by_site(sums)) for sums in seen]}
         own = _coupled(self.task)
-        return found if own is None else found | {"task": own.statistics(model, batch, key)}
+        if own is None:
+            return statistics
+        return statistics | {"task": own.statistics(model, batch, key)}
 
     def loss(
         self, model: Any, batch: Batch, key: jax.Array | None, statistics: Any = None
@@ -114,11 +120,14 @@ class Routed:
 
         Args:
           model: A model with experts, under the trace.
-          batch: What the task takes.
+          batch: A batch of the task.
           key: Key of this step's randomness, the same for every part of the batch; None for none.
           statistics: Those of all parts of the batch, with a leading dimension A; None where this
             is the whole batch.
         """
+        # The load-balance loss is E sum_e f_e P_e with f and P over the whole batch. Given the
+        # counts of the whole batch, f is a constant and P a sum over tokens, so each microbatch
+        # adds its own part, and the parts add up to the loss, and its gradient, of the whole.
         parts = {} if statistics is None else dict(statistics)
         others = (parts.pop("task"),) if "task" in parts else ()
         with observing() as seen:
@@ -129,12 +138,16 @@ class Routed:
             whole = {"weight": weight, "layers": [_counts(layer) for layer in layers]}
         else:
             whole = jax.tree.map(lambda x: x.sum(0), parts)
+        # `extra` is a mean over the whole batch already, and the step will divide the sum of the
+        # numerators by the whole weight: hence times that weight, and not times the part's own.
         extra, metrics = self._routing(layers, whole, weight)
         loss = Ratio(sums.loss.numerator + whole["weight"] * extra, weight)
         return LossSums(loss, {**sums.metrics, **metrics}, sums.updates)
 
     def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
         """Return the metrics of the task and of the routing, for a batch without randomness."""
+        # `evaluate` returns metrics without the sum of the loss's weights, so the number of tokens
+        # that were routed weights the means over batches here.
         with observing() as seen:
             metrics = self.task.evaluate(model, batch)
         layers = _layers(seen)
@@ -143,13 +156,15 @@ class Routed:
         return {**metrics, **self._routing(layers, whole, weight)[1]}
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return how many targets count."""
+        """Return the number of targets that count."""
         return self.task.count_tokens(batch)
 
     def _routing(
         self, layers: Sequence[RoutingSums], whole: dict[str, Any], weight: jax.Array
     ) -> tuple[Any, dict[Metric, Ratio]]:
-        """Return these rows' part of the routing losses of the batch, and what is reported."""
+        """Return these rows' part of the routing losses of the batch, and the metrics."""
+        # A stack reports once, with a leading dimension of layers, or each layer does; `by_site`
+        # has given all a leading dimension, and `concatenate` makes one list of layers, [N].
         every = whole["layers"]
         balance_N = jnp.concatenate(
             [
@@ -191,13 +206,13 @@ def _coupled(task: Any) -> CoupledTask | None:
 
 def _layers(seen: Sequence[RoutingSums]) -> list[RoutingSums]:
     if not seen:
-        remedy = "use the task in it alone, or put layers.Experts in the place of an mlp"
+        remedy = "use the inner task alone, or replace an mlp by layers.Experts"
         raise BadInput(Problem("no layer of the model has experts", "task", remedy=remedy))
     return [by_site(sums) for sums in seen]
 
 
 def _counts(layer: RoutingSums) -> dict[str, jax.Array]:
-    """Return what has no derivative."""
+    """Return the sums that have no derivative."""
     return jax.lax.stop_gradient({"tokens": layer.tokens, "choices": layer.choices_E})
 
 

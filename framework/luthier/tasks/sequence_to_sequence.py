@@ -42,7 +42,7 @@ class SequenceToSequence(LanguageModelling):
     Args:
       z_loss: Weight of the squared log normalizer; None leaves the term out.
       label_smoothing: Probability spread over the vocabulary; None leaves the term out.
-      chunking: How many target positions have logits at a time.
+      chunking: Number of target positions whose logits are in memory at a time.
     """
 
     batch_axes: ClassVar[dict[str, tuple[str, ...]]] = dict.fromkeys(
@@ -52,6 +52,8 @@ class SequenceToSequence(LanguageModelling):
     metrics: ClassVar[tuple[Metric, ...]] = (*LanguageModelling.metrics, EXACT_MATCH)
 
     def _ratios(self, losses: TokenLosses, batch: Batch) -> dict[Metric, Ratio]:
+        # `correct` is with the right tokens before (teacher forcing); see `exact_match` for why
+        # that decides whether greedy decoding is right.
         match = exact_match(losses.correct_BL, batch["weights"], batch["segments"])
         return {**super()._ratios(losses, batch), EXACT_MATCH: match}
 
@@ -74,6 +76,8 @@ class SequenceToSequence(LanguageModelling):
 
 def _source_keys(key: jax.Array | None, batch: Batch) -> DropoutKeys | None:
     """Key the source's tokens by the document of their target, so that packing changes nothing."""
+    # `documents` come with the target, `segments` pair both texts within a row. Each source token
+    # takes the document of the target of its segment; there is one, so the maximum selects it.
     if key is None:
         return None
     same_BST = batch["input_segments"][:, :, None] == batch["segments"][:, None, :]

@@ -1,4 +1,4 @@
-"""What the trainer knows of a domain: sums of losses, and metrics by typed key."""
+"""The interface between trainer and domain: sums of losses, and metrics by typed key."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Additive:
 class BatchCoupled:
     """Rows of a batch see each other in the loss, so splitting the batch changes the gradient.
 
-    A task that is a `CoupledTask` can be split all the same; others are refused.
+    A task that is a `CoupledTask` can be split all the same; others are rejected.
 
     Args:
-      reason: What couples them (`in-batch negatives`), for the message that refuses to split.
+      reason: The coupling (`in-batch negatives`), for the message.
     """
 
     reason: str
@@ -54,8 +54,8 @@ class LossSums:
 
     Args:
       loss: Sum of the losses over the sum of the weights. The trainer alone divides.
-      metrics: What is reported beside it.
-      updates: New values of the model's variables that are no parameters, by name: running
+      metrics: Metrics that are reported beside it.
+      updates: New values of the model's variables that are not parameters, by name: running
         statistics, teachers. They are in force after the step, if it is accepted; every part of a
         batch sees the old ones. Of several parts the mean holds, weighted by the loss's weights:
         exact where the new value is affine in a weighted mean over the rows, and where it does not
@@ -67,11 +67,16 @@ class LossSums:
     updates: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __add__(self, other: LossSums) -> LossSums:
+        # Updates of several parts are merged as a running weighted mean, m <- m + (w_b / W) (u_b -
+        # m) with W the weight so far, and never one after the other: each part saw the old values,
+        # and a chain of updates would depend on how the batch is cut.
         loss = self.loss + other.loss
         weight = loss.denominator
         if not self.updates:
             share = None
         else:
+            # The zeros that a scan starts from have weight 0, so the first part has share 1, and a
+            # part without weight, after others, share 0.
             safe = jnp.where(weight != 0, weight, 1)
             share = jnp.where(weight != 0, other.loss.denominator / safe, 1)
         return LossSums(
@@ -85,13 +90,16 @@ def _mixed(old: Any, new: Any, share: Any) -> Any:
     """Return `old + share (new - old)`; nothing of `new`, finite or not, where the share is 0."""
     new = jnp.asarray(new)
     if not jnp.issubdtype(new.dtype, jnp.inexact):
-        return new
+        return new  # a count or a key has no mean
+    # The select keeps a NaN of a part without weight out: 0 times NaN would be NaN.
     mixed = old + share.astype(new.dtype) * (new - old)
     return jnp.where(share == 0, old, mixed).astype(new.dtype)
 
 
+# A task returns sums and the weights to divide them by, and never means. Sums of parts of a batch
+# add up exactly, so microbatches, devices and evaluation batches of any size give the same result.
 class Task(Protocol):
-    """A domain: gives batches their meaning. Anything with these members is a task."""
+    """The loss and the metrics of a domain's batches. Any object with these members is a task."""
 
     @property
     def reduction(self) -> Reduction:
@@ -123,20 +131,20 @@ class Task(Protocol):
         """Return the metrics of a batch without randomness; rows of weight 0 count nothing."""
 
     def count_tokens(self, batch: Batch) -> Any:
-        """Return how many targets count, as an integer scalar of the batch's own array kind."""
+        """Return the number of targets that count, an integer scalar of the batch's array type."""
 
 
 @runtime_checkable
 class CoupledTask(Protocol):
-    """A task with a `BatchCoupled` loss that may be split, because it says what couples the rows.
+    """A task with a `BatchCoupled` loss that may be split, since it exposes what couples the rows.
 
     The loss of a part, given the statistics of all parts, must be a sum over the part's rows. Its
-    gradient may pass through the statistics: the trainer sees to it that the result is that of the
-    whole batch.
+    gradient may pass through the statistics: the step makes sure that the result is that of the
+    whole batch (`program.accumulation`).
     """
 
     def statistics(self, model: Any, batch: Batch, key: jax.Array | None) -> Any:
-        """Return all that other rows need to know of these, a pytree of floating point arrays."""
+        """Return the statistics that other rows depend on, a pytree of floating point arrays."""
 
     def loss(
         self, model: Any, batch: Batch, key: jax.Array | None, statistics: Any = None

@@ -23,12 +23,13 @@ from luthier.metrics import (
 def weighted_sum(values: jax.Array, weights: Any) -> jax.Array:
     """Return the sum of values times weights.
 
-    What has weight 0 counts nothing, even where it is not finite.
+    Values of weight 0 do not count, even if they are not finite.
 
     Args:
       values: Any array.
       weights: Of the same shape.
     """
+    # A product alone would not do: the loss of padding may be infinite, and 0 x inf is NaN.
     return jnp.sum(jnp.where(weights != 0, values * weights, 0))
 
 
@@ -39,6 +40,8 @@ def token_ratios(losses: TokenLosses, weights_BL: Any) -> dict[Metric, Ratio]:
       losses: The cost of every token.
       weights_BL: Weights of the tokens, float32 [B, L].
     """
+    # Perplexity is the exponential of the mean, taken on the host by its metric; here it is the
+    # same ratio as nats per token.
     tokens = jnp.sum(weights_BL)
     nats = weighted_sum(losses.nats_BL, weights_BL)
     return {
@@ -57,6 +60,8 @@ def byte_ratios(nats: jax.Array, target_bytes_BL: Any, weights_BL: Any) -> dict[
       target_bytes_BL: Bytes that each target stands for, int32 [B, L].
       weights_BL: Weights of the tokens, float32 [B, L].
     """
+    # Nats of all counted tokens over their bytes, not a mean over tokens: a tokenizer with longer
+    # tokens gets no advantage. An end-of-document token costs nats and stands for no bytes.
     ratio = Ratio(nats, weighted_sum(target_bytes_BL, weights_BL))
     return {NATS_PER_BYTE: ratio, BITS_PER_BYTE: ratio}
 
@@ -70,9 +75,11 @@ def exact_match(correct_BT: Any, weights_BT: Any, segments_BT: Any) -> Ratio:
     Args:
       correct_BT: 1 where a token is right, float32 [B, T].
       weights_BT: Weights of the tokens, float32 [B, T]; a text without weight is not counted.
-      segments_BT: Number of the text that a token is of, int32 [B, T]; tokens of a text lie side by
-        side, and 0 is padding.
+      segments_BT: Number of the text that a token belongs to, int32 [B, T]; tokens of a text are
+        adjacent, and 0 is padding.
     """
+    # A row may pack several texts, so tokens and mistakes are counted per text: by running totals
+    # that restart at each text, read at its last token. No loop, and no array over texts.
     counted_BT = (weights_BT != 0) & (segments_BT != 0)
     wrong_BT = counted_BT & (correct_BT == 0)
     change_B1 = jnp.ones_like(segments_BT[:, :1], dtype=bool)
@@ -86,7 +93,7 @@ def exact_match(correct_BT: Any, weights_BT: Any, segments_BT: Any) -> Ratio:
 
 
 def _so_far(flags_BT: jax.Array, is_first_BT: jax.Array) -> jax.Array:
-    """Count flags from the first token of the text that a token is of."""
+    """Count flags from the first token of the text that a token belongs to."""
     total_BT = jnp.cumsum(flags_BT.astype(jnp.int32), axis=1)
     before_BT = total_BT - flags_BT.astype(jnp.int32)
     # Totals never fall, so the greatest one at a first token is that of the text's own.

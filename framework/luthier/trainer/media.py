@@ -141,12 +141,14 @@ class Shows:
     def _show_histograms(self, step: int, leaves: Leaves, batch: Any) -> None:
         if self._histograms is None:
             settings = self._program.experiment.records.histograms
+            assert settings is not None
             self._histograms = make_histograms(self._program, settings)
         for histogram in self._histograms(leaves, step):
             self._emit(histogram)
 
     def _show_samples(self, step: int, leaves: Leaves, batch: Any) -> None:
         settings = self._program.experiment.records.samples
+        assert settings is not None
         texts = sample_text(
             self._program,
             leaves,
@@ -160,6 +162,7 @@ class Shows:
 
     def _show_images(self, step: int, leaves: Leaves, batch: Mapping[str, jax.Array]) -> None:
         settings = self._program.experiment.records.images
+        assert settings is not None
         rows = np.asarray(jax.device_get(batch[settings.entry][: settings.num_rows]))
         self._emit(Image(step, f"data/{settings.entry}", tile(rows)))
 

@@ -271,7 +271,8 @@ def sample_text(
     Raises:
       BadInput: An option is out of its range.
     """
-    tokenizer = program.experiment.data.tokenizer
+    data: Any = program.experiment.data
+    tokenizer = data.tokenizer
     model = module_of(program, leaves, weights)
     tokens = [[tokenizer.bos, *tokenizer.encode(prompt)] for prompt in prompts]
     drawn = generate(model, tokens, stop_tokens=(tokenizer.eos,), **options)
@@ -285,7 +286,8 @@ def final_sample(program: Program, leaves: Leaves) -> str:
     if samples is None or not can_generate(program):
         return ""
     prompt = samples.prompts[0] if samples.prompts else ""
-    room = program.experiment.data.tokens_per_row - 1
+    data: Any = program.experiment.data
+    room = data.tokens_per_row - 1
     text = sample_text(
         program,
         leaves,

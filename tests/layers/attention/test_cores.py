@@ -14,7 +14,7 @@ from luthier.layers import (
     Window,
     soft_cap,
 )
-from luthier.layers.attention.cores import softmax
+from luthier.layers.attention import softmax
 
 CORES = [EinsumAttention, FusedAttention]
 

@@ -18,10 +18,18 @@ from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from luthier import graph as graphs
 from luthier import program as programs
 from luthier.errors import BadInput, ValidationError
-from luthier.layers import Alibi, Causal, CudnnAttention, EinsumAttention, SameDocument, Window
+from luthier.layers import (
+    Alibi,
+    Causal,
+    CudnnAttention,
+    EinsumAttention,
+    SameDocument,
+    Window,
+    abstract_forms,
+)
 from luthier.layers.attention.cudnn import documents_of
-from luthier.layers.declared import abstract_forms
-from luthier.tasks.flops import Flops, count
+from luthier.tasks import Flops
+from luthier.tasks import count_flops as count
 
 MASKS = [Causal(), Window(5), SameDocument()]
 MOST_BY_NIGHT = [
@@ -32,7 +40,7 @@ ROWS = [[7, 1, 20], [32], [], [3, 30]]
 LENGTH = 40
 
 
-def _told(q_seqlen, kv_seqlen, q_offsets, length):
+def _documents_from_lengths(q_seqlen, kv_seqlen, q_offsets, length):
     """Return the number of the document of every token, as lengths and offsets tell it."""
     assert q_seqlen is kv_seqlen
     lengths = q_seqlen if q_seqlen.ndim == 2 else q_seqlen[:, None]
@@ -55,20 +63,22 @@ _read.defvjp(
 )
 
 
-def stand_in(query, key, value, **told):
+def stand_in(query, key, value, **options):
     """Attend as cuDNN says that it does."""
-    assert told["kv_offsets"] is told["q_offsets"]
-    number = _told(told["q_seqlen"], told["kv_seqlen"], told["q_offsets"], query.shape[1])
+    assert options["kv_offsets"] is options["q_offsets"]
+    number = _documents_from_lengths(
+        options["q_seqlen"], options["kv_seqlen"], options["q_offsets"], query.shape[1]
+    )
     is_read = (number > 0)[:, :, None, None]
     places = jnp.arange(query.shape[1])
     distance = places[:, None] - places
     sees = (number[:, :, None] == number[:, None]) & (number > 0)[:, None]
-    if told["mask_type"] is cudnn.MaskType.PADDING_CAUSAL:
+    if options["mask_type"] is cudnn.MaskType.PADDING_CAUSAL:
         sees &= distance >= 0
-    if told["sliding_window_length"] is not None:
-        sees &= distance < told["sliding_window_length"]
+    if options["sliding_window_length"] is not None:
+        sees &= distance < options["sliding_window_length"]
     arrays = [_read(x, is_read) for x in (query, key, value)]
-    found = jax.nn.dot_product_attention(*arrays, mask=sees[:, None], scale=told["scale"])
+    found = jax.nn.dot_product_attention(*arrays, mask=sees[:, None], scale=options["scale"])
     return jnp.where(is_read, found, jnp.nan)
 
 
@@ -120,7 +130,7 @@ def test_a_single_document_starts_with_its_row():
 
 @pytest.mark.full
 @pytest.mark.parametrize("mask", MOST_BY_NIGHT)
-def test_what_cudnn_is_told_makes_the_same_attention(mask, draw, pack, distance, no_kernel):
+def test_document_offsets_give_the_same_attention(mask, draw, pack, distance, no_kernel):
     _check_equal(CudnnAttention(mask, 0.3, 3), _inputs(draw), pack(ROWS, LENGTH), distance)
 
 
@@ -145,9 +155,9 @@ def test_heads_of_keys_are_repeated_where_offsets_count_those_of_queries(
     """The stand-in is told by the number of heads that it sees."""
     seen = []
 
-    def spy(query, key, value, **told):
+    def spy(query, key, value, **options):
         seen.append(key.shape[2])
-        return stand_in(query, key, value, **told)
+        return stand_in(query, key, value, **options)
 
     monkeypatch.setattr(cudnn, "dot_product_attention", spy)
     tokens = pack(ROWS, LENGTH)
@@ -250,7 +260,7 @@ def test_what_a_gpu_is_asked_for(mask, max_documents, num_kv_heads, draw, pack, 
     assert not any("256x256" in kind for call in (there, back) for kind in (*call[2], *call[3]))
 
 
-def test_what_it_cannot_do_is_told_before_anything_is_compiled(draw, pack):
+def test_unsupported_inputs_are_rejected_before_anything_is_compiled(draw, pack):
     tokens = pack([[8]], 8)
     arrays = [draw(1, 8, 2, 12)] * 3
     with pytest.raises(BadInput) as caught:
@@ -270,8 +280,8 @@ def test_other_masks_are_refused():
 
     with pytest.raises(BadInput) as caught:
         CudnnAttention(Odd())
-    told = "CudnnAttention has no mask Odd; it has Causal, Window and SameDocument; "
-    assert str(caught.value) == told + "or use FusedAttention"
+    message = "CudnnAttention has no mask Odd; it has Causal, Window and SameDocument; "
+    assert str(caught.value) == message + "or use FusedAttention"
 
 
 def _device(platform, kind, capability):
@@ -283,8 +293,8 @@ def test_devices_that_cannot_run_it():
     hopper, ampere = _device("gpu", "H100", "9.0"), _device("gpu", "A100", "8.0")
     radeon = _device("gpu", "MI300", "gfx942")
     assert one.lacking(hopper) == many.lacking(hopper) == one.lacking(ampere) == ""
-    told = "A100 has no cuDNN attention of several documents in a row"
-    assert many.lacking(ampere) == told
+    message = "A100 has no cuDNN attention of several documents in a row"
+    assert many.lacking(ampere) == message
     assert one.lacking(radeon) == "MI300 has no cuDNN"
     assert one.lacking(jax.devices("cpu")[0]) == "cpu has no cuDNN"
 
@@ -295,8 +305,8 @@ def test_an_experiment_on_such_devices_is_refused_at_its_node():
     graph = graphs.apply(graphs.resolve("configs.lm.quickstart"), [word])
     with pytest.raises(ValidationError) as caught:
         programs.make(graph, jax.devices()[:1])
-    told = f"{core}: cpu has no cuDNN [set by argument 1: {word}]; use FusedAttention"
-    assert str(caught.value) == told
+    message = f"{core}: cpu has no cuDNN [set by argument 1: {word}]; use FusedAttention"
+    assert str(caught.value) == message
 
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="cuDNN's kernels run on a GPU only")

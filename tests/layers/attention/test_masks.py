@@ -3,7 +3,7 @@ from fractions import Fraction
 import jax.numpy as jnp
 
 from luthier.layers import Causal, SameDocument, Tokens, Window
-from luthier.layers.attention.masks import pair_share
+from luthier.layers.attention import pair_share
 
 TOKENS = Tokens(jnp.array([[0, 1, 0, 1, 2, 0]]), jnp.array([[1, 1, 2, 2, 2, 0]]))
 

@@ -9,6 +9,7 @@ from flax import nnx
 from luthier.layers import (
     Alibi,
     Attention,
+    Mlp,
     Normal,
     OwnBias,
     PreNormBlock,
@@ -16,7 +17,6 @@ from luthier.layers import (
     RMSNorm,
     Tokens,
 )
-from luthier.layers.mlp import Mlp
 
 DIM, HEADS, LENGTH = 16, 4, 7
 

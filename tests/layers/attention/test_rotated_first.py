@@ -5,8 +5,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from luthier.layers import Attention, HeadNorms, QueryScale, Rotary, RotatedFirstAttention, Tokens
-from luthier.layers.initializers import Normal
+from luthier.layers import (
+    Attention,
+    HeadNorms,
+    Normal,
+    QueryScale,
+    Rotary,
+    RotatedFirstAttention,
+    Tokens,
+)
 
 DIM, HEADS, LENGTH = 16, 2, 5
 SCALED = functools.partial(QueryScale, theta=Normal(1.0))

@@ -9,7 +9,7 @@ from flax import nnx
 
 from luthier.layers import AllExperts, Capacity, Dropless, Experts, GatedMlp, Linear, TopK, Zeros
 from luthier.parallel import AXES, ArrayInfo, Mesh, Rules, activation_rules, place, shardings
-from luthier.program.state import split
+from luthier.program import split
 
 E, K, D = 4, 2, 6
 SINGLE = Mesh(data=1)

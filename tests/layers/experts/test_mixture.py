@@ -21,7 +21,7 @@ from luthier.layers import (
 )
 from luthier.layers.experts import by_site, observing
 from luthier.losses import load_balance
-from luthier.program.state import split
+from luthier.program import split
 
 GOLDEN = Path(__file__).parent / "goldens" / "mixtral.npz"
 E, K, D = 4, 2, 6
@@ -121,7 +121,7 @@ def test_it_computes_in_bfloat16(dispatch, draw, apply, distance):
 
 
 @pytest.mark.full
-def test_a_block_tells_its_experts_of_the_padding(draw, pack):
+def test_a_block_passes_its_experts_the_padding(draw, pack):
     block = PreNormBlock(
         functools.partial(Attention, num_heads=2),
         functools.partial(

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from luthier.layers import FullRemat, Scanned, Shared, Unrolled
+from luthier.layers import FullRemat, Normal, Scanned, Shared, Unrolled, vector
 from luthier.layers.experts import RoutingSums, by_site, observing, report
-from luthier.layers.initializers import Normal
-from luthier.layers.parameters import vector
 
 E = 3
 
@@ -45,7 +43,7 @@ def _run(stack, makers, num_layers=4):
     return jax.jit(jax.grad(loss, has_aux=True))(state, jnp.ones(4))
 
 
-def test_nobody_is_told_where_nobody_observes():
+def test_reports_are_dropped_where_nobody_observes():
     report(_sums(jnp.ones(2)))
     with observing() as seen:
         report(_sums(jnp.ones(2)))

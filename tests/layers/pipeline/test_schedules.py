@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from luthier.layers import Circular, GPipe
-from luthier.layers.pipeline import bubble_fraction, num_ticks
+from luthier.layers import Circular, GPipe, bubble_fraction, num_ticks
 
 CASES = [
     (GPipe(), 2, 2),

@@ -43,10 +43,10 @@ def test_a_linear_map_multiplies_by_its_product(kind, draw):
 def test_products_other_than_the_plain_one_are_refused_where_axes_are_explicit(draw):
     linear = Linear(product=QuantizedProduct(), **SIZES, rngs=nnx.Rngs(0))
     mesh = Mesh(axis_type=AxisType.EXPLICIT).arrange(jax.devices()[:2])
-    told = "parallelism.mesh.axis_type: QuantizedProduct is for meshes with automatic axes; set "
+    message = "parallelism.mesh.axis_type: QuantizedProduct is for meshes with automatic axes; set "
     with (
         activation_rules(mesh, Rules(activations=activation_rules_table())),
         pytest.raises(BadInput) as raised,
     ):
         jax.eval_shape(linear, draw(2, 5, 6))
-    assert str(raised.value) == told + "parallelism.mesh.axis_type=AUTO"
+    assert str(raised.value) == message + "parallelism.mesh.axis_type=AUTO"

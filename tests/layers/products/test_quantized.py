@@ -9,8 +9,7 @@ import pytest
 from flax import nnx
 
 from luthier.errors import BadInput
-from luthier.layers import FullRemat, Linear, MatrixProduct, Ones, QuantizedProduct, Scanned
-from luthier.layers.experts.dispatch import GroupedLinear
+from luthier.layers import FullRemat, Linear, MatrixProduct, QuantizedProduct, Scanned
 
 INT8 = QuantizedProduct()
 FP8 = QuantizedProduct(jnp.float8_e4m3fn, jnp.float8_e4m3fn, jnp.float8_e5m2)
@@ -124,15 +123,6 @@ def test_experts_multiply_as_each_would_alone(product, draw, distance):
         assert distance(to_x[rows], gradients(product, *own, weights_NO[rows])[0]) < 1e-6
         # Columns share a scale among the experts here, since rows of all of them are in one sum.
         assert distance(to_kernel[expert], plain[1]) < (0.2 if product.gradient else 1e-6)
-
-
-def test_grouped_maps_leave_the_bias_alone(draw):
-    sizes = {"inputs": (6,), "outputs": (4,), "input_axes": ("embed",), "output_axes": ("mlp",)}
-    linear = Linear(bias=Ones(), product=INT8, **sizes, rngs=nnx.Rngs(0))
-    linear.kernel.set_value(draw(2, 6, 4))
-    linear.bias.set_value(draw(2, 4))
-    found = GroupedLinear(linear, jnp.array([2, 3]))(jnp.zeros((1, 5, 6)))[0]
-    np.testing.assert_array_equal(found, linear.bias[...][np.array([0, 0, 1, 1, 1])])
 
 
 @pytest.mark.parametrize("product", [INT8, FP8])

@@ -15,9 +15,21 @@ from luthier.layers.attention.context_parallel import (
     RingOrder,
     Zigzag,
 )
-from luthier.layers.attention.cores import Core, EinsumAttention, FusedAttention, soft_cap
+from luthier.layers.attention.cores import (
+    Core,
+    EinsumAttention,
+    FusedAttention,
+    soft_cap,
+    softmax,
+)
 from luthier.layers.attention.cudnn import CudnnAttention
-from luthier.layers.attention.masks import AttentionMask, Causal, SameDocument, Window
+from luthier.layers.attention.masks import (
+    AttentionMask,
+    Causal,
+    SameDocument,
+    Window,
+    pair_share,
+)
 from luthier.layers.attention.multi_head import (
     Attention,
     CrossAttention,
@@ -59,5 +71,7 @@ __all__ = [
     "SignedBuckets",
     "Window",
     "Zigzag",
+    "pair_share",
     "soft_cap",
+    "softmax",
 ]

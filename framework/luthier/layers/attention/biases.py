@@ -1,4 +1,4 @@
-"""What is added to attention scores for the way from the query to the key.
+"""Biases that are added to attention scores by the distance from query to key.
 
 Biases are made from positions of queries and keys, never from places in an array, so they hold for
 packed rows and for caches alike.
@@ -31,7 +31,7 @@ class Bias(Protocol):
 class Alibi(nnx.Module):
     """Linear biases: `-m_h |p_query - p_key|`, with slopes `m_h = 2^(-8 h / H)`, h = 1 ... H.
 
-    Where H is no power of two, the slopes are those of the power of two below it, and then every
+    Where H is not a power of two, the slopes are those of the power of two below it, and then every
     second one of twice as many heads. No parameters.
 
     Args:
@@ -141,6 +141,7 @@ class RelativeBias(nnx.Module):
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
         """Return [B, H, L, S]."""
+        # In float32 also for its gradient: each of the few numbers sums over all pairs of a bucket.
         table = value_of(self.table, wide(self.table.dtype))
         bias_BLSH = table[self.buckets(_offsets(query, key))]
         return bias_BLSH.transpose(0, 3, 1, 2)
@@ -151,6 +152,7 @@ def _offsets(query: Tokens, key: Tokens) -> jax.Array:
 
 
 def _slopes(num_heads: int) -> list[float]:
+    # In double, on the host: the slopes are constants of the model, as in the released code.
     power = 2 ** int(math.log2(num_heads))
     slopes = [2.0 ** (-8.0 * h / power) for h in range(1, power + 1)]
     finer = [2.0 ** (-8.0 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
@@ -158,6 +160,9 @@ def _slopes(num_heads: int) -> list[float]:
 
 
 def _bucket(distance: jax.Array, num_buckets: int, max_distance: int) -> jax.Array:
+    # `maximum` keeps the logarithm off zero for near keys, whose result is not selected: -inf cast
+    # to an integer is undefined. Always float32, as in T5's program: in another precision, a
+    # distance at the edge of two buckets could fall into the other one.
     exact = num_buckets // 2
     far = jnp.maximum(distance, exact).astype(jnp.float32) / exact
     steps = jnp.log(far) / math.log(max_distance / exact) * (num_buckets - exact)

@@ -20,7 +20,9 @@ from luthier.layers.parameters import wide
 from luthier.layers.positions import Tokens
 from luthier.parallel import constrain, is_explicit
 
-# Added to the score of a masked key: finite, so that a query that may see nothing makes no NaN.
+# Added to the score of a masked key. Finite, because for a query that may see nothing the softmax
+# would subtract -inf from -inf, and its NaN would reach the gradients of all parameters, even where
+# the result is not selected. Far below any score: exp of the difference is exactly zero.
 _FLOOR = -1e30
 
 
@@ -41,7 +43,7 @@ class Core(Protocol):
 
 
 class _Terms(NamedTuple):
-    """What makes weights of scores."""
+    """The terms that turn scores into weights."""
 
     visible_BLS: jax.Array
     scale: Any
@@ -52,7 +54,7 @@ class _Terms(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Masked(abc.ABC):
-    """What all cores have in common: a mask, a scale, and zeros for queries that see nothing."""
+    """Base of the cores: a mask, a scale, and zeros for queries that see nothing."""
 
     mask: AttentionMask = Causal()
     scale: float | None = None
@@ -76,12 +78,14 @@ class _Masked(abc.ABC):
           query: Positions and segments of the queries.
           key: Positions and segments of the keys.
           dropout: Keys of the queries at this site; None means no dropout.
-          bias: Makes what is added to the scaled scores; None means nothing.
+          bias: Makes the bias that is added to the scaled scores; None means no bias.
 
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
         """
-        if is_explicit():  # every query looks at keys all along its row
+        # Every query looks at keys all along its row. With explicit axes the gather over a split
+        # length must be asked for; with automatic ones the compiler inserts it.
+        if is_explicit():
             key_BSGK, value_BSGK, key = jax.tree.map(_whole_rows, (key_BSGK, value_BSGK, key))
         visible_BLS = self.mask(query, key)
         scale = query_BLHK.shape[-1] ** -0.5 if self.scale is None else self.scale
@@ -89,6 +93,8 @@ class _Masked(abc.ABC):
         terms = _Terms(visible_BLS, scale, bias_BHLS, key, dropout)
         with visible(pair_share(self.mask, query_BLHK.shape[1], key_BSGK.shape[1])):
             context_BLHK = self._attend(query_BLHK, key_BSGK, value_BSGK, terms)
+        # With all keys masked alike, the softmax weights them all alike: padding would get the mean
+        # of its row, and cores would differ in what they return there.
         sees_BL11 = visible_BLS.any(-1)[:, :, None, None]
         return jnp.where(sees_BL11, context_BLHK, jnp.zeros((), context_BLHK.dtype))
 
@@ -96,7 +102,7 @@ class _Masked(abc.ABC):
     def _attend(
         self, query_BLHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, terms: _Terms
     ) -> jax.Array:
-        """Attend; what comes of queries that see nothing does not matter."""
+        """Attend; the result for queries that see nothing is not used."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +110,7 @@ class EinsumAttention(_Masked):
     """`softmax(c tanh(q k^T s / c) + bias) v` as two products, with the softmax in float32.
 
     Args:
-      mask: Which keys a query may look at.
+      mask: The attention mask: the keys that each query may look at.
       scale: s; None means 1 / sqrt(K).
       cap: c, which scores stay below; None means no cap: the tanh is left out.
       dropout: Probability of dropping a weight after the softmax, by (query, key); may be traced.
@@ -124,9 +130,16 @@ class EinsumAttention(_Masked):
     def _attend(
         self, query_BLHK: jax.Array, key_BSGK: jax.Array, value_BSGK: jax.Array, terms: _Terms
     ) -> jax.Array:
+        # Scores are products of bfloat16 factors, accumulated and kept in float32, up to the
+        # softmax: exp turns an absolute error of a score into a relative error of a weight. The
+        # weights are then rounded to the values' type for the second product.
+        #
+        # The cap comes before the mask: after it, it would bring masked scores back to -c.
         B, L, H, K = query_BLHK.shape
         G, kind = key_BSGK.shape[2], wide(query_BLHK.dtype)
-        # Heads first: the CPU backend is then spared some transposes, and others do not mind.
+        # Query heads by groups, so that keys and values of grouped-query attention are never
+        # repeated in memory. Heads first: that spares the CPU backend some transposes, and others
+        # do not mind.
         query_BGRLK = query_BLHK.reshape(B, L, G, H // G, K).transpose(0, 2, 3, 1, 4)
         key_BGSK, value_BGSK = key_BSGK.swapaxes(1, 2), value_BSGK.swapaxes(1, 2)
         scores_BGRLS = terms.scale * jnp.einsum(
@@ -134,7 +147,8 @@ class EinsumAttention(_Masked):
         )
         if self.cap is not None:
             scores_BGRLS = soft_cap(scores_BGRLS, self.cap)
-        # Added and not selected, so that no mask is kept for the backward pass.
+        # Added and not selected: the derivative of a sum needs nothing, that of a select needs the
+        # mask, which would be kept for the backward pass at the size of the scores.
         hidden_BLS = jnp.where(terms.visible_BLS, jnp.zeros((), kind), _FLOOR)
         scores_BGRLS = scores_BGRLS + hidden_BLS[:, None, None]
         if terms.bias_BHLS is not None:
@@ -142,21 +156,22 @@ class EinsumAttention(_Masked):
         weights_BGRLS = softmax(scores_BGRLS).astype(value_BSGK.dtype)
         if self.dropout is not None and terms.dropout is not None:
             keep = jnp.asarray(1.0 - self.dropout, jnp.float32)
-            kept_BHLS = uniform_pairs(terms.dropout, terms.key, H) < keep
+            is_kept_BHLS = uniform_pairs(terms.dropout, terms.key, H) < keep
             weights_BGRLS = weights_BGRLS * (1.0 / keep).astype(weights_BGRLS.dtype)
-            weights_BGRLS = jnp.where(grouped(kept_BHLS, G), weights_BGRLS, 0)
+            weights_BGRLS = jnp.where(grouped(is_kept_BHLS, G), weights_BGRLS, 0)
         context_BGRLK = jnp.einsum("BGRLS,BGSK->BGRLK", weights_BGRLS, value_BGSK)
         return context_BGRLK.transpose(0, 3, 1, 2, 4).reshape(B, L, H, K)
 
 
 @dataclasses.dataclass(frozen=True)
 class FusedAttention(_Masked):
-    """The same by `jax.nn.dot_product_attention`, which has fused kernels on some devices.
+    """The attention of `EinsumAttention` by `jax.nn.dot_product_attention`.
 
-    It has neither cap nor dropout.
+    It has neither cap nor dropout. JAX chooses the implementation: in jax 0.10, two products on
+    every device.
 
     Args:
-      mask: Which keys a query may look at.
+      mask: The attention mask: the keys that each query may look at.
       scale: Factor of the scores; None means 1 / sqrt(K).
 
     Source: Vaswani et al. 2017, arXiv 1706.03762, equation 1.
@@ -206,9 +221,11 @@ def uniform_pairs(keys: DropoutKeys, key: Tokens, num_heads: int) -> jax.Array:
     """Draw from [0, 1) for every query token, key position and head: [B, H, L, S].
 
     A draw depends on the query's token and on the key's position in the same document, and on
-    nothing else: not on the row that both stand in.
+    nothing else: not on the row that holds both.
     """
 
+    # The key's document need not be folded in: the query's token key contains it, and pairs of
+    # different documents are masked. This is what lets a ring draw the same numbers block by block.
     def draw(token_key: jax.Array, position: jax.Array) -> jax.Array:
         pair = jax.random.fold_in(token_key, position)
         return jax.random.uniform(pair, (num_heads,), jnp.float32)
@@ -220,6 +237,10 @@ def uniform_pairs(keys: DropoutKeys, key: Tokens, num_heads: int) -> jax.Array:
 @jax.custom_jvp
 def softmax(scores: jax.Array) -> jax.Array:
     """Softmax over the last dimension, which keeps only its result for the backward pass."""
+    # Autodiff of these lines would keep exp(s - max) and its sum, or a division by it, beside the
+    # result. The derivative in terms of the result p alone is dp = p (ds - sum(p ds)), and p is
+    # kept anyway, as a factor of the product with the values. The maximum takes no derivative: the
+    # softmax does not depend on what is subtracted.
     weights = jnp.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 

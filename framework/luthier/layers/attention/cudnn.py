@@ -1,9 +1,9 @@
 """Attention by NVIDIA's cuDNN: no scores in memory, and no work for pairs that a mask hides.
 
-cuDNN is told where the documents of a row begin and how long they are (its packed layout), so no
-mask is ever made. The alternatives, and why they are not used: a mask as a bias is read for every
-head, its gradient is written, and no work is saved; tokamax 0.0.17 needs Python 3.12 and JAX
-0.11.1, which this framework does not.
+cuDNN takes the offsets and lengths of the documents of a row (its packed layout), so no mask is
+ever made. The alternatives, and why they are not used: a mask as a bias is read for every head, its
+gradient is written, and no work is saved; tokamax 0.0.17 needs Python 3.12 and JAX 0.11.1, newer
+than what this framework requires.
 
 Shapes: B rows, L queries, S keys, H heads, G key and value heads, K head_dim, M documents.
 """
@@ -26,10 +26,11 @@ from luthier.layers.positions import Tokens
 
 _TYPES = (jnp.bfloat16, jnp.float16)
 _LARGEST_HEAD = 256
-_HOPPER = 9.0
-_BLOCK = 128
+_HOPPER = 9.0  # compute capability from which cuDNN has the packed layout
+_BLOCK = 128  # queries at a time, of the abstract form
 _INSTEAD = "use FusedAttention"
-# Before, offsets of keys counted the heads of the queries (https://github.com/jax-ml/jax/pull/39521).
+# Before jax 0.12, offsets of keys counted the heads of the queries, so with fewer key heads cuDNN
+# read the wrong places (https://github.com/jax-ml/jax/pull/39521); there, keys are repeated.
 _COUNTS_KEY_HEADS = jax.__version_info__ >= (0, 12)
 
 
@@ -37,10 +38,11 @@ _COUNTS_KEY_HEADS = jax.__version_info__ >= (0, 12)
 class CudnnAttention:
     """The attention of `EinsumAttention` by cuDNN's fused kernels, in bfloat16 or float16.
 
-    Documents must stand in one piece each. A row that has more of them than `max_documents` gets
-    nothing but NaN, so that no wrong number passes for a right one. The kernel has neither biases
-    nor caps nor dropout. A decoder's few new tokens are attended from by plain products, and so
-    are all where the kernel stands by its abstract form: block by block, as flash attention does.
+    The tokens of a document must be adjacent. A row with more documents than `max_documents` gets
+    only NaN, so that no wrong number passes for a right one. The kernel has neither biases nor caps
+    nor dropout. The few new tokens of a decoder attend by plain products; so does the abstract form
+    of the kernel, which stands in for it where its device is absent: block by block, as flash
+    attention does.
 
     Args:
       mask: `Causal`, `Window` or `SameDocument`.
@@ -69,10 +71,10 @@ class CudnnAttention:
             raise BadInput(Problem(what, remedy=remedy))
 
     def lacking(self, device: Any) -> str:
-        """Return what a device lacks to run this; nothing where it lacks nothing.
+        """Return why a device cannot run this kernel; an empty string if it can.
 
         Args:
-          device: A device of JAX, here or absent.
+          device: A device of JAX, present or described.
         """
         if is_abstract():
             return ""
@@ -118,13 +120,18 @@ class CudnnAttention:
             return self._in_blocks(query_BLHK, key_BSGK, value_BSGK, query, key)
         documents = documents_of(key.segments_BL, self.max_documents)
         is_token_BL11 = (key.segments_BL > 0)[:, :, None, None]
-        # Padding is no document: what cuDNN leaves in its places, also in gradients, is dropped.
+        # Padding belongs to no document, so cuDNN does not write its places: the result and the
+        # gradients hold there what was in the memory before, perhaps NaN. Selecting zeros in the
+        # result (`_only`) and in the gradients (`_read`) drops it. Multiplying by the mask would
+        # not: 0 times NaN is NaN.
         query_BLHK, key_BSGK, value_BSGK = (
             _read(x, is_token_BL11) for x in (query_BLHK, key_BSGK, value_BSGK)
         )
         with visible(pair_share(self.mask, query_BLHK.shape[1], key_BSGK.shape[1])):
             context_BLHK = self._attend(query_BLHK, key_BSGK, value_BSGK, documents)
         context_BLHK = _only(context_BLHK, is_token_BL11)
+        # How many documents a row has is known on the device only, where nothing can raise. NaN is
+        # what a guard of the training loop stops at.
         fits_B111 = documents.fits_B[:, None, None, None]
         return jnp.where(fits_B111, context_BLHK, jnp.nan)
 
@@ -152,6 +159,9 @@ class CudnnAttention:
         value_BLGK: jax.Array,
         documents: DocumentOffsets,
     ) -> jax.Array:
+        # Private, because the public `jax.nn.dot_product_attention(implementation="cudnn")` has no
+        # arguments for offsets, the packed layout: it takes one sequence length for each row.
+        # Imported here, so that a change of the private name breaks this core alone.
         from jax._src.cudnn.fused_attention_stablehlo import MaskType, dot_product_attention
 
         is_causal = not isinstance(self.mask, SameDocument)
@@ -161,6 +171,7 @@ class CudnnAttention:
         lengths = documents.lengths_BM
         offsets: jax.Array | None = documents.offsets_BN
         if self.max_documents == 1:
+            # The plain layout, which GPUs before Hopper have, too.
             lengths, offsets = lengths[:, 0], None
         elif not _COUNTS_KEY_HEADS:
             repeats = query_BLHK.shape[2] // key_BLGK.shape[2]
@@ -187,7 +198,10 @@ class CudnnAttention:
         query: Tokens,
         key: Tokens,
     ) -> jax.Array:
-        """Attend by plain products, from one block of queries after another, again going back."""
+        """Attend by plain products, one block of queries at a time, recomputed going backward."""
+        # The form that is traced for an absent GPU, to count FLOPs and memory: it must need about
+        # the memory of the kernel, so no more than one block of scores is alive at a time, also
+        # in the backward pass (`checkpoint`). `map` makes it one loop body, not L / 128 of them.
         plain = EinsumAttention(self.mask, self.scale)
         length, num_keys = query_BLHK.shape[1], key_BSGK.shape[1]
         num_blocks, rest = divmod(length, _BLOCK)
@@ -204,12 +218,12 @@ class CudnnAttention:
 
 
 class DocumentOffsets(NamedTuple):
-    """Where the documents of rows stand; N is M + 1.
+    """The offsets and lengths of the documents of rows; N is M + 1.
 
     Args:
       lengths_BM: Tokens of each document, int32; -1 where a row has fewer.
       offsets_BN: The place where each begins, int32; -1 where a row has fewer, and at the end.
-      fits_B: Whether this tells all documents of a row.
+      fits_B: Whether these are all the documents of a row.
     """
 
     lengths_BM: jax.Array
@@ -218,12 +232,16 @@ class DocumentOffsets(NamedTuple):
 
 
 def documents_of(segments_BL: jax.Array, max_documents: int) -> DocumentOffsets:
-    """Return where the documents of rows stand.
+    """Return the offsets and lengths of the documents of rows.
 
     Args:
-      segments_BL: Documents of the tokens, int32 [B, L]; 0 is padding. Each stands in one piece.
+      segments_BL: Documents of the tokens, int32 [B, L]; 0 is padding. Tokens of one are adjacent.
       max_documents: M; with 1, the document must start where the row does.
     """
+    # Segment numbers are arbitrary, so documents are numbered again: a document starts where a
+    # token's segment differs from that of the token before, and `cumsum` of the starts counts
+    # them. One comparison with 1 ... M then gives lengths and offsets as sums over the row, all of
+    # static shape [B, M], without a sort or a scatter. -1 ends cuDNN's lists.
     before_BL = jnp.pad(segments_BL[:, :-1], ((0, 0), (1, 0)))
     is_token_BL = segments_BL > 0
     starts_BL = is_token_BL & (segments_BL != before_BL)
@@ -249,6 +267,9 @@ def _only(x: jax.Array, is_token: jax.Array) -> jax.Array:
     return jnp.where(is_token, x, jnp.zeros((), x.dtype))
 
 
+# An identity with a derivative of its own. `jnp.where` on the way in would drop the gradients of
+# padding as well, but would copy queries, keys and values in the forward pass, for numbers that the
+# kernel does not read.
 @jax.custom_vjp
 def _read(x: jax.Array, is_token: jax.Array) -> jax.Array:
     """Return x as it is, so that nothing is copied; its gradient is that of tokens only."""

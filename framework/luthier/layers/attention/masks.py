@@ -1,4 +1,4 @@
-"""Which tokens a token may look at.
+"""Attention masks.
 
 Masks are made from positions and segments, so they hold for packed rows and for caches alike. They
 rely on positions rising along a row within each segment.
@@ -20,7 +20,8 @@ from luthier.layers.positions import Tokens
 class AttentionMask(Protocol):
     """Decides which keys each query may look at.
 
-    A mask that hides pairs for their order may say so to who counts FLOPs: see `Causal.share`.
+    A mask that hides pairs because of their order may declare their share, by which FLOPs are
+    counted: see `Causal.share`.
     """
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
@@ -33,6 +34,7 @@ class SameDocument:
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
         """Return bool [B, L, S], true where both tokens are of one document."""
+        # Equal segments are not enough: padding has segment 0 everywhere.
         query_segments, key_segments = query.segments_BL[:, :, None], key.segments_BL[:, None, :]
         return (query_segments == key_segments) & (key_segments > 0)
 
@@ -43,11 +45,12 @@ class Causal:
 
     def __call__(self, query: Tokens, key: Tokens) -> jax.Array:
         """Return bool [B, L, S], true where the key is of the same document and not later."""
+        # Positions and not places: in a ring or a cache, queries and keys are other parts of a row.
         causal = query.positions_BL[:, :, None] >= key.positions_BL[:, None, :]
         return SameDocument()(query, key) & causal
 
     def share(self, num_queries: int, num_keys: int) -> Fraction:
-        """Return the share of pairs that the order lets through: half, where all look at all.
+        """Return the visible share of pairs: half, if queries and keys are the same tokens.
 
         Args:
           num_queries: Queries, the last of the keys.
@@ -79,17 +82,18 @@ class Window:
           num_queries: Queries, the last of the keys.
           num_keys: Keys.
         """
-        size = self.size if isinstance(self.size, int) else num_keys  # it may be traced
+        # A size that is swept is a tracer, and unknown while tracing: counted as if unlimited.
+        size = self.size if isinstance(self.size, int) else num_keys
         return _band(num_queries, num_keys, size)
 
 
 def pair_share(mask: AttentionMask, num_queries: int, num_keys: int) -> Fraction:
-    """Return the share of pairs of a row that a mask lets through, where it is one document.
+    """Return the share of pairs that a mask leaves visible in a row of one document.
 
-    The diagonal counts half, as the convention of halves has it: a causal mask lets half through.
+    The diagonal counts half, by the usual convention: half of the pairs of a causal mask count.
 
     Args:
-      mask: A mask; of one without `share` nobody knows, so all pairs count.
+      mask: A mask; one without `share` counts all pairs.
       num_queries: L.
       num_keys: S.
     """
@@ -99,6 +103,9 @@ def pair_share(mask: AttentionMask, num_queries: int, num_keys: int) -> Fraction
 
 def _band(num_queries: int, num_keys: int, size: int) -> Fraction:
     """Return the share of pairs not later than a query and nearer than `size`."""
+    # Exact, as a fraction: the share travels in the name of a scope (`declared.visible`) and is
+    # multiplied with integer FLOPs. Queries are the last ones of the keys, as in decoding, so their
+    # area is that of all keys less that of the keys before them.
     before = max(num_keys - num_queries, 0)
 
     def area(num: int) -> int:

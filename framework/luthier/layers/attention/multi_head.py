@@ -22,7 +22,7 @@ from luthier.layers.parameters import DType, Template, create, value_of, vector,
 from luthier.layers.positions import Rotary, Tokens
 from luthier.parallel import constrain
 
-# What is done to queries and keys before they are rotated and multiplied: norms and scales.
+# Norms and scales of queries and keys, applied before they are rotated and multiplied.
 #
 # Shapes: B rows, L length, H heads, G key and value heads, K head_dim.
 
@@ -104,7 +104,8 @@ class ProjectionNorms(nnx.Module):
         rngs: nnx.Rngs,
     ):
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        # One dimension of heads and their elements, heads first: split like the heads.
+        # One dimension of heads and their elements, heads first: split like the heads. Under a mesh
+        # axis on heads the mean square is then summed over devices by the compiler.
         self.query_norm = create(norm, dim=num_heads * head_dim, axes=("heads",), **kinds)
         self.key_norm = create(norm, dim=num_kv_heads * head_dim, axes=("kv_heads",), **kinds)
 
@@ -140,6 +141,8 @@ class QueryScale(nnx.Module):
 
     def __call__(self, query_BLHK: jax.Array, key_BLGK: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the scaled queries, and the keys as they are."""
+        # softplus(0) = log 2. The core keeps its 1 / sqrt(K), which Pax makes part of this scale:
+        # the product of both is the same, and a core without this layer is scaled as well.
         theta_K = value_of(self.theta, wide(query_BLHK.dtype))
         scale_K = jax.nn.softplus(theta_K) / jnp.log(jnp.asarray(2.0, theta_K.dtype))
         return query_BLHK * scale_K.astype(query_BLHK.dtype), key_BLGK
@@ -181,7 +184,7 @@ class Attention(nnx.Module):
       projection: Template of the query, key and value projections.
       output: Template of the output projection.
       rotary: Rotates queries and keys by their positions; None means no rotation.
-      core: What attends; it also holds the mask.
+      core: The attention itself, such as `EinsumAttention`; it also holds the mask.
       query_key: Template of what is done to queries and keys before they are rotated, such as
         `HeadNorms`; None means nothing.
       dim: D.
@@ -224,6 +227,7 @@ class Attention(nnx.Module):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # `RELATIONS` say the same of a config; these checks are for modules that are built by hand.
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if head_dim is None:
             if dim % num_heads:
@@ -244,6 +248,9 @@ class Attention(nnx.Module):
             "output_axes": ("kv_heads", "head_dim"),
         }
         embed = {"inputs": (dim,), "input_axes": ("embed",)}
+        # Three products and not one of D x (H + 2 G) K: under a mesh axis on heads, a fused kernel
+        # would have to be split in three places at once, and query and key heads differ in number.
+        # The order in which the four are made decides the keys that they are drawn with.
         self.query = create(projection, **embed, **heads, **kinds)
         self.key = create(projection, **embed, **kv_heads, **kinds)
         self.value = create(projection, **embed, **kv_heads, **kinds)
@@ -271,7 +278,7 @@ class Attention(nnx.Module):
           x_BLD: [B, L, D].
           tokens: Positions and segments of the tokens.
           dropout: Keys for the core's dropout of weights; None means no dropout.
-          bias: Makes what is added to the scores; None means nothing.
+          bias: Makes the bias that is added to the scores; None means no bias.
 
         Returns:
           [B, L, D].
@@ -304,11 +311,15 @@ class Attention(nnx.Module):
           cache: Keys and values of S places.
           cached: Positions and segments of the S places, the new tokens included.
           start: The place of the first new token, an int32 scalar.
-          bias: Makes what is added to the scores; None means nothing.
+          bias: Makes the bias that is added to the scores; None means no bias.
 
         Returns:
           [B, L, D] and the cache with the new tokens.
         """
+        # The cache has a fixed length, so one compiled program serves every step, and `start` is
+        # traced. Keys are kept rotated: a rotation depends on a key's own position only. Places
+        # that are not filled yet have segment 0 in `cached`, so the mask hides them; the same mask
+        # makes the new tokens causal among themselves.
         query_BLHK, key_BLGK, value_BLGK = self._project(x_BLD, tokens)
         write = jax.lax.dynamic_update_slice_in_dim
         cache = KeyValues(
@@ -321,6 +332,8 @@ class Attention(nnx.Module):
         return self._finish(context_BLHK), cache
 
     def _project(self, x_BLD: jax.Array, tokens: Tokens) -> tuple[jax.Array, ...]:
+        # Constrained where they are made, so that attention runs on sharded heads whatever the
+        # core. The names are for policies of remat.
         query_BLHK, key_BLGK, value_BLGK = self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
         query_BLHK, key_BLGK = self._placed(query_BLHK, key_BLGK, tokens)
         return (
@@ -437,7 +450,7 @@ class OwnBias(nnx.Module):
 
     def _with(self, shared: Bias | None) -> Any:
         if shared is None:
-            return self.bias
+            return self.bias  # the module itself: a ring must find its parameters in it
         return lambda query, key: self.bias(query, key) + shared(query, key)
 
 
@@ -457,7 +470,7 @@ class CrossAttention(nnx.Module):
       head_dim: K; None means D / H.
       projection: Template of the query, key and value projections.
       output: Template of the output projection.
-      core: What attends; it also holds the mask.
+      core: The attention itself, such as `EinsumAttention`; it also holds the mask.
       dim: D, of both texts' states.
       dtype: Type that is computed in.
       param_dtype: Type that parameters are stored in.
@@ -515,6 +528,7 @@ class CrossAttention(nnx.Module):
 
     def remember(self, source_BSD: jax.Array) -> KeyValues:
         """Make keys and values of the source's states [B, S, D], once for all tokens to come."""
+        # Apart from `__call__`, so that decoding projects the source once and not at each token.
         return KeyValues(
             checkpoint_name(constrain(self.key(source_BSD), KEY_AXES), "key"),
             checkpoint_name(constrain(self.value(source_BSD), KEY_AXES), "value"),
@@ -533,7 +547,7 @@ class CrossAttention(nnx.Module):
         Args:
           x_BLD: States of the tokens, [B, L, D].
           tokens: Positions and segments of the tokens.
-          memory: What `remember` made of the source.
+          memory: Keys and values of the source, as `remember` returns them.
           source: Positions and segments of the source's tokens.
           dropout: Keys of the tokens at this site; None means no dropout.
 

@@ -1,4 +1,4 @@
-"""What convolutional networks are made of."""
+"""Layers of convolutional networks."""
 
 from luthier.layers.convolution.conformer import ConformerBlock, ConvolutionModule
 from luthier.layers.convolution.convolution import Convolution, DepthwiseConvolution

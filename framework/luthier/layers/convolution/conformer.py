@@ -85,6 +85,7 @@ class ConvolutionModule(nnx.Module):
 
     def __call__(self, x_BLD: jax.Array, tokens: Tokens) -> jax.Array:
         """Map x_BLD [B, L, D] of given tokens to the same shape."""
+        # A gated linear unit: one map to [2, D], whose second half opens the first.
         x_BL2D = self.gated(x_BLD)
         x_BLD = x_BL2D[:, :, 0] * jax.nn.sigmoid(x_BL2D[:, :, 1])
         x_BLD = self.norm(self._convolve(x_BLD, tokens.segments_BL))
@@ -97,7 +98,8 @@ class ConvolutionModule(nnx.Module):
         padded = jnp.pad(x_BLD, ((0, 0), (reach, reach), (0, 0)))
         around = jnp.pad(segments_BL, ((0, 0), (reach, reach)))
         y_BLD = jnp.zeros(x_BLD.shape, kind)
-        # A sum over taps, since each token has its own mask: what is near may be another text's.
+        # A sum over taps, and not XLA's convolution, since each token has a mask of its own: a
+        # token nearby may belong to another text of a packed row.
         for k in range(kernel_KD.shape[0]):
             same_BL = (around[:, k : k + length] == segments_BL) & (segments_BL > 0)
             tap_BLD = jnp.where(same_BL[..., None], padded[:, k : k + length], 0)
@@ -165,6 +167,8 @@ class ConformerBlock(nnx.Module):
         Returns:
           The same shape and type.
         """
+        # Each part has a norm before it and a residual around it, and the whole block has a norm at
+        # the end (equation 1): unlike in `PreNormBlock`, the residual stream itself is normalized.
         part_BLD = self.first_mlp(self.first_mlp_norm(x_BLD))
         x_BLD = self._add(x_BLD, 0.5 * part_BLD, dropout, 0)
         part_BLD = self.attention(self.attention_norm(x_BLD), tokens)

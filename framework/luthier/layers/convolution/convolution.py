@@ -120,6 +120,7 @@ class DepthwiseConvolution(nnx.Module):
         self.dim = dim
         self.window = _window(size, strides, dilation, padding)
         self.dtype = dtype
+        # One input channel for each group, and `dim` groups: XLA's form of a depthwise kernel.
         axes = (*(None for _ in size), None, "embed")
         self.kernel = parameter(kernel, (*size, 1), (dim,), axes, param_dtype, rngs)
         self.bias = None if bias is None else vector(bias, (dim,), ("embed",), param_dtype, rngs)
@@ -143,15 +144,18 @@ def _window(
     strides = ones if strides is None else tuple(strides)
     dilation = ones if dilation is None else tuple(dilation)
     if padding is None:
+        # Explicit numbers and not "SAME", whose zeros depend on the size of the input at a stride:
+        # an image of even and one of odd size would be sampled at other places.
         rims = [d * (k - 1) for k, d in zip(size, dilation, strict=False)]
         padding = [(rim // 2, rim - rim // 2) for rim in rims]
-    found = (tuple(strides), tuple(dilation), tuple((before, after) for before, after in padding))
-    if len(size) not in _LAYOUTS or any(len(part) != len(size) for part in found):
+    window = (tuple(strides), tuple(dilation), tuple((before, after) for before, after in padding))
+    if len(size) not in _LAYOUTS or any(len(part) != len(size) for part in window):
         what = (
-            f"kernel_size {size} with strides {found[0]}, dilation {found[1]}, padding {found[2]}"
+            f"kernel_size {size} with strides {window[0]}, dilation {window[1]}, "
+            f"padding {window[2]}"
         )
         raise BadInput(Problem(what, remedy="give 1 to 3 dimensions, and as many to each"))
-    return found
+    return window
 
 
 def _convolve(
@@ -162,6 +166,8 @@ def _convolve(
     groups: int,
     dtype: DType,
 ) -> jax.Array:
+    # The bias is added in float32 by `biased`, for the sake of its gradient, a sum over all rows
+    # and places.
     strides, dilation, padding = window
     y = jax.lax.conv_general_dilated(
         x_BXD.astype(dtype),

@@ -43,6 +43,8 @@ class BatchNorm(nnx.Module):
 
     INHERITED: ClassVar[tuple[str, ...]] = ("dim", "dtype", "param_dtype", "rngs")
     RANGES: ClassVar[dict[str, str]] = {"momentum": "0 <= x < 1", "epsilon": "0 <= x"}
+    # A step that is cut into microbatches rejects a model with such a layer, by this name: nothing
+    # else about a module shows that its rows see each other.
     COUPLES: ClassVar[str] = "batch statistics"
 
     def __init__(
@@ -62,6 +64,8 @@ class BatchNorm(nnx.Module):
         self.dtype = dtype
         self.scale = vector(scale, (dim,), ("embed",), param_dtype, rngs)
         self.bias = vector(bias, (dim,), ("embed",), param_dtype, rngs)
+        # Running statistics are kept in float32, whatever parameters are: a step of 0.1 of a small
+        # difference is lost in bfloat16. `BatchStat` is not a `Param`: state, but not trained.
         kind = wide(param_dtype)
         self.mean = nnx.BatchStat(jnp.zeros((dim,), kind), logical_axes=("embed",))
         self.variance = nnx.BatchStat(jnp.ones((dim,), kind), logical_axes=("embed",))
@@ -81,11 +85,15 @@ class BatchNorm(nnx.Module):
         mean_D, variance_D = self.mean[...], self.variance[...]
         if weights_B is not None:
             mean_D, variance_D = self._observe(x, weights_B)
+        # Scale and standard deviation become one factor per channel before they meet x.
         scale_D = value_of(self.scale, x.dtype) * jax.lax.rsqrt(variance_D + self.epsilon)
         return ((x - mean_D) * scale_D + value_of(self.bias, x.dtype)).astype(self.dtype)
 
     def _observe(self, x: jax.Array, weights_B: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the batch's statistics, and move the running ones."""
+        # Sums over the global batch: under a mesh the compiler turns them into an all-reduce, so
+        # the statistics do not depend on the number of devices. The variance is that of centred
+        # values, in float32: E[x^2] - E[x]^2 cancels.
         places = tuple(range(x.ndim - 1))
         weights = weights_B.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
         count = weights.sum() * (x[0, ..., 0].size)
@@ -93,7 +101,8 @@ class BatchNorm(nnx.Module):
         counted = jnp.where(weights != 0, x, 0)  # A row of weight 0 may hold anything.
         mean_D = (counted * weights).sum(places) / safe
         variance_D = (jnp.square(counted - mean_D) * weights).sum(places) / safe
-        # Both are functions of x; the running ones are state, and take no gradient.
+        # Both are functions of x; the running ones are state, and take no gradient. A batch in
+        # which no row counts leaves them as they are (share 0).
         unbiased_D = jax.lax.stop_gradient(variance_D) * (safe / jnp.maximum(safe - 1, 1))
         share = jnp.where(count > 0, 1 - self.momentum, 0)
         for running, new_D in (
@@ -155,6 +164,7 @@ class GroupNorm(nnx.Module):
 
     def __call__(self, x_BXD: jax.Array, weights_B: jax.Array | None = None) -> jax.Array:
         """Normalize x_BXD [B, *X, D]; `weights_B` change nothing, as rows do not meet."""
+        # [B, *X, D] -> [B, *X, groups, D / groups], normalized over X and the last dimension.
         x = x_BXD.astype(wide(x_BXD.dtype)).reshape(*x_BXD.shape[:-1], self.num_groups, -1)
         places = (*range(1, x.ndim - 2), x.ndim - 1)
         x = x - x.mean(places, keepdims=True)

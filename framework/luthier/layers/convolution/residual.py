@@ -52,6 +52,7 @@ class _Residual(nnx.Module):
     ):
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         out_dim, last = width * self.EXPANSION, len(self._TAPS) - 1
+        # No biases: each convolution is followed by a norm, whose bias would absorb them.
         convolutions, norms, dim = [], [], in_dim
         for i, taps in enumerate(self._TAPS):
             step = stride if i == self._STRIDED else 1

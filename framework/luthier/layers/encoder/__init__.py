@@ -1,4 +1,4 @@
-"""What encoders of text and images, and decoders that look at them, need beside other layers."""
+"""Layers of encoders of text and images, and of decoders that attend to them."""
 
 from luthier.layers.encoder.cross_block import (
     CrossCache,

@@ -132,7 +132,7 @@ class FactorizedEmbedding(nnx.Module):
     ):
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.embedding = create(embedding, vocab_size=vocab_size, dim=embed_dim, **kinds)
-        # The vocabulary's table is split by its `embed`, and the model by its own.
+        # No axis for E: the table is split by its own `embed`, which is E, and this kernel by D.
         small = {"inputs": (embed_dim,), "input_axes": (None,)}
         self.projection = create(
             projection, **small, outputs=(dim,), output_axes=("embed",), **kinds

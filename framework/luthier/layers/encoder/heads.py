@@ -1,4 +1,4 @@
-"""What stands on top of an encoder or a decoder: masked tokens, one vector for a row, logits.
+"""Heads of encoders and decoders: masked tokens, one vector for a row, logits.
 
 Shapes: B rows, L length, D embed, E embed of the table, V vocab.
 """
@@ -81,6 +81,7 @@ class MaskedHead(nnx.Module):
         Returns:
           Logits [B, L, V], float32 or wider.
         """
+        # The activation is computed again in the backward pass, as in `Mlp`.
         x_BLE = self.norm(jax.checkpoint(self.activation)(self.transform(hidden_BLD)))
         logits_BLV = TiedUnembedding()(x_BLE, embedding)
         return logits_BLV + value_of(self.bias, logits_BLV.dtype)
@@ -130,6 +131,8 @@ class MeanOfTokens(nnx.Module):
 
     def __call__(self, hidden_BLD: jax.Array, tokens: Tokens) -> jax.Array:
         """Return [B, D]; zero for rows that are padding throughout."""
+        # `where` before the sum, so that padding adds nothing even if it is not finite; a row of
+        # padding is 0 / 1.
         real_BL1 = (tokens.segments_BL > 0)[..., None]
         total_BD = jnp.where(real_BL1, hidden_BLD, 0).sum(1)
         return total_BD / jnp.maximum(real_BL1.sum(1), 1).astype(hidden_BLD.dtype)
@@ -153,5 +156,6 @@ class ScaledTiedUnembedding(nnx.Module):
 
     def __call__(self, hidden_BLD: jax.Array, embedding: Embedding) -> jax.Array:
         """Score every token of the vocabulary; see `TiedUnembedding`."""
+        # The hidden states are scaled and not the logits, as in T5: D numbers and not V.
         scale = hidden_BLD.shape[-1] ** -0.5 if self.scale is None else self.scale
         return TiedUnembedding()(hidden_BLD * jnp.asarray(scale, hidden_BLD.dtype), embedding)

@@ -80,6 +80,8 @@ class PatchEmbedding(nnx.Module):
         self.num_channels = num_channels
         self.dtype = dtype
         _check_grid(self.image_size, self.patch_size)
+        # The kernel is stored as that of a convolution, [height, width, C, D], and is initialized
+        # as the matrix (height width C, D).
         axes = (None, None, None, "embed")
         inputs = (*self.patch_size, num_channels)
         rows = (num_tokens + math.prod(self.grid), dim)
@@ -124,6 +126,8 @@ class PatchEmbedding(nnx.Module):
         if found != expected:
             what = f"images of height, width, channels {found}, but the model is for {expected}"
             raise BadInput(Problem(what, remedy="set image_size and num_channels, or resize"))
+        # [B, rows, height, columns, width, C] -> [B, rows, columns, height, width, C]: after the
+        # swap a patch is contiguous, and flattens to the order of the kernel's input dimensions.
         (height, width), (rows, columns) = self.patch_size, self.grid
         cut = images_BHWC.astype(self.dtype).reshape(B, rows, height, columns, width, -1)
         kernel = value_of(self.kernel, self.dtype)

@@ -42,7 +42,7 @@ class Shared:
 
     Args:
       num_groups: G, a divisor of the number of layers.
-      remat: What a layer keeps for the backward pass.
+      remat: Rematerialization policy of a layer.
 
     Source: Lan et al. 2019, arXiv 1909.11942, section 3.1 (cross-layer parameter sharing).
     """
@@ -77,16 +77,20 @@ class Shared:
         """Thread `carry` through the layers.
 
         Args:
-          layers: What `create` made.
+          layers: The layers, as `create` returns them.
           function: Called as `function(layer, index, carry, own)` -> `(carry, given)`; the index
             counts layers, so that dropout differs between layers that share parameters.
           carry: A pytree; its shapes and types stay.
           own: A pytree of arrays with a leading layers axis, or None.
-          rows: What layers read of every row, see `Scanned.apply`, or None.
+          rows: Per-row inputs of the layers, see `Scanned.apply`, or None.
 
         Returns:
           The last carry, and what the layers gave, stacked.
         """
+        # Two nested scans: the outer one takes apart the groups, the inner one runs N / G layers
+        # with the parameters of its group, which it closes over. Their gradients are therefore
+        # summed over the layers of a group by the inner scan, in the type of the parameters, which
+        # `program.step` has widened to float32.
         function = with_rows(function, rows)
         graphdef, state = nnx.split(layers.groups)
         values_G, treedef = jax.tree.flatten(state)
@@ -112,7 +116,8 @@ class Shared:
         return carry, jax.tree.map(lambda gift: gift.reshape(N, *gift.shape[2:]), given)
 
     def init_own(self, layers: SharedLayers, function: Callable[[Any], Any]) -> Any:
-        """Make what belongs to each layer, stacked over the layers, not the groups."""
+        """Make the state of each layer, stacked over the layers, not the groups."""
+        # Layers that share parameters do not share state: each has a cache of its own.
         given = Scanned().init_own(layers.groups, function)
 
         def repeat(gift_G: jax.Array) -> jax.Array:

@@ -6,6 +6,8 @@ from luthier.layers.experts.dispatch import (
     Capacity,
     Dispatch,
     Dropless,
+    apply_each,
+    create_each,
     share_of,
 )
 from luthier.layers.experts.mixture import ExpertChoice, ExpertLayer, Experts, feed_forward
@@ -37,9 +39,11 @@ __all__ = [
     "RouterLogits",
     "RoutingSums",
     "TopK",
+    "apply_each",
     "as_scored",
     "by_site",
     "carrying",
+    "create_each",
     "feed_forward",
     "observing",
     "renormalized",

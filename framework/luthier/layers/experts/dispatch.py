@@ -1,4 +1,4 @@
-"""How tokens get to the experts that they chose: by capacity, or sorted without drops."""
+"""Dispatch of tokens to the experts that they chose: by capacity, or sorted without drops."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from luthier.parallel.activations import ActivationLayout, current_layout
 
 # Moving tokens to the places of experts and back, where backward is the other way forward.
 #
-# The derivative of a gather is a scatter, which is slow and, on some backends, not deterministic.
-# Here every place has at most one source, so the derivative is a gather along the inverse.
+# The derivative of a gather is a scatter-add, which is slow and, on some backends, not
+# deterministic: its order of summation is that in which threads arrive. Here every place has at
+# most one source, so the derivative is a gather along the inverse. JAX cannot know that the indices
+# are a permutation, hence the custom VJPs; `spread` and `collect` are each other's transpose.
 #
 # Shapes: T tokens, K choices of a token, M places, D dim. Choice k of token t is number `t K + k`;
 # `sources_M` holds such numbers, or T K for an empty place; `places_TK` holds places, or M for
@@ -56,6 +58,7 @@ def _spread_forward(
 
 
 def _spread_backward(places_TK: jax.Array, cotangent_MD: jax.Array) -> tuple[jax.Array, None, None]:
+    # A token that went to K places gets the sum of their cotangents; a dropped choice adds zero.
     return _rows(cotangent_MD, places_TK).sum(1), None, None
 
 
@@ -67,7 +70,7 @@ def collect(y_MD: jax.Array, sources_M: jax.Array, places_TK: jax.Array) -> jax.
     """Give each choice what is at its place.
 
     Args:
-      y_MD: What the places hold.
+      y_MD: The contents of the places.
       sources_M: As for `spread`.
       places_TK: As for `spread`.
 
@@ -107,6 +110,8 @@ def inverse(places_TK: jax.Array, num_places: int) -> jax.Array:
       places_TK: The place of each choice, no place twice; M for none.
       num_places: M.
     """
+    # A scatter of integers to distinct places: without additions, so deterministic, and without a
+    # derivative. Choices without a place are out of bounds and dropped.
     count = places_TK.size
     numbers = jnp.arange(count, dtype=jnp.int32)
     empty = jnp.full((num_places,), count, jnp.int32)
@@ -123,7 +128,7 @@ EXPERTS = "experts"
 _COUNTED = re.compile(r"active_(\d+)_of_(\d+)")
 
 ACTIVE_SHARE = "active_share"
-"""The metadata key of the share of a parameter that one token meets, on average."""
+"""The metadata key of the share of a parameter that one token uses, on average."""
 
 
 def create_each(
@@ -134,7 +139,7 @@ def create_each(
     Args:
       template: Of one expert, called with `rngs` and what is inherited.
       num_experts: E.
-      active: How many experts one token goes to, on average.
+      active: Number of experts of one token, on average.
       rngs: Supplies one key; each expert's is folded in from it.
       **inherited: Sizes and dtypes.
 
@@ -144,6 +149,9 @@ def create_each(
 
     Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3.1 (weights with an expert dimension).
     """
+    # One vmapped construction makes all experts, each parameter with a leading dimension E. What
+    # the trace of `init` returns are arrays; the structure is the same for all experts, so that of
+    # the one trace is kept. Expert e has the same values whatever E is, as its key is folded in.
     fold = jax.vmap(jax.random.fold_in, (None, 0))
     keys = fold(rngs.params(), jnp.arange(num_experts, dtype=jnp.uint32))
     graphdef: Any = None
@@ -157,8 +165,8 @@ def create_each(
     experts = nnx.merge(graphdef, values)
     for _, variable in nnx.to_flat_state(nnx.state(experts)):
         axes = variable.get_metadata().get(AXES)
-        told = {} if axes is None else {AXES: (EXPERTS, *axes)}
-        variable.set_metadata(**told, **{ACTIVE_SHARE: active / num_experts})
+        stacked_axes = {} if axes is None else {AXES: (EXPERTS, *axes)}
+        variable.set_metadata(**stacked_axes, **{ACTIVE_SHARE: active / num_experts})
     return experts
 
 
@@ -166,7 +174,7 @@ def apply_each(experts: nnx.Module, x: jax.Array, *, same: bool = False) -> jax.
     """Let each expert map inputs of its own, or all of them the same.
 
     Args:
-      experts: What `create_each` made.
+      experts: The experts, as `create_each` returns them.
       x: [E, ..., D]; [..., D] for all of them if `same`.
       same: Whether all experts get the same input.
 
@@ -183,7 +191,10 @@ def apply_each(experts: nnx.Module, x: jax.Array, *, same: bool = False) -> jax.
 
 
 def _apart() -> AbstractContextManager[None]:
-    """Keep mesh axes that split the experts from what is computed for one of them."""
+    """Remove mesh axes that split the experts from the rules for activations of one expert."""
+    # Layers of an expert constrain their activations as always, and do not know that they run
+    # under a `vmap` whose dimension is split. With `expert` in the rule of `batch` as well, they
+    # would ask for rows that are split by the axis that already splits the experts.
     layout = current_layout()
     taken = () if layout is None else layout.mesh_axes(EXPERTS)
     if layout is None or not taken:
@@ -193,12 +204,15 @@ def _apart() -> AbstractContextManager[None]:
 
 
 def counted(active: int, places: int) -> AbstractContextManager[Any]:
-    """Say, to who counts FLOPs, how many of the places that are computed hold a choice at best.
+    """Declare, for the count of FLOPs, how many of the computed places hold a choice at best.
 
     Args:
-      active: Choices that there are to compute.
+      active: Choices to compute.
       places: Places that are computed.
     """
+    # The count reads a jaxpr, which knows how large a product is but not how much of it is padding.
+    # Names of scopes are the one annotation of operations that survives tracing, `vmap`, `grad`
+    # and `scan`, so the numbers travel in a name; `share_of` reads them.
     return jax.named_scope(f"active_{min(active, places)}_of_{places}")
 
 
@@ -238,6 +252,8 @@ class GroupedLinear(nnx.Module):
         y = _product(x_1NI, linear.kernel[...], sizes_E, num_inputs, dtype, linear.product)
         if linear.bias is None:
             return y
+        # The bias of each row's expert, as a grouped product of a column of ones: a lookup by row
+        # would have a scatter-add over all rows as its derivative.
         bias = linear.bias[...]
         ones_1N1 = jnp.ones((*y.shape[:2], 1), dtype)
         return y + _product(ones_1N1, bias[:, None], sizes_E, 1, dtype, MatrixProduct())
@@ -265,7 +281,7 @@ def grouped(experts: nnx.Module, sizes_E: jax.Array) -> nnx.Module:
     """Return experts that take their rows sorted, as one module with the call of a single expert.
 
     Args:
-      experts: What `create_each` made; parameters must be those of `Linear` maps.
+      experts: Experts of `create_each`; parameters must be those of `Linear` maps.
       sizes_E: Rows of each expert, int32 [E].
 
     Returns:
@@ -274,6 +290,10 @@ def grouped(experts: nnx.Module, sizes_E: jax.Array) -> nnx.Module:
     Raises:
       BadInput: An expert has other parameters; all of them at once.
     """
+    # Experts are any module of `Linear` maps and elementwise functions. Each `Linear` in a copy is
+    # replaced by one that multiplies groups of rows, so that the expert's own code runs on all rows
+    # of all experts at once. That is right only if nothing else in it has parameters or mixes rows;
+    # parameters are checked here.
     copy = nnx.merge(*nnx.split(experts))
     problems: list[Problem] = []
     _replace(copy, sizes_E, "", problems)
@@ -287,7 +307,7 @@ def _replace(module: nnx.Module, sizes_E: jax.Array, path: str, problems: list[P
         at = f"{path}.{name}" if path else name
         if type(child) is Linear:
             setattr(module, name, GroupedLinear(child, sizes_E))
-        elif isinstance(child, Linear | nnx.Param):
+        elif isinstance(child, Linear | nnx.Param):  # also a subclass, whose product is its own
             what = f"Dropless knows the products of Linear only, and experts have {at}"
             kind = type(child).__name__
             remedy = "use Capacity" if kind == "Param" else f"use Capacity, or Linear for {kind}"
@@ -296,7 +316,7 @@ def _replace(module: nnx.Module, sizes_E: jax.Array, path: str, problems: list[P
             _replace(child, sizes_E, at, problems)
 
 
-# How tokens get to the experts that they chose: by places, or all tokens to all experts.
+# Dispatch by places, or of all tokens to all experts.
 #
 # Shapes: B rows, L length, D embed, E experts, K choices of a token, C places of an expert.
 
@@ -313,7 +333,7 @@ class Dispatch(Protocol):
         """Apply the chosen experts.
 
         Args:
-          experts: What `create_each` made.
+          experts: The experts, as `create_each` returns them.
           x_BLD: Tokens [B, L, D].
           choice: The experts of each token; a token of no expert takes no place.
 
@@ -373,6 +393,9 @@ class Capacity:
         self, experts: nnx.Module, x_BLD: jax.Array, choice: RoutedExperts
     ) -> tuple[jax.Array, jax.Array]:
         """Apply the chosen experts where there is place; see `Dispatch`."""
+        # Capacity is per row and per choice: K L choices of a row over E experts. Pax counts places
+        # for each token instead, so its factor of 2.0 is one of 1.0 here for K = 2. C is a shape,
+        # so it must be static: `float` raises for a traced factor.
         L, E = choice.logits_BLE.shape[-2:]
         K = choice.experts_BLK.shape[-1]
         C = min(math.ceil(float(self.factor) * K * L / E), L)
@@ -382,6 +405,8 @@ class Capacity:
         with counted(K * L, E * C):
             y_BMD = through_places(experts, x_BMD)
         y_BLKD = jax.vmap(collect)(y_BMD, sources_BM, places_BLK)
+        # The weighted sum in float32, the type of the weights. A dropped choice adds zero, and the
+        # weights of the others are not raised to make up for it.
         weights_BLK = choice.weights_BLK
         with counted(0, 1):
             y_BLD = jnp.einsum("blkd,blk->bld", y_BLKD.astype(weights_BLK.dtype), weights_BLK)
@@ -395,12 +420,14 @@ def through_places(experts: nnx.Module, x_BMD: jax.Array) -> jax.Array:
     Over an `expert` mesh axis this is an all-to-all before and another one after the experts.
 
     Args:
-      experts: What `create_each` made.
-      x_BMD: What the places of each row hold, [B, M, D] with M = E C.
+      experts: The experts, as `create_each` returns them.
+      x_BMD: The contents of the places of each row, [B, M, D] with M = E C.
 
     Returns:
       What the experts made of it, [B, M, D].
     """
+    # The constraints before and after the swap of dimensions are the exchange: from rows split over
+    # all batch axes to experts split over theirs, and back. The compiler makes all-to-alls of them.
     B, _, D = x_BMD.shape
     E = jax.tree.leaves(nnx.state(experts))[0].shape[0]
     x_BMD = constrain(x_BMD, ("batch", None, "embed"))
@@ -412,6 +439,9 @@ def through_places(experts: nnx.Module, x_BMD: jax.Array) -> jax.Array:
 
 def _places(experts_LK: jax.Array, num_experts: int, capacity: int) -> jax.Array:
     """Return the place of each choice of one row, `num_experts * capacity` where there is none."""
+    # The place of a choice is the number of choices of the same expert before it, by a cumulative
+    # sum over one-hot rows [N, E]: GShard's priority, in which no later choice displaces an earlier
+    # one. Expert number E (padding) has an all-zero row, and no place.
     E, C = num_experts, capacity
     experts_N = experts_LK.T.reshape(-1)  # all first choices before all second ones
     chosen_NE = jax.nn.one_hot(experts_N, E, dtype=jnp.int32)
@@ -449,13 +479,17 @@ class Dropless:
         layout, dropped = current_layout(), jnp.zeros((), weights_BLK.dtype)
         if layout is None or layout.mesh.size == 1:
             return _apply(experts, x_BLD, experts_BLK, weights_BLK), dropped
-        return _shared_out(layout, experts, x_BLD, experts_BLK, weights_BLK), dropped
+        return _apply_sharded(layout, experts, x_BLD, experts_BLK, weights_BLK), dropped
 
 
 def _apply(
     experts: nnx.Module, x_BLD: jax.Array, experts_BLK: jax.Array, weights_BLK: jax.Array
 ) -> jax.Array:
-    """Apply the experts that are here to the tokens that are here; number E means none of them."""
+    """Apply the local experts to the local tokens; number E means none of them."""
+    # A counting sort as gathers: `order` lists choices by expert (stable, so rows of an expert are
+    # in the order of tokens), `rank` is its inverse, the place of each choice. Choices of no local
+    # expert sort to the end, behind the last group, where `ragged_dot` leaves anything; they have
+    # neither a source nor a place, so nothing is read of it. N is static, only `sizes` are data.
     K, D = experts_BLK.shape[-1], x_BLD.shape[-1]
     E = jax.tree.leaves(nnx.state(experts))[0].shape[0]
     experts_N = experts_BLK.reshape(-1)
@@ -474,13 +508,24 @@ def _apply(
     return y_TD.reshape(x_BLD.shape)
 
 
-def _shared_out(
+def _apply_sharded(
     layout: ActivationLayout,
     experts: nnx.Module,
     x_BLD: jax.Array,
     experts_BLK: jax.Array,
     weights_BLK: jax.Array,
 ) -> jax.Array:
+    """Apply experts that are split over a mesh, inside of a `shard_map`.
+
+    The mesh axes fall into four kinds. Those of `rows` and `length` split tokens, those of `owners`
+    split experts. Axes that split both (`gathered`) gather their tokens, so that each device sees
+    the tokens of its group and computes those of its own experts, and scatter the sums of the
+    results. Axes that split experts but not tokens (`repeated`) see the same tokens already, and
+    only sum.
+    """
+    # Why not an all-to-all, which would send each token only to the devices of its experts? Its
+    # sizes depend on the router, and all-to-all with ragged sizes is not exact on every backend.
+    # Each device sorts its own tokens; a sort of the whole batch would move all of them.
     rows = _fitting(layout, "batch", x_BLD.shape[0])
     length = _fitting(layout, "length", x_BLD.shape[1])
     owners = layout.mesh_axes(EXPERTS)
@@ -497,10 +542,12 @@ def _shared_out(
                 jax.lax.all_gather(x, gathered, axis=0, tiled=True)
                 for x in (x_BLD, experts_BLK, weights_BLK)
             )
+        # Numbers of experts become local: 0 ... num_own - 1, and num_own for those elsewhere.
         first = jax.lax.axis_index(owners) * num_own if owners else 0
         here_BLK = (experts_BLK >= first) & (experts_BLK < first + num_own)
         experts_BLK = jnp.where(here_BLK, experts_BLK - first, num_own)
         y_BLD = _apply(own, x_BLD, experts_BLK, weights_BLK)
+        # Each device has the part of the weighted sum that its experts contribute, in float32.
         if gathered:
             y_BLD = jax.lax.psum_scatter(y_BLD, gathered, scatter_dimension=0, tiled=True)
         return jax.lax.psum(y_BLD, repeated) if repeated else y_BLD
@@ -517,5 +564,6 @@ def _shared_out(
 
 def _fitting(layout: ActivationLayout, logical: str, size: int) -> tuple[str, ...]:
     """Return the mesh axes that split a dimension; none where they do not divide it."""
+    # The compiler pads uneven parts, a `shard_map` does not take them.
     axes = layout.mesh_axes(logical)
     return () if size % math.prod(layout.sizes[axis] for axis in axes) else axes

@@ -35,7 +35,7 @@ class ExpertLayer(nnx.Module):
 
         Args:
           x_BLD: [B, L, D].
-          tokens: Which tokens are padding, of segment 0; None means none.
+          tokens: Positions and segments; tokens of segment 0 are padding. None means no padding.
           dropout: Keys of the tokens at this site; None means no noise.
         """
 
@@ -43,10 +43,10 @@ class ExpertLayer(nnx.Module):
 def feed_forward(
     mlp: Any, x_BLD: jax.Array, tokens: Tokens, dropout: DropoutKeys | None
 ) -> jax.Array:
-    """Apply the feed-forward part of a block, which is told of the tokens if it is a mixture.
+    """Apply the feed-forward part of a block; a mixture also gets the tokens.
 
     Args:
-      mlp: A `ExpertLayer`, or a layer that maps each token alone.
+      mlp: An `ExpertLayer`, or a layer that maps each token alone.
       x_BLD: [B, L, D].
       tokens: Positions and segments of the tokens.
       dropout: Keys of the tokens at this site; None means no noise.
@@ -63,7 +63,7 @@ class Experts(ExpertLayer):
       num_experts: E.
       router: Template of a `Router`, such as `TopK`.
       expert: Template of an expert, f_e, such as `GatedMlp`.
-      dispatch: How tokens get to their experts: `Capacity`, `Dropless` or `AllExperts`.
+      dispatch: Movement of tokens to their experts: `Capacity`, `Dropless` or `AllExperts`.
       shared: Template of an expert for every token, f_0; None means none.
       dim: D.
       dtype: Type that is computed in.
@@ -94,6 +94,8 @@ class Experts(ExpertLayer):
         rngs: nnx.Rngs,
     ):
         inherited = {"dim": dim, "dtype": dtype, "param_dtype": param_dtype}
+        # The router is made before the experts: its k is what `create_each` records as the number
+        # of experts that a token uses, by which active parameters are counted.
         self.dispatch = dispatch
         self.dtype = dtype
         self.router: Router = create(router, num_experts=num_experts, rngs=rngs, **inherited)
@@ -110,6 +112,8 @@ class Experts(ExpertLayer):
 
         Padding takes no place, counts nothing, and goes to the shared expert only.
         """
+        # Padding is given expert number E, which no dispatch has: it must not take the places of
+        # tokens, nor count in the shares of the load-balance loss.
         choice = self.router(x_BLD, dropout)
         counts_BL = counted_tokens(x_BLD, tokens)
         num_experts = choice.logits_BLE.shape[-1]
@@ -122,7 +126,7 @@ class Experts(ExpertLayer):
 
 
 def counted_tokens(x_BLD: jax.Array, tokens: Tokens | None) -> jax.Array:
-    """Return which tokens are no padding, bool [B, L]."""
+    """Return a mask of the tokens that are not padding, bool [B, L]."""
     if tokens is None:
         return jnp.ones(x_BLD.shape[:2], bool)
     return tokens.segments_BL != 0
@@ -131,13 +135,15 @@ def counted_tokens(x_BLD: jax.Array, tokens: Tokens | None) -> jax.Array:
 def router_sums(
     logits_BLE: jax.Array, probabilities_BLE: jax.Array, counts_BL: jax.Array
 ) -> dict[str, jax.Array]:
-    """Return the entries of `RoutingSums` that are of the router alone.
+    """Return the entries of `RoutingSums` that depend on the router alone.
 
     Args:
       logits_BLE: Float32 [B, L, E].
       probabilities_BLE: Float32 [B, L, E].
-      counts_BL: Which tokens count, bool [B, L].
+      counts_BL: Mask of the tokens that count, bool [B, L].
     """
+    # Sums and never means: a microbatch, a device or a layer of a scan adds its own, and the task
+    # divides once. A mean of means would weight a padded part like a full one.
     log_z_BL = jax.nn.logsumexp(logits_BLE, -1)
     return {
         "tokens": jnp.sum(counts_BL, dtype=logits_BLE.dtype),
@@ -147,6 +153,7 @@ def router_sums(
 
 
 def _sums(choice: RoutedExperts, counts_BL: jax.Array, dropped: jax.Array) -> RoutingSums:
+    # `one_hot` gives number E (padding) an all-zero row, so padding is in no sum.
     E = choice.logits_BLE.shape[-1]
     chosen_BLKE = jax.nn.one_hot(choice.experts_BLK, E, dtype=choice.logits_BLE.dtype)
     choices_E = jnp.sum(chosen_BLKE, (0, 1, 2))
@@ -165,7 +172,7 @@ class ExpertChoice(ExpertLayer):
     $y_t = \sum_{e:\, t \in \mathrm{top}_C(e)} s_{te}\, f_e(x_t) + f_0(x_t)$, with the scores
     $s_t = \mathrm{softmax}(W x_t)$ and $C = \lceil \mathrm{factor}\, L / E \rceil$ tokens of each
     row of L for each expert: the load is balanced as it is. Which tokens an expert takes depends on
-    the whole row, so in a decoder later tokens tell on earlier ones: for encoders.
+    the whole row, so in a decoder later tokens would influence earlier ones: for encoders.
 
     Args:
       num_experts: E.
@@ -225,6 +232,9 @@ class ExpertChoice(ExpertLayer):
         counts_BL = counted_tokens(x_BLD, tokens)
         logits_BLE = self.logits(x_BLD, dropout)
         scores_BLE = jax.nn.softmax(logits_BLE)
+        # Each expert takes its C best tokens. Padding scores -1, below every softmax, so it is
+        # taken last, and those places are recognized by the sign of their weight; in a row of much
+        # padding an expert has more places than there are tokens.
         (B, L, E), D = logits_BLE.shape, x_BLD.shape[-1]
         C = min(math.ceil(float(self.factor) * L / E), L)
         open_BEL = jnp.swapaxes(jnp.where(counts_BL[..., None], scores_BLE, -1), 1, 2)
@@ -233,6 +243,8 @@ class ExpertChoice(ExpertLayer):
         tokens_BM, weights_BM = tokens_BEC.reshape(B, -1), weights_BEC.reshape(B, -1)
         x_BMD = jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=0))(x_BLD, tokens_BM)
         y_BMD = through_places(self.experts, x_BMD).astype(weights_BM.dtype)
+        # Here a token may be at several places or at none, so the way back is a scatter-add, in
+        # float32, and not the gather of `Capacity`.
         empty_LD = jnp.zeros((L, D), weights_BM.dtype)
         y_BLD = jax.vmap(lambda at, y: empty_LD.at[at].add(y, mode="drop"))(
             tokens_BM, y_BMD * weights_BM[..., None]
@@ -248,6 +260,8 @@ class ExpertChoice(ExpertLayer):
         counts_BL: jax.Array,
         tokens_BEC: jax.Array,
     ) -> None:
+        # A token counts as dropped if no expert took it. Booleans are set, not added, so a token
+        # that several experts took is counted once.
         B, L = counts_BL.shape
         kind = logits_BLE.dtype
         taken_BL = jnp.zeros((B, L), bool)

@@ -1,8 +1,9 @@
-"""What layers tell the task of the tokens that they route: sums over tokens, which merge exactly.
+"""Routers, and statistics of routing that layers collect for auxiliary losses.
 
-A layer calls `report`; a task that wants to know traces the model within `observing`. Nothing is
-kept where nobody observes. Whatever runs layers inside of a traced loop carries what they report
-out of it, by `carrying`; what cuts a batch adds up what its parts report.
+The statistics are sums over tokens, so that those of microbatches add up. A layer calls `report`; a
+task that needs them traces the model within `observing`, and without an observer nothing is
+computed. A stack that runs layers inside of a traced loop puts `@carrying` on its `apply`, which
+carries the reports out of the loop; a stack that cuts rows adds up those of the parts.
 
 Shapes: E experts; a stack of layers puts its own dimensions first.
 """
@@ -30,16 +31,16 @@ T = TypeVar("T")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RoutingSums:
-    """What a layer did with the tokens of a batch, as sums over those that are no padding.
+    """The routing of a layer, as sums over the tokens of a batch that are not padding.
 
     Args:
       tokens: Number of tokens, a scalar.
-      choices_E: How many tokens were to go to each expert, before any was dropped.
+      choices_E: Number of tokens that chose each expert, before any was dropped.
       probabilities_E: Sum of the router's probabilities; the derivative of a load-balance loss
         passes through these.
       squared_log_z: Sum of the squared log normalizers of the router's logits.
-      wanted: How many choices there were to fulfil.
-      dropped: How many of them were not, because the expert had no place left.
+      wanted: Number of choices.
+      dropped: Number of choices that were dropped, because the expert had no place left.
 
     Source: Fedus et al. 2021, arXiv:2101.03961, equations 5 and 6 (choices and probabilities);
       Zoph et al. 2022, arXiv:2202.08906, equation 5 (log normalizers).
@@ -54,12 +55,15 @@ class RoutingSums:
 
 
 class _Given(NamedTuple):
-    """What a layer gives to its stack, and what was reported in it."""
+    """The output of a layer for its stack, and the reports in it."""
 
     gift: Any
     seen: list[RoutingSums]
 
 
+# A context variable and not a return value, because routers sit deep inside of modules that users
+# write: blocks, wrappers, whole models would all have to pass the sums through. It is set and read
+# while tracing only, in one thread.
 _observer: contextvars.ContextVar[list[RoutingSums] | None] = contextvars.ContextVar(
     "observer", default=None
 )
@@ -67,37 +71,44 @@ _observer: contextvars.ContextVar[list[RoutingSums] | None] = contextvars.Contex
 
 @contextlib.contextmanager
 def observing() -> Iterator[list[RoutingSums]]:
-    """Yield a list that holds, after the context, what the layers traced in it have reported."""
-    found: list[RoutingSums] = []
-    token = _observer.set(found)
+    """Yield a list that collects the reports of layers that are traced within the context."""
+    reports: list[RoutingSums] = []
+    token = _observer.set(reports)
     try:
-        yield found
+        yield reports
     finally:
         _observer.reset(token)
 
 
 def report(sums: RoutingSums) -> None:
-    """Tell whoever observes what a layer did; nothing if nobody does.
+    """Report the routing of a layer to the observer, if there is one.
 
     Args:
-      sums: What the layer did with the tokens of this batch.
+      sums: Sums over the tokens of this batch.
     """
-    found = _observer.get()
-    if found is not None:
-        found.append(sums)
+    # Without an observer (generation, a task without routing losses) the sums have no reader, and
+    # the compiler removes what computes them.
+    reports = _observer.get()
+    if reports is not None:
+        reports.append(sums)
 
 
 def carrying(apply: Callable[..., tuple[T, Any]]) -> Callable[..., tuple[T, Any]]:
-    """Let the `apply` of a stack carry what its layers report out of the loop that they run in.
+    """Make the `apply` of a stack carry the reports of its layers out of the loop.
 
     Args:
-      apply: Called as `apply(self, layers, function, carry, own, rows)`; what `function` gives must
-        come back with a leading layers axis, or for each layer.
+      apply: Called as `apply(self, layers, function, carry, own, rows)`; outputs of `function` must
+        be returned with a leading layers axis, or for each layer.
 
     Returns:
       The same method.
     """
 
+    # A report within a scan, a checkpoint or a `shard_map` is a tracer of that inner trace: put on
+    # the outer observer's list, it would leak. So each layer gets an observer of its own, whose
+    # list leaves the trace as an output beside that of the layer; the loop stacks both, and the
+    # stacked sums are reported outside, to the outer observer. The number of reports of a layer is
+    # part of the structure of its output, and the same in each iteration.
     @functools.wraps(apply)
     def carried(
         self: Any,
@@ -111,18 +122,19 @@ def carrying(apply: Callable[..., tuple[T, Any]]) -> Callable[..., tuple[T, Any]
             return apply(self, layers, function, carry, own, rows)
 
         def observed(layer: Any, index: jax.Array, carry: T, *rest: Any) -> tuple[T, _Given]:
+            # Runs while the loop's body is traced, once for each kind of layer.
             with observing() as seen:
                 carry, gift = function(layer, index, carry, *rest)
             return carry, _Given(gift, seen)
 
         carry, given = apply(self, layers, observed, carry, own, rows)
-        return carry, _handed_on(given)
+        return carry, _report_outside(given)
 
     return carried
 
 
-def _handed_on(given: Any) -> Any:
-    """Report to the observer outside what was seen inside; return what the layers gave."""
+def _report_outside(given: Any) -> Any:
+    """Report the collected sums to the outer observer; return the outputs of the layers alone."""
 
     def take(each: _Given) -> Any:
         for sums in each.seen:
@@ -159,7 +171,7 @@ class RoutedExperts:
 
     Args:
       experts_BLK: Their numbers, the best first, int32 [B, L, K]; E for none.
-      weights_BLK: What their results count, float32 [B, L, K].
+      weights_BLK: Weights of their results, float32 [B, L, K].
       logits_BLE: The router's logits, float32 [B, L, E].
       probabilities_BLE: Its scores as probabilities, float32 [B, L, E].
     """
@@ -234,6 +246,8 @@ class RouterLogits(nnx.Module):
     ):
         self.jitter = jitter
         self.dtype = wide(dtype)
+        # No axis for the outputs: a choice among all experts needs all logits of a token, so the
+        # map is the same on every device of the `expert` axis. It is small.
         self.projection = create(
             projection,
             inputs=(dim,),
@@ -252,6 +266,8 @@ class RouterLogits(nnx.Module):
           x_BLD: [B, L, D].
           dropout: Keys of the tokens at this site; None means no noise.
         """
+        # Float32 throughout: rounding in bfloat16 makes ties among logits, and which expert wins a
+        # tie is a jump of the whole function ("selective precision" of Fedus et al. 2021).
         x_BLD = x_BLD.astype(self.dtype)
         if self.jitter is not None and dropout is not None:
             noise_BLD = 2 * dropout.uniform(x_BLD.shape[2:]) - 1
@@ -313,6 +329,9 @@ class TopK(nnx.Module):
           x_BLD: [B, L, D].
           dropout: Keys of the tokens at this site; None means no noise.
         """
+        # The choice has no derivative; the router learns through the weights of the chosen, and
+        # through the probabilities of all, which the load-balance loss uses. Sigmoid scores do not
+        # sum to one, so they are renormalized for the latter.
         logits_BLE = self.logits(x_BLD, dropout)
         scores_BLE = self.scores(logits_BLE)
         best_BLK, experts_BLK = jax.lax.top_k(scores_BLE, self.k)

@@ -27,11 +27,12 @@ class AllToAllAttention:
 
     Queries, keys and values come in by parts of the rows and are exchanged for heads; the result
     is exchanged back. The core sees what it always sees, so its mask, caps, biases and dropout
-    hold. Key and value heads that are fewer than the devices are repeated. Where nothing shares
-    out the length, or it does not divide the rows (a decoder's new tokens), nothing is exchanged.
+    hold. Key and value heads that are fewer than the devices are repeated. Where no mesh axis
+    splits the length, or it does not divide the rows (a decoder's new tokens), nothing is
+    exchanged.
 
     Args:
-      core: What attends.
+      core: The attention that runs between the exchanges.
 
     Source: Jacobs et al. 2023, arXiv 2309.14509, section 3.1.
     """
@@ -57,7 +58,7 @@ class AllToAllAttention:
           query: Positions and segments of the queries.
           key: Positions and segments of the keys.
           dropout: Keys of the queries at this site; None means no dropout.
-          bias: Makes what is added to the scaled scores; None means nothing.
+          bias: Makes the bias that is added to the scaled scores; None means no bias.
 
         Returns:
           [B, L, H, K] in the type of the queries; zero for queries that may see nothing.
@@ -65,6 +66,9 @@ class AllToAllAttention:
         Raises:
           BadInput: The devices do not divide the heads.
         """
+        # Only the exchanges are manual (`shard_map`); the core runs between them under the
+        # compiler, with heads split over more axes than usual. Positions, segments, dropout keys
+        # and biases go in whole: they are small, and a core needs those of all keys.
         layout = current_layout()
         axes = () if layout is None else layout.mesh_axes("length")
         places = 1 if layout is None else math.prod(layout.sizes[axis] for axis in axes)
@@ -72,6 +76,8 @@ class AllToAllAttention:
         if layout is None or places == 1 or any(length % places for length in lengths):
             return self.core(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
         rows = layout.mesh_axes("batch")
+        # A `shard_map` needs even parts, unlike the compiler: a batch that the axes do not divide
+        # (one row in evaluation) is not split by them.
         if query_BLHK.shape[0] % math.prod(layout.sizes[axis] for axis in rows):
             rows = ()
         exchange = _Exchange(layout, rows, axes, layout.mesh_axes("heads"), places)
@@ -103,7 +109,7 @@ class _Exchange:
     places: int
 
     def check(self, num_heads: int) -> None:
-        """Refuse heads that the devices do not divide."""
+        """Reject heads that the devices do not divide."""
         sizes = {axis: self.layout.sizes[axis] for axis in (*self.heads, *self.axes)}
         shards = math.prod(sizes.values())
         if num_heads % shards:
@@ -115,6 +121,9 @@ class _Exchange:
 
     def for_heads(self, x_BLHK: jax.Array) -> jax.Array:
         """Give away parts of the rows; heads are repeated until there is one for each device."""
+        # Repeated in two steps: first up to what the axes of `heads` need, outside, where an array
+        # is still whole; then, within each of their shards, up to one for each place. Each head is
+        # repeated in place, so that query head h still meets key head h // (H / G).
         shared = math.prod(self.layout.sizes[axis] for axis in self.heads)
         x_BLHK = _repeated(x_BLHK, shared)
 
@@ -133,6 +142,8 @@ class _Exchange:
         return self._run(exchange, *reversed(self._specs))(x_BLHK)
 
     def _run(self, exchange: Any, given: PartitionSpec, found: PartitionSpec) -> Any:
+        # The batch and head axes are manual, too, although nothing is exchanged over them: left to
+        # the compiler, what they split would be gathered at the boundary.
         return self.layout.shard_map(exchange, (*self.rows, *self.heads, *self.axes), given, found)
 
     @property
@@ -144,5 +155,6 @@ class _Exchange:
 def _repeated(x_BLHK: jax.Array, shards: int) -> jax.Array:
     """Repeat heads, each as often, so that shards divide them."""
     num_heads = x_BLHK.shape[2]
+    # The least multiple, so that groups stay equal: 3 heads over 2 devices become 6, not 4.
     times = math.lcm(num_heads, shards) // num_heads
     return x_BLHK if times == 1 else jnp.repeat(x_BLHK, times, axis=2)

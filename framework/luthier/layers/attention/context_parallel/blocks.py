@@ -1,4 +1,10 @@
-"""Attention block by block: a softmax over keys that are seen one part after the other.
+"""Attention block by block: a softmax over keys that arrive one part after the other.
+
+The softmax is computed online (Milakov and Gimelshein 2018, arXiv:1805.02867, algorithm 3): after
+some of the keys, `Seen` holds for each query the largest score m, the sum l = sum exp(s - m) and
+the sum o = sum exp(s - m) v. A block with larger scores raises m to m', and what was summed before
+is scaled by exp(m - m'). The result o / l does not depend on the order of the blocks, but for
+rounding; everything is in float32.
 
 Shapes: B rows, L queries, S keys of a block, G key and value heads, R query heads of each,
 H = G R, K head_dim.
@@ -24,7 +30,7 @@ class ScoreSettings(NamedTuple):
 
     Args:
       scale: Factor of the scores.
-      cap: What scores stay below; None means no cap.
+      cap: Upper bound of the scores; None means no cap.
       keep: Probability of keeping a weight; None means no dropout.
     """
 
@@ -34,7 +40,7 @@ class ScoreSettings(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """What belongs to the queries of a block.
+    """Queries of a block, with their tokens.
 
     Args:
       query_BGRLK: Queries by groups.
@@ -53,7 +59,7 @@ class Queries(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """What belongs to the keys of a block.
+    """Keys and values of a block, with their tokens.
 
     Args:
       key_BGSK: Keys.
@@ -77,7 +83,7 @@ class ScoreBlock(NamedTuple):
     Args:
       queries: The queries.
       keys: The keys.
-      visible_BLS: Which keys each query may look at.
+      visible_BLS: The mask: the keys that each query may look at.
     """
 
     queries: Queries
@@ -86,7 +92,7 @@ class ScoreBlock(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a softmax knows after some of the keys.
+    """The state of a softmax after some of the keys.
 
     Args:
       total_BGRLK: Sum of the values, weighted by exp(score - largest).
@@ -99,12 +105,12 @@ class Seen(NamedTuple):
     weight_BGRL: jax.Array
 
     def piece(self, start: int, stop: int) -> Seen:
-        """Return what is known for some of the queries."""
+        """Return the state of some of the queries."""
         return Seen(*(x[:, :, :, start:stop] for x in self))
 
 
 class Flow(NamedTuple):
-    """What flows back to the queries from all keys that they have seen.
+    """The cotangents of queries, and what the backward pass needs of their forward pass.
 
     Args:
       change_BGRLK: Cotangent of the weighted values.
@@ -117,12 +123,12 @@ class Flow(NamedTuple):
     log_weight_BGRL: jax.Array
 
     def piece(self, start: int, stop: int) -> Flow:
-        """Return what flows back to some of the queries."""
+        """Return the part of some of the queries."""
         return Flow(*(x[:, :, :, start:stop] for x in self))
 
 
 def nothing_seen(query_BGRLK: jax.Array, kind: Any) -> Seen:
-    """Return what a softmax knows before the first key, in `kind`, a floating type."""
+    """Return the state of a softmax before the first key, in `kind`, a floating type."""
     total = jnp.zeros(query_BGRLK.shape, kind)
     return Seen(total, jnp.full(total.shape[:-1], -jnp.inf, kind), total[..., 0])
 
@@ -130,15 +136,18 @@ def nothing_seen(query_BGRLK: jax.Array, kind: Any) -> Seen:
 def see(
     seen: Seen, block: ScoreBlock, settings: ScoreSettings, make_bias: MakeBias, bias: Any
 ) -> Seen:
-    """Go on with the keys of one more block.
+    """Continue the softmax with the keys of one more block.
 
     Args:
-      seen: What its queries know so far.
+      seen: The state of its queries so far.
       block: Queries and keys.
       settings: Scalars.
-      make_bias: Makes what is added to the scores, of (its parameters, queries, keys).
+      make_bias: Makes the bias of scores from (its parameters, queries, keys).
       bias: Its parameters; None means no bias.
     """
+    # Masked scores are -inf, and not a large negative number: before its first visible key a query
+    # has the largest score -inf, and must be told apart from one with small scores. `finite` stands
+    # in for -inf in the differences, so that exp(-inf - 0) = 0 and never exp(-inf + inf) = NaN.
     keys = block.keys
     scores = _scores(block, settings, make_bias)(block.queries.query_BGRLK, keys.key_BGSK, bias)
     scores = jnp.where(block.visible_BLS[:, None, None], scores, -jnp.inf)
@@ -146,6 +155,7 @@ def see(
     finite = jnp.where(jnp.isfinite(largest), largest, 0)
     weights = jnp.exp(scores - finite[..., None])
     shrink = jnp.exp(seen.largest_BGRL - finite)
+    # Dropout acts on the weights that the values get, not on their sum: as after a softmax.
     kept = _kept(block, settings, weights).astype(keys.value_BGSK.dtype)
     values = jnp.einsum(
         "BGRLS,BGSK->BGRLK", kept, keys.value_BGSK, preferred_element_type=weights.dtype
@@ -155,7 +165,7 @@ def see(
 
 
 def join(pieces: Sequence[Seen]) -> Seen:
-    """Return what several pieces of the queries know."""
+    """Return the state of several pieces of the queries together."""
     return Seen(*(jnp.concatenate(each, 3) for each in zip(*pieces, strict=True)))
 
 
@@ -173,10 +183,10 @@ def finish(seen: Seen) -> tuple[jax.Array, jax.Array]:
 def see_backward(
     flow: Flow, block: ScoreBlock, settings: ScoreSettings, make_bias: MakeBias, bias: Any
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array], Any]:
-    """Return what a block adds to the cotangents.
+    """Return the summands of a block in the cotangents.
 
     Args:
-      flow: What flows back to its queries.
+      flow: The cotangents of its queries.
       block: Queries and keys.
       settings: Scalars.
       make_bias: As for `see`.
@@ -187,6 +197,12 @@ def see_backward(
 
     Source: Dao et al. 2022, arXiv 2205.14135, algorithm 4.
     """
+    # With P = exp(S - logsumexp) the weights, O = P V and dO the cotangent of the result:
+    #   dV = P^T dO,  dP = dO V^T,  dS = P (dP - D),  D = sum_k dO O = sum_s P dP.
+    # D and the logsumexp are of whole rows and were computed once, so each block needs nothing of
+    # the others, and no scores are kept: they are computed again here, with their pull-back to
+    # queries, keys and bias. With dropout, O is of the dropped weights and so is D; dP is dropped
+    # and scaled like the weights, by the same draws.
     keys, kind = block.keys, settings.scale.dtype
     scores, pull = jax.vjp(
         _scores(block, settings, make_bias), block.queries.query_BGRLK, keys.key_BGSK, bias

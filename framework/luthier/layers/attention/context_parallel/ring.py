@@ -22,7 +22,7 @@ from luthier.layers.parameters import wide
 from luthier.layers.positions import Tokens
 from luthier.parallel import ActivationLayout, current_layout, varying
 
-# Which part of each row every place of a ring holds, and how often keys are passed on.
+# Ring orders: the part of each row that a place of the ring holds, and the number of rounds.
 #
 # Shapes: L tokens of a row at each place, P pieces that a place attends to and from one by one.
 
@@ -37,7 +37,7 @@ class RingOrder(Protocol):
         """P; places hold a multiple of this many tokens of each row."""
 
     def num_rounds(self, mask: AttentionMask, length: int, places: int) -> int:
-        """Return how many places' keys, its own included, a place has to see."""
+        """Return the number of places, its own included, whose keys a place has to see."""
 
     def spread(self, x: jax.Array, axes: Axes, places: int) -> jax.Array:
         """Return this place's tokens, where `x` [B, L, ...] holds the tokens as they follow."""
@@ -61,13 +61,16 @@ class Contiguous:
         return 1
 
     def num_rounds(self, mask: AttentionMask, length: int, places: int) -> int:
-        """Return how many places' keys a place has to see: with a window, only the nearest.
+        """Return the number of places whose keys a place has to see: with a window, the nearest.
 
         Args:
-          mask: Which keys a query may look at.
+          mask: The attention mask: the keys that each query may look at.
           length: L.
           places: Places of the ring.
         """
+        # The number of rounds is the length of a scan, so it must be static: a window whose size
+        # is traced (hoisted) goes all the way round, and its blocks are skipped one by one. The
+        # first token of a place reaches back `size - 1` tokens, into ceil((size - 1) / L) places.
         if not isinstance(mask, Window) or not isinstance(mask.size, int):
             return places
         return min(places, 1 + -(-(mask.size - 1) // length))
@@ -112,6 +115,10 @@ class Zigzag:
         Returns:
           Pieces i and 2N - 1 - i, one after the other, [B, L, ...].
         """
+        # Place i comes with the pieces 2i and 2i + 1, and goes with i and 2N - 1 - i. A `ppermute`
+        # sends one array from each place to one other, so the pieces travel in two of them: the
+        # even ones and the odd ones. Of i and 2N - 1 - i exactly one is even, so that each of the
+        # two is a permutation.
         even, odd = jnp.split(x, 2, axis=1)
         even = jax.lax.ppermute(even, axes, [(c // 2, _place(c, places)) for c in _evens(places)])
         odd = jax.lax.ppermute(odd, axes, [(c // 2, _place(c, places)) for c in _odds(places)])
@@ -180,6 +187,7 @@ class RingRows(NamedTuple):
 
     def sides(self) -> tuple[blocks.Queries, blocks.Keys]:
         """Return queries and keys, heads first."""
+        # Dropout keys cross `shard_map` and `custom_vjp` as uint32 data, and are wrapped here.
         dropout = self.dropout
         if dropout is not None:
             dropout = DropoutKeys(jax.random.wrap_key_data(dropout))
@@ -196,9 +204,9 @@ class Ring:
       layout: The mesh.
       axes: Its axes that make the ring.
       places: Devices along them, N.
-      mask: Which keys a query may look at.
-      order: Which tokens each place holds.
-      make_bias: Makes what is added to the scores; see `blocks.see`.
+      mask: The attention mask: the keys that each query may look at.
+      order: The assignment of tokens to places.
+      make_bias: Makes the bias of the scores; see `blocks.see`.
     """
 
     layout: ActivationLayout
@@ -220,6 +228,12 @@ class Ring:
           The weighted values [B, L, G, R, K] in the type of the queries.
         """
 
+        # The derivative is written by hand, because that of a scan would keep the scores of each
+        # round: all of them, which is what a ring is to avoid. What is kept is the result, queries,
+        # keys and values of each place, and one logsumexp for each query.
+        #
+        # `own` is differentiated: queries, keys, values, the parameters of the bias. `others` are
+        # tokens, dropout keys and settings, whose cotangent is None.
         @jax.custom_vjp
         def attend(own: Any, others: Any) -> Any:
             return forward(own, others)[0]
@@ -233,6 +247,9 @@ class Ring:
             return self._backward(change, *kept), None
 
         attend.defvjp(forward, backward)
+        # Within another `shard_map`, rows vary over its axes, and parameters of the bias need not.
+        # The cotangents that `backward` returns vary as the rows do, and JAX requires that they
+        # vary as their primals do.
         own = jax.tree.map(lambda x: varying(x, rows, bias), (rows[:3], bias))
         context: jax.Array = attend(own, (rows[3:], settings))
         return context
@@ -240,6 +257,8 @@ class Ring:
     def _forward(self, rows: RingRows, bias: Any, settings: blocks.ScoreSettings) -> Any:
         """Return the values, the rows in the order of the ring, and log weights [B, L, G, R]."""
 
+        # Runs on each place with its own tokens, [B, L / N, ...]. Carried round after round: the
+        # softmax states of the own queries, which stay, and the keys that are passing through.
         def attend(rows: RingRows, bias: Any, settings: blocks.ScoreSettings) -> Any:
             rows = self._spread(rows)
             queries, keys = rows.sides()
@@ -254,6 +273,8 @@ class Ring:
                     seen[i] = _where_any(block.visible_BLS, see, seen[i])
                 return seen, None
 
+            # Zeros are the same on all places, but what the loop carries afterwards is not: JAX
+            # wants a carry that varies at the end to vary at the start.
             start = blocks.nothing_seen(queries.query_BGRLK, settings.scale.dtype)
             start = jax.tree.map(lambda x: varying(x, rows, bias), start)
             seen = [start.piece(*cut) for cut in self._cuts(queries.tokens)]
@@ -280,10 +301,11 @@ class Ring:
 
         def attend(change: Any, context: Any, rows: RingRows, log_weight: Any, rest: Any) -> Any:
             bias, settings = rest
-            # Else the sum over the places would be taken in each block, which some places skip.
+            # Otherwise JAX would sum the bias's cotangent over the places in each block, a
+            # collective inside of a `cond` that some places skip: it would hang. Marked as varying,
+            # it stays local, and one `psum` at the end sums it.
             bias = jax.tree.map(lambda x: varying(x, rows), bias)
-            # Else the sum over the places would be taken in each block, which some places skip.
-            bias = jax.tree.map(lambda x: varying(x, rows), bias)
+            # D of `blocks.see_backward`, in float32, before anything is exchanged.
             product = jnp.einsum("BLGRK,BLGRK->BLGR", change, context, preferred_element_type=kind)
             change, product = self._spread((change, product))
             flow = blocks.Flow(
@@ -309,11 +331,14 @@ class Ring:
                 return (of_queries, of_bias), of_keys
 
             def zeros(tree: Any) -> Any:
-                made = jax.tree.map(
+                empty = jax.tree.map(
                     lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, kind)), tree
                 )
-                return jax.tree.map(lambda x: varying(x, change, rows, bias), made)
+                return jax.tree.map(lambda x: varying(x, change, rows, bias), empty)
 
+            # Cotangents of queries stay, in `own`. Those of keys and values go round with the keys
+            # that they belong to, in `back`, and each place adds its part; all are summed in
+            # float32 over the rounds, and cast once, at the end.
             pairs = (keys.key_BGSK, keys.value_BGSK)
             own = zeros([queries.query_BGRLK[:, :, :, a:b] for a, b in cuts[0]]), zeros(bias)
             back = [zeros(tuple(x[:, :, a:b] for x in pairs)) for a, b in cuts[1]]
@@ -338,18 +363,21 @@ class Ring:
     ) -> tuple[T, U]:
         """Look at the keys of all places that matter, the own ones first.
 
-        `own` stays here; `back` goes round with the keys, and comes home in the end.
+        `own` stays here; `back` travels with the keys, and returns to its place in the end.
         """
         length = keys.key_BGSK.shape[2]
         passes = self.order.num_rounds(self.mask, length, self.places) - 1
 
         def step(carry: tuple[T, U, blocks.Keys], _: None) -> Any:
             own, back, keys = carry
-            # Sent before they are looked at, so that both can go on at the same time.
+            # The keys are sent before they are looked at: neither needs the other, so the compiler
+            # can overlap the transfer with the products. `back` needs the products first.
             sent = self._pass_on(keys, 1)
             own, back = look(own, back, keys)
             return (own, self._pass_on(back, 1), sent), None
 
+        # One look more than passes, so the last one is outside of the loop; then `back` has
+        # travelled `passes` places and goes the rest of the way in one step.
         (own, back, keys), _ = jax.lax.scan(step, (own, back, keys), None, length=passes)
         own, back = look(own, back, keys)
         return own, self._pass_on(back, self.places - passes)
@@ -358,6 +386,9 @@ class Ring:
         self, queries: blocks.Queries, keys: blocks.Keys
     ) -> Iterator[tuple[int, int, blocks.ScoreBlock]]:
         """Yield every piece of the queries with every piece of the keys, and their numbers."""
+        # Piece by piece, because a place of a zigzag holds two pieces that are far apart: of a
+        # causal mask, whole blocks of pieces are invisible, and are skipped, which a block over
+        # both pieces would never be.
         for i, cut in enumerate(self._cuts(queries.tokens)):
             piece = queries.piece(*cut)
             for j, other in enumerate(self._cuts(keys.tokens)):
@@ -386,6 +417,8 @@ class Ring:
 
 def _where_any(visible_BLS: jax.Array, change: Callable[[T], T], x: T) -> T:
     """Change something if any query sees any key."""
+    # A branch on the device: half of the blocks of a causal mask cost nothing. It holds no
+    # collective, so places may decide differently. No derivative passes through it (see `Ring`).
     changed: T = jax.lax.cond(visible_BLS.any(), change, lambda x: x, x)
     return changed
 
@@ -408,11 +441,11 @@ class RingAttention(EinsumAttention):
     A row holds one document after the other, never interleaved.
 
     Args:
-      mask: Which keys a query may look at.
+      mask: The attention mask: the keys that each query may look at.
       scale: Factor of the scores; None means 1 / sqrt(K).
-      cap: What scores stay below; None means no cap.
+      cap: Upper bound of the scores; None means no cap.
       dropout: Probability of dropping a weight; None means no dropout.
-      order: Which tokens each place holds.
+      order: The assignment of tokens to places.
 
     Source: Liu, Zaharia and Abbeel 2023, arXiv 2310.01889, algorithm 1.
     """
@@ -443,10 +476,12 @@ class RingAttention(EinsumAttention):
         if layout is None or places == 1 or any(length % places for length in lengths):
             return super().__call__(query_BLHK, key_BSGK, value_BSGK, query, key, dropout, bias)
         if jax.sharding.get_abstract_mesh().manual_axes:
-            # JAX cannot lower the residuals of a mapped function within another one.
+            # JAX cannot lower the residuals of a `shard_map` within another one.
             what = "RingAttention cannot run inside of a pipeline"
             raise BadInput(Problem(what, remedy="use all_to_all or sequence with pipelines"))
         _check_pieces(lengths, places, axes, self.order)
+        # Everything that may be traced (scale, cap, rate of dropout, the bias's parameters) goes in
+        # as an argument: a custom VJP may not close over tracers.
         make_bias, parameters = _open(bias)
         ring = Ring(layout, axes, places, self.mask, self.order, make_bias)
         data = None
@@ -483,6 +518,9 @@ def _check_pieces(
 
 def _open(bias: Bias | None) -> tuple[blocks.MakeBias, Any]:
     """Return a bias as a function of its parameters and of tokens, and its parameters."""
+    # A custom VJP must not close over what is differentiated, so a module is split into its
+    # structure, which is closed over, and its arrays, which are an argument. A plain function
+    # cannot be split, and may hold arrays of whole rows.
     if bias is None:
         return _no_bias, None
     if not isinstance(bias, nnx.Module):
