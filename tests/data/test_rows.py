@@ -135,7 +135,7 @@ def test_an_example():
         (["d", "abc"], Concatenate(), 5),
     ],
 )
-def test_the_digest_tells_rows_apart(other):
+def test_different_rows_have_different_digests(other):
     rows = rows_of(["abc", "d"], Concatenate(), 5)
     assert rows.digest == rows_of(["abc", b"d"], Concatenate(), 5).digest
     assert rows.digest != rows_of(*other).digest

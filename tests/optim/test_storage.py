@@ -12,7 +12,7 @@ def test_a_rule_is_for_names_with_a_match_anywhere():
     assert StoredAs("", jnp.float32)("anything")
 
 
-def test_what_is_wrong_is_told_all_at_once():
+def test_all_problems_are_raised_at_once():
     with pytest.raises(BadInput) as raised:
         StoredAs("(", jnp.float8_e4m3fn)
     pattern, kind = str(raised.value).splitlines()

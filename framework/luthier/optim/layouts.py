@@ -148,10 +148,10 @@ def state_axes(state: Any, layouts: Layouts) -> Any:
       A tree with an `Axes` for every such array and None for every other.
     """
 
-    def tells(node: Any) -> bool:
+    def has_axes(node: Any) -> bool:
         return isinstance(node, tuple) and hasattr(node, "axes")
 
-    return jax.tree.map(lambda n: n.axes(layouts) if tells(n) else None, state, is_leaf=tells)
+    return jax.tree.map(lambda n: n.axes(layouts) if has_axes(n) else None, state, is_leaf=has_axes)
 
 
 # What arrays of a training state are stored in: rules by regular expression over names.

@@ -76,8 +76,8 @@ def test_part_of_a_model_of_two_towers_in_bfloat16(golden, tmp_path, restored):
     assert table["head.kernel"].dtype == "bfloat16 -> float32"
     with pytest.raises(CheckpointError) as raised:
         big_vision.read(path)
-    told = f"{path} holds no vision transformer; name a part of it: {path}:img"
-    assert str(raised.value) == told
+    message = f"{path} holds no vision transformer; name a part of it: {path}:img"
+    assert str(raised.value) == message
 
 
 def test_positions_without_one_for_the_class_token(golden):
@@ -103,9 +103,9 @@ def test_a_head_for_other_classes_is_left(golden, tmp_path):
     source = BigVision(str(tmp_path / "vit.npz"), rules=(Skip(r"^head"), Take()))
     with pytest.raises(CheckpointError) as raised:
         Restoration(source, {}, {})
-    told = [str(problem) for problem in raised.value.problems]
-    assert not any("head/" in line for line in told)
-    assert any("cls [1, 1, 32] of the files has no place to go" in line for line in told)
+    problems = [str(problem) for problem in raised.value.problems]
+    assert not any("head/" in line for line in problems)
+    assert any("cls [1, 1, 32] of the files has no place to go" in line for line in problems)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"words"])

@@ -61,7 +61,7 @@ def test_the_last_checkpoint_of_a_folder_is_read(tmp_path):
     assert (array.shape, array.dtype) == ((61, 24), "float32")
 
 
-def test_an_array_that_is_not_there_is_told(tmp_path):
+def test_a_missing_array_is_reported(tmp_path):
     parameters, _ = _golden("t5")
     folder = tmp_path / "checkpoint_7"
     foreign.write_t5x(folder, parameters)
@@ -69,17 +69,17 @@ def test_an_array_that_is_not_there_is_told(tmp_path):
     (folder / place).rename(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError) as raised:
         t5x.read(folder)
-    told = f"{folder} lacks the array of decoder/layers_1/mlp/wo/kernel: {place}; "
-    assert str(raised.value) == told + "fetch the whole folder again"
+    message = f"{folder} lacks the array of decoder/layers_1/mlp/wo/kernel: {place}; "
+    assert str(raised.value) == message + "fetch the whole folder again"
 
 
-def test_a_model_of_other_sizes_is_told_with_both_names(tmp_path, restored):
+def test_a_model_of_other_sizes_is_reported_with_both_names(tmp_path, restored):
     parameters, _ = _golden("t5")
     foreign.write_t5x(tmp_path / "checkpoint_7", parameters)
     with pytest.raises(CheckpointError) as raised:
         restored(encoders.t5(**{**SIZES, "num_layers": 3}), T5X(str(tmp_path)))
-    told = "encoder/layers_2/attention/query/kernel [24, 32] is not in the files; it is "
-    assert told + "encoder.blocks.2.attention.query.kernel [24, 4, 8]" in str(raised.value)
+    message = "encoder/layers_2/attention/query/kernel [24, 32] is not in the files; it is "
+    assert message + "encoder.blocks.2.attention.query.kernel [24, 4, 8]" in str(raised.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80", b"\x81\xa1a\x01", b"\xc1"])

@@ -101,7 +101,7 @@ def test_a_space_in_front_is_not_counted(tmp_path):
     assert batch["target_bytes"].sum() == 6
 
 
-def test_digests_tell_data_apart():
+def test_different_data_has_different_digests():
     digests = {
         node().rows.digest,
         node(OnePair()).rows.digest,

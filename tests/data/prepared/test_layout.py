@@ -34,7 +34,7 @@ def test_every_document_stands_in_one_shard(wanted, shards):
     assert np.all(np.diff(layout.bounds) >= 1)
 
 
-def test_differences_are_told():
+def test_differences_are_listed():
     source = Documents(TEXTS)
     layout = plan_layout(source, Bytes(), survey(source, Bytes()))
     written = json.loads(json.dumps(dataclasses.asdict(layout)))

@@ -43,7 +43,7 @@ class LabelledRows:
     @functools.cached_property
     def digest(self) -> str:
         """A fingerprint of the examples and what is done to them."""
-        changes = [[_told(one) for one in part] for part in (self.transforms, self.augmentations)]
+        changes = [[_description(one) for one in part] for part in (self.transforms, self.augmentations)]
         parts = (self.source.digest, changes)
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
@@ -78,7 +78,7 @@ class LabelledRows:
         }
 
 
-def _told(change: Transform | Augmentation) -> str:
+def _description(change: Transform | Augmentation) -> str:
     """Return what tells a change of inputs from others, the same in every process."""
     return repr(change) if dataclasses.is_dataclass(change) else type(change).__qualname__
 

@@ -169,12 +169,12 @@ def _write(
                 np.save(file, array, allow_pickle=False)
                 file.flush()
                 os.fsync(file.fileno())
-        said = {
+        header = {
             "of": of,
             "facts": dataclasses.asdict(facts),
             "arrays": {name: _sizes(array) for name, array in arrays.items()},
         }
-        write_json(os.path.join(partial, HEADER), {**said, "digest": _digest(said)})
+        write_json(os.path.join(partial, HEADER), {**header, "digest": _digest(header)})
         if os.path.exists(folder):  # damaged, or another process was faster
             os.rename(folder, f"{partial}-old")
         os.rename(partial, folder)
@@ -196,11 +196,11 @@ def _remove_abandoned(root: str) -> None:
 
 def _read(folder: str, of: Mapping[str, Any]) -> KeptPlan:
     with open(os.path.join(folder, HEADER), encoding="utf-8") as file:
-        said = json.load(file)
-    if said.pop("digest") != _digest(said) or said["of"] != of:
+        header = json.load(file)
+    if header.pop("digest") != _digest(header) or header["of"] != of:
         raise ValueError(f"{folder}: its header is damaged")
     arrays = {}
-    for name, sizes in said["arrays"].items():
+    for name, sizes in header["arrays"].items():
         path = os.path.join(folder, f"{name}.npy")
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
         array = np.asarray(mapped)  # a plain array, which is faster to index
@@ -210,7 +210,7 @@ def _read(folder: str, of: Mapping[str, Any]) -> KeptPlan:
         if beyond or array.dtype.str != _ARRAYS[name] or _sizes(array) != sizes:
             raise ValueError(f"{path}: is damaged")
         arrays[name] = array
-    return _kept(arrays, PlanFacts(**said["facts"]), folder)
+    return _kept(arrays, PlanFacts(**header["facts"]), folder)
 
 
 def _kept(arrays: Mapping[str, np.ndarray], facts: PlanFacts, folder: str = "") -> KeptPlan:

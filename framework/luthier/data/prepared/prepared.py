@@ -271,7 +271,7 @@ def _header(file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
 # A corpus that `luthier data prepare` wrote, as rows of tokens.
 
-TELL_SECONDS = 1.0
+REPORTED_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -357,11 +357,11 @@ class Prepared(TokenNode):
         if plan is None:
             start = time.perf_counter()
             plan = plans.keep(self._folder, of, self._pack(), self._count_documents())
-            self._told.extend(_notices(self, plan, time.perf_counter() - start))
+            self._plan_notices.extend(_notices(self, plan, time.perf_counter() - start))
         return self._pack(plan)
 
     @functools.cached_property
-    def _told(self) -> list[str]:
+    def _plan_notices(self) -> list[str]:
         return []
 
     def _count_documents(self) -> int:
@@ -403,11 +403,11 @@ def made_plans(data: Any) -> Sequence[str]:
       data: A node of data, or anything that is built of them.
     """
     # Collected in the nodes, because data knows no recorder; the run asks and reports.
-    return [line for node in nodes_of(data, Prepared) for line in node._told]
+    return [line for node in nodes_of(data, Prepared) for line in node._plan_notices]
 
 
 def _notices(node: Prepared, plan: plans.KeptPlan, seconds: float) -> list[str]:
-    if seconds < TELL_SECONDS:
+    if seconds < REPORTED_SECONDS:
         return []
     rows = f"{node.directory}: {plan.num_rows:,} rows of {plan.facts.documents:,} documents"
     kept = f"kept in {plan.folder}" if plan.folder else "not kept, since no folder can be written"
