@@ -16,10 +16,10 @@ def test_all_problems_are_raised_at_once():
     with pytest.raises(BadInput) as raised:
         StoredAs("(", jnp.float8_e4m3fn)
     pattern, kind = str(raised.value).splitlines()
-    assert pattern.startswith("pattern: '(' is no regular expression: ")
+    assert pattern.startswith("pattern: '(' is not a regular expression: ")
     assert kind == (
-        "dtype: nothing can be stored as float8_e4m3fn, which has too small a range; "
+        "dtype: arrays cannot be stored as float8_e4m3fn: its range is too small; "
         "use bfloat16, float16, float32 or float64"
     )
-    with pytest.raises(BadInput, match="nothing can be stored as int32"):
+    with pytest.raises(BadInput, match="arrays cannot be stored as int32"):
         StoredAs("", jnp.int32)

@@ -38,6 +38,9 @@ def runtime(value: Hyperparameter, count: Any) -> jax.Array:
     Returns:
       The value, float32 (float64 under `jax_enable_x64`), of the shape of `count`.
     """
+    # `count < 0` is false in every run, but only the running program knows it; so the compiler has
+    # to keep the select, and treats a Python float and a traced scalar alike from here on. The
+    # price is one select of a scalar for each hyperparameter and step.
     array = jnp.asarray(value, jnp.result_type(float))
     return jnp.where(jnp.asarray(count) < 0, jnp.zeros_like(array), array)
 
@@ -101,10 +104,13 @@ class Warmup(abc.ABC):
 
     @abc.abstractmethod
     def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
-        """Return how much of the way down is left, $f$, at a progress from 0 to 1."""
+        """Return the remaining fraction of the fall, $f$, at a progress from 0 to 1."""
 
     def __call__(self, step: Any) -> jax.Array:
         """Return the value at `step`, float32."""
+        # Both pieces are computed at every step and one is selected: warmup and length may be
+        # swept, so no piece can be cut off in Python, and a `cond` would cost more than the
+        # arithmetic.
         warmup, total = runtime(self.warmup_steps, step), runtime(self.total_steps, step)
         remaining = self.remaining(_progress(step, warmup, total), step)
         decayed = _between(self.end, self.peak, remaining, step)
@@ -121,7 +127,7 @@ class WarmupCosine(Warmup):
     """
 
     def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
-        """Return how much of the way down is left at a progress from 0 to 1."""
+        """Return the remaining fraction of the fall at a progress from 0 to 1."""
         return 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
 
@@ -133,7 +139,7 @@ class WarmupLinear(Warmup):
     """
 
     def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
-        """Return how much of the way down is left at a progress from 0 to 1."""
+        """Return the remaining fraction of the fall at a progress from 0 to 1."""
         return 1 - progress
 
 
@@ -154,7 +160,7 @@ class WarmupPolynomial(Warmup):
     power: float = 2.0
 
     def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
-        """Return how much of the way down is left at a progress from 0 to 1."""
+        """Return the remaining fraction of the fall at a progress from 0 to 1."""
         return (1 - progress) ** runtime(self.power, step)
 
 
@@ -224,6 +230,7 @@ class InverseSquareRoot:
     def __call__(self, step: Any) -> jax.Array:
         """Return the value at `step`, float32."""
         warmup = runtime(self.warmup_steps, step)
+        # At step 0 the other term of the minimum is 0; the bound only keeps 1 / 0 out of it.
         fall = jnp.sqrt(warmup / jnp.maximum(_real(step), 1))
         return runtime(self.peak, step) * jnp.minimum(_real(step) / warmup, fall)
 
@@ -303,6 +310,9 @@ class Cycles:
 
     def __call__(self, step: Any) -> jax.Array:
         """Return the value at `step`, float32."""
+        # A loop over the cycles in place of the closed form log_f(1 + t (f - 1) / L): that divides
+        # by zero at f = 1, which a sweep over f may include, and its rounding near a restart could
+        # put a step into the wrong cycle. Cycles are few; the loop is unrolled into selects.
         t, length = _real(step), runtime(self.cycle_steps, step)
         begin, peak = jnp.zeros_like(t), runtime(self.peak, step)
         ends = begin + length
@@ -339,6 +349,9 @@ class Join:
     def __call__(self, step: Any) -> jax.Array:
         """Return the value at `step`, float32."""
         value = self.schedules[0](step)
+        # From the first boundary to the last: each later schedule replaces the value where it has
+        # begun. Schedules that have not begun are evaluated at their step 0, never at a negative
+        # one, where `runtime` would return zeros and a square root NaN.
         for boundary, later in zip(self.boundaries, self.schedules[1:], strict=True):
             begin = runtime(boundary, step)
             own = jnp.maximum(_real(step) - begin, 0)
@@ -375,19 +388,23 @@ class Piecewise:
 
 def _one_less(name: str, what: str, values: Sequence[Any], boundaries: Sequence[Any]) -> None:
     if len(values) != len(boundaries) + 1:
-        found = f"{name}: {len(values)} {what} and {len(boundaries)} boundaries"
-        raise BadInput(Problem(found, remedy=f"give one boundary less than {what}"))
+        problem = f"{name}: {len(values)} {what} and {len(boundaries)} boundaries"
+        raise BadInput(Problem(problem, remedy=f"give one boundary less than {what}"))
 
 
 def _real(step: Any) -> jax.Array:
+    # Float32 holds every step up to 2**24 exactly. Beyond, a step is off by one part in 16 million.
     return jnp.asarray(step).astype(jnp.result_type(float))
 
 
 def _progress(step: Any, begin: jax.Array, end: jax.Array) -> jax.Array:
+    # At least one step, for a fall of no steps at all (`decay_steps` of 0): 0 / 0 would be NaN,
+    # also where the other piece of the schedule is selected afterwards.
     return jnp.clip((_real(step) - begin) / jnp.maximum(end - begin, 1), 0, 1)
 
 
 def _between(low: Hyperparameter, high: Hyperparameter, share: jax.Array, step: Any) -> jax.Array:
+    # In this form a share of 0 gives exactly `low`, so that a schedule that ends at 0 does.
     end = runtime(low, step)
     return end + (runtime(high, step) - end) * share
 

@@ -79,7 +79,9 @@ def test_layers_along_another_dimension(tmp_path):
     assert found["decoder/layers/mlp/wo/kernel[1]"].shape == (3, 4)
     with pytest.raises(CheckpointError) as raised:
         maxtext.read(tmp_path, scan_axis=3)
-    message = "restore.scan_axis: decoder/layers/mlp/wo/kernel [2, 3, 4] has no dimension 3 of layers"
+    message = (
+        "restore.scan_axis: decoder/layers/mlp/wo/kernel [2, 3, 4] has no dimension 3 of layers"
+    )
     assert str(raised.value) == f"{message}; set it to 0"
 
 

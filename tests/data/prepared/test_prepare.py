@@ -80,7 +80,9 @@ def test_it_goes_on_where_it_ended(tmp_path):
     assert len(before) == 5
     (tmp_path / "a" / ".partial-shard-00002-1").mkdir()
     reports = []
-    run(Flawed(), tmp_path / "a", report=lambda entry, there: reports.append((entry["name"], there)))
+    run(
+        Flawed(), tmp_path / "a", report=lambda entry, there: reports.append((entry["name"], there))
+    )
     assert [name for name, there in reports if there] == sorted(before)
     assert all((tmp_path / "a" / name).stat().st_mtime_ns == t for name, t in before.items())
     run(Flawed(), tmp_path / "b")
