@@ -1,4 +1,4 @@
-"""Classification by agreement with a teacher that follows. Shapes: B rows, K classes."""
+"""Classification by agreement with a moving-average teacher. Shapes: B rows, K classes."""
 
 from __future__ import annotations
 
@@ -53,17 +53,23 @@ class MeanTeacher(Classification):
 
         Args:
           model: A `models.WithCopy` of a classifier, under the trace.
-          batch: As above.
+          batch: A batch, as described above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
         """
+        # The teacher is part of the model (`models.WithCopy`), so that it is saved, sharded and
+        # counted with it; no gradient flows into it, and the step writes what `followed` returns.
+        # Two folds of the row's key: under the same dropout, agreement would teach nothing.
         keys, weights_B, labels_B = row_keys(key, batch), batch["weights"], batch["labels"]
         logits_BK = model.trained(batch["inputs"], dropout=fold(keys, 0))
         taught_BK = jax.lax.stop_gradient(model.copy(batch["inputs"], dropout=fold(keys, 1)))
         difference_BK = jax.nn.softmax(logits_BK) - jax.nn.softmax(taught_BK)
         apart_B = jnp.square(difference_BK).mean(-1)
         smoothing = self.label_smoothing
+        # A label of -1 must not index the logits: class 0 stands in, and its loss is selected away.
         losses = cross_entropy(logits_BK, jnp.maximum(labels_B, 0), label_smoothing=smoothing)
         loss_B = jnp.where(labels_B >= 0, losses.loss_BL, 0) + self.consistency * apart_B
+        # Divided by all examples, labelled or not: the weight of an example does not depend on
+        # which others are in its batch, and sums of microbatches merge.
         examples = jnp.sum(weights_B)
         return LossSums(
             Ratio(weighted_sum(loss_B, weights_B), examples),

@@ -42,6 +42,8 @@ def naive_error(inputs_BLC: jax.Array, season: int) -> jax.Array:
 
     Source: Hyndman and Koehler 2006, International Journal of Forecasting 22(4), section 4.
     """
+    # The length is static, so series that are too short for a season are known while tracing; the
+    # mean of nothing would be NaN.
     x = inputs_BLC.astype(jnp.promote_types(inputs_BLC.dtype, jnp.float32))
     if x.shape[1] <= season:
         return jnp.zeros((x.shape[0], x.shape[2]), x.dtype)
@@ -93,7 +95,7 @@ class Forecasting:
 
         Args:
           model: A forecaster, under the trace.
-          batch: As above.
+          batch: A batch, as described above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
         """
         ratios = self._ratios(model(batch["inputs"], dropout=row_keys(key, batch)), batch)
@@ -108,6 +110,11 @@ class Forecasting:
         return (batch["weights"] != 0).sum()
 
     def _ratios(self, predictions: jax.Array, batch: Batch) -> dict[Metric, Ratio]:
+        # Every metric is a sum and a weight (`Ratio`), so that batches and microbatches merge
+        # exactly. MASE divides each series by its own naive error before the mean, within the row's
+        # context, which is what the forecast was made from. A series whose naive error is 0
+        # (constant, or repeating exactly) has no scale: it is left out by its weight, and the
+        # divisor is made safe, because the NaN of 0 / 0 would survive a weight of 0.
         weights_BHC, targets_BHC = batch["weights"], batch["targets"]
         error_BHC = self.objective.point(predictions) - targets_BHC
         naive_BC = naive_error(batch["inputs"], self.season)
