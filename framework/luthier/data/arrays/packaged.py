@@ -28,6 +28,8 @@ class _PackagedImages(ArrayExamples):
     num_classes = 10
 
     def _read_images(self, path: Path, size: int, maximum: float) -> tuple[np.ndarray, np.ndarray]:
+        # Read by path and parsed here: the packages that carry the files need much, at import too,
+        # that the data does not.
         _check(self, self.split)
         try:
             with gzip.open(path, "rt", encoding="ascii") as file:
@@ -135,6 +137,8 @@ class Ucr(ArrayExamples):
     @functools.cached_property
     def _header(self) -> dict[str, str]:
         """The fields of the header lines before the data, by keyword."""
+        # Only the head is read: the shape and the classes are needed to check a config, long before
+        # any data.
         header: dict[str, str] = {}
         try:
             with open(self._path, encoding="utf-8") as file:
@@ -168,6 +172,9 @@ class Ucr(ArrayExamples):
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all inputs and labels."""
+        # After `@data`, a line is a series: channels separated by colons, numbers by commas, the
+        # label last. Line numbers in messages count from the top of the file, so the header's are
+        # added.
         series: list[np.ndarray] = []
         labels: list[int] = []
         text = self._path.read_text(encoding="utf-8")
@@ -190,6 +197,7 @@ class Ucr(ArrayExamples):
 
 
 def _numbers(text: str) -> np.ndarray:
+    # `?` stands for a missing value; as 0 it is the mean of a standardized series.
     values = np.loadtxt(io.StringIO(text.replace("?", "nan")), delimiter=",", ndmin=1)
     return np.nan_to_num(values.astype(np.float32))
 

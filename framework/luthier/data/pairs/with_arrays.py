@@ -1,4 +1,4 @@
-"""Numbers that were computed before, as further entries of a data node's batches."""
+"""Precomputed numbers as further entries of a data node's batches."""
 
 from __future__ import annotations
 
@@ -56,6 +56,8 @@ class ExtendedRows:
           rows: The rows wanted, int64 [B]; -1 is a row of padding.
           visit: In training, what random augmentation draws from; None in evaluation.
         """
+        # By the number of the example and not of the row: the numbers survive another packing or
+        # order. Examples count from 1; index -1 of padding reads the last entry, which is dropped.
         batch = self.rows.gather(rows, visit)
         examples = batch["examples"]
         further = {
@@ -97,6 +99,8 @@ class WithArrays(DataNode):
     @functools.cached_property
     def rows(self) -> ExtendedRows:
         """The rows of an epoch, by number; reads the data and the file."""
+        # Loaded whole: one float for each example is small beside the data. A count that differs is
+        # an error, since numbers computed on other data would be assigned to the wrong examples.
         rows = self.data.rows
         try:
             with np.load(os.path.expanduser(self.path)) as file:
@@ -126,7 +130,7 @@ class WithArrays(DataNode):
         return self.data.order(seed=seed, global_batch_size=global_batch_size)
 
     def problems(self, global_batch_size: int) -> list[Problem]:
-        """Return what is wrong with training on the data in batches of this size."""
+        """Return the problems of training on the data in batches of this size."""
         return self.data.problems(global_batch_size)
 
     def batch_spec(self, global_batch_size: int) -> Spec:
@@ -135,6 +139,6 @@ class WithArrays(DataNode):
         return {**self.data.batch_spec(global_batch_size), **further}
 
     def describe(self) -> dict[str, Any]:
-        """Return what the data says of itself, and the `mean` of each further entry."""
+        """Return the description of the data, and the `mean` of each further entry."""
         means = {name: float(array.mean()) for name, array in self.rows.arrays.items()}
         return {**self.data.describe(), "means": means}

@@ -28,8 +28,8 @@ class Tiktoken(Tokenizer):
 
     Args:
       path: The file of ranks: base64 of the token's bytes, a space, the rank; `.gz` is unpacked.
-      pattern: The regular expression that cuts text into words before merging, as the publisher
-        of the vocabulary tells it.
+      pattern: The regular expression that cuts text into words before merging, as published with
+        the vocabulary.
       special_tokens: The numbers of the special tokens by name.
       bos_token: The special token that begins a document.
       eos_token: The special token that ends a document.
@@ -53,6 +53,8 @@ class Tiktoken(Tokenizer):
 
     @functools.cached_property
     def _ranks(self) -> dict[bytes, int]:
+        # The file has neither the pattern nor the special tokens, which users copy from elsewhere:
+        # what can be checked against the ranks is, since a wrong number would be another token's.
         ranks = _read_ranks(self.path)
         taken = {rank: token for token, rank in ranks.items()}
         problems = [
@@ -96,6 +98,7 @@ class Tiktoken(Tokenizer):
     @functools.cached_property
     def _pieces(self) -> list[bytes]:
         """The bytes that each token stands for."""
+        # Numbers may have gaps (reserved special tokens); these spell nothing.
         last = max([*self._ranks.values(), *self.special_tokens.values()])
         pieces = [b""] * (last + 1)
         for piece, token in self._ranks.items():
@@ -110,6 +113,7 @@ class Tiktoken(Tokenizer):
     @property
     def bos(self) -> int:
         """The token that begins a document."""
+        # For its checks: without them, a missing name would be a KeyError.
         self._ranks  # noqa: B018
         return self.special_tokens[self.bos_token]
 
@@ -133,7 +137,7 @@ class Tiktoken(Tokenizer):
         return self.encode_many([to_bytes(text)])[0].tolist()
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text; what is not UTF-8 (half a character) shows as U+FFFD."""
+        """Return the text; invalid UTF-8 (half a character) shows as U+FFFD."""
         return self.decode_bytes(tokens).decode("utf-8", "replace")
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
