@@ -1,7 +1,6 @@
 import dataclasses
 
-from luthier.data import Filtered, JsonLines, Length, Skip
-from luthier.data.filters import left_out
+from luthier.data import Filtered, JsonLines, Length, Skip, left_out
 
 
 @dataclasses.dataclass

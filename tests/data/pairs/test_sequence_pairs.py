@@ -81,7 +81,9 @@ def test_batches_are_what_the_spec_says():
 
 
 def test_pairs_without_room():
-    with pytest.raises(DataError, match=r"pair 1: \d+ input tokens and \d+ targets have no room"):
+    with pytest.raises(
+        DataError, match=r"pair 1: \d+ input tokens and \d+ targets do not fit into"
+    ):
         node(input_length=20).num_rows  # noqa: B018
     data = node(target_length=20, too_long=Skip())
     described = data.describe()

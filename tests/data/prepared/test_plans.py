@@ -24,9 +24,9 @@ from luthier.data import (
     TrimTokens,
     Unpacked,
     made_plans,
+    verify,
 )
 from luthier.data.prepared import plans, prepared
-from luthier.data.prepared.shards import verify
 from tests.data.prepared.test_prepared import TEXTS, assert_same, make
 
 PACKINGS = [Concatenate(), FirstFit(), Unpacked(), SplitTokens(documents_per_group=7), TrimTokens()]
@@ -331,7 +331,7 @@ def test_a_slow_plan_is_reported(directory, monkeypatch):
     assert node.num_rows
     assert made_plans(mixture) == []
     folder = node.rows.plan.folder
-    rows = f"{directory}: {node.num_rows} rows of 62 documents were laid out in 1.5 s; the plan is "
+    rows = f"{directory}: {node.num_rows} rows of 62 documents were packed in 1.5 s; the plan is "
     assert prepared._notices(node, node.rows.plan, 1.5) == [f"{rows}kept in {folder}"]
     unkept = dataclasses.replace(node.rows.plan, folder="")
     assert prepared._notices(node, unkept, 1.5) == [

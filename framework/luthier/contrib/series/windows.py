@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from luthier.contrib.series.sources import SeriesSource
-from luthier.data.node import DataNode, Spec, spec
-from luthier.data.order import Visit
+from luthier.data import DataNode, Spec, Visit, spec
 from luthier.errors import DataError, Problem
 
 
