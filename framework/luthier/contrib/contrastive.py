@@ -121,7 +121,9 @@ def unit(vectors_BD: jax.Array) -> jax.Array:
 # dim.
 
 
-def model_output(model: Any, inputs: jax.Array, dropout: DropoutKeys | None) -> jax.Array:
+def model_output(
+    model: Callable[..., jax.Array], inputs: jax.Array, dropout: DropoutKeys | None
+) -> jax.Array:
     """Return the output of a classifier as an embedding [B, D].
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from luthier.layers.dropout import fold
 from luthier.losses import cross_entropy
 from luthier.metrics import CONSISTENCY, Metric, Ratio
+from luthier.models import WithCopy
 from luthier.tasks.classification import Classification, row_keys
 from luthier.tasks.task import Batch, LossSums
 from luthier.tasks.token_ratios import weighted_sum
@@ -48,7 +49,7 @@ class MeanTeacher(Classification):
     decay: float = 0.99
     consistency: float = 1.0
 
-    def loss(self, model: Any, batch: Batch, key: jax.Array | None) -> LossSums:
+    def loss(self, model: WithCopy, batch: Batch, key: jax.Array | None) -> LossSums:
         """Return the summed loss over the summed weights, and the teacher after the step.
 
         Args:
@@ -77,6 +78,6 @@ class MeanTeacher(Classification):
             model.followed(self.decay),
         )
 
-    def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
+    def evaluate(self, model: WithCopy, batch: Batch) -> dict[Metric, Ratio]:
         """Return every metric of a labelled batch by the teacher."""
         return super().evaluate(model.copy, batch)

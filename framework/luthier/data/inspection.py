@@ -12,6 +12,7 @@ from luthier.data.mixture import Mixture
 from luthier.data.node import DataNode
 from luthier.data.packed import Packed, TokenNode
 from luthier.data.sources.source import blocks
+from luthier.data.tokenizers.tokenizer import Tokenizer
 
 SHARE_ROWS = 10_000
 TEXT = 160
@@ -162,7 +163,7 @@ def _timed_stages(node: DataNode) -> Iterator[tuple[str, float]]:
     yield "laying out rows", time.perf_counter() - start
 
 
-def _shown(batch: dict[str, np.ndarray], tokenizer: Any) -> list[dict[str, Any]]:
+def _shown(batch: dict[str, np.ndarray], tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
     """Return a readable, JSON-able view of each row of a batch."""
     size = len(next(iter(batch.values())))
     return [
@@ -183,7 +184,7 @@ def _shown(batch: dict[str, np.ndarray], tokenizer: Any) -> list[dict[str, Any]]
     ]
 
 
-def _texts(batch: dict[str, np.ndarray], row: int, tokenizer: Any) -> dict[str, str]:
+def _texts(batch: dict[str, np.ndarray], row: int, tokenizer: Tokenizer | None) -> dict[str, str]:
     """Return the decoded entries of a row that hold tokens."""
     if tokenizer is None:
         return {}

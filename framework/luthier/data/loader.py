@@ -205,6 +205,6 @@ def once(
 
 
 # `MapDataset.source` with an element per batch: Grain's own batching and sharding are not used.
-def _iterate(source: Any, num_threads: int, prefetch_batches: int) -> grain.DatasetIterator:
+def _iterate(source: _Batches, num_threads: int, prefetch_batches: int) -> grain.DatasetIterator:
     options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=prefetch_batches)
     return iter(grain.MapDataset.source(source).to_iter_dataset(options))

@@ -17,6 +17,7 @@ import numpy as np
 
 from luthier.data.node import DataNode
 from luthier.data.order import Order, Visit
+from luthier.data.tokenizers.tokenizer import Tokenizer
 from luthier.errors import DataError, Problem
 
 if TYPE_CHECKING:
@@ -370,7 +371,7 @@ class Mixture(DataNode):
         return max(node.tokens_per_row for node in self.components.values())
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer | None:
         """The tokenizer of all components, or None where they differ or have none."""
         tokenizers = [getattr(node, "tokenizer", None) for node in self.components.values()]
         same = bool(tokenizers) and all(other == tokenizers[0] for other in tokenizers)

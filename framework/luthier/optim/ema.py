@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from luthier.optim.schedules import runtime
 
@@ -45,7 +46,7 @@ class Ema:
         }
 
     def update(
-        self, average: Mapping[str, jax.Array], parameters: Mapping[str, jax.Array], step: Any
+        self, average: Mapping[str, jax.Array], parameters: Mapping[str, jax.Array], step: ArrayLike
     ) -> dict[str, jax.Array]:
         """Return the next average.
 

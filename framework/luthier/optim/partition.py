@@ -86,7 +86,9 @@ def partition(parts: Sequence[Part], clip_norm: float | None = None) -> Optimize
 partition.RANGES = {"clip_norm": "0 < x"}  # type: ignore[attr-defined]
 
 
-def route(parts: Mapping[str, tuple[Claim, Any]]) -> OptimizerStage:
+def route(
+    parts: Mapping[str, tuple[Claim, Optimizer | optax.GradientTransformation]],
+) -> OptimizerStage:
     """Return the stage that hands every parameter to the first part that claims it.
 
     Args:

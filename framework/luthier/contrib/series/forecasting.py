@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from luthier.layers import DropoutKeys
 from luthier.losses import RegressionLoss, SquaredError
 from luthier.metrics import (
     LOSS,
@@ -53,6 +54,13 @@ def naive_error(inputs_BLC: jax.Array, season: int) -> jax.Array:
 # Prediction of the next values of series. Shapes: B rows, L length, H horizon, C channels.
 
 
+class Forecaster(Protocol):
+    """A model of series, such as `PatchTransformer`."""
+
+    def __call__(self, inputs_BLC: jax.Array, *, dropout: DropoutKeys | None) -> jax.Array:
+        """Return [B, H, C], or [B, H, C, Q] where the loss is of Q quantiles."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Forecasting:
     """Predicts the next H values of every channel from the last L.
@@ -90,7 +98,7 @@ class Forecasting:
     objective: RegressionLoss = SquaredError()
     season: int = 1
 
-    def loss(self, model: Any, batch: Batch, key: jax.Array | None) -> LossSums:
+    def loss(self, model: Forecaster, batch: Batch, key: jax.Array | None) -> LossSums:
         """Return the summed loss over the summed weights.
 
         Args:
@@ -101,7 +109,7 @@ class Forecasting:
         ratios = self._ratios(model(batch["inputs"], dropout=row_keys(key, batch)), batch)
         return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
 
-    def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
+    def evaluate(self, model: Forecaster, batch: Batch) -> dict[Metric, Ratio]:
         """Return every metric of a batch, without dropout; a subclass may add its own."""
         return self._ratios(model(batch["inputs"], dropout=None), batch)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from luthier.data.node import DataNode, Spec, spec
 from luthier.data.order import Order, Visit
+from luthier.data.tokenizers.tokenizer import Tokenizer
 from luthier.errors import DataError, Problem
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class WithArrays(DataNode):
         return f"{self.data}"
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer | None:
         """That of the data, or None."""
         return getattr(self.data, "tokenizer", None)
 

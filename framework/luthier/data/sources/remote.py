@@ -19,7 +19,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from luthier.errors import DataError, Problem
@@ -178,7 +178,7 @@ def _store(root: str, hurried: bool) -> Any:
     return tensorstore.KvStore.open(spec, context=tensorstore.Context(retries)).result()
 
 
-def _reached(path: str, ask: Any, seconds: float = _WAIT_SECONDS) -> Any:
+def _reached(path: str, ask: Callable[[], Any], seconds: float = _WAIT_SECONDS) -> Any:
     """Return the answer of a store, or raise with the reason in one line."""
     if _is_offline.get():
         raise DataError(Problem(f"{path}: it is in an object store", remedy=_REMEDY))
