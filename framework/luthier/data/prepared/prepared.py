@@ -6,7 +6,7 @@ without decoding, and the page cache is shared by all processes of a host.
 A start cannot read a corpus of terabytes. So a thread reads one shard after another, slowly, and
 compares it with its digest; what was found right is remembered in the run by inode, time and size
 of its files, and is not read again by later starts. What has changed since an earlier start is read
-first, before training goes on.
+first, before training continues.
 """
 
 from __future__ import annotations
