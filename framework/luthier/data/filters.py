@@ -60,6 +60,7 @@ class Length(Filter):
     def start(self) -> Keep:
         """Return the decision function."""
 
+        # `fromiter` with `len`: one pass without a list of Python integers.
         def keep(documents: Sequence[bytes]) -> np.ndarray:
             lengths = np.fromiter(map(len, documents), np.int64, len(documents))
             fits = lengths >= self.min_bytes
@@ -240,6 +241,7 @@ class Filtered(Source):
                     self.corrupt.tolerate(problems)
             return documents
 
+    # `Verdict.kept` combines the masks anew at each call; here it is asked for every document.
     @functools.cached_property
     def _kept(self) -> np.ndarray:
         return self.verdict.kept

@@ -137,6 +137,7 @@ def picture(segments: np.ndarray, width: int = _PICTURE) -> str:
       segments: The segment of each place, 0 for padding; int32 [L].
       width: The most letters.
     """
+    # A sample of the places, evenly spread: a row of thousands must fit a line of the terminal.
     places = np.linspace(0, len(segments) - 1, min(width, len(segments))).astype(int)
     numbers = segments[places].tolist()
     return "".join("." if n == 0 else _SEGMENTS[(n - 1) % len(_SEGMENTS)] for n in numbers)
@@ -145,6 +146,8 @@ def picture(segments: np.ndarray, width: int = _PICTURE) -> str:
 def _timed_stages(node: DataNode) -> Iterator[tuple[str, float]]:
     """Yield each stage before the first batch, and its seconds."""
     if isinstance(node, Packed):
+        # The first pass also warms the file cache of the system, as a second start of a run finds
+        # it.
         start = time.perf_counter()
         for _ in blocks(node.source):
             pass
@@ -165,6 +168,9 @@ def _timed_stages(node: DataNode) -> Iterator[tuple[str, float]]:
 
 def _shown(batch: dict[str, np.ndarray], tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
     """Return a readable, JSON-able view of each row of a batch."""
+    # By what a batch has and not by the class of the node: nodes of the user's own are shown as
+    # well. Entries of one dimension are numbers of the row; others are shown only where they mean
+    # text.
     size = len(next(iter(batch.values())))
     return [
         {

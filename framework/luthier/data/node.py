@@ -36,6 +36,8 @@ class DataNode(abc.ABC):
     num_threads: int = 1
     prefetch_batches: int = 4
 
+    # A property of the node and not an argument of the iterator: reading, tokenizing and packing
+    # happen once, in a `cached_property` of the subclass, whichever of its users comes first.
     @property
     @abc.abstractmethod
     def rows(self) -> Rows:
@@ -145,6 +147,8 @@ class DataNode(abc.ABC):
         Raises:
           DataError: when the batch is not a multiple of the processes, or rows are not of it.
         """
+        # `problems` is not asked here: an evaluation set may be smaller than a batch, since its
+        # last batch is padded anyway. Nor is there an order: metrics are sums, which need none.
         problems = _check_sizes(global_batch_size, process_index, process_count, rows)
         if problems:
             raise DataError(problems)
@@ -187,6 +191,7 @@ def _check_sizes(
     if global_batch_size < 1:
         what = f"a global batch of {global_batch_size} rows"
         return [Problem(what, remedy="set it to 1 or more")]
+    # All of these would otherwise show as arrays of unequal shapes on some hosts only.
     if rows is not None:
         outside = [int(row) for row in rows if not 0 <= row < global_batch_size]
         what = f"rows {outside[:3]} are outside a batch of {global_batch_size} rows"

@@ -98,6 +98,8 @@ class TokenNode(DataNode):
           that is targets), and `unigram_entropy` and `bigram_entropy` of this corpus's bytes, in
           nats per byte.
         """
+        # Tokens that carry bytes are all but one start and one end token a document. `fill` is the
+        # part of the computation that is not spent on padding.
         stream, targets = self.rows.stream, self.rows.num_targets
         documents = self.num_documents
         own = len(stream.tokens) - documents  # each has its start token beside its targets
@@ -144,6 +146,8 @@ class Packed(TokenNode):
     @functools.cached_property
     def stream(self) -> Stream:
         """The tokens of the corpus; read and tokenized at first use."""
+        # Kept for the life of the node: 2 bytes a token, 2 GB for a billion. Corpora that are too
+        # large for that, or used in several runs, are prepared once (`Prepared`).
         return tokenize(self.source, self.tokenizer)
 
     @property

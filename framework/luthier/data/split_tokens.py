@@ -400,9 +400,12 @@ class Pretokenized(TokenNode):
         if not documents:
             raise DataError(Problem(f"{self.records} has no records", remedy="name others"))
         bos, eos = [self.tokenizer.bos], [self.tokenizer.eos]
+        # The layout of every stream, although the records may have no start and end tokens of their
+        # own: packings that use them find them, and `ShiftedPacking` skips them.
         parts = [part for document in documents for part in (bos, document, eos)]
         tokens = np.concatenate(parts).astype(token_dtype(self.tokenizer.vocab_size))
         num_targets = np.array([len(document) + 1 for document in documents], np.int64)
+        # The text itself is not there: its bytes are those that the tokens stand for.
         num_bytes = int(self.byte_lengths[tokens].sum())
         return Stream(tokens, num_targets, num_bytes)
 

@@ -205,6 +205,7 @@ class WarmupStableDecay:
     def __call__(self, step: ArrayLike) -> jax.Array:
         """Return the value at `step`, float32."""
         warmup, total = runtime(self.warmup_steps, step), runtime(self.total_steps, step)
+        # The fall is counted from the end, so that a longer run keeps its length.
         fall_begins = total - runtime(self.decay_steps, step)
         decayed = _between(self.end, self.peak, 1 - _progress(step, fall_begins, total), step)
         return _warmed_up(self.start, self.peak, warmup, step, decayed)
@@ -263,6 +264,7 @@ class Exponential:
 
     def __call__(self, step: ArrayLike) -> jax.Array:
         """Return the value at `step`, float32."""
+        # A real number of intervals, so that the rate falls at every step and not in stairs.
         intervals = _real(step) / runtime(self.decay_steps, step)
         value = runtime(self.initial, step) * runtime(self.rate, step) ** intervals
         return jnp.maximum(runtime(self.end, step), value)
@@ -381,6 +383,7 @@ class Piecewise:
 
     def __call__(self, step: ArrayLike) -> jax.Array:
         """Return the value at `step`, float32."""
+        # Boundaries may be traced: no piece is picked by an index, all are selected from in turn.
         value = runtime(self.values[0], step)
         for boundary, later in zip(self.boundaries, self.values[1:], strict=True):
             value = jnp.where(_real(step) < runtime(boundary, step), value, runtime(later, step))
@@ -415,5 +418,7 @@ def _between(
 def _warmed_up(
     start: float, peak: Hyperparameter, warmup: jax.Array, step: ArrayLike, then: jax.Array
 ) -> jax.Array:
+    # A warmup of 0 steps is never selected; the bound keeps 0 / 0 out of its gradient and of
+    # debuggers that look for NaN.
     rise = _between(start, peak, _real(step) / jnp.maximum(warmup, 1), step)
     return jnp.where(_real(step) < warmup, rise, then)

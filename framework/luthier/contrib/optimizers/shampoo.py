@@ -157,6 +157,8 @@ def shampoo(
 
     Source: Gupta et al., 2018, arXiv:1802.09568, algorithm 1; Anil et al., 2020, arXiv:2002.09018.
     """
+    # `b2` is only for the size of the update, `statistics_decay` for its direction; they are
+    # settings of their own, though the defaults agree.
     stage = scale_by_shampoo(b1, b2, statistics_decay, eps, every, largest_dim)
     adam = scale_by_adam(b1, b2, eps)
     masks = {"matrices": matrices, "decay_mask": decay_mask}

@@ -186,6 +186,8 @@ def soap(
 
     Source: Vyas et al., 2024, arXiv:2409.11321, algorithm 3.
     """
+    # The same moments for both parts, as a kernel beyond `largest_dim` on both sides is Adam's too,
+    # but one step behind: `scale_by_soap` makes no update at count 0.
     stage = scale_by_soap(b1, b2, statistics_decay, eps, every, largest_dim)
     adam = scale_by_adam(b1, b2, eps)
     masks = {"matrices": matrices, "decay_mask": decay_mask}

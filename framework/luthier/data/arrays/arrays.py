@@ -105,6 +105,7 @@ class Arrays(ArrayExamples):
       num_classes: The number of classes.
     """
 
+    # `eq=False` above: comparing arrays gives arrays, not the truth value that dataclasses expect.
     data: Any
     classes: Any
     num_classes: int = 2  # type: ignore[misc]

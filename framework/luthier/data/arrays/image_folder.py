@@ -47,6 +47,8 @@ class ImageFolder(ExampleSource):
         """[H, W, C]."""
         return (self.height, self.width, self.channels)
 
+    # Apart from the files, because the number of classes is needed to check a config, and listing
+    # the folders of a million images takes long.
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, sorted."""

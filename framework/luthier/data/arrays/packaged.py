@@ -36,6 +36,8 @@ class _PackagedImages(ArrayExamples):
                 table = np.loadtxt(file, delimiter=",", dtype=np.float32, ndmin=2)
         except (OSError, EOFError, ValueError) as error:
             raise DataError(Problem(f"{path}: cannot be read: {error}")) from None
+        # The last column is the label. A split by position and not at random: it is the same for
+        # ever, and nobody can draw another one by a seed.
         runs = np.arange(len(table)) // _RUN
         table = table[(runs % _HELD_OUT == _HELD_OUT - 1) == (self.split == "test")]
         return table[:, :-1].reshape(-1, size, size, 1) / maximum, table[:, -1]
@@ -127,6 +129,7 @@ class Ucr(ArrayExamples):
 
     @functools.cached_property
     def _path(self) -> Path:
+        # A name is one of the sets inside aeon; anything that is a folder is the user's own set.
         _check(self, self.split)
         folder = Path(self.name).expanduser()
         file = f"{folder.name}_{self.split.upper()}.ts"
@@ -166,6 +169,7 @@ class Ucr(ArrayExamples):
     @property
     def shape(self) -> tuple[int, ...]:
         """[L, C]; reads the head of the file."""
+        # Some files do not state it; then the data says it.
         if "serieslength" in self._header:
             return (int(self._header["serieslength"]), int(self._header.get("dimensions", 1)))
         return tuple(self.read()[0].shape[1:])

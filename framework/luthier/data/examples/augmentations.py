@@ -74,6 +74,7 @@ class Flip(Augmentation):
 
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
         """Return the changed inputs."""
+        # Both versions of the whole batch and a choice by example, without indexing.
         mirrored = draws.uniform() < self.probability
         return np.where(_spread(mirrored, inputs), np.flip(inputs, axis=-2), inputs)
 
@@ -153,6 +154,7 @@ class Noise(Augmentation):
 
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
         """Return the changed inputs."""
+        # Drawn in float64, added in float32: the type of inputs must not change on the way.
         return inputs + (self.std * draws.normal(*inputs.shape[1:])).astype(np.float32)
 
 

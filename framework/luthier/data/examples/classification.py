@@ -113,6 +113,7 @@ class Classification(DataNode):
     def __str__(self) -> str:
         return f"{self.source} has {self.num_rows} examples"
 
+    # Cached although it is cheap: its digest, which reads all data, is cached in it.
     @functools.cached_property
     def rows(self) -> LabelledRows:
         """The examples by number."""

@@ -58,6 +58,8 @@ class RandomRows:
         draws = Draws(rows, Visit(np.zeros_like(rows), self.seed))
         tokens = (draws.uniform(self.length + 1) * self.vocab_size).astype(np.int32)
         real = np.broadcast_to(rows[:, None] >= 0, (len(rows), self.length))
+        # Every row is one document without an end token, so all entries follow from the number of
+        # the row; broadcasting makes them [B, L], and multiplying by `real` clears padding.
         entries = {
             "inputs": tokens[:, :-1],
             "targets": tokens[:, 1:],
@@ -91,6 +93,8 @@ class Synthetic(DataNode):
         "num_rows": "1 <= x",
         "seed": "0 <= x",
     }
+    # Two nodes with equal values here draw the same tokens, which is a mistake for training and
+    # evaluation data (`graph/validation`). The number of rows does not change a row.
     STREAM: ClassVar[tuple[str, ...]] = ("seed", "vocab_size", "length")
 
     vocab_size: int

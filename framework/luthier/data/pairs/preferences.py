@@ -53,6 +53,7 @@ class PreferenceRows:
     def digest(self) -> str:
         """A fingerprint of all rows: equal digests, equal rows."""
         hasher = hashlib.blake2b(f"{self.length}".encode(), digest_size=16)
+        # The lengths of prompts too: the same tokens with another border train other targets.
         hasher.update(self.prompts.tobytes())
         for sides in self.tokens:
             for side in sides:
@@ -125,6 +126,7 @@ class Preferences(DataNode):
     def __str__(self) -> str:
         return f"{self.source} has {self.num_rows} prompts"
 
+    # One property for both results, because the count of prompts left out is known only by reading.
     @functools.cached_property
     def _read(self) -> tuple[PreferenceRows, int]:
         """The rows, and how many prompts were left out."""

@@ -64,6 +64,8 @@ class PackPairs(PairPacking):
         self, input_lengths: np.ndarray, target_lengths: np.ndarray, room: tuple[int, int]
     ) -> np.ndarray:
         """Return the row of each pair."""
+        # Both sides are one vector of needs: a row fits if each of its rooms does. A slot that was
+        # never opened has the number -1 and no room, so that it never fits.
         needs = np.stack([input_lengths, target_lengths], axis=1)
         left = np.zeros((self.open_rows, 2), np.int64)
         numbers = np.full(self.open_rows, -1)

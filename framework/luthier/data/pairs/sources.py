@@ -32,6 +32,7 @@ class PairSource(abc.ABC):
         """Return the origin of pair `index`."""
 
 
+# Sources hand out bytes, as documents do: what is text is up to the tokenizer.
 class PreferenceSource(abc.ABC):
     """Prompts with a chosen and a rejected response, in a fixed order.
 
@@ -172,6 +173,7 @@ class Arithmetic(PreferenceSource):
 
 def _is_held_out(prompt: str) -> bool:
     digest = hashlib.blake2b(prompt.encode(), digest_size=8).digest()
+    # By the text alone: whatever seed or count, a prompt is always in the same split.
     return int.from_bytes(digest, "little") % 10 == 0
 
 

@@ -92,6 +92,7 @@ class WithArrays(DataNode):
     def __str__(self) -> str:
         return f"{self.data}"
 
+    # Everything but the entries is that of the inner node, also what commands look up by name.
     @property
     def tokenizer(self) -> Tokenizer | None:
         """That of the data, or None."""

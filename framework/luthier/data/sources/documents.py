@@ -36,6 +36,7 @@ class Documents(Source):
 
     def __getitem__(self, index: int) -> bytes:
         document = self.documents[index]
+        # Strict: text with lone surrogates is a mistake of whoever made it.
         return document if isinstance(document, bytes) else document.encode("utf-8")
 
     def name(self, index: int) -> str:

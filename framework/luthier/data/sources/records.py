@@ -138,6 +138,8 @@ def value_of(records: Records, index: int, field: str, record: Mapping[str, Any]
     Raises:
       DataError: naming the place of the record, when it has no such field.
     """
+    # A misspelt field is the most common mistake with records: the message lists what there is, and
+    # the nearest name. Only here, so that all kinds of records say the same.
     if field in record:
         return record[field]
     there = ", ".join(map(repr, list(record)[:8])) or "none"
@@ -299,6 +301,8 @@ class JsonRecords(Records):
         return self._lines.name(index)
 
 
+# Private to this module: it carries a problem from where a line is parsed to where its place is
+# known.
 class _BadRecord(Exception):
     """One line that cannot be used; the caller knows its position."""
 
@@ -342,6 +346,7 @@ def _text(record: dict[str, Any], field: str) -> bytes:
             remedy="name the field that holds the text with the source's `field`",
             nearest=difflib.get_close_matches(field, list(record), n=3),
         )
+    # No conversion of numbers to text: a field of numbers is nearly always the wrong field.
     text = record[field]
     if not isinstance(text, str):
         raise _BadRecord(f"field {field!r} is not text but {_kind(text)}")
@@ -353,6 +358,7 @@ def _text(record: dict[str, Any], field: str) -> bytes:
         ) from None
 
 
+# In the words of JSON, not of Python: "null" and not "NoneType".
 def _kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "a truth value"}
     names |= {int: "a number", float: "a number", type(None): "null"}

@@ -129,10 +129,12 @@ class Part(Source):
         """Return the origin of document `index`."""
         return self.source.name(self.start + self._checked(index))
 
+    # Forwarded as a block, so that the inner source keeps its faster way.
     def read(self, start: int, stop: int) -> Sequence[bytes]:
         """Return the documents start..stop - 1 of the part."""
         return self.source.read(self.start + start, self.start + min(stop, len(self)))
 
+    # A negative index, or one beyond the end, would reach documents of the source outside the part.
     def _checked(self, index: int) -> int:
         if not 0 <= index < len(self):
             raise IndexError(index)
@@ -180,6 +182,8 @@ class Skip(Corruption):
 
     def tolerate(self, problems: Sequence[Problem]) -> None:
         """Return, unless there are more than `at_most`."""
+        # Raised as soon as the limit is passed, while reading: a corpus that is damaged throughout
+        # must not be read to its end first.
         if len(problems) > self.at_most:
             what = f"more than {self.at_most} documents cannot be used; the last: {problems[-1]}"
             remedy = "look at the data, or raise `at_most` of `Skip`"

@@ -201,6 +201,9 @@ class BpeMerges(ByteLevelBpe):
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
         known = backend.get_vocab()
+        # A token of the file becomes special, so that it is encoded as text where a document spells
+        # it; one that is missing is not added (its number would be new) but reported by
+        # `_tokenizer`.
         specials = dict.fromkeys([self.bos_token, self.eos_token])
         backend.add_special_tokens([token for token in specials if token in known])
         return backend
@@ -252,6 +255,8 @@ def train_bpe(
         special_tokens=specials,
         initial_alphabet=alphabet(),
     )
+    # The trainer stops without a word where no pair is left to merge. A model with a table larger
+    # than its vocabulary would carry rows that are never trained.
     backend.train_from_iterator(_texts(source), trainer)
     reached = backend.get_vocab_size()
     if reached < vocab_size:

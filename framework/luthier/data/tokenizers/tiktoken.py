@@ -91,6 +91,7 @@ class Tiktoken(Tokenizer):
                 mergeable_ranks=ranks,
                 special_tokens={},
             )
+        # A pattern that Rust's regular expressions do not know fails here, at first use.
         except Exception as error:  # the Rust side raises several kinds
             what = f"{self.path}: the pattern cannot be used: {error}"
             raise DataError(Problem(what, remedy="set `pattern` as published")) from None
@@ -155,6 +156,8 @@ class Tiktoken(Tokenizer):
 
 
 def _read_ranks(path: str) -> dict[bytes, int]:
+    # The format of tiktoken's `load_tiktoken_bpe`, read here because that one keeps a cache by
+    # path, in which a file that was replaced would not be noticed.
     content = read_file(os.path.expanduser(path))
     ranks: dict[bytes, int] = {}
     try:

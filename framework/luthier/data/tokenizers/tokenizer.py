@@ -43,6 +43,8 @@ class Tokenizer(abc.ABC):
     def byte_lengths(self) -> np.ndarray:
         """The bytes that each token stands for, int32 [vocab_size]; 0 for special tokens."""
 
+    # The bytes of a token are counted from its spelling; a space that the tokenizer itself adds in
+    # front is in the spelling of the first token, and has to come off again, once a document.
     @property
     def prefix_bytes(self) -> int:
         """Bytes that the first token of a document counts too many, as for a space in front."""
@@ -190,4 +192,5 @@ class Bytes(Tokenizer):
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
         """Return the documents as views of their bytes, uint8."""
+        # Nothing is copied; `tokenize` widens the numbers when it writes them into the stream.
         return [np.frombuffer(document, np.uint8) for document in documents]

@@ -65,6 +65,7 @@ def scale_by_unbiased_adam(b1: float, b2: float, eps: float, eps_root: float) ->
         new1, new2 = runtime(1 - b1, count), runtime(1 - b2, count)
         share1 = new1 / bias_correction(new1, count)
         share2 = new2 / bias_correction(new2, count)
+        # Praxis has both constants: one under the root, and one beside it as in the paper of Adam.
         small, root = runtime(eps, count), runtime(eps_root, count)
         first, second, updates = {}, {}, {}
         for n, g in gradients.items():

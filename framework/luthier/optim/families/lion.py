@@ -86,6 +86,7 @@ def lion(
 
     Source: Chen et al., 2023, arXiv:2302.06675, algorithm 2.
     """
+    # The clip does not bound the step, which the sign does, but what enters the memory.
     stages = [
         clipping(clip_norm),
         scale_by_lion(b1, b2),
