@@ -115,7 +115,7 @@ class ShuffledIterator(grain.DatasetIterator):
     def get_state(self) -> dict[str, Any]:
         """Return the position of the iterator, as JSON-able values; the same on every process."""
         # Grain counts what was taken out, not what its threads have prefetched. `next_index` is
-        # part of Grain's state of a dataset over a source; a test holds that it is there.
+        # all of Grain's state here, since its dataset neither shuffles nor repeats.
         step = self._steps.get_state()["next_index"]
         rows = step * self._global_batch_size
         return {"rows": rows, "seed": self._order.seed, "data": self._data}

@@ -108,8 +108,7 @@ class PackagedSeries(SeriesSource):
             what = f"there is no packaged series {self.name!r}"
             raise DataError(Problem(what, remedy=f"there are {', '.join(self.FILES)}"))
         path = package_file(*self.FILES[self.name])
-        # Of several columns only one series is meant: read row by row they follow one another in
-        # time. A year a line, its months in columns, is one series of months.
+        # A year a line, its months in columns, is one series of months: rows follow one another.
         return _read_columns(os.fspath(path), self.COLUMNS[self.name]).reshape(-1, 1)
 
 

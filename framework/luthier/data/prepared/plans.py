@@ -148,8 +148,8 @@ def keep(directory: str, of: Mapping[str, Any], rows: PackedRows, documents: int
             _write(root, of, arrays, facts)
         # Read back, also where writing failed: another process may have written the same plan, and
         # a mapped plan is shared by all processes of a host.
-        if kept := find(directory, of):
-            return kept
+        if plan_on_disk := find(directory, of):
+            return plan_on_disk
     return _kept(arrays, facts)
 
 

@@ -425,8 +425,9 @@ def _notices(node: Prepared, plan: plans.KeptPlan, seconds: float) -> list[str]:
     if seconds < REPORTED_SECONDS:
         return []
     rows = f"{node.directory}: {plan.num_rows:,} rows of {plan.facts.documents:,} documents"
-    kept = f"kept in {plan.folder}" if plan.folder else "not kept, since no folder can be written"
-    return [f"{rows} were packed in {seconds:.1f} s; the plan is {kept}"]
+    unwritten = "not kept, since no folder can be written"
+    storage = f"kept in {plan.folder}" if plan.folder else unwritten
+    return [f"{rows} were packed in {seconds:.1f} s; the plan is {storage}"]
 
 
 def allow_open_files(more: int) -> None:

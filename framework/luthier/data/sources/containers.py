@@ -282,12 +282,12 @@ class TFRecord(Container):
         folder = self.cache or os.path.join(_user_cache(), "luthier", "tfrecord")
         # Size and time of change are in the name: an index of a file that was written again is not
         # found.
-        kept = os.path.join(os.path.expanduser(folder), f"{key}-{stamp}.npy")
+        cached = os.path.join(os.path.expanduser(folder), f"{key}-{stamp}.npy")
         try:
-            index = np.load(kept)
+            index = np.load(cached)
         except (OSError, ValueError, EOFError):
             index = _walk(path, content)
-            _keep(kept, index)
+            _keep(cached, index)
         return index
 
 

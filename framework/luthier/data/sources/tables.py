@@ -352,7 +352,7 @@ def features(record: bytes) -> dict[str, Values]:
     # message Example { Features features = 1; } message Features { map<string, Feature> feature =
     # 1; } A map is a repeated message with the key in field 1 and the value in field 2. The entry's
     # fields may come in any order, and a key that comes twice has its last value.
-    found: dict[str, Values] = {}
+    named: dict[str, Values] = {}
     for number, kind, body in fields(record):
         if number != 1 or kind != BYTES:
             raise ValueError("not a tf.train.Example")
@@ -366,8 +366,8 @@ def features(record: bytes) -> dict[str, Values]:
                     name = bytes(content(value)).decode("utf-8")
                 elif part == 2:
                     values = _feature(content(value))
-            found[name] = values
-    return found
+            named[name] = values
+    return named
 
 
 def _feature(message: memoryview) -> Values:

@@ -56,11 +56,13 @@ class Tiktoken(Tokenizer):
         # The file has neither the pattern nor the special tokens, which users copy from elsewhere:
         # what can be checked against the ranks is, since a wrong number would be another token's.
         ranks = _read_ranks(self.path)
-        taken = {rank: token for token, rank in ranks.items()}
+        token_of_rank = {rank: token for token, rank in ranks.items()}
         problems = [
-            Problem(f"{self.path}: special token {name!r} has number {number} of {taken[number]!r}")
+            Problem(
+                f"{self.path}: special token {name!r} has number {number} of {token_of_rank[number]!r}"
+            )
             for name, number in self.special_tokens.items()
-            if number in taken
+            if number in token_of_rank
         ]
         names = list(self.special_tokens)
         problems += [
