@@ -56,13 +56,13 @@ class Tiktoken(Tokenizer):
         # The file has neither the pattern nor the special tokens, which users copy from elsewhere:
         # what can be checked against the ranks is, since a wrong number would be another token's.
         ranks = _read_ranks(self.path)
-        token_of_rank = {rank: token for token, rank in ranks.items()}
+        by_rank = {rank: token for token, rank in ranks.items()}
         problems = [
             Problem(
-                f"{self.path}: special token {name!r} has number {number} of {token_of_rank[number]!r}"
+                f"{self.path}: special token {name!r} has number {number} of {by_rank[number]!r}"
             )
             for name, number in self.special_tokens.items()
-            if number in token_of_rank
+            if number in by_rank
         ]
         names = list(self.special_tokens)
         problems += [
