@@ -71,7 +71,7 @@ def test_any_rows_of_a_batch_can_be_read_by_their_numbers(numbers):
 @pytest.mark.parametrize("rows", [[0, 8], [-1]])
 def test_rows_outside_of_the_batch_are_refused(rows):
     for read in (functools.partial(DATA.iterator, seed=5), DATA.batches):
-        with pytest.raises(DataError, match=r"rows \[(8|-1)\] are not of a batch of 8 rows"):
+        with pytest.raises(DataError, match=r"rows \[(8|-1)\] are outside a batch of 8 rows"):
             read(global_batch_size=8, rows=np.array(rows))
 
 
@@ -115,7 +115,7 @@ def test_another_batch_size_continues_where_it_fits():
     joined = {name: np.concatenate([first[name], second[name]]) for name in first}
     assert_equal([joined], take(other, 1))
     state = {**iterator().get_state(), "rows": 48}
-    with pytest.raises(DataError, match="48 rows consumed are no whole number of batches of 9"):
+    with pytest.raises(DataError, match="48 rows consumed are not a whole number of batches of 9"):
         iterator(size=9).set_state(state)
 
 

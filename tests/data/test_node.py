@@ -3,8 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from luthier.data import Bytes, Concatenate, DataNode, Documents, Packed, Shuffled
-from luthier.data.node import spec
+from luthier.data import Bytes, Concatenate, DataNode, Documents, Packed, Shuffled, spec
 from luthier.errors import DataError
 
 

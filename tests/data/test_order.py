@@ -104,7 +104,7 @@ def test_host_batches_are_the_global_batch(step, rows):
         np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
-def test_the_shuffled_order_tells_rows_and_epochs():
+def test_the_shuffled_order_returns_rows_and_epochs():
     order = Shuffled(7, seed=3)
     positions = np.arange(30)
     rows, epochs = order(positions)

@@ -130,7 +130,11 @@ def test_only_empty_documents():
 
 
 ERRORS = [
-    ({}, {"global_batch_size": 12, "process_count": 8}, "12 rows cannot be shared by 8 processes"),
+    (
+        {},
+        {"global_batch_size": 12, "process_count": 8},
+        "cannot be split equally among 8 processes",
+    ),
     ({}, {"global_batch_size": 12, "process_count": 8}, "choose a multiple of 8"),
     ({}, {"global_batch_size": 0}, "a global batch of 0 rows; set it to 1 or more"),
     ({}, {"global_batch_size": -4}, "a global batch of -4 rows"),

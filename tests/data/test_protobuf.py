@@ -43,13 +43,13 @@ def test_fixed_sizes():
 
 @pytest.mark.parametrize("message", [b"\x0a\x05ab", b"\x08", b"\x08" + b"\xff" * 11, b"\x0b"])
 def test_what_is_no_message(message):
-    with pytest.raises(ValueError, match="no protocol buffer"):
+    with pytest.raises(ValueError, match="not a protocol buffer"):
         list(fields(message))
 
 
 @pytest.mark.parametrize("data", [b"\x80", b"\x01\xff", b"\xff" * 10 + b"\x01"])
 def test_numbers_that_are_cut_off(data):
-    with pytest.raises(ValueError, match="no protocol buffer"):
+    with pytest.raises(ValueError, match="not a protocol buffer"):
         packed_varints(memoryview(data))
 
 

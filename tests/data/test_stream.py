@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luthier.data import Bytes, Documents, Tokenizer
-from luthier.data.packing import tokenize
+from luthier.data import Bytes, Documents, Tokenizer, tokenize
 from luthier.errors import DataError
 
 

@@ -67,16 +67,16 @@ def test_a_model_knows_its_layouts():
     assert not [name for name in matrices if "norm" in name or "table" in name]
 
 
-def test_a_state_tells_the_axes_that_its_arrays_keep():
+def test_a_state_reports_the_axes_that_its_arrays_keep():
     layouts = {"k": KERNEL, "t": Layout((11, 6), ("vocab", "embed")), "b": Layout((6,), ("embed",))}
     arrays = {name: jnp.ones(x.shape) for name, x in layouts.items()}
-    told = state_axes(adafactor(0.1, least_factored_dim=2).init(arrays, layouts), layouts)
-    factored = told.stages[1]
+    axes_tree = state_axes(adafactor(0.1, least_factored_dim=2).init(arrays, layouts), layouts)
+    factored = axes_tree.stages[1]
     assert factored.rows == {"k": Axes(("layers", "heads", "head_dim")), "t": Axes(("embed",))}
     assert factored.columns == {"k": Axes(("layers", "embed", "heads")), "t": Axes(("vocab",))}
     assert factored.entries == {"b": Axes(("embed",))}
-    told = state_axes(soap(0.1).init(arrays, layouts), layouts)
-    sides = told.stages[1].parts["matrices"]
+    axes_tree = state_axes(soap(0.1).init(arrays, layouts), layouts)
+    sides = axes_tree.stages[1].parts["matrices"]
     assert sides.left_map == sides.left == {"k": Axes(("layers", "embed", None))}
     assert sides.right == {"k": Axes(("layers", "heads", None))}
 

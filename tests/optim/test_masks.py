@@ -51,5 +51,5 @@ def test_patterns_match_anywhere_in_the_name():
 
 @pytest.mark.parametrize("make", [Matching, NotMatching])
 def test_what_is_no_regular_expression_is_refused(make):
-    with pytest.raises(BadInput, match=r"'\(kernel' is no regular expression: missing \)"):
+    with pytest.raises(BadInput, match=r"'\(kernel' is not a regular expression: missing \)"):
         make("(kernel")

@@ -98,7 +98,7 @@ def test_parameters_that_no_part_takes_are_listed():
     assert [p.path for p in optimizer.check(PARAMETERS)] == ["parts"]
 
 
-def test_a_part_that_takes_nothing_is_told_with_the_masks_within_parts():
+def test_a_part_without_parameters_is_reported_with_the_masks_within_parts():
     parts = [
         Part("all", EVERYTHING, sgd(0.1, decay_mask=Matching("nothing"))),
         Part("biases", Matching("bias"), sgd(0.1)),
@@ -122,7 +122,7 @@ PARTS = (
 )
 
 
-def test_a_plan_tells_what_fits_no_parameter():
+def test_a_plan_reports_masks_without_parameters():
     with pytest.raises(BadInput) as caught:
         planner.make(small_graph(PARTS.format("attention", "mlpp|norm")), jax.devices()[:1])
     assert "no part takes" in str(caught.value)

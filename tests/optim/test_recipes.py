@@ -359,7 +359,7 @@ def test_the_mask_and_the_schedule_are_used(recipe):
 
 
 @every_recipe
-def test_a_mask_that_holds_nothing_is_told(recipe):
+def test_a_mask_without_parameters_is_reported(recipe):
     names = ["blocks.mlp.up.kernel", "norm.scale"]
     assert recipe.make(**recipe.settings).check(names) == []
     (problem,) = recipe.make(**recipe.settings, decay_mask=Matching("kernle")).check(names)

@@ -12,14 +12,14 @@ def test_a_rule_is_for_names_with_a_match_anywhere():
     assert StoredAs("", jnp.float32)("anything")
 
 
-def test_what_is_wrong_is_told_all_at_once():
+def test_all_problems_are_raised_at_once():
     with pytest.raises(BadInput) as raised:
         StoredAs("(", jnp.float8_e4m3fn)
     pattern, kind = str(raised.value).splitlines()
-    assert pattern.startswith("pattern: '(' is no regular expression: ")
+    assert pattern.startswith("pattern: '(' is not a regular expression: ")
     assert kind == (
-        "dtype: nothing can be stored as float8_e4m3fn, which has too small a range; "
+        "dtype: arrays cannot be stored as float8_e4m3fn: its range is too small; "
         "use bfloat16, float16, float32 or float64"
     )
-    with pytest.raises(BadInput, match="nothing can be stored as int32"):
+    with pytest.raises(BadInput, match="arrays cannot be stored as int32"):
         StoredAs("", jnp.int32)

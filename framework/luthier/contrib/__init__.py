@@ -1,4 +1,4 @@
-"""What the core does not need: rare optimizers, whole domains, importers of other programs.
+"""Extensions that the core does not need: rare optimizers, whole domains, importers.
 
 Nothing in the core imports it. The entry points in pyproject.toml name its components, as those of
 other distributions do; names from the time when they were in the core are still understood.

@@ -23,10 +23,10 @@ __all__ = ["Contrastive", "ContrastiveLosses", "InfoNCE", "model_output", "unit"
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ContrastiveLosses:
-    """What one pair costs, per row.
+    """The losses of pairs, per row.
 
     Args:
-      loss_B: Mean of both directions, float32: what is trained on.
+      loss_B: Mean of both directions, float32: the training loss.
       correct_B: 1 where every other right vector is farther from the left one than its own is,
         float32.
     """
@@ -71,22 +71,33 @@ class InfoNCE:
           all_right_ND: The other side of all pairs, [N, D].
           all_weights_N: Weights of all pairs; those of weight 0 are no negatives, [N].
         """
+        # The pair's own logit is computed by itself and not picked out of the matrix: the rows
+        # given are some of all rows, and nothing says where among them they stand. Own pairs are
+        # among the negatives, as the denominator of the softmax has them.
         own_B = (left_BD * right_BD).sum(-1) / self.temperature
         to_right_BN = self._logits(left_BD, all_right_ND, all_weights_N)
         to_left_BN = self._logits(right_BD, all_left_ND, all_weights_N)
         loss_B = 0.5 * (_log_sum(to_right_BN) + _log_sum(to_left_BN)) - own_B
-        # Rounding differs between the product of vectors and that of matrices.
+        # A pair is retrieved if nothing but itself reaches its logit: at most one rival, itself.
+        # The slack makes sure that it counts itself, as rounding differs between the product of
+        # vectors above and that of matrices. So ties with others count as errors: a model that maps
+        # all inputs to one vector retrieves nothing.
         slack_B = 1e-5 * (jnp.abs(own_B) + 1)
         rivals_B = (to_right_BN >= (own_B - slack_B)[:, None]).sum(-1)
         return ContrastiveLosses(loss_B, (rivals_B <= 1).astype(own_B.dtype))
 
     def _logits(self, some_BD: jax.Array, all_ND: jax.Array, weights_N: jax.Array) -> jax.Array:
+        # Padding and rows of weight 0 are not negatives: -inf is no term of a sum of exponentials,
+        # and its gradient is 0. Multiplying by the weight would leave exp(0) in the sum.
         logits_BN = some_BD @ all_ND.T / self.temperature
         return jnp.where(weights_N != 0, logits_BN, -jnp.inf)
 
 
 def _log_sum(logits_BN: jax.Array) -> jax.Array:
     """Return log sum exp over the last dimension; 0 and no gradient where all is -inf."""
+    # `jax.nn.logsumexp` gives -inf for a row of which everything is masked (a batch of padding),
+    # and NaN as its gradient; weighted by 0, the NaN would stay. The maximum only keeps `exp` in
+    # range: the value does not depend on it, so no gradient flows through it.
     largest_B1 = jax.lax.stop_gradient(logits_BN.max(-1, keepdims=True))
     largest_B1 = jnp.where(jnp.isfinite(largest_B1), largest_B1, 0)
     total_B = jnp.exp(logits_BN - largest_B1).sum(-1)
@@ -100,15 +111,20 @@ def unit(vectors_BD: jax.Array) -> jax.Array:
       vectors_BD: Any vectors [B, D]; zero stays zero.
     """
     vectors_BD = vectors_BD.astype(jnp.promote_types(vectors_BD.dtype, jnp.float32))
+    # The bound is under the root, where the derivative of the root at 0 would be infinite; the
+    # gradient of padding, whose vector is zero, is 0 this way.
     square_B1 = jnp.square(vectors_BD).sum(-1, keepdims=True)
     return vectors_BD * jax.lax.rsqrt(jnp.maximum(square_B1, 1e-12))
 
 
-# Telling pairs from other pairs of the batch. Shapes: B rows, A parts, N = A B rows, D dim.
+# The task of telling pairs from other pairs of the batch. Shapes: B rows, A parts, N = A B rows, D
+# dim.
 
 
-def model_output(model: Any, inputs: jax.Array, dropout: DropoutKeys | None) -> jax.Array:
-    """Return what a classifier gives, taken as an embedding [B, D].
+def model_output(
+    model: Callable[..., jax.Array], inputs: jax.Array, dropout: DropoutKeys | None
+) -> jax.Array:
+    """Return the output of a classifier as an embedding [B, D].
 
     Args:
       model: Called as `model(inputs, dropout=...)`.
@@ -152,16 +168,19 @@ class Contrastive:
         return {**dict.fromkeys(self.views, ("batch", *self.input_axes)), **rows}
 
     def statistics(self, model: Any, batch: Batch, key: jax.Array | None) -> dict[str, jax.Array]:
-        """Return what other rows need to know of these: their vectors and weights.
+        """Return the vectors and weights of these rows, which the losses of all other rows need.
 
         Args:
-          model: As for `loss`.
-          batch: As for `loss`.
-          key: As for `loss`.
+          model: The model, as in `loss`.
+          batch: The batch, as in `loss`.
+          key: The key, as in `loss`.
 
         Returns:
           `left` and `right`, vectors of unit length, float32 [B, D], and `weights`, float32 [B].
         """
+        # Keys are of the row and not of its place in a microbatch, so that the vectors here are
+        # those that `loss` computes again. Different folds for the two views: with the same entry
+        # twice, dropout is the only thing that tells them apart (SimCSE).
         keys = row_keys(key, batch)
         left, right = self.views
         return {
@@ -176,8 +195,8 @@ class Contrastive:
         """Return the summed loss of these pairs among all, over their summed weights.
 
         Args:
-          model: What `embed` takes, under the trace.
-          batch: As above.
+          model: The model that `embed` takes, under the trace.
+          batch: A batch, as described above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
           statistics: Those of all parts of the batch, with a leading dimension A; None where this
             is the whole batch.
@@ -196,6 +215,10 @@ class Contrastive:
     def _ratios(
         self, model: Any, batch: Batch, key: jax.Array | None, statistics: Any
     ) -> dict[Metric, Ratio]:
+        # Where a batch is cut, `coupled_gradient` (program/accumulation.py) makes three passes:
+        # statistics of all parts, derivatives of each part's loss by parameters and by statistics,
+        # and the latter pulled back to the parameters. So own vectors are computed again here,
+        # where the gradient flows through them directly, and `every` is only an input.
         own = self.statistics(model, batch, key)
         if statistics is None:
             every = own

@@ -25,10 +25,18 @@ from luthier.data.examples import (
 )
 from luthier.data.filters import Deduplicate, Filter, Filtered, Length, Predicate, fold, left_out
 from luthier.data.mixture import Mixture, Stage
-from luthier.data.node import DataNode
+from luthier.data.node import DataNode, Spec, spec
 from luthier.data.order import Draws, Order, Shuffled, Visit, host_positions, shuffled_rows
 from luthier.data.packed import Packed
-from luthier.data.packing import Concatenate, FirstFit, Packing, RowPlan, Unpacked
+from luthier.data.packing import (
+    Concatenate,
+    FirstFit,
+    Packing,
+    RowPlan,
+    Stream,
+    Unpacked,
+    tokenize,
+)
 from luthier.data.pairs import (
     Arithmetic,
     OnePair,
@@ -157,9 +165,11 @@ __all__ = [
     "Shuffled",
     "Skip",
     "Source",
+    "Spec",
     "SplitTokens",
     "Stage",
     "Standardize",
+    "Stream",
     "Survey",
     "Synthetic",
     "TFExample",
@@ -186,7 +196,9 @@ __all__ = [
     "plan_layout",
     "prepare",
     "shuffled_rows",
+    "spec",
     "survey",
+    "tokenize",
     "train_bpe",
     "unigram_entropy",
     "verify",

@@ -1,4 +1,4 @@
-"""Entropies of a corpus's bytes, in nats per byte, which losses of models are compared with."""
+"""Entropies of a corpus's bytes, in nats per byte, as baselines for the losses of models."""
 
 from __future__ import annotations
 
@@ -27,17 +27,22 @@ class ByteCounts:
         """Add the counts of other documents.
 
         Args:
-          pairs: What `pairs` of theirs is, int64 [257, 256].
+          pairs: The property `pairs` of their counts, int64 [257, 256].
         """
         self._pairs_xy += pairs
 
     def add(self, documents: Sequence[bytes]) -> None:
-        """Count documents, of which many at a time are faster."""
+        """Count documents; many in one call are faster."""
+        # All documents as one run of bytes, so that NumPy counts millions of pairs in a few calls
+        # instead of one call a document. That counts, besides, the pairs across the seams (the last
+        # byte of one document, the first of the next), which are known and taken off again.
         documents = [document for document in documents if document]
         text = b"".join(documents)
         if not text:
             return
         # Two bytes read as one little-endian number are a pair, the earlier byte in the low half.
+        # Pairs overlap, so the text is read twice: from byte 0 and from byte 1, each without a
+        # copy.
         even = np.frombuffer(text, "<u2", len(text) // 2)
         odd = (
             np.frombuffer(text, "<u2", (len(text) - 1) // 2, offset=1)
@@ -49,6 +54,8 @@ class ByteCounts:
         lasts = np.frombuffer(bytes(document[-1] for document in documents), np.uint8)
         across = firsts[1:].astype(np.int64) * 256 + lasts[:-1]
         pairs -= np.bincount(across, minlength=65536)
+        # The earlier byte is the low half, so it is the second index after the reshape; hence the
+        # .T.
         self._pairs_xy[:_START] += pairs.reshape(256, 256).T
         self._pairs_xy[_START] += np.bincount(firsts, minlength=256)
 
@@ -106,5 +113,7 @@ def _entropy(counts_yx: np.ndarray) -> float:
     rows = rows[rows > 0]
     if not cells.size:
         return 0.0
+    # H(X|Y) = (sum_y n_y ln n_y - sum_yx n_yx ln n_yx) / n, from counts without forming
+    # probabilities. Rounding may give -1e-17 for a corpus of one byte value.
     nats = np.sum(rows * np.log(rows)) - np.sum(cells * np.log(cells))
     return max(float(nats / cells.sum()), 0.0)

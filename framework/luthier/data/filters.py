@@ -20,7 +20,7 @@ Keep = Callable[[Sequence[bytes]], np.ndarray]
 class Filter(abc.ABC):
     """Keeps some documents of a source.
 
-    A filter of your own subclasses this. It is asked once for every document, in their order.
+    A filter of your own subclasses this. It sees every document once, in order.
     """
 
     @property
@@ -30,7 +30,7 @@ class Filter(abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> Keep:
-        """Return what decides, for one pass over the source.
+        """Return the decision function for one pass over the source.
 
         Returns:
           A function from documents to a mask, bool [documents]: True keeps.
@@ -58,8 +58,9 @@ class Length(Filter):
         return "length"
 
     def start(self) -> Keep:
-        """Return what decides."""
+        """Return the decision function."""
 
+        # `fromiter` with `len`: one pass without a list of Python integers.
         def keep(documents: Sequence[bytes]) -> np.ndarray:
             lengths = np.fromiter(map(len, documents), np.int64, len(documents))
             fits = lengths >= self.min_bytes
@@ -85,7 +86,10 @@ class Deduplicate(Filter):
         return "duplicate"
 
     def start(self) -> Keep:
-        """Return what decides; it remembers 16 bytes for every document kept."""
+        """Return the decision function; it remembers 16 bytes for every document kept."""
+        # The state of a pass is here and not in the filter, which is a frozen node of the config
+        # and may serve several sources. 128 bits: among 10**12 documents, a collision has a chance
+        # of about 1e-15 (n**2 / 2**129), and hashes of this size need 16 bytes and not a document.
         seen: set[bytes] = set()
 
         def is_new(document: bytes) -> bool:
@@ -100,22 +104,24 @@ class Deduplicate(Filter):
 
 
 def fold(document: bytes) -> bytes:
-    """Return a document in lower case with single spaces: what nearly equal documents share.
+    """Return a document in lower case with single spaces, for comparing nearly equal documents.
 
     Args:
-      document: The document, taken as UTF-8; what is not stays as it is.
+      document: The document, taken as UTF-8; other bytes stay as they are.
     """
+    # `surrogateescape` carries bytes that are not UTF-8 through text and back unchanged. `casefold`
+    # and not `lower`, which leaves pairs such as German sharp s and "ss" different.
     text = document.decode("utf-8", "surrogateescape")
     return " ".join(text.casefold().split()).encode("utf-8", "surrogateescape")
 
 
 @dataclasses.dataclass(frozen=True)
 class Predicate(Filter):
-    """Keeps documents of which a function of the user's own says so: language, quality.
+    """Keeps the documents that a user-defined function accepts, by language or quality, say.
 
     Args:
-      name: What the filter is called in counts.
-      function: From a document to whether it is kept.
+      name: The name of the filter in counts.
+      function: From a document to True if it is kept.
     """
 
     name: str
@@ -127,7 +133,7 @@ class Predicate(Filter):
         return self.name
 
     def start(self) -> Keep:
-        """Return what decides."""
+        """Return the decision function."""
         function = self.function
         return lambda documents: np.array([bool(function(d)) for d in documents], bool)
 
@@ -143,8 +149,8 @@ class Verdict:
 
     Args:
       masks: By the label of each filter, True for the documents that it kept, bool [documents];
-        a filter is not asked about what those before it refused. `unreadable` stands first.
-      problems: Of the documents that could not be read.
+        a filter does not see documents that an earlier one dropped. `unreadable` comes first.
+      problems: The problems of the documents that could not be read.
     """
 
     masks: Mapping[str, np.ndarray]
@@ -152,7 +158,7 @@ class Verdict:
 
     @property
     def kept(self) -> np.ndarray:
-        """The documents that all kept, in their order; int64 [kept]."""
+        """The documents that all filters kept, in order; int64 [kept]."""
         return np.flatnonzero(np.logical_and.reduce(list(self.masks.values())))
 
     @property
@@ -166,12 +172,12 @@ class Verdict:
 class Filtered(Source):
     """The documents of a source that every filter keeps.
 
-    At first use the source is read once to decide, and `verdict` says who refused what.
+    At first use the source is read once to decide; `verdict` holds the decision of each filter.
 
     Args:
       source: All documents.
-      filters: Asked in this order; each sees only what those before it kept.
-      corrupt: What happens at a document that cannot be read: `Fail()` or `Skip()`.
+      filters: Applied in this order; each sees only what those before it kept.
+      corrupt: The treatment of documents that cannot be read: `Fail()` or `Skip()`.
 
     Raises:
       DataError: at first use, when a document cannot be read and `corrupt` does not tolerate it,
@@ -192,6 +198,9 @@ class Filtered(Source):
         if twice:
             what = f"several filters are called {', '.join(twice)}"
             raise DataError(Problem(what, remedy="give each a name of its own"))
+        # One pass in blocks, so that memory does not grow with the corpus: a filter sees the
+        # documents of a block that are left, as a list, and keeps its own state from block to
+        # block.
         total = len(self.source)
         masks = {label: np.ones(total, bool) for label in labels}
         decide = {filter_.label: filter_.start() for filter_ in self.filters}
@@ -216,6 +225,7 @@ class Filtered(Source):
         return verdict
 
     def _read(self, start: int, stop: int, problems: list[Problem]) -> Sequence[bytes | None]:
+        # The common case first: sources read a block much faster than one document at a time.
         try:
             return self.source.read(start, stop)
         except DataError:
@@ -231,6 +241,7 @@ class Filtered(Source):
                     self.corrupt.tolerate(problems)
             return documents
 
+    # `Verdict.kept` combines the masks anew at each call; here it is asked for every document.
     @functools.cached_property
     def _kept(self) -> np.ndarray:
         return self.verdict.kept
@@ -242,11 +253,11 @@ class Filtered(Source):
         return self.source[int(self._kept[index])]
 
     def name(self, index: int) -> str:
-        """Return where document `index` is from."""
+        """Return the origin of document `index`."""
         return self.source.name(int(self._kept[index]))
 
 
-# What corrupt documents were left out of data, to tell the user of a run.
+# Reports of corrupt documents that were left out of data, for the user of a run.
 
 _Node = TypeVar("_Node")
 
@@ -258,6 +269,8 @@ def left_out(data: Any) -> list[str]:
       data: A node of data, or anything that is built of sources.
     """
     lines = []
+    # Computed here and not logged where it happens: a source does not know whose run it serves, and
+    # worker processes read the same source. `verdict` is cached by the first batch.
     for source in nodes_of(data, Filtered):
         if problems := source.verdict.problems:
             count, total = len(problems), len(source.source)
@@ -274,8 +287,10 @@ def nodes_of(node: Any, kind: type[_Node]) -> Iterator[_Node]:
 
     Args:
       node: A node of data, or anything that is built of them.
-      kind: The class of the nodes that are asked for.
+      kind: The class of the nodes to find.
     """
+    # Along the fields of dataclasses, and through containers: the same structure that the config
+    # has, without a registry of children that a user's own node could forget to fill.
     if isinstance(node, kind):
         yield node
     if isinstance(node, Mapping):

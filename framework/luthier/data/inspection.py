@@ -12,6 +12,7 @@ from luthier.data.mixture import Mixture
 from luthier.data.node import DataNode
 from luthier.data.packed import Packed, TokenNode
 from luthier.data.sources.source import blocks
+from luthier.data.tokenizers.tokenizer import Tokenizer
 
 SHARE_ROWS = 10_000
 TEXT = 160
@@ -26,9 +27,9 @@ def inspect(
 
     Args:
       node: The data node.
-      seed: Of the order of rows.
+      seed: Seed of the order of rows.
       global_batch_size: The rows of a batch.
-      num_batches: How many batches to show.
+      num_batches: Number of batches to show.
       steps: Steps of the whole run, for how often each row is seen; 0 leaves that out.
 
     Returns:
@@ -41,6 +42,9 @@ def inspect(
     """
     from luthier.data import loader  # noqa: F401  (Grain takes a second to import)
 
+    # Stages are lazy properties that cache their result: the time of the first access is that of
+    # the stage, and the order of accesses decides which stage a shared cost is charged to. Hence
+    # Grain is imported before, and the stages are touched one after another before the first batch.
     seconds = dict(_timed_stages(node))
     start = time.perf_counter()
     iterator = node.iterator(global_batch_size=global_batch_size, seed=seed)
@@ -49,6 +53,7 @@ def inspect(
     rows, _ = node.order(seed=seed, global_batch_size=global_batch_size)(
         np.arange(global_batch_size)
     )
+    # Without threads and prefetching: what the step would wait for if batches were late.
     start = time.perf_counter()
     node.rows.gather(rows)
     seconds["assembling one batch"] = time.perf_counter() - start
@@ -77,6 +82,7 @@ def histogram(lengths: np.ndarray) -> list[dict[str, int]]:
     Args:
       lengths: Numbers from 1, int64 [n].
     """
+    # frexp is exact where log2 could round 2**k - 1 up to k.
     exponents = np.frexp(lengths.astype(np.float64))[1] - 1
     counts = np.bincount(exponents)
     first = int(np.flatnonzero(counts)[0])
@@ -87,11 +93,11 @@ def histogram(lengths: np.ndarray) -> list[dict[str, int]]:
 
 
 def shares(node: Mixture, seed: int, global_batch_size: int, steps: int) -> list[dict[str, Any]]:
-    """Count whose rows come in each stage.
+    """Count the rows of each component in each stage.
 
     Args:
       node: The mixture.
-      seed: Of the order of rows.
+      seed: Seed of the order of rows.
       global_batch_size: The rows of a step.
       steps: Steps of the whole run; 0 when it is not known.
 
@@ -99,6 +105,8 @@ def shares(node: Mixture, seed: int, global_batch_size: int, steps: int) -> list
       For each component: `name`, `rows`, and for each stage the `planned` share and the `observed`
       one over its first 10,000 rows; with `steps`, `epochs`: how often each of its rows is seen.
     """
+    # Read off the order, which is a function of positions: no data is touched, so that the shares
+    # of the last stage of a long run are known before it starts.
     order = node.order(seed=seed, global_batch_size=global_batch_size)
     planned = node.describe()["components"]
     starts = [start for start, _ in order.stages]
@@ -109,14 +117,14 @@ def shares(node: Mixture, seed: int, global_batch_size: int, steps: int) -> list
         counts = np.bincount(components, minlength=len(planned))
         observed.append(counts / max(counts.sum(), 1))
     total = steps * global_batch_size
-    given = order.counts(total)
+    totals = order.counts(total)
     return [
         {
             "name": name,
             "rows": component.num_rows,
             "planned": planned[name]["shares"],
             "observed": [float(share[k]) for share in observed],
-            **({"epochs": float(given[k] / component.num_rows)} if total else {}),
+            **({"epochs": float(totals[k] / component.num_rows)} if total else {}),
         }
         for k, (name, component) in enumerate(node.components.items())
     ]
@@ -129,6 +137,7 @@ def picture(segments: np.ndarray, width: int = _PICTURE) -> str:
       segments: The segment of each place, 0 for padding; int32 [L].
       width: The most letters.
     """
+    # A sample of the places, evenly spread: a row of thousands must fit a line of the terminal.
     places = np.linspace(0, len(segments) - 1, min(width, len(segments))).astype(int)
     numbers = segments[places].tolist()
     return "".join("." if n == 0 else _SEGMENTS[(n - 1) % len(_SEGMENTS)] for n in numbers)
@@ -137,6 +146,8 @@ def picture(segments: np.ndarray, width: int = _PICTURE) -> str:
 def _timed_stages(node: DataNode) -> Iterator[tuple[str, float]]:
     """Yield each stage before the first batch, and its seconds."""
     if isinstance(node, Packed):
+        # The first pass also warms the file cache of the system, as a second start of a run finds
+        # it.
         start = time.perf_counter()
         for _ in blocks(node.source):
             pass
@@ -155,8 +166,11 @@ def _timed_stages(node: DataNode) -> Iterator[tuple[str, float]]:
     yield "laying out rows", time.perf_counter() - start
 
 
-def _shown(batch: dict[str, np.ndarray], tokenizer: Any) -> list[dict[str, Any]]:
-    """Return what can be shown of each row of a batch."""
+def _shown(batch: dict[str, np.ndarray], tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
+    """Return a readable, JSON-able view of each row of a batch."""
+    # By what a batch has and not by the class of the node: nodes of the user's own are shown as
+    # well. Entries of one dimension are numbers of the row; others are shown only where they mean
+    # text.
     size = len(next(iter(batch.values())))
     return [
         {
@@ -176,10 +190,12 @@ def _shown(batch: dict[str, np.ndarray], tokenizer: Any) -> list[dict[str, Any]]
     ]
 
 
-def _texts(batch: dict[str, np.ndarray], row: int, tokenizer: Any) -> dict[str, str]:
+def _texts(batch: dict[str, np.ndarray], row: int, tokenizer: Tokenizer | None) -> dict[str, str]:
     """Return the decoded entries of a row that hold tokens."""
     if tokenizer is None:
         return {}
+    # Which entries a batch has depends on its node: rows of text, pairs, or preferences. Padding is
+    # where the segment is 0; token 0 may be a token like others, so it cannot tell.
     masks = {
         "inputs": "input_segments",
         "targets": "segments",

@@ -72,12 +72,15 @@ class _Ordered(_Batches):
         # Grain wants a length; positions must stay below 2**63.
         return sys.maxsize // self._global_batch_size
 
+    # A pure function of the step: Grain's threads call it in any order.
     def __getitem__(self, step: int) -> Batch:
         rows, epochs = self._order(self._positions(step))
         return self._rows.gather(rows, Visit(epochs, self._order.seed))
 
 
 class _Once(_Batches):
+    # Rounded up: every process has as many batches as the others, the last of them padded, because
+    # evaluation steps are collective and a process that stopped early would leave the rest waiting.
     def __len__(self) -> int:
         return -(-self._rows.num_rows // self._global_batch_size)
 
@@ -89,8 +92,8 @@ class _Once(_Batches):
 class ShuffledIterator(grain.DatasetIterator):
     """Endless batches in the global order, whose state fits any number of processes.
 
-    The state is the number of rows consumed by all processes together, with what it takes to
-    tell whether it fits: the seed, and the digest of the rows and of the rule of their order.
+    The state is the number of rows consumed by all processes together, together with a check that
+    it fits: the seed, and the digest of the rows and of the rule of their order.
     """
 
     def __init__(
@@ -110,19 +113,22 @@ class ShuffledIterator(grain.DatasetIterator):
         return next(self._steps)
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the iterator stands, as JSON-able values; the same on every process."""
-        # Grain counts what was taken out, not what its threads have prefetched.
+        """Return the position of the iterator, as JSON-able values; the same on every process."""
+        # Grain counts what was taken out, not what its threads have prefetched. `next_index` is
+        # all of Grain's state here, since its dataset neither shuffles nor repeats.
         step = self._steps.get_state()["next_index"]
         rows = step * self._global_batch_size
         return {"rows": rows, "seed": self._order.seed, "data": self._data}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue from a state, of whatever number of processes.
+        """Continue from a state, saved by any number of processes.
 
         Raises:
-          DataError: when the data or the seed is another, or the rows consumed are not a whole
+          DataError: when the data or the seed is different, or the rows consumed are not a whole
             number of batches.
         """
+        # Rows and not steps, so that the global batch size may change between runs where the number
+        # divides. Everything else must be equal: a position means a row only under one order.
         problems = []
         if state["data"] != self._data:
             what = "the training data is not what it was at the checkpoint (text, tokens or rows)"
@@ -133,8 +139,8 @@ class ShuffledIterator(grain.DatasetIterator):
         step, rest = divmod(state["rows"], self._global_batch_size)
         if rest:
             size = self._global_batch_size
-            what = f"{state['rows']} rows consumed are no whole number of batches of {size} rows"
-            problems.append(Problem(what, remedy="continue with the former global batch size"))
+            what = f"{state['rows']} rows consumed are not a whole number of batches of {size} rows"
+            problems.append(Problem(what, remedy="resume with the previous global batch size"))
         if problems:
             raise DataError(problems)
         self._steps.set_state({"next_index": step})
@@ -167,11 +173,11 @@ def shuffled(
 
     Args:
       rows: The rows of an epoch.
-      order: Which of them stands where.
+      order: The order of the rows.
       global_batch_size: The rows of all processes together.
       places: The numbers of this process's rows within the global batch, int64 [n].
       num_threads: Threads that assemble batches ahead of time.
-      prefetch_batches: How many batches they are ahead.
+      prefetch_batches: Number of batches that they are ahead.
     """
     source = _Ordered(rows, order, global_batch_size, places)
     parent = _iterate(source, num_threads, prefetch_batches)
@@ -193,13 +199,13 @@ def once(
       global_batch_size: The rows of all processes together.
       places: The numbers of this process's rows within the global batch, int64 [n].
       num_threads: Threads that assemble batches ahead of time.
-      prefetch_batches: How many batches they are ahead.
+      prefetch_batches: Number of batches that they are ahead.
     """
     source = _Once(rows, global_batch_size, places)
     return _iterate(source, num_threads, prefetch_batches)
 
 
 # `MapDataset.source` with an element per batch: Grain's own batching and sharding are not used.
-def _iterate(source: Any, num_threads: int, prefetch_batches: int) -> grain.DatasetIterator:
+def _iterate(source: _Batches, num_threads: int, prefetch_batches: int) -> grain.DatasetIterator:
     options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=prefetch_batches)
     return iter(grain.MapDataset.source(source).to_iter_dataset(options))

@@ -17,6 +17,7 @@ import numpy as np
 
 from luthier.data.node import DataNode
 from luthier.data.order import Order, Visit
+from luthier.data.tokenizers.tokenizer import Tokenizer
 from luthier.errors import DataError, Problem
 
 if TYPE_CHECKING:
@@ -48,15 +49,19 @@ class Stage:
 class Table:
     """A period of rows in which every component has its quota, spread evenly.
 
-    The j-th of the q rows of a component would ideally stand at place P (j + 1/2) / q. Rows stand
-    in the order of their ideal places, so that the first n rows have n q / P rows of a component
-    up to about one, and (K - 1) / 2 times the share at the most.
+    The ideal place of the j-th of the q rows of a component is P (j + 1/2) / q. Rows are sorted by
+    their ideal places, so that the first n rows have n q / P rows of a component up to about one,
+    and (K - 1) / 2 times the share at the most.
 
     Args:
       quotas: The rows of each component in a period, int64 [K].
-      components: Whose row stands at a place, int64 [P].
-      occurrences: The how-manieth of its component it is, from 0, int64 [P].
+      components: The component of the row at each place, int64 [P].
+      occurrences: Its number among the rows of that component, from 0, int64 [P].
     """
+
+    # Sampling a component for each row would need a random number for each, would give shares only
+    # up to its noise (sqrt(n) rows after n), and could not tell without a scan how often a
+    # component has come before a position. A table answers that by a division and a look-up.
 
     quotas: np.ndarray
     components: np.ndarray
@@ -78,11 +83,13 @@ class Table:
 
 @functools.lru_cache(maxsize=64)
 def table(weights: tuple[float, ...]) -> Table:
-    """Return a period with shares as near to the weights as P rows allow.
+    """Return a period with shares as close to the weights as P rows allow.
 
     Args:
       weights: One for each component, not negative; a positive one gets a row at least.
     """
+    # Largest-remainder apportionment of P rows, then an even spread of each component's rows.
+    # Cached by the weights: descriptions and the segments of an order ask for the same tables.
     shares = np.array(weights, np.float64) * (PERIOD / math.fsum(weights))
     quotas = np.floor(shares).astype(np.int64)
     short = PERIOD - int(quotas.sum())
@@ -118,13 +125,16 @@ class Mixed:
     has given all that its limit allows leaves its share to the others, in proportion.
 
     Args:
-      seed: Of the mixture.
+      seed: Seed of the mixture.
       orders: The order of each component's rows.
       num_rows: The rows of each component.
-      limits: The rows that each component may give in all; None for no limit.
+      limits: The total rows that each component may give; None for no limit.
       stages: The first position of each stage, from 0, and its weights.
     """
 
+    # Position -> (component, its n-th row) by the tables, then -> row by the component's own order.
+    # No step depends on the one before, so resuming, and any number of processes, need no state. A
+    # counter per component in the iterator would have to be saved, and would differ by process.
     seed: int
     orders: Sequence[Order]
     num_rows: Sequence[int]
@@ -145,8 +155,8 @@ class Mixed:
             while number + 1 < len(self.stages) and self.stages[number + 1][0] <= start:
                 number += 1
             left = [
-                None if limit is None else limit - int(given)
-                for limit, given in zip(self.limits, before, strict=True)
+                None if limit is None else limit - int(used)
+                for limit, used in zip(self.limits, before, strict=True)
             ]
             weights = tuple(
                 # A component at its limit drops out; `table` divides by the sum of what is left.
@@ -157,6 +167,8 @@ class Mixed:
                 return segments, start
             here = table(weights)
             segments.append(_Segment(start, before, here))
+            # The run ends where the first of the limited components has given its last row, or
+            # where the next stage begins; a component without weight never gets there.
             lengths = [
                 here.length_of(k, rest)
                 for k, (rest, weight) in enumerate(zip(left, weights, strict=True))
@@ -186,7 +198,7 @@ class Mixed:
         return last.before + last.table.counts(length - last.start)
 
     def components(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whose row stands at each position, and how many of its rows came before.
+        """Return the component at each position, and how many of its rows came before.
 
         Args:
           positions: Positions of the order, int64 [n].
@@ -223,6 +235,9 @@ class Mixed:
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return rows, numbered through all components, and their epochs, int64 [n]."""
         components, occurrences = self.components(positions)
+        # Rows of all components share one numbering, component after component, so that everything
+        # after this sees a single set of rows (`MixedRows`). Epochs are the component's own: a
+        # small one is in its third while a large one is in its first.
         rows, epochs = np.empty_like(occurrences), np.empty_like(occurrences)
         first_rows = np.cumsum([0, *self.num_rows])
         for component in np.unique(components):
@@ -233,7 +248,7 @@ class Mixed:
 
 
 def component_seed(seed: int, name: str) -> int:
-    """Return the seed of a component's order, which no other component changes."""
+    """Return the seed of a component's order, which does not depend on the other components."""
     # By name and not by number: adding a component leaves the order of the others as it was.
     digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
@@ -285,6 +300,9 @@ class MixedRows:
         Returns:
           The entries of the components.
         """
+        # Each component assembles its own rows in one call, and they are put at their places: a
+        # batch has as many calls as it has components, not rows. -1 sorts as padding, whose places
+        # stay 0.
         batch: Batch = {}
         numbers = np.where(rows >= 0, np.searchsorted(self._ends, rows, side="right"), -1)
         first_id = 0
@@ -325,8 +343,8 @@ class Mixture(DataNode):
     Args:
       components: The data nodes by name; all have the same batch entries and shapes.
       stages: The weights, and from which step on; the first stage begins at step 0.
-      max_epochs: How often a component's rows may be seen at most, by name; one that has reached
-        it leaves its share to the others. A component that is not named has no limit.
+      max_epochs: Maximum number of epochs of a component, by name; one that has reached it leaves
+        its share to the others. A component that is not named has no limit.
 
     Raises:
       DataError: at first use, when components differ in their entries, or stages or limits name
@@ -353,10 +371,11 @@ class Mixture(DataNode):
         return max(node.tokens_per_row for node in self.components.values())
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer | None:
         """The tokenizer of all components, or None where they differ or have none."""
-        found = [getattr(node, "tokenizer", None) for node in self.components.values()]
-        return found[0] if found and all(other == found[0] for other in found) else None
+        tokenizers = [getattr(node, "tokenizer", None) for node in self.components.values()]
+        same = bool(tokenizers) and all(other == tokenizers[0] for other in tokenizers)
+        return tokenizers[0] if same else None
 
     def batch_spec(self, global_batch_size: int) -> Mapping[str, tuple[tuple[int, ...], np.dtype]]:
         """Return shape and dtype of every entry of the global batch; no data is read."""
@@ -364,7 +383,7 @@ class Mixture(DataNode):
         return next(iter(self.components.values())).batch_spec(global_batch_size)
 
     def problems(self, global_batch_size: int) -> list[Problem]:
-        """Return what is wrong with training on this data in batches of this size."""
+        """Return the problems of training on this data in batches of this size."""
         return self._settings() or [
             Problem(f"component {name!r} has no rows", remedy="add data, or leave it out")
             for name, node in self.components.items()
@@ -372,12 +391,14 @@ class Mixture(DataNode):
         ]
 
     def order(self, *, seed: int, global_batch_size: int) -> Mixed:
-        """Return which row stands where in training.
+        """Return the order of rows in training.
 
         Args:
-          seed: Which order; any integer.
+          seed: Seed of the order; any integer.
           global_batch_size: The rows of a step: stages begin at steps.
         """
+        # Steps become positions here, once: the order itself knows rows only. A component gets a
+        # seed of its own by its name, and the limit of epochs is rounded up to whole rows.
         names = list(self.components)
         sizes = [self.components[name].num_rows for name in names]
         return Mixed(
@@ -406,8 +427,8 @@ class Mixture(DataNode):
         """Return the size of every component and its share in every stage.
 
         Returns:
-          `rows`, and `components` by name: what each says of itself, and `shares`, the part of the
-          rows that it has in each stage.
+          `rows`, and `components` by name: the description of each, and `shares`, its fraction of
+          the rows in each stage.
         """
         order = self.order(seed=0, global_batch_size=1)
         shares = [
@@ -422,7 +443,9 @@ class Mixture(DataNode):
         }
 
     def _settings(self) -> list[Problem]:
-        """Return what is wrong with the settings, without reading data."""
+        """Return the problems of the settings, without reading data."""
+        # All of them at once. Not in the constructor: a config is edited node by node, and weights
+        # may be tracers in a sweep. What depends on sizes is in `problems`, which reads data.
         if not self.components or not self.stages:
             missing = "components" if not self.components else "stages"
             return [Problem(f"a mixture without {missing}", remedy="give it one or more")]
@@ -436,11 +459,14 @@ class Mixture(DataNode):
             for name in others
             if specs[name] != specs[first]
         ]
+        # An inner mixture counts its own positions, not steps of the run, so that its stages would
+        # begin later than they say.
         problems += [
             Problem(f"component {name!r} is itself a mixture with several stages")
             for name, node in self.components.items()
             if isinstance(node, Mixture) and len(node.stages) > 1
         ]
+        # Their rows would be seen twice as often as the weights say, which is hardly ever meant.
         problems += [
             Problem(
                 f"components {one!r} and {other!r} are the same data",
@@ -453,20 +479,24 @@ class Mixture(DataNode):
         starts = [stage.start_step for stage in self.stages]
         if starts[0] != 0 or any(a >= b for a, b in itertools.pairwise(starts)):
             what = f"stages begin at steps {', '.join(map(str, starts))}"
-            problems.append(Problem(what, remedy="begin the first at 0, each later than the last"))
+            remedy = "start the first stage at 0, and each later one after the one before it"
+            problems.append(Problem(what, remedy=remedy))
         for number, stage in enumerate(self.stages):
             problems += [
-                Problem(f"stage {number} weighs {name!r}, which is no component", remedy=known)
+                Problem(f"stage {number} weighs {name!r}, which is not a component", remedy=known)
                 for name in stage.weights
                 if name not in self.components
             ]
             weights = list(stage.weights.values())
             if not all(math.isfinite(w) and w >= 0 for w in weights) or not sum(weights):
                 what = f"stage {number} has weights {weights}"
-                problems.append(Problem(what, remedy="none below 0, and one above 0"))
+                problems.append(
+                    Problem(what, remedy="give finite weights of at least 0, not all 0")
+                )
         for name, epochs in self.max_epochs.items():
             if name not in self.components:
-                problems.append(Problem(f"max_epochs names no component: {name!r}", remedy=known))
+                what = f"max_epochs names {name!r}, which is not a component"
+                problems.append(Problem(what, remedy=known))
             elif not epochs > 0:
                 problems.append(Problem(f"max_epochs of {name!r} is {epochs}, not above 0"))
         return problems

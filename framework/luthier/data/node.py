@@ -27,8 +27,8 @@ class DataNode(abc.ABC):
     read before the first use.
 
     Args:
-      num_threads: Threads that assemble batches ahead of time; 0 assembles them when asked for.
-      prefetch_batches: How many batches they are ahead.
+      num_threads: Threads that assemble batches ahead of time; 0 assembles them on demand.
+      prefetch_batches: Number of batches that they are ahead.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"num_threads": "0 <= x", "prefetch_batches": "1 <= x"}
@@ -36,6 +36,8 @@ class DataNode(abc.ABC):
     num_threads: int = 1
     prefetch_batches: int = 4
 
+    # A property of the node and not an argument of the iterator: reading, tokenizing and packing
+    # happen once, in a `cached_property` of the subclass, whichever of its users comes first.
     @property
     @abc.abstractmethod
     def rows(self) -> Rows:
@@ -60,16 +62,17 @@ class DataNode(abc.ABC):
         return self.rows.num_rows
 
     def order(self, *, seed: int, global_batch_size: int) -> Order:
-        """Return which row stands where in training.
+        """Return the order of rows in training.
 
         Args:
-          seed: Which order; any integer.
+          seed: Seed of the order; any integer.
           global_batch_size: The rows of a step, for orders that change at a step.
         """
         return Shuffled(self.num_rows, seed)
 
     def problems(self, global_batch_size: int) -> list[Problem]:
-        """Return what is wrong with training on this data in batches of this size."""
+        """Return the problems of training on this data in batches of this size."""
+        # An epoch shorter than a batch would put one row into a batch twice.
         if self.num_rows >= max(global_batch_size, 1):
             return []
         what = f"{self}, too few for a batch of {global_batch_size} rows"
@@ -92,11 +95,11 @@ class DataNode(abc.ABC):
 
         Args:
           global_batch_size: B, the rows of all processes together.
-          seed: Of the order of rows.
-          process_index: Which process this is.
-          process_count: How many there are.
-          rows: The numbers of its rows within the global batch, int64 [n], where they are no equal
-            part of it; they replace `process_index` and `process_count`.
+          seed: Seed of the order of rows.
+          process_index: Index of this process.
+          process_count: Number of processes.
+          rows: The numbers of its rows within the global batch, int64 [n], where they are not an
+            equal part of it; they replace `process_index` and `process_count`.
 
         Returns:
           A Grain iterator, whose `get_state` is JSON-able and fits any number of processes.
@@ -109,8 +112,12 @@ class DataNode(abc.ABC):
         problems += self.problems(global_batch_size)
         if problems:
             raise DataError(problems)
+        # Imported here: Grain takes a second to import, which describing or checking data need not
+        # pay.
         from luthier.data import loader
 
+        # `rows` is for meshes on which the batch is not split by processes in their order: devices
+        # of one process may hold any rows, or two processes the same ones.
         return loader.shuffled(
             self.rows,
             order=self.order(seed=seed, global_batch_size=global_batch_size),
@@ -132,14 +139,16 @@ class DataNode(abc.ABC):
 
         Args:
           global_batch_size: The rows of all processes together.
-          process_index: Which process this is.
-          process_count: How many there are; each has as many batches as the others.
-          rows: The numbers of its rows within the global batch, int64 [n], where they are no equal
-            part of it; they replace `process_index` and `process_count`.
+          process_index: Index of this process.
+          process_count: Number of processes; each has as many batches as the others.
+          rows: The numbers of its rows within the global batch, int64 [n], where they are not an
+            equal part of it; they replace `process_index` and `process_count`.
 
         Raises:
           DataError: when the batch is not a multiple of the processes, or rows are not of it.
         """
+        # `problems` is not asked here: an evaluation set may be smaller than a batch, since its
+        # last batch is padded anyway. Nor is there an order: metrics are sums, which need none.
         problems = _check_sizes(global_batch_size, process_index, process_count, rows)
         if problems:
             raise DataError(problems)
@@ -182,14 +191,15 @@ def _check_sizes(
     if global_batch_size < 1:
         what = f"a global batch of {global_batch_size} rows"
         return [Problem(what, remedy="set it to 1 or more")]
+    # All of these would otherwise show as arrays of unequal shapes on some hosts only.
     if rows is not None:
         outside = [int(row) for row in rows if not 0 <= row < global_batch_size]
-        what = f"rows {outside[:3]} are not of a batch of {global_batch_size} rows"
+        what = f"rows {outside[:3]} are outside a batch of {global_batch_size} rows"
         return [Problem(what, remedy="number them from 0")] if outside else []
     if global_batch_size % process_count:
-        what = f"a global batch of {global_batch_size} rows cannot be shared by {process_count}"
+        what = f"a global batch of {global_batch_size} rows cannot be split equally among "
         remedy = f"choose a multiple of {process_count}"
-        return [Problem(f"{what} processes equally", remedy=remedy)]
+        return [Problem(f"{what}{process_count} processes", remedy=remedy)]
     if not 0 <= process_index < process_count:
         return [Problem(f"process {process_index} of {process_count} does not exist")]
     return []

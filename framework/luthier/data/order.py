@@ -1,7 +1,7 @@
 """The order of rows, and random numbers, as functions of the seed, the epoch and the row alone.
 
-A position in the endless order is enough to tell its row, so there is no shuffle buffer and no
-state but a number: resuming is exact, on any number of processes. Grain's own shuffle is not used,
+A position in the endless order determines its row, so there is no shuffle buffer and no state but a
+number: resuming is exact, on any number of processes. Grain's own shuffle is not used,
 because it seeds an epoch with `seed + epoch`: the second epoch of seed 0 would be the first of
 seed 1.
 """
@@ -26,8 +26,12 @@ class Draws:
     Args:
       examples: The number of each example, int64 [B].
       visit: The epoch of each, and the seed of the run.
-      salt: Tells several uses for the same examples apart.
+      salt: Distinguishes several uses for the same examples.
     """
+
+    # NumPy's generators are made one by one, which for a batch of small draws costs more than the
+    # draws, and a generator shared by a batch would make numbers depend on the batch. A hash of
+    # (seed, salt, example, epoch, call, index) is vectorized over all of them and has no state.
 
     def __init__(self, examples: np.ndarray, visit: Visit, salt: int = 0):
         seed = np.array([visit.seed % 2**64], np.uint64)
@@ -49,6 +53,8 @@ class Draws:
         Source: Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators
           (SplitMix64).
         """
+        # The call is mixed into the key and the index added to the mixed stream, so that call 2,
+        # index 1 is not call 1, index 2.
         self._calls += 1
         count = int(np.prod(shape, dtype=np.int64))
         streams = mix(self._keys + np.uint64(self._calls))
@@ -66,7 +72,8 @@ class Draws:
 
         Source: Box and Muller 1958, A note on the generation of random normal deviates.
         """
-        # 1 - u and not u, which may be 0.
+        # log(1 - u) and not log(u): u may be 0, and 1 - u may not. Box-Muller takes two uniform
+        # numbers for one normal one and no rejection, so the count of draws is fixed.
         radius = np.sqrt(-2 * np.log1p(-self.uniform(*shape)))
         return radius * np.cos(2 * np.pi * self.uniform(*shape))
 
@@ -83,11 +90,11 @@ _SALTS = [np.uint64(round_ * int(_GOLDEN) % 2**64) for round_ in range(_ROUNDS)]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Visit:
-    """In which pass over the data rows are seen: what random augmentation draws from.
+    """The pass over the data in which rows are seen: the key of random augmentation.
 
     Args:
       epochs: The epoch of each row, int64 [B].
-      seed: Of the order of rows.
+      seed: Seed of the order of rows.
     """
 
     epochs: np.ndarray
@@ -95,7 +102,7 @@ class Visit:
 
 
 class Order(Protocol):
-    """Which row stands where in the endless order of training."""
+    """The endless order of rows in training."""
 
     @property
     def seed(self) -> int:
@@ -103,7 +110,7 @@ class Order(Protocol):
 
     @property
     def rule(self) -> str:
-        """A fingerprint of what decides the order beside the seed and the rows; often empty."""
+        """A fingerprint of all that decides the order beside seed and rows; often empty."""
 
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows and their epochs, int64 [n], at positions of the order, int64 [n]."""
@@ -115,11 +122,12 @@ class Shuffled:
 
     Args:
       num_rows: The rows of an epoch.
-      seed: Which order; any integer.
+      seed: Seed of the order; any integer.
     """
 
     num_rows: int
     seed: int
+    # Empty: this is the rule of all data nodes but mixtures, and states of checkpoints hold it.
     rule: str = dataclasses.field(default="", init=False)
 
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -135,8 +143,8 @@ def host_positions(
     Args:
       step: The step, from 0.
       global_batch_size: B, the rows of all processes; a multiple of `process_count`.
-      process_index: Which process.
-      process_count: How many processes.
+      process_index: Index of the process.
+      process_count: Number of processes.
 
     Returns:
       Positions int64 [B / process_count]; those of all processes, one after another, are the
@@ -148,7 +156,7 @@ def host_positions(
 
 
 def shuffled_rows(positions: np.ndarray, num_rows: int, seed: int) -> np.ndarray:
-    """Return the rows that stand at positions of the endless shuffled order.
+    """Return the rows at positions of the endless shuffled order.
 
     Every epoch is a permutation of 0..num_rows - 1 computed place by place (a Feistel network
     over mixed radices with cycle walking), so that no order is stored however large the corpus.
@@ -156,7 +164,7 @@ def shuffled_rows(positions: np.ndarray, num_rows: int, seed: int) -> np.ndarray
     Args:
       positions: Positions p >= 0, int64 [n].
       num_rows: N, the rows of an epoch.
-      seed: Which order; any integer.
+      seed: Seed of the order; any integer.
 
     Returns:
       Rows int64 [n].
@@ -186,6 +194,9 @@ def _permute(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
     # then three of four places would have to walk.
     b = math.isqrt(size - 1) + 1
     a = -(-size // b)
+    # A Feistel network: each round adds a hash of one half to the other half, modulo its radix,
+    # which is undone by subtracting it, whatever the hash is; so every round, and the whole, is a
+    # permutation. An even number of rounds changes both halves equally often.
     left, right = np.divmod(values.astype(np.uint64), np.uint64(b))
     for round_ in range(_ROUNDS):
         salted = keys + _SALTS[round_]

@@ -1,4 +1,4 @@
-"""A corpus of text as rows of tokens: the data node of language models."""
+"""A corpus of text as rows of tokens: the data node for language models."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class TokenNode(DataNode):
 
     RANGES: ClassVar[dict[str, str]] = {**DataNode.RANGES, "length": "1 <= x"}
 
+    # Declared here and made fields by the subclasses, whose constructors have them at other places.
     length: int
     packing: Packing
 
@@ -66,6 +67,8 @@ class TokenNode(DataNode):
     def _pack(self, plan: RowPlan | None = None) -> PackedRows:
         if self.length < 1:
             raise DataError(Problem(f"rows of {self.length} tokens", remedy="set length >= 1"))
+        # `plan` is passed only where there is one: a packing of the user's own may override `rows`
+        # without that argument.
         stream = self.stream
         settings = (self.byte_lengths, self.prefix_bytes, self.fingerprint)
         if plan is None:
@@ -87,14 +90,16 @@ class TokenNode(DataNode):
         return batch_spec(global_batch_size, self.length)
 
     def describe(self) -> dict[str, int | float]:
-        """Return the size of the corpus and what it costs without a model.
+        """Return the size of the corpus and its entropies.
 
         Returns:
-          `documents`, `bytes`, `targets` (with the end tokens that are), `rows`, `length`,
-          `vocab_size`, `bytes_per_token` (end tokens left out), `fill` (the part of the rows that
-          is targets), and `unigram_entropy` and `bigram_entropy` of this corpus's bytes, in
+          `documents`, `bytes`, `targets` (with the end tokens among them), `rows`, `length`,
+          `vocab_size`, `bytes_per_token` (without end tokens), `fill` (the fraction of the rows
+          that is targets), and `unigram_entropy` and `bigram_entropy` of this corpus's bytes, in
           nats per byte.
         """
+        # Tokens that carry bytes are all but one start and one end token a document. `fill` is the
+        # part of the computation that is not spent on padding.
         stream, targets = self.rows.stream, self.rows.num_targets
         documents = self.num_documents
         own = len(stream.tokens) - documents  # each has its start token beside its targets
@@ -123,8 +128,8 @@ class Packed(TokenNode):
     Args:
       source: The documents.
       tokenizer: Turns them into tokens.
-      length: L, the targets for which a row has room.
-      packing: How documents share rows.
+      length: L, the number of targets in a row.
+      packing: Assigns documents to rows.
 
     Raises:
       DataError: at first use, when the data is missing, unreadable or too small.
@@ -141,6 +146,8 @@ class Packed(TokenNode):
     @functools.cached_property
     def stream(self) -> Stream:
         """The tokens of the corpus; read and tokenized at first use."""
+        # Kept for the life of the node: 2 bytes a token, 2 GB for a billion. Corpora that are too
+        # large for that, or used in several runs, are prepared once (`Prepared`).
         return tokenize(self.source, self.tokenizer)
 
     @property
@@ -155,6 +162,7 @@ class Packed(TokenNode):
 
     @functools.cached_property
     def _byte_counts(self) -> ByteCounts:
+        # A pass over the source of its own, made only where a description asks for it.
         counts = ByteCounts()
         for _, documents in blocks(self.source):
             counts.add(documents)

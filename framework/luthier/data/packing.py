@@ -1,4 +1,4 @@
-"""Packing of documents into rows: plans, and rows that are assembled when they are asked for.
+"""Packing of documents into rows: plans, and rows that are assembled on demand.
 
 All documents are one stream of tokens: `bos d1 ... eos bos d2 ... eos ...`. A document with t
 targets (its tokens and `eos`) takes t + 1 places, and a chunk that starts at place s with n targets
@@ -45,17 +45,20 @@ class Stream:
 def encode_checked(
     source: Source, tokenizer: Tokenizer, start: int, documents: Sequence[bytes]
 ) -> Sequence[np.ndarray]:
-    """Return the tokens of documents, after a look at the bytes that they stand for.
+    """Return the tokens of documents, after checking the bytes that they stand for.
 
     Args:
-      source: Where the documents are from, for messages.
+      source: The source of the documents, for messages.
       tokenizer: Turns them into tokens.
       start: The index of the first of them.
       documents: The documents.
 
     Raises:
-      DataError: when the tokenizer drops or adds bytes and does not say so.
+      DataError: when the tokenizer drops or adds bytes without declaring it.
     """
+    # Losses are compared between tokenizers in bits per byte, with the bytes of each target token.
+    # A tokenizer that silently normalizes text would make that figure wrong without any other sign;
+    # the sum over a document is cheap beside encoding it, so that every document is checked.
     byte_lengths, prefix = tokenizer.byte_lengths, tokenizer.prefix_bytes
     encoded = tokenizer.encode_many(documents)
     if not tokenizer.keeps_bytes:
@@ -89,6 +92,8 @@ def tokenize(
     Raises:
       DataError: when documents cannot be read, or the tokenizer drops or adds bytes.
     """
+    # One array for the whole corpus, grown as it fills, since the total is not known beforehand. A
+    # list of arrays would need its memory twice when they are joined.
     dtype = token_dtype(tokenizer.vocab_size)
     tokens, used, num_bytes = np.empty(1 << 16, dtype), 0, 0
     counts: list[int] = []
@@ -118,13 +123,13 @@ def tokenize(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowPlan:
-    """Which chunks stand in which row.
+    """The assignment of chunks to rows.
 
-    Chunks are listed row by row, in the order in which they stand in it.
+    Chunks are listed row by row, in their order within it.
 
     Args:
       row_starts: Row r has the chunks row_starts[r]..row_starts[r + 1] - 1; int64 [rows + 1].
-      starts: Where the inputs of a chunk start in the token stream; int64 [chunks].
+      starts: The position of the first input of a chunk in the token stream; int64 [chunks].
       lengths: The targets of a chunk; int32 [chunks].
       ids: The number of a chunk in the order of the corpus, from 1; int32 [chunks].
       opens: Whether a chunk begins its document, where that is known; bool [chunks].
@@ -152,10 +157,10 @@ class RowPlan:
         return int(self.ids.max(initial=0))
 
     def digest(self, corpus: str) -> str:
-        """Return a fingerprint of the plan and of what it is of.
+        """Return a fingerprint of the plan and of its corpus.
 
         Args:
-          corpus: What tells the tokens and the length apart.
+          corpus: A fingerprint of the tokens and the length.
         """
         hasher = hashlib.blake2b(corpus.encode(), digest_size=16)
         for part in (self.row_starts, self.starts, self.lengths, self.ids):
@@ -164,9 +169,9 @@ class RowPlan:
 
 
 class Packing(abc.ABC):
-    """Lays documents out in rows.
+    """Assigns documents to rows.
 
-    `Prepared` keeps the plans of a class that itself says its `REVISION`. Its `repr` tells its
+    `Prepared` keeps the plans of a class that itself defines its `REVISION`. Its `repr` holds its
     settings, and a change of the code that changes plans raises the number.
     """
 
@@ -179,7 +184,7 @@ class Packing(abc.ABC):
         Args:
           num_targets: The targets of each document, each >= 1; int64 [documents]. In the token
             stream a document takes one place more (the start token in front).
-          length: The targets for which a row has room.
+          length: The number of targets in a row.
         """
 
     def rows(
@@ -191,15 +196,15 @@ class Packing(abc.ABC):
         corpus: str = "",
         plan: RowPlan | None = None,
     ) -> PackedRows:
-        """Return the rows of a corpus; what lays tokens out in another way overrides it.
+        """Return the rows of a corpus; packings with a different layout of tokens override it.
 
         Args:
           stream: The tokens.
-          length: The targets for which a row has room.
+          length: The number of targets in a row.
           byte_lengths: The bytes that each token stands for, int32 [V].
           prefix_bytes: The bytes that the first token of a document counts too many.
           corpus: A fingerprint of the tokens, where it is known.
-          plan: What `plan` returned for them before; None makes it.
+          plan: The result of `plan` for them, if it is known; None computes it.
         """
         if plan is None:
             plan = self.plan(stream.num_targets, length)
@@ -214,6 +219,10 @@ class Concatenate(Packing):
 
     def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
         """Return the plan; a document is cut wherever a row ends."""
+        # Without a loop over documents: corpora have hundreds of millions. Counted in targets, one
+        # after another, a chunk begins wherever a document or a row does. Merging two rising
+        # sequences of numbers gives all edges; where a document begins with a row, there is one
+        # edge for both.
         ends = np.cumsum(num_targets)
         total = int(ends[-1])
         num_rows = -(-total // length)
@@ -281,6 +290,9 @@ class FirstFit(Packing):
 
 def _chunks(num_targets: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the start in the stream and the length of each chunk, documents cut every `length`."""
+    # The k-th chunk of a document starts k * length into it; the last one has what is left.
+    # `offset` counts up within each document, by subtracting the number of its first chunk from a
+    # running one.
     counts = -(-num_targets // length)
     document = np.repeat(np.arange(len(counts)), counts)
     offset = (np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)) * length
@@ -291,6 +303,8 @@ def _chunks(num_targets: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarra
 
 def _by_row(starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> RowPlan:
     """Return the plan in which chunk i, from the corpus's order, is in a row named by rows[i]."""
+    # Names of rows need not be consecutive: they are sorted and told apart by where they change.
+    # The sort is stable, so that chunks of a row stay in the order of the corpus.
     order = np.argsort(rows, kind="stable")
     _, row_starts = np.unique(rows[order], return_index=True)
     return RowPlan(
@@ -327,7 +341,7 @@ def _first_fit(lengths: np.ndarray, capacity: int) -> np.ndarray:
     return opened
 
 
-# Rows of a packed corpus, assembled when they are asked for.
+# Rows of a packed corpus, assembled on demand.
 #
 # Shapes: B rows, L length of a row, E chunks in the batch, N targets in the batch.
 
@@ -362,7 +376,7 @@ class PackedRows:
 
     Args:
       stream: The tokens.
-      plan: Which chunks stand in which row.
+      plan: The assignment of chunks to rows.
       byte_lengths: The bytes that each token stands for, int32 [V].
       length: L.
       prefix_bytes: The bytes that the first token of a document counts too many
@@ -400,6 +414,7 @@ class PackedRows:
     @functools.cached_property
     def digest(self) -> str:
         """A fingerprint of all rows: equal digests, equal rows."""
+        # With a fingerprint of the tokens, a corpus of terabytes need not be read at every start.
         plan = self.plan
         if self.corpus:
             return plan.digest(f"{self.corpus}{self.length}")
@@ -417,7 +432,7 @@ class PackedRows:
         return np.isin(self.plan.starts, self.first_inputs(self.stream.num_targets))
 
     def first_inputs(self, num_targets: np.ndarray) -> np.ndarray:
-        """Return where the first chunk of each document starts in the token stream.
+        """Return the position of the first chunk of each document in the token stream.
 
         Args:
           num_targets: The targets of each document, int64 [documents].
@@ -429,7 +444,7 @@ class PackedRows:
 
         Args:
           rows: The rows wanted, int64 [B]; -1 is a row of padding.
-          visit: Not looked at: text is the same in every epoch.
+          visit: Ignored: text is the same in every epoch.
 
         Returns:
           inputs, targets, segments, positions, documents, target_bytes, all int32 [B, L], and
@@ -467,7 +482,11 @@ class PackedRows:
         return batch
 
     def _places(self, rows: np.ndarray) -> Places:
-        """Return where the chunks of rows stand in the batch of these rows."""
+        """Return the places of the chunks of rows in the batch of these rows."""
+        # Chunks of the wanted rows, flattened: repeat each row by its number of chunks, then count
+        # up within it. The same trick gives the targets of chunks. A row of padding (-1) has no
+        # chunks; `row_starts[-1]` is a valid look-up whose result is multiplied away by its count
+        # of 0.
         plan, length = self.plan, self.length
         first = plan.row_starts[rows]
         counts = np.where(rows >= 0, plan.row_starts[rows + 1] - first, 0)
@@ -478,6 +497,8 @@ class PackedRows:
         before_E = np.cumsum(length_E) - length_E
         # The 0 is for trailing rows without chunks, whose first index would be one past the end.
         row_before = np.append(before_E, 0)[np.cumsum(counts) - counts]
+        # A chunk starts in the flat batch at its row's start plus the targets before it in that
+        # row.
         place_E = row_E * length + before_E - row_before[row_E]
         index_N = np.arange(int(length_E.sum()))
         # Rows that are full, as nearly all of `Concatenate` are, need no scatter.

@@ -14,11 +14,13 @@ def require(module: str, extra: str, what: str) -> Any:
     Args:
       module: The module to import.
       extra: The extra of luthier that installs it.
-      what: What needs it, as `reading Parquet`.
+      what: The feature that needs it, as `reading Parquet`.
 
     Raises:
       DataError: when it is not installed.
     """
+    # ImportError and not only ModuleNotFoundError: a library that is there but broken (a missing
+    # shared object) is reported with its own reason, in one line as well.
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Rows of plain tokens as in seqio and Pax: how they are split, and shifted to inputs and targets.
+"""Rows of plain tokens as in seqio and Pax: splitting, and shifting to inputs and targets.
 
 Shapes: B rows, L length.
 """
@@ -26,7 +26,7 @@ from luthier.errors import DataError, Problem
 class Shift(abc.ABC):
     """Makes inputs and targets of rows of tokens, so that each target is the next token.
 
-    `LOST` is the number of tokens of a row that are no target.
+    `LOST` is the number of tokens of a row that are not targets.
     """
 
     LOST: ClassVar[int]
@@ -46,7 +46,7 @@ class Shift(abc.ABC):
 
     @abc.abstractmethod
     def of_targets(self, values_BL: np.ndarray) -> np.ndarray:
-        """Return what belongs to each token where that token is the target, else 0.
+        """Return the value of each target token at its place, 0 where there is no target.
 
         Args:
           values_BL: One number for each token, 0 in padding, [B, L].
@@ -58,7 +58,7 @@ class ShiftRight(Shift):
     """Every token is a target; inputs are the tokens, one later, each segment after `start`.
 
     Args:
-      start: What stands before the first token of a segment (`bos_id`).
+      start: The token before the first token of a segment (`bos_id`).
 
     Source: seqio 0.0.17, `utils.make_autoregressive_inputs`, as `LanguageModelFeatures` of
       Paxml 1.4.0 has it without `reverse_bos_padding`.
@@ -71,6 +71,8 @@ class ShiftRight(Shift):
 
     def inputs(self, tokens_BL: np.ndarray, segments_BL: np.ndarray) -> np.ndarray:
         """Return the tokens, one later; the start token begins each segment, 0 is padding."""
+        # A shift over the whole row would give a segment's first token the last one of the segment
+        # before as its input; wherever the number changes, the start token comes instead.
         before = np.zeros_like(segments_BL)
         before[:, 1:] = segments_BL[:, :-1]
         later = np.zeros_like(tokens_BL)
@@ -111,6 +113,8 @@ class ShiftLeft(Shift):
 
     def targets(self, tokens_BL: np.ndarray, segments_BL: np.ndarray) -> np.ndarray:
         """Return the tokens, one earlier, and the end at the end of each row."""
+        # Shifted over the whole row, segments included: that is what Paxml does, and a model
+        # trained there expects it. Rows of padding must stay zero, so only real rows get the end.
         earlier = self.of_targets(tokens_BL)
         earlier[:, -1] = np.where(segments_BL[:, 0] > 0, self.end, 0)
         return earlier
@@ -135,7 +139,7 @@ class ShiftedRows(PackedRows):
     on from one to the next.
 
     Args:
-      shift: How inputs and targets come from the tokens.
+      shift: Makes inputs and targets from the tokens.
     """
 
     shift: Shift = ShiftLeft()
@@ -157,7 +161,7 @@ class ShiftedRows(PackedRows):
         return hashlib.blake2b(parts, digest_size=16).hexdigest()
 
     def first_inputs(self, num_targets: np.ndarray) -> np.ndarray:
-        """Return where the first token of each document stands in the token stream.
+        """Return the position of the first token of each document in the token stream.
 
         Args:
           num_targets: The targets of each document, int64 [documents].
@@ -169,12 +173,15 @@ class ShiftedRows(PackedRows):
 
         Args:
           rows: The rows wanted, int64 [B]; -1 is a row of padding.
-          visit: Not looked at: text is the same in every epoch.
+          visit: Ignored: text is the same in every epoch.
 
         Returns:
           What `PackedRows.gather` does; `segments`, `positions` and `documents` are those of the
           tokens.
         """
+        # As `PackedRows.gather`, with two differences: a chunk is a run of tokens and not of
+        # targets, so no token is taken one further; and a segment may consist of several chunks,
+        # whose positions run on. Inputs and targets come from the rows of tokens at the end.
         plan, at = self.plan, self._places(rows)
         first_E = plan.starts[at.chunk_E] - at.before_E
         token_N = self.stream.tokens[at.index_N + np.repeat(first_E, at.length_E)]
@@ -191,7 +198,7 @@ class ShiftedRows(PackedRows):
         before_row_E = (segment_E[at.segment_E == 0] - 1)[np.cumsum(at.segment_E == 0) - 1]
 
         shape = (len(rows), self.length)
-        found = {}
+        entries = {}
         for name, values_N in (
             ("tokens", token_N),
             ("segments", np.repeat(segment_E - before_row_E, at.length_E)),
@@ -199,16 +206,16 @@ class ShiftedRows(PackedRows):
             ("documents", np.repeat(id_E, at.length_E)),
             ("bytes", bytes_N),
         ):
-            found[name] = np.zeros(shape, np.int32)
-            found[name].reshape(-1)[at.place_N] = values_N
-        tokens, segments = found["tokens"], found["segments"]
+            entries[name] = np.zeros(shape, np.int32)
+            entries[name].reshape(-1)[at.place_N] = values_N
+        tokens, segments = entries["tokens"], entries["segments"]
         return {
             "inputs": self.shift.inputs(tokens, segments),
             "targets": self.shift.targets(tokens, segments),
             "segments": segments,
-            "positions": found["positions"],
-            "documents": found["documents"],
-            "target_bytes": self.shift.of_targets(found["bytes"]),
+            "positions": entries["positions"],
+            "documents": entries["documents"],
+            "target_bytes": self.shift.of_targets(entries["bytes"]),
             "weights": self.shift.of_targets((segments > 0).astype(np.float32)),
         }
 
@@ -252,7 +259,7 @@ class SplitTokens(ShiftedPacking):
     group is shorter; it shares a row with the next one where that has room.
 
     Args:
-      shift: How inputs and targets come from the tokens.
+      shift: Makes inputs and targets from the tokens.
       documents_per_group: Documents that are joined; 4096 in Paxml's C4 data.
 
     Source: T5 0.9.4, `preprocessors.reduce_concat_tokens` and `split_tokens_to_targets_length`;
@@ -281,7 +288,8 @@ class SplitTokens(ShiftedPacking):
         lengths = np.minimum(edges[group + 1] - starts, length)
         row = np.cumsum(_opens_row(lengths, length)) - 1
 
-        # Chunks: what each segment has of each document.
+        # Chunks: the parts of each segment that belong to one document. They begin where a segment
+        # or a document (that is not empty) begins; `union1d` merges both and drops what coincides.
         begins = np.union1d(starts, (ends - num_targets + 1)[num_targets > 1])
         document = np.searchsorted(ends, begins, side="right")
         segment = np.searchsorted(starts, begins, side="right") - 1
@@ -299,7 +307,7 @@ class TrimTokens(ShiftedPacking):
     """One document a row: its first `length` tokens, padded. Empty documents are left out.
 
     Args:
-      shift: How inputs and targets come from the tokens.
+      shift: Makes inputs and targets from the tokens.
 
     Source: seqio 0.0.17, `utils.trim_and_pad_dataset`, as in the evaluation of Paxml 1.4.0.
     """
@@ -310,6 +318,8 @@ class TrimTokens(ShiftedPacking):
 
     def plan(self, num_targets: np.ndarray, length: int) -> RowPlan:
         """Return the plan; what is beyond `length` is never seen."""
+        # Behind the start token; the end token, which is one of the targets, is not among the
+        # tokens.
         starts = np.cumsum(num_targets + 1) - num_targets
         lengths = np.minimum(num_targets - 1, length)
         real = lengths > 0
@@ -326,6 +336,8 @@ def _opens_row(lengths: np.ndarray, length: int) -> np.ndarray:
 
     seqio packs `length` segments at a time, so that the first of them begins a row, too.
     """
+    # A loop, since each decision depends on the one before; but full segments always have a row of
+    # their own, so that it runs over the last segments of groups only.
     opens = np.ones(len(lengths), bool)
     before, fill = -1, 0
     for index in np.flatnonzero(lengths < length).tolist():
@@ -350,14 +362,14 @@ class Pretokenized(TokenNode):
 
     Args:
       records: The records.
-      tokenizer: The vocabulary that the tokens are of; it is not asked to encode anything.
-      length: L, the targets for which a row has room.
-      packing: How documents share rows.
+      tokenizer: The vocabulary of the tokens; it does not encode anything.
+      length: L, the number of targets in a row.
+      packing: Assigns documents to rows.
       field: The name of the field that holds the tokens.
 
     Raises:
-      DataError: at first use, when records cannot be read, or a field is missing or no list of
-        tokens of the vocabulary.
+      DataError: at first use, when records cannot be read, or a field is missing or is not a list
+        of tokens of the vocabulary.
     """
 
     records: Records
@@ -372,6 +384,8 @@ class Pretokenized(TokenNode):
     @functools.cached_property
     def stream(self) -> Stream:
         """The tokens of all records; read at first use."""
+        # All records are tried, and up to MAX_PROBLEMS reported at once: a wrong field shows in
+        # every record, a few bad records only in some.
         documents: list[np.ndarray] = []
         problems: list[Problem] = []
         for index in range(len(self.records)):
@@ -386,9 +400,12 @@ class Pretokenized(TokenNode):
         if not documents:
             raise DataError(Problem(f"{self.records} has no records", remedy="name others"))
         bos, eos = [self.tokenizer.bos], [self.tokenizer.eos]
+        # The layout of every stream, although the records may have no start and end tokens of their
+        # own: packings that use them find them, and `ShiftedPacking` skips them.
         parts = [part for document in documents for part in (bos, document, eos)]
         tokens = np.concatenate(parts).astype(token_dtype(self.tokenizer.vocab_size))
         num_targets = np.array([len(document) + 1 for document in documents], np.int64)
+        # The text itself is not there: its bytes are those that the tokens stand for.
         num_bytes = int(self.byte_lengths[tokens].sum())
         return Stream(tokens, num_targets, num_bytes)
 
@@ -411,11 +428,13 @@ class Pretokenized(TokenNode):
         return counts.unigram_entropy(), counts.bigram_entropy()
 
     def _tokens(self, index: int) -> np.ndarray:
+        # Checked against the vocabulary here: a token beyond it would be clamped by the look-up on
+        # the device, and train on the wrong embedding without a sign.
         value = self.records.value(index, self.field)
         tokens = np.asarray(value).reshape(-1)
         where = f"{self.records.name(index)}: field {self.field!r}"
         if len(tokens) and tokens.dtype.kind not in "iu":
-            what = f"{where} is no list of tokens but {type(value).__name__}"
+            what = f"{where} is not a list of tokens but {type(value).__name__}"
             raise DataError(Problem(what, remedy="name a field of tokens"))
         size = self.tokenizer.vocab_size
         beyond = tokens[(tokens < 0) | (tokens >= size)] if len(tokens) else tokens

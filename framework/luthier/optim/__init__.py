@@ -49,6 +49,7 @@ from luthier.optim.stages import (
     add_decayed_weights,
     chain,
     clip_by_global_norm,
+    clip_update_rms,
     global_norm,
     scale_by_adam,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "capped_adamw",
     "chain",
     "clip_by_global_norm",
+    "clip_update_rms",
     "global_norm",
     "lion",
     "muon",

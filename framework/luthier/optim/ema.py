@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from luthier.optim.schedules import runtime
 
@@ -22,7 +23,7 @@ class Ema:
 
     Args:
       decay: The decay after the warmup, $d$.
-      warmup_steps: How slowly the decay rises to it, $W$; 0 for a constant decay.
+      warmup_steps: Time constant of the rise of the decay, $W$; 0 for a constant decay.
 
     Source: Polyak and Juditsky, 1992, SIAM J. Control Optim. 30(4); the warmup is that of
       TensorFlow's `ExponentialMovingAverage`.
@@ -35,13 +36,17 @@ class Ema:
 
     def init(self, parameters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """Return the average before the first update: copies, float32 or wider."""
+        # A copy even where the dtype is right already: average and parameters are leaves of one
+        # training state, which a step donates, and one buffer cannot be donated twice. Float32 for
+        # narrow parameters: bfloat16 has eight bits, so that a thousandth of a difference would
+        # round to nothing.
         return {
             name: jnp.array(p, jnp.promote_types(p.dtype, jnp.float32), copy=True)
             for name, p in parameters.items()
         }
 
     def update(
-        self, average: Mapping[str, jax.Array], parameters: Mapping[str, jax.Array], step: Any
+        self, average: Mapping[str, jax.Array], parameters: Mapping[str, jax.Array], step: ArrayLike
     ) -> dict[str, jax.Array]:
         """Return the next average.
 
@@ -50,7 +55,12 @@ class Ema:
           parameters: The parameters after the update.
           step: Updates before this one, int32.
         """
+        # Written as a step towards the parameters and not as d a + (1 - d) p: only the small
+        # coefficient is rounded, and parameters that stand still leave the average exactly where it
+        # is.
         warmup = runtime(self.warmup_steps, step)
         forget = warmup / (warmup + 1 + jnp.asarray(step).astype(warmup.dtype))
+        # The complement is taken of the Python float: 1 - 0.9999 in float32 is off by 1e-4 of
+        # itself.
         share = jnp.maximum(runtime(1 - self.decay, step), forget)
         return {name: a + share * (parameters[name] - a) for name, a in average.items()}

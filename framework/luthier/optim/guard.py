@@ -1,4 +1,4 @@
-"""The guard: tells steps that would harm the parameters, and counts them."""
+"""The step guard: rejects steps that would harm the parameters, and counts them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import jax.numpy as jnp
 
 from luthier.optim.schedules import runtime
 
-_LEAST_DEVIATION = 0.1
+_LEAST_DEVIATION = 0.1  # of the mean
 
 
 class GuardState(NamedTuple):
-    """What the guard remembers; all are scalars.
+    """Counters and running statistics of the guard; all are scalars.
 
     Args:
-      total_skipped: Steps refused so far, int32.
-      consecutive_skipped: Steps refused since the last accepted one, int32.
+      total_skipped: Steps rejected so far, int32.
+      consecutive_skipped: Steps rejected since the last accepted one, int32.
       observed: Steps in the statistics, int32.
       mean: Running mean of the gradient norm, float32.
       variance: Running variance of the gradient norm, float32.
@@ -33,7 +33,7 @@ class GuardState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Guard:
-    r"""Refuses steps whose loss or gradient is not finite, and steps whose gradient spikes.
+    r"""Rejects steps whose loss or gradient is not finite, and steps whose gradient spikes.
 
     With the running mean $\mu$ and deviation $\sigma$ of the gradient norm, a step spikes if
 
@@ -44,8 +44,8 @@ class Guard:
     does not enter. A norm whose square overflows float32 counts as not finite.
 
     Args:
-      max_consecutive_skips: Refused steps in a row after which the training loop stops the run.
-      spike_factor: How many deviations make a spike, $k$; None for no limit on finite steps.
+      max_consecutive_skips: Rejected steps in a row after which the training loop stops the run.
+      spike_factor: Limit in deviations above the mean, $k$; None for no limit on finite steps.
       decay: Decay of the statistics.
       warmup_steps: Steps that are observed before any can be a spike.
 
@@ -77,7 +77,7 @@ class Guard:
     def check(
         self, state: GuardState, loss: jax.Array, gradient_norm: jax.Array
     ) -> tuple[jax.Array, GuardState]:
-        """Judge a step; the caller keeps its own state where the step is refused.
+        """Decide whether to apply a step; where it is rejected, the caller keeps the old state.
 
         Args:
           state: The guard's state.
@@ -87,13 +87,25 @@ class Guard:
         Returns:
           Whether the step is accepted, a boolean scalar, and the next state of the guard.
         """
+        # Everything is arithmetic on scalars and `where`, no branch and no value that the host
+        # reads: the decision is part of the compiled step, which selects between the old and the
+        # new state by it. So a rejected step costs no synchronization and no second program.
         finite = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
+        # A placeholder where the norm is not finite; the statistics of such a step are discarded at
+        # the end. The cast keeps the state's types, which a scan over steps requires.
         norm = jnp.where(finite, gradient_norm, state.mean).astype(state.mean.dtype)
         accepted, entering = finite, norm
         if self.spike_factor is not None:
             limit = self._limit(state, self.spike_factor)
             accepted = finite & (norm <= limit)
+            # Cut down and not left out: if spikes did not enter at all, a run whose gradients have
+            # grown for good would be rejected until it stops. This way the limit follows, by a
+            # bounded amount a step.
             entering = jnp.minimum(norm, limit)
+        # West's recurrences with the weight of the newest observation: 1 / (n + 1) gives plain
+        # averages until that falls below 1 - decay, and an exponential average from then on. So
+        # there is no bias of the zeros that the state starts from. (The `total_skipped` that
+        # `runtime` gets is only a number that the compiler does not know.)
         share = jnp.maximum(
             runtime(1 - self.decay, state.total_skipped),
             1 / (state.observed + 1).astype(state.mean.dtype),
@@ -104,6 +116,7 @@ class Guard:
         skipped = 1 - accepted.astype(jnp.int32)
         return accepted, GuardState(
             total_skipped=state.total_skipped + skipped,
+            # Zero as soon as a step is accepted: the factor is 0 there.
             consecutive_skipped=(state.consecutive_skipped + 1) * skipped,
             observed=state.observed + finite.astype(jnp.int32),
             mean=jnp.where(finite, mean, state.mean).astype(state.mean.dtype),
@@ -111,7 +124,11 @@ class Guard:
         )
 
     def _limit(self, state: GuardState, factor: float) -> jax.Array:
+        # The floor is for quiet stretches: when norms hardly vary, sigma goes to zero, and any
+        # small increase would be many deviations.
         deviation = jnp.maximum(jnp.sqrt(state.variance), _LEAST_DEVIATION * state.mean)
         limit = state.mean + runtime(factor, state.total_skipped) * deviation
+        # With no observation the mean is 0 and so is the limit: the very first step would count as
+        # a spike even without a warmup.
         warm = state.observed.astype(limit.dtype) >= runtime(self.warmup_steps, state.total_skipped)
         return jnp.where(warm & (state.observed > 0), limit, jnp.inf)

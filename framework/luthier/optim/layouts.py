@@ -1,7 +1,7 @@
-"""Layouts: what an optimizer must know of a parameter beside its name and its array.
+"""Layouts: what an optimizer must know about a parameter beside its name and its array.
 
 The state is flat, and a parameter of a scanned stack holds those of all its layers. A stage that
-treats a parameter as one thing (its norm, its matrix) has to treat every layer of it so, or the
+treats a parameter as a whole (its norm, its matrix) must do so for each layer by itself, or the
 same model would train differently scanned and unrolled.
 """
 
@@ -37,13 +37,13 @@ class Axes:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a parameter is made up.
+    """The structure of a parameter: stacked, input and output dimensions.
 
     Args:
       shape: The array's shape.
       axes: A logical axis name, or None, for every dimension; None where they are unknown.
       num_inputs: For a kernel, the number of dimensions that are summed over when it is applied,
-        after the stacked ones; None for what is no kernel (a bias, a scale, a table).
+        after the stacked ones; None for parameters other than kernels (a bias, a scale, a table).
     """
 
     shape: tuple[int, ...]
@@ -53,16 +53,20 @@ class Layout:
     @property
     def num_stacked(self) -> int:
         """Number of leading dimensions that count parameters of their own."""
+        # Leading ones only: a scanned stack puts its axis first, in front of that of experts. An
+        # axis of this name further inside is a dimension of each parameter like others.
         return sum(1 for _ in itertools.takewhile(STACKED_AXES.__contains__, self.axes or ()))
 
     @property
     def own_dims(self) -> tuple[int, ...]:
-        """Dimensions of the array that are of each single parameter."""
+        """Dimensions of the array that belong to each single parameter."""
         return tuple(range(self.num_stacked, len(self.shape)))
 
     @property
     def is_matrix(self) -> bool:
         """Whether each single parameter is the kernel of a linear map."""
+        # Both sides must have a dimension. A kernel of inputs alone (a head with one output) is a
+        # vector, for which orthogonalization and Kronecker factors mean nothing.
         num_own = len(self.shape) - self.num_stacked
         return self.num_inputs is not None and 0 < self.num_inputs < num_own
 
@@ -78,6 +82,9 @@ class Layout:
 
         Its first side goes along the first of the dimensions that it is made of.
         """
+        # A side may be several dimensions (heads, head_dim) that are one of the square matrix, and
+        # it is sharded like the first of them. The second side of the square stays whole: it stands
+        # for the same dimensions, and a mesh axis may shard only one dimension of an array.
         axes = self.axes or (None,) * len(self.shape)
         stacked = axes[: self.num_stacked]
         inputs, outputs = self._sides
@@ -116,6 +123,11 @@ class OptimizerStage(optax.GradientTransformationExtraArgs):
     go by the shapes: see `complete`.
     """
 
+    # Optax passes extra arguments to `update` only. A stage whose state depends on the layout (the
+    # factors of Adafactor, the squares of Shampoo) needs it in `init` too, and a type of its own is
+    # how `chain` and `Optimizer` know which transformations may be given it. Optax's combinators
+    # still see one of their own kind.
+
     __slots__ = ()
 
 
@@ -124,8 +136,8 @@ def complete(parameters: Mapping[str, Any], layouts: Layouts | None) -> dict[str
 
     Args:
       parameters: Arrays by name.
-      layouts: What is known; a parameter that is not in it counts as a matrix if it has two
-        dimensions, and as no matrix otherwise, and as not stacked.
+      layouts: The known layouts; a parameter without one counts as not stacked, and as a matrix
+        if it has exactly two dimensions.
     """
     known = layouts or {}
     return {
@@ -135,7 +147,7 @@ def complete(parameters: Mapping[str, Any], layouts: Layouts | None) -> dict[str
 
 
 def state_axes(state: Any, layouts: Layouts) -> Any:
-    """Return the logical axes of those arrays of an optimizer's state that a stage tells itself.
+    """Return the logical axes of the arrays of an optimizer's state whose stage declares them.
 
     A stage whose arrays are not of their parameters' shapes keeps them in a named tuple with a
     method `axes(layouts)`, which returns the same tuple with `Axes` in the place of the arrays.
@@ -148,10 +160,13 @@ def state_axes(state: Any, layouts: Layouts) -> Any:
       A tree with an `Axes` for every such array and None for every other.
     """
 
-    def tells(node: Any) -> bool:
+    # By duck typing: stages of other packages (`luthier.contrib`, the user's own) need not register
+    # anything. Arrays without a declaration get None, which the caller takes as "like the parameter
+    # of that name, if shapes agree".
+    def has_axes(node: Any) -> bool:
         return isinstance(node, tuple) and hasattr(node, "axes")
 
-    return jax.tree.map(lambda n: n.axes(layouts) if tells(n) else None, state, is_leaf=tells)
+    return jax.tree.map(lambda n: n.axes(layouts) if has_axes(n) else None, state, is_leaf=has_axes)
 
 
 # What arrays of a training state are stored in: rules by regular expression over names.
@@ -170,28 +185,30 @@ class StoredAs:
       dtype: A floating point type of 16 bits or more.
 
     Raises:
-      BadInput: The pattern is no regular expression, or the type is none to store in.
+      BadInput: The pattern is not a regular expression, or the type cannot be used for storage.
     """
 
     pattern: str
     dtype: DType
 
     def __post_init__(self) -> None:
-        """Refuse what is no regular expression, and types without the range to store in."""
+        """Reject invalid regular expressions, and types whose range is too small."""
         problems = []
         try:
             re.compile(self.pattern)
         except re.error as error:
-            what = f"{self.pattern!r} is no regular expression: {error}"
+            what = f"{self.pattern!r} is not a regular expression: {error}"
             problems.append(Problem(what, "pattern"))
         kind = jnp.dtype(self.dtype)
+        # Eight bits would need a scale for each array, as quantization has; stored as they are,
+        # second moments of 1e-12 would all be zero.
         if not jnp.issubdtype(kind, jnp.floating) or jnp.finfo(kind).bits < _SMALLEST_BITS:
-            what = f"nothing can be stored as {kind.name}, which has too small a range"
+            what = f"arrays cannot be stored as {kind.name}: its range is too small"
             remedy = "use bfloat16, float16, float32 or float64"
             problems.append(Problem(what, "dtype", remedy=remedy))
         if problems:
             raise BadInput(problems)
 
     def __call__(self, name: str) -> bool:
-        """Return whether the rule is for the array called `name`."""
+        """Return whether the rule applies to the array called `name`."""
         return re.search(self.pattern, name) is not None

@@ -1,7 +1,7 @@
-"""Masks: which parameters a rule of the optimizer is for, by regular expression over names.
+"""Masks: sets of parameters that a rule of the optimizer applies to, as regular expressions.
 
-Names do not tell scanned layers from unrolled ones in any place that matters: write patterns over
-the end of a name (`mlp.up.kernel`), or over whole parts of it, and both match.
+The names of scanned and of unrolled layers differ only by the number of the layer: write patterns
+over the end of a name (`mlp.up.kernel`), or over whole parts of it, and both match.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from luthier.errors import BadInput, Problem
 
 
 def _compile(pattern: str) -> None:
+    # Compiled when the mask is made, so that a typo is reported with its setting before anything is
+    # traced, and thrown away: `re` keeps its own cache, and the frozen dataclass stays comparable
+    # and printable by its pattern alone.
     try:
         re.compile(pattern)
     except re.error as error:
-        what = f"{pattern!r} is no regular expression: {error}"
+        what = f"{pattern!r} is not a regular expression: {error}"
         raise BadInput(Problem(what, remedy="write it as Python's re.search takes it")) from error
 
 
@@ -36,13 +39,13 @@ class Matching:
       pattern: A regular expression, as `re.search` takes it.
 
     Raises:
-      BadInput: The pattern is no regular expression.
+      BadInput: The pattern is not a regular expression.
     """
 
     pattern: str
 
     def __post_init__(self) -> None:
-        """Refuse what is no regular expression."""
+        """Reject invalid regular expressions."""
         _compile(self.pattern)
 
     def __call__(self, name: str) -> bool:
@@ -58,13 +61,13 @@ class NotMatching:
       pattern: A regular expression, as `re.search` takes it.
 
     Raises:
-      BadInput: The pattern is no regular expression.
+      BadInput: The pattern is not a regular expression.
     """
 
     pattern: str
 
     def __post_init__(self) -> None:
-        """Refuse what is no regular expression."""
+        """Reject invalid regular expressions."""
         _compile(self.pattern)
 
     def __call__(self, name: str) -> bool:
@@ -72,8 +75,11 @@ class NotMatching:
         return re.search(self.pattern, name) is None
 
 
+# By whole parts of a name, between dots or the ends, so that `scale` does not match a layer called
+# `upscale`. The rest of a part is allowed for where names are composed: `query_norm`,
+# `token_embedding`.
 UNDECAYED = r"(^|\.)(bias|scale|\w*norm|(\w+_)?embed(ding)?s?|table|positions?)(\.|$)"
-"""Names that weight decay is not for: biases, all of a norm, and tables that are looked up in.
+"""Names exempt from weight decay: biases, all of a norm, and lookup tables.
 
 An output projection of its own (`unembedding.kernel`) is a matrix like others, and decays.
 """
@@ -84,5 +90,7 @@ DECAYED = NotMatching(UNDECAYED)
 EVERYTHING = Matching("")
 """All parameters."""
 
+# Jordan et al. (2024, the source of `muon`) leave embeddings and the output layer to AdamW. Both
+# are named by what they are in our models; a new family adds its names here or sets the mask.
 MATRICES = NotMatching(r"(^|\.)(\w*embed(ding)?s?|table|head|classifier)(\.|$)")
-"""Where kernels are optimized as matrices, by default: not what reads tokens in, nor the output."""
+"""Kernels that are optimized as matrices by default: neither embeddings nor output projections."""

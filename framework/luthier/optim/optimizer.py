@@ -1,4 +1,4 @@
-"""What a recipe returns: a transformation of gradients, and the learning rates that are in it."""
+"""The result of a recipe: a transformation of gradients, and the learning rates that are in it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from luthier.optim.stages import chain, scale_by_learning_rate
 class OptimizerState(NamedTuple):
     """The number of updates so far (int32), and the states of the stages in their order."""
 
+    # One counter for all stages. Optax keeps one in each stateful transformation, which are equal
+    # numbers that a checkpoint holds several times, and which a stage without state would not have.
+
     num_updates: jax.Array
     stages: tuple[Any, ...]
 
@@ -35,11 +38,12 @@ class Optimizer:
 
     Args:
       transformation: `init(parameters)` and `update(gradients, state, parameters)`, as in Optax;
-        what `update` returns is added to the parameters. A `Stage` is handed layouts as well.
+        the result of `update` is added to the parameters. An `OptimizerStage` also takes layouts.
       learning_rate: The schedule that the transformation follows, by the number of updates so
         far; shared with whoever logs it.
       learning_rates: Schedules of parts that follow another one, by the part's name.
-      check: Called with the names of all parameters; returns what does not fit them.
+      check: Called with the names of all parameters; returns the problems of settings that do not
+        fit them.
     """
 
     transformation: optax.GradientTransformation
@@ -63,7 +67,7 @@ class Optimizer:
         parameters: Mapping[str, jax.Array],
         layouts: Layouts | None = None,
     ) -> tuple[dict[str, jax.Array], Any]:
-        """Return what is to be added to the parameters, and the next state.
+        """Return the update to add to the parameters, and the next state.
 
         Args:
           gradients: Arrays by name.
@@ -71,6 +75,7 @@ class Optimizer:
           parameters: Arrays by name.
           layouts: Layout by name; None goes by the shapes.
         """
+        # A user's plain Optax transformation may not accept keyword arguments, so it gets none.
         if isinstance(self.transformation, OptimizerStage):
             return self.transformation.update(gradients, state, parameters, layouts=layouts)
         return self.transformation.update(gradients, state, parameters)
@@ -101,11 +106,14 @@ def assemble(
     Args:
       stages: Transformations of gradients, first one first, none with a learning rate in it.
       learning_rate: A schedule, or a number for a constant one.
-      masks: Masks that are to hold at least one parameter, by the name of the setting.
+      masks: Masks that must match at least one parameter, by the name of the setting.
 
     Returns:
       The optimizer; its state is an `OptimizerState`.
     """
+    # The learning rate comes last and belongs to no stage: the same schedule object is applied and
+    # logged, so that the logged value cannot differ from the used one, and stages such as the clip
+    # of an update see directions whose size does not depend on the schedule.
     schedule = as_schedule(learning_rate)
     inner = chain([*stages, scale_by_learning_rate(schedule)])
     return Optimizer(counted(inner), schedule, check=checker(masks or {}))
@@ -123,6 +131,9 @@ def counted(inner: optax.GradientTransformation) -> OptimizerStage:
       inner: A transformation that takes `count` and `layouts`, such as a `chain`.
     """
 
+    # The outermost stage of every recipe. It fills in what is missing once, so that no inner stage
+    # has to: layouts are complete, gradients at least float32, and `count` is the number before
+    # this update (0 at the first).
     def init(parameters: Any, layouts: Layouts | None = None) -> OptimizerState:
         known = complete(parameters, layouts)
         return OptimizerState(jnp.zeros((), jnp.int32), init_stage(inner, parameters, known))
@@ -135,23 +146,27 @@ def counted(inner: optax.GradientTransformation) -> OptimizerStage:
         layouts: Layouts | None = None,
         **extra: Any,
     ) -> tuple[Any, OptimizerState]:
+        # Squares of bfloat16 gradients would underflow, and sums of them stagnate. Here and not in
+        # the stages: a stage of Optax does not widen.
         wide = {
             name: g.astype(jnp.promote_types(g.dtype, jnp.float32)) for name, g in gradients.items()
         }
         known = complete(gradients, layouts)
         extra |= {"count": state.num_updates, "layouts": known}
         updates, states = inner.update(wide, state.stages, parameters, **extra)
+        # Saturating: after 2**31 - 1 updates a wrapped count would be negative, which would turn
+        # every hyperparameter into 0 (`runtime`).
         return updates, OptimizerState(optax.safe_increment(state.num_updates), states)
 
     return OptimizerStage(init, update)  # type: ignore[arg-type]
 
 
 def checker(masks: Mapping[str, ParameterMask]) -> Callable[[Iterable[str]], list[Problem]]:
-    """Return a function from parameter names to a problem for every mask that holds none of them.
+    """Return a function from parameter names to a problem for every mask that matches none of them.
 
     Args:
-      masks: Masks by the name of the setting. The default mask of decay is left alone: a model
-        may well have nothing that decays.
+      masks: Masks by the name of the setting. The default mask of decay is exempt: a model may
+        well have no parameter that decays.
     """
 
     def check(names: Iterable[str]) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""Several optimizers side by side, each for parameters of its own."""
+"""Several optimizers side by side, each for its own subset of the parameters."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Claim = Callable[[str, Layout], bool]
 
 
 class RoutedState(NamedTuple):
-    """The states of the parts by name, each over the parameters of its own."""
+    """The states of the parts by name, each over its own parameters."""
 
     parts: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Some of the parameters, and what optimizes them.
+    """A subset of the parameters with its optimizer.
 
     Args:
-      name: What the part is called in the state and in the records.
+      name: The name of the part in the state and in the records.
       mask: The parameters that it takes, of those that no earlier part takes.
-      optimizer: What optimizes them.
+      optimizer: The optimizer of these parameters.
     """
 
     name: str
@@ -50,22 +50,26 @@ def partition(parts: Sequence[Part], clip_norm: float | None = None) -> Optimize
     Args:
       parts: In the order in which they choose.
       clip_norm: Limit of the norm of the whole gradient, before it is split; None for no
-        limit. Limits of the parts' own are on the norms of their shares.
+        limit. A part's own limit applies to the norm of that part's gradients.
 
     Returns:
-      The optimizer. Its `check` tells of parameters that no part takes, and of parts that take
-      none.
+      The optimizer. Its `check` lists parameters that no part takes, and parts that take no
+      parameter.
 
     Raises:
-      BadInput: There are no parts, or two of one name; `init` raises it where parameters are left.
+      BadInput: There are no parts, or two have the same name; `init` raises it if a parameter is
+        left over.
     """
     names = [part.name for part in parts]
     if not parts or len(set(names)) < len(names):
-        what = f"parts are called {', '.join(names)}" if parts else "an optimizer of no parts"
-        raise BadInput(Problem(what, remedy="give parts, each with a name of its own"))
+        what = f"parts are called {', '.join(names)}" if parts else "the optimizer has no parts"
+        raise BadInput(Problem(what, remedy="give one or more parts with different names"))
     claims: dict[str, Claim] = {part.name: _by_name(part.mask) for part in parts}
     routed = route({part.name: (claims[part.name], part.optimizer) for part in parts})
     clip = pass_through() if clip_norm is None else clip_by_global_norm(clip_norm)
+    # The first part's rate stands for the whole, so that logs and sweeps of `learning_rate` read
+    # the same with one optimizer or several. Partitions nest: the rates of an inner one get the
+    # name of the part that holds it in front.
     rates: dict[str, Schedule] = {}
     for part in parts:
         rates |= {f"{part.name}/{n}": s for n, s in part.optimizer.learning_rates.items()}
@@ -82,7 +86,9 @@ def partition(parts: Sequence[Part], clip_norm: float | None = None) -> Optimize
 partition.RANGES = {"clip_norm": "0 < x"}  # type: ignore[attr-defined]
 
 
-def route(parts: Mapping[str, tuple[Claim, Any]]) -> OptimizerStage:
+def route(
+    parts: Mapping[str, tuple[Claim, Optimizer | optax.GradientTransformation]],
+) -> OptimizerStage:
     """Return the stage that hands every parameter to the first part that claims it.
 
     Args:
@@ -91,6 +97,12 @@ def route(parts: Mapping[str, tuple[Claim, Any]]) -> OptimizerStage:
     Raises:
       BadInput: From `init`: parameters that no part claims, all of them in one line.
     """
+    # Every stage sees a mapping of its own parameters and nothing else. `optax.multi_transform`
+    # would hand each the whole tree with masked nodes in the place of what is not its own; stages
+    # here iterate over names, and their states hold no placeholders that a checkpoint would carry.
+    #
+    # Claims are evaluated again in every trace of `update` from names and layouts, both static, so
+    # that nothing about the split has to be stored in the state.
     claims = {name: claim for name, (claim, _) in parts.items()}
     of = {
         name: part.transformation if isinstance(part, Optimizer) else part
@@ -118,7 +130,7 @@ def route(parts: Mapping[str, tuple[Claim, Any]]) -> OptimizerStage:
         **extra: Any,
     ) -> tuple[Any, RoutedState]:
         owned = _shares(claims, complete(updates, layouts))
-        found: dict[str, jax.Array] = {}
+        merged: dict[str, jax.Array] = {}
         states = {}
         for name, stage in of.items():
             share = {n: updates[n] for n in owned[name]}
@@ -127,14 +139,18 @@ def route(parts: Mapping[str, tuple[Claim, Any]]) -> OptimizerStage:
             new, states[name] = extended.update(
                 share, state.parts[name], own, layouts=layouts, **extra
             )
-            found |= new
-        return {name: found[name] for name in updates}, RoutedState(states)
+            merged |= new
+        # In the order of the input. (JAX sorts the keys of a dictionary, but sums over `values()`,
+        # as that of a global norm, are taken and rounded in its own order.)
+        return {name: merged[name] for name in updates}, RoutedState(states)
 
     return OptimizerStage(init, update)  # type: ignore[arg-type]
 
 
 def matrices_in(mask: ParameterMask) -> Claim:
     """Return the claim to the kernels of linear maps that are in the mask."""
+    # By layout and not by the number of dimensions: a scanned bias [layers, dim] has two, and a
+    # query kernel [embed, heads, head_dim] three.
     return lambda name, layout: layout.is_matrix and mask(name)
 
 
@@ -160,6 +176,7 @@ def _unclaimed(names: Sequence[str]) -> Problem:
 def _check(
     parts: Sequence[Part], claims: Mapping[str, Claim], parameters: Iterable[str]
 ) -> list[Problem]:
+    # Claims of masks look at names alone, so an empty layout will do; arrays do not exist yet.
     owned = _shares(claims, {name: Layout(()) for name in sorted(parameters)})
     problems = [_unclaimed(owned[None])] if owned[None] else []
     for index, part in enumerate(parts):

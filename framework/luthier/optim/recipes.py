@@ -1,4 +1,4 @@
-"""Recipes: whole optimizers, as papers name them."""
+"""Recipes: complete optimizers under the names of their papers."""
 
 from __future__ import annotations
 
@@ -44,9 +44,14 @@ def adamw(
     Source: Loshchilov and Hutter, 2019, arXiv:1711.05101, algorithm 2.
     Deviation: weight decay is multiplied by the learning rate, as PyTorch and Optax do.
     """
+    # Stages of ours and not `optax.adamw`, which computes 1 - b2 and 1 - b2 ** t in float32 inside
+    # the step: that drifts where b2 is near one, and gives other bits for a constant than for a
+    # scalar that is a runtime argument, so that a packed trial would differ from the same trial by
+    # itself.
     stages = [
         clipping(clip_norm),
         scale_by_adam(b1, b2, eps),
+        # After Adam's division, which makes it decoupled: in front of it this would be L2.
         add_decayed_weights(weight_decay, decay_mask),
     ]
     return assemble(stages, learning_rate, {"decay_mask": decay_mask})
@@ -76,6 +81,8 @@ def sgd(
     Source: Sutskever et al., 2013, ICML, equation 1.
     Deviation: the learning rate is taken out of the sum, as PyTorch and Optax do.
     """
+    # The penalty enters the momentum, as the gradient of an L2 term does; without the momentum the
+    # order would not matter. It is added after the clip, which is about the loss alone.
     stages = [
         clipping(clip_norm),
         add_decayed_weights(weight_decay, decay_mask),
@@ -118,6 +125,8 @@ def nesterov(
     return assemble(stages, learning_rate, {"decay_mask": decay_mask})
 
 
+# Ranges are attributes of the functions, read by `luthier.graph.validation`. The functions
+# themselves check nothing: a swept value is a tracer there.
 _CLIPPED_AND_DECAYED = {"weight_decay": "0 <= x", "clip_norm": "0 < x"}
 _MOMENTUM = {"momentum": "0 <= x < 1", **_CLIPPED_AND_DECAYED}
 _ADAM = {"b1": "0 <= x < 1", "b2": "0 <= x < 1", "eps": "0 < x", **_CLIPPED_AND_DECAYED}

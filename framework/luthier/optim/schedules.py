@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from luthier.errors import BadInput, Problem
 
@@ -23,7 +24,7 @@ Hyperparameter = Any
 """A float, a traced scalar, or a scalar object with `__jax_array__`."""
 
 
-def runtime(value: Hyperparameter, count: Any) -> jax.Array:
+def runtime(value: Hyperparameter, count: ArrayLike) -> jax.Array:
     """Return a hyperparameter as an array whose value is opaque to the compiler.
 
     It is selected by a condition that always holds and that only the running program can know.
@@ -38,6 +39,9 @@ def runtime(value: Hyperparameter, count: Any) -> jax.Array:
     Returns:
       The value, float32 (float64 under `jax_enable_x64`), of the shape of `count`.
     """
+    # `count < 0` is false in every run, but only the running program knows it; so the compiler has
+    # to keep the select, and treats a Python float and a traced scalar alike from here on. The
+    # price is one select of a scalar for each hyperparameter and step.
     array = jnp.asarray(value, jnp.result_type(float))
     return jnp.where(jnp.asarray(count) < 0, jnp.zeros_like(array), array)
 
@@ -53,7 +57,7 @@ _LENGTHS = {"warmup_steps": "0 <= x", "total_steps": "0 < x"}
 class Schedule(Protocol):
     """A hyperparameter as a function of the step."""
 
-    def __call__(self, step: Any) -> jax.Array:
+    def __call__(self, step: ArrayLike) -> jax.Array:
         """Return the value at `step` (int32, 0 for the first update), float32."""
 
 
@@ -69,7 +73,7 @@ class Constant:
 
     value: float
 
-    def __call__(self, step: Any) -> jax.Array:
+    def __call__(self, step: ArrayLike) -> jax.Array:
         """Return the value at `step`, float32."""
         return runtime(self.value, step)
 
@@ -100,11 +104,14 @@ class Warmup(abc.ABC):
     start: float = 0.0
 
     @abc.abstractmethod
-    def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
-        """Return how much of the way down is left, $f$, at a progress from 0 to 1."""
+    def remaining(self, progress: jax.Array, step: ArrayLike) -> jax.Array:
+        """Return the remaining fraction of the fall, $f$, at a progress from 0 to 1."""
 
-    def __call__(self, step: Any) -> jax.Array:
+    def __call__(self, step: ArrayLike) -> jax.Array:
         """Return the value at `step`, float32."""
+        # Both pieces are computed at every step and one is selected: warmup and length may be
+        # swept, so no piece can be cut off in Python, and a `cond` would cost more than the
+        # arithmetic.
         warmup, total = runtime(self.warmup_steps, step), runtime(self.total_steps, step)
         remaining = self.remaining(_progress(step, warmup, total), step)
         decayed = _between(self.end, self.peak, remaining, step)
@@ -120,8 +127,8 @@ class WarmupCosine(Warmup):
     Source: Loshchilov and Hutter, 2017, arXiv:1608.03983, equation 5.
     """
 
-    def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
-        """Return how much of the way down is left at a progress from 0 to 1."""
+    def remaining(self, progress: jax.Array, step: ArrayLike) -> jax.Array:
+        """Return the remaining fraction of the fall at a progress from 0 to 1."""
         return 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
 
@@ -132,8 +139,8 @@ class WarmupLinear(Warmup):
     Its settings are those of `Warmup`.
     """
 
-    def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
-        """Return how much of the way down is left at a progress from 0 to 1."""
+    def remaining(self, progress: jax.Array, step: ArrayLike) -> jax.Array:
+        """Return the remaining fraction of the fall at a progress from 0 to 1."""
         return 1 - progress
 
 
@@ -153,8 +160,8 @@ class WarmupPolynomial(Warmup):
 
     power: float = 2.0
 
-    def remaining(self, progress: jax.Array, step: Any) -> jax.Array:
-        """Return how much of the way down is left at a progress from 0 to 1."""
+    def remaining(self, progress: jax.Array, step: ArrayLike) -> jax.Array:
+        """Return the remaining fraction of the fall at a progress from 0 to 1."""
         return (1 - progress) ** runtime(self.power, step)
 
 
@@ -195,9 +202,10 @@ class WarmupStableDecay:
     end: float = 0.0
     start: float = 0.0
 
-    def __call__(self, step: Any) -> jax.Array:
+    def __call__(self, step: ArrayLike) -> jax.Array:
         """Return the value at `step`, float32."""
         warmup, total = runtime(self.warmup_steps, step), runtime(self.total_steps, step)
+        # The fall is counted from the end, so that a longer run keeps its length.
         fall_begins = total - runtime(self.decay_steps, step)
         decayed = _between(self.end, self.peak, 1 - _progress(step, fall_begins, total), step)
         return _warmed_up(self.start, self.peak, warmup, step, decayed)
@@ -221,9 +229,10 @@ class InverseSquareRoot:
     peak: float
     warmup_steps: int
 
-    def __call__(self, step: Any) -> jax.Array:
+    def __call__(self, step: ArrayLike) -> jax.Array:
         """Return the value at `step`, float32."""
         warmup = runtime(self.warmup_steps, step)
+        # At step 0 the other term of the minimum is 0; the bound only keeps 1 / 0 out of it.
         fall = jnp.sqrt(warmup / jnp.maximum(_real(step), 1))
         return runtime(self.peak, step) * jnp.minimum(_real(step) / warmup, fall)
 
@@ -253,8 +262,9 @@ class Exponential:
     decay_steps: int
     end: float = 0.0
 
-    def __call__(self, step: Any) -> jax.Array:
+    def __call__(self, step: ArrayLike) -> jax.Array:
         """Return the value at `step`, float32."""
+        # A real number of intervals, so that the rate falls at every step and not in stairs.
         intervals = _real(step) / runtime(self.decay_steps, step)
         value = runtime(self.initial, step) * runtime(self.rate, step) ** intervals
         return jnp.maximum(runtime(self.end, step), value)
@@ -301,8 +311,11 @@ class Cycles:
     peak_factor: float = 1.0
     end: float = 0.0
 
-    def __call__(self, step: Any) -> jax.Array:
+    def __call__(self, step: ArrayLike) -> jax.Array:
         """Return the value at `step`, float32."""
+        # A loop over the cycles in place of the closed form log_f(1 + t (f - 1) / L): that divides
+        # by zero at f = 1, which a sweep over f may include, and its rounding near a restart could
+        # put a step into the wrong cycle. Cycles are few; the loop is unrolled into selects.
         t, length = _real(step), runtime(self.cycle_steps, step)
         begin, peak = jnp.zeros_like(t), runtime(self.peak, step)
         ends = begin + length
@@ -336,9 +349,12 @@ class Join:
         """Check the lengths, which are never traced."""
         _one_less("Join", "schedules", self.schedules, self.boundaries)
 
-    def __call__(self, step: Any) -> jax.Array:
+    def __call__(self, step: ArrayLike) -> jax.Array:
         """Return the value at `step`, float32."""
         value = self.schedules[0](step)
+        # From the first boundary to the last: each later schedule replaces the value where it has
+        # begun. Schedules that have not begun are evaluated at their step 0, never at a negative
+        # one, where `runtime` would return zeros and a square root NaN.
         for boundary, later in zip(self.boundaries, self.schedules[1:], strict=True):
             begin = runtime(boundary, step)
             own = jnp.maximum(_real(step) - begin, 0)
@@ -365,8 +381,9 @@ class Piecewise:
         """Check the lengths, which are never traced."""
         _one_less("Piecewise", "values", self.values, self.boundaries)
 
-    def __call__(self, step: Any) -> jax.Array:
+    def __call__(self, step: ArrayLike) -> jax.Array:
         """Return the value at `step`, float32."""
+        # Boundaries may be traced: no piece is picked by an index, all are selected from in turn.
         value = runtime(self.values[0], step)
         for boundary, later in zip(self.boundaries, self.values[1:], strict=True):
             value = jnp.where(_real(step) < runtime(boundary, step), value, runtime(later, step))
@@ -375,25 +392,33 @@ class Piecewise:
 
 def _one_less(name: str, what: str, values: Sequence[Any], boundaries: Sequence[Any]) -> None:
     if len(values) != len(boundaries) + 1:
-        found = f"{name}: {len(values)} {what} and {len(boundaries)} boundaries"
-        raise BadInput(Problem(found, remedy=f"give one boundary less than {what}"))
+        problem = f"{name}: {len(values)} {what} and {len(boundaries)} boundaries"
+        raise BadInput(Problem(problem, remedy=f"give one boundary less than {what}"))
 
 
-def _real(step: Any) -> jax.Array:
+def _real(step: ArrayLike) -> jax.Array:
+    # Float32 holds every step up to 2**24 exactly. Beyond, a step is off by one part in 16 million.
     return jnp.asarray(step).astype(jnp.result_type(float))
 
 
-def _progress(step: Any, begin: jax.Array, end: jax.Array) -> jax.Array:
+def _progress(step: ArrayLike, begin: jax.Array, end: jax.Array) -> jax.Array:
+    # At least one step, for a fall of no steps at all (`decay_steps` of 0): 0 / 0 would be NaN,
+    # also where the other piece of the schedule is selected afterwards.
     return jnp.clip((_real(step) - begin) / jnp.maximum(end - begin, 1), 0, 1)
 
 
-def _between(low: Hyperparameter, high: Hyperparameter, share: jax.Array, step: Any) -> jax.Array:
+def _between(
+    low: Hyperparameter, high: Hyperparameter, share: jax.Array, step: ArrayLike
+) -> jax.Array:
+    # In this form a share of 0 gives exactly `low`, so that a schedule that ends at 0 does.
     end = runtime(low, step)
     return end + (runtime(high, step) - end) * share
 
 
 def _warmed_up(
-    start: float, peak: Hyperparameter, warmup: jax.Array, step: Any, then: jax.Array
+    start: float, peak: Hyperparameter, warmup: jax.Array, step: ArrayLike, then: jax.Array
 ) -> jax.Array:
+    # A warmup of 0 steps is never selected; the bound keeps 0 / 0 out of its gradient and of
+    # debuggers that look for NaN.
     rise = _between(start, peak, _real(step) / jnp.maximum(warmup, 1), step)
     return jnp.where(_real(step) < warmup, rise, then)

@@ -19,6 +19,7 @@ from luthier.optim.layouts import Layouts, OptimizerStage, complete
 from luthier.optim.masks import ParameterMask
 from luthier.optim.schedules import Schedule, runtime
 
+# Parameters are a flat mapping by name and not a tree: masks, parts and layouts are all by name.
 Arrays = Mapping[str, jax.Array]
 Transformation: TypeAlias = optax.GradientTransformationExtraArgs
 
@@ -42,6 +43,9 @@ def chain(transformations: Sequence[optax.GradientTransformation]) -> OptimizerS
     Args:
       transformations: Any transformations of Optax or of ours, first one first.
     """
+    # Not `optax.chain`: that calls `init(parameters)` alone, and stages here need layouts in it
+    # too. `with_extra_args_support` returns a stage that takes extra arguments as it is, of ours
+    # with its class, and wraps others so that they ignore `count` and `layouts`.
     stages = [optax.with_extra_args_support(stage) for stage in transformations]
 
     def init(parameters: Arrays, layouts: Layouts | None = None) -> tuple[Any, ...]:
@@ -67,7 +71,7 @@ def chain(transformations: Sequence[optax.GradientTransformation]) -> OptimizerS
 
 
 def pass_through() -> Transformation:
-    """Return the stage that changes nothing: what stands for a setting that is None."""
+    """Return the stage that changes nothing, in the place of one whose setting is None."""
     return optax.with_extra_args_support(optax.identity())
 
 
@@ -77,6 +81,8 @@ def global_norm(arrays: Arrays) -> jax.Array:
     Args:
       arrays: Gradients or parameters by name, of any shapes.
     """
+    # Widened before squaring: in bfloat16 a sum stops growing once it is 256 times its terms.
+    # `start` gives an empty mapping the norm 0, as a float32 like any other.
     wide = (_widen(x) for x in arrays.values())
     return jnp.sqrt(sum((jnp.sum(x * x) for x in wide), start=jnp.float32(0)))
 
@@ -95,6 +101,8 @@ def clip_by_global_norm(max_norm: float) -> Transformation:
     def update(
         gradients: Arrays, state: Any, parameters: Any = None, *, count: jax.Array, **_: Any
     ) -> tuple[Any, Any]:
+        # A norm of 0 gives inf here and 1 after the minimum. One that is not finite makes the whole
+        # gradient NaN or 0, which hides nothing: the guard looks at the norm before the clip.
         scale = jnp.minimum(1, runtime(max_norm, count) / global_norm(gradients))
         return {name: g * scale for name, g in gradients.items()}, state
 
@@ -118,6 +126,7 @@ def add_decayed_weights(weight_decay: float, mask: ParameterMask) -> Transformat
     def update(
         updates: Arrays, state: Any, parameters: Any = None, *, count: jax.Array, **_: Any
     ) -> tuple[Any, Any]:
+        # The mask is evaluated while tracing, by name: no array of booleans is ever multiplied in.
         decay = runtime(weight_decay, count)
         decayed = {n: u + decay * parameters[n] if mask(n) else u for n, u in updates.items()}
         return decayed, state
@@ -145,6 +154,8 @@ def clip_update_rms(max_rms: float) -> Transformation:
         layouts: Layouts,
         **_: Any,
     ) -> tuple[Any, Any]:
+        # Of each layer of a scanned stack by itself, as if it were unrolled. (Paxml's cap takes
+        # fused query, key and value kernels together; here each is a parameter of its own.)
         limit = runtime(max_rms, count)
         rms = {n: jnp.sqrt(layouts[n].mean_square(u)) for n, u in updates.items()}
         return {n: u / jnp.maximum(1, rms[n] / limit) for n, u in updates.items()}, state
@@ -177,6 +188,8 @@ def scale_by_adam(b1: float, b2: float, eps: float) -> Transformation:
     ) -> tuple[Any, AdamState]:
         # Complements are taken of the raw objects: near 1, float32 would lose half their digits.
         new1, new2 = runtime(1 - b1, count), runtime(1 - b2, count)
+        # Both coefficients of an average are rounded from the exact ones, each by itself, as the
+        # reference in float64 has them.
         old1, old2, small = runtime(b1, count), runtime(b2, count), runtime(eps, count)
         first = {n: old1 * state.first_moment[n] + new1 * g for n, g in gradients.items()}
         second = {n: old2 * state.second_moment[n] + new2 * (g * g) for n, g in gradients.items()}
@@ -274,4 +287,6 @@ def bias_correction(complement: jax.Array, count: jax.Array) -> jax.Array:
       complement: $1 - \beta$.
       count: $t$, the number of updates so far.
     """
+    # 1 - beta^t of a beta near one cancels: for b2 = 0.9999 float32 is wrong by 2e-4 of the result.
+    # log1p and expm1 never form the 1; what they start from, 1 - beta, was taken in double.
     return -jnp.expm1((count + 1).astype(complement.dtype) * jnp.log1p(-complement))

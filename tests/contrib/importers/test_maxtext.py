@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier.contrib.importers import MaxText, maxtext
+from luthier.contrib.importers import MaxText
 from luthier.errors import CheckpointError
 from luthier.recipes.foreign import model_of
 from tests import foreign_checkpoints as foreign
@@ -18,6 +18,10 @@ LAYERS = "decoder/layers"
 def _golden(name):
     tensors, arrays = foreign.golden(f"recipes/goldens/{name}.npz")
     return tensors, arrays, json.loads(str(arrays["config"]))
+
+
+def _read(path, **settings):
+    return MaxText(str(path), **settings).read_arrays(path)[0]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +57,7 @@ def test_halves_and_neighbours_are_not_the_same(tmp_path):
     theirs, _, config = _golden("llama")
     parameters = foreign.maxtext_parameters(theirs, config["num_attention_heads"])
     foreign.write_maxtext(tmp_path, parameters)
-    plain, other = maxtext.read(tmp_path), maxtext.read(tmp_path, interleaved=True)
+    plain, other = _read(tmp_path), _read(tmp_path, interleaved=True)
     name = "decoder/layers_0/self_attention/key/kernel"
     index = tuple(slice(0, size) for size in plain[name].shape)
     expected = plain[name].read(index)[..., [0, 2, 4, 6, 1, 3, 5, 7]]
@@ -68,25 +72,27 @@ def test_the_last_step_is_read_and_one_may_be_named(tmp_path):
         foreign.write_maxtext(tmp_path, own, step)
     places = {tmp_path: 10, tmp_path / "9": 9, tmp_path / "9" / "items": 9}
     for place, step in places.items():
-        array = maxtext.read(place)["decoder/decoder_norm/scale"]
+        array = _read(place)["decoder/decoder_norm/scale"]
         assert array.read((slice(0, 1),)) == [step]
 
 
 def test_layers_along_another_dimension(tmp_path):
     own = {"decoder/layers/mlp/wo/kernel": np.arange(24.0).reshape(2, 3, 4)}
     foreign.write_maxtext(tmp_path, own)
-    found = maxtext.read(tmp_path, scan_axis=0)
+    found = _read(tmp_path, scan_axis=0)
     assert found["decoder/layers/mlp/wo/kernel[1]"].shape == (3, 4)
     with pytest.raises(CheckpointError) as raised:
-        maxtext.read(tmp_path, scan_axis=3)
-    told = "restore.scan_axis: decoder/layers/mlp/wo/kernel [2, 3, 4] has no dimension 3 of layers"
-    assert str(raised.value) == f"{told}; set it to 0"
+        _read(tmp_path, scan_axis=3)
+    message = (
+        "restore.scan_axis: decoder/layers/mlp/wo/kernel [2, 3, 4] has no dimension 3 of layers"
+    )
+    assert str(raised.value) == f"{message}; set it to 0"
 
 
 def test_what_is_no_checkpoint_is_one_line(tmp_path):
     with pytest.raises(CheckpointError, match="holds no checkpoint of MaxText; give the folder"):
-        maxtext.read(tmp_path)
+        _read(tmp_path)
     (tmp_path / "_METADATA").write_text('{"tree_metadata": 3}')
     with pytest.raises(CheckpointError) as raised:
-        maxtext.read(tmp_path)
+        _read(tmp_path)
     assert str(raised.value).startswith(f"{tmp_path / '_METADATA'} cannot be read: ")

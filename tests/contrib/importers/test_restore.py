@@ -40,7 +40,7 @@ def test_a_table_says_where_parameters_come_from(tmp_path):
         np.testing.assert_array_equal(restoration.read()["norm.scale"], VALUES)
 
 
-def test_what_has_no_place_is_told(tmp_path):
+def test_arrays_without_a_parameter_are_reported(tmp_path):
     foreign.write_maxtext(tmp_path, {"decoder/moe/gate": VALUES})
     with pytest.raises(CheckpointError) as raised:
         Restoration(MaxText(str(tmp_path)), {}, {})
@@ -51,7 +51,7 @@ def test_what_has_no_place_is_told(tmp_path):
     )
 
 
-def test_a_path_that_is_not_there_is_told(tmp_path):
+def test_a_missing_path_is_reported(tmp_path):
     with pytest.raises(CheckpointError) as raised:
         Restoration(MaxText(str(tmp_path / "absent")), {}, {})
     assert str(raised.value) == f"{tmp_path / 'absent'} does not exist; give its path"

@@ -1,11 +1,16 @@
 import jax.numpy as jnp
+import numpy as np
+import pytest
 
-from luthier.contrib.optimizers import soap
-from luthier.contrib.optimizers.kronecker import begin, multiply
+from luthier.contrib.optimizers import scale_by_shampoo, scale_by_soap, soap
 from luthier.optim import Layout
 
 LAYOUTS = {"k": Layout((3, 4, 2, 5), ("layers", "embed", "heads", "k"), 1)}
 PARAMETERS = {"k": jnp.ones(LAYOUTS["k"].shape, jnp.bfloat16)}
+
+
+def begin(parameters, layouts, largest_dim):
+    return scale_by_soap(0.9, 0.95, 0.9, 1e-8, 10, largest_dim).init(parameters, layouts=layouts)
 
 
 def test_a_state_has_two_squares_for_each_side():
@@ -22,10 +27,18 @@ def test_long_sides_have_none():
     assert state.right == state.right_map == {}
 
 
-def test_only_what_there_is_is_multiplied():
-    x = jnp.ones((2, 3))
-    assert multiply(None, x, None) is x
-    assert (multiply(2 * jnp.eye(2), x, 3 * jnp.eye(3)) == 6).all()
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_a_matrix_with_one_side_is_multiplied_on_that_side_only(is_turned):
+    gradient = jnp.asarray([[1.0, 0, 0], [0, 4, 0]])
+    gradient = gradient.T if is_turned else gradient
+    layouts = {"k": Layout(gradient.shape, None, 1)}
+    stage = scale_by_shampoo(0.0, 0.0, 0.0, 1e-6, 1, 2)
+    state = stage.init({"k": gradient}, layouts=layouts)
+    assert (set(state.left), set(state.right)) == ((set(), {"k"}) if is_turned else ({"k"}, set()))
+    updates, _ = stage.update(
+        {"k": gradient}, state, {"k": gradient}, count=jnp.int32(0), layouts=layouts
+    )
+    np.testing.assert_allclose(updates["k"], jnp.sign(gradient), atol=1e-3)
 
 
 def test_kernels_outside_the_mask_are_adams():

@@ -2,8 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier.contrib.optimizers import shampoo
-from luthier.contrib.optimizers.shampoo import scale_by_shampoo
+from luthier.contrib.optimizers import scale_by_shampoo, shampoo
 from luthier.optim import Layout
 
 LAYOUTS = {"k": Layout((2, 4, 5), ("layers", "embed", "mlp"), 1)}

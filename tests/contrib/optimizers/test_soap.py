@@ -2,14 +2,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from luthier.contrib.optimizers.soap import scale_by_soap
-from luthier.optim.layouts import complete
+from luthier.contrib.optimizers import scale_by_soap
+from luthier.optim import Layout
 
 
 def _run(stage, gradients):
     parameters = {"k": jnp.zeros_like(gradients[0])}
     state, updates = stage.init(parameters), []
-    layouts = complete(parameters, None)
+    layouts = {"k": Layout((5, 5), None, 1)}
     for count, gradient in enumerate(gradients):
         update, state = stage.update(
             {"k": gradient}, state, parameters, count=jnp.int32(count), layouts=layouts

@@ -3,7 +3,7 @@ import jax
 import pytest
 from flax import nnx
 
-from luthier.contrib.series import recipes
+from luthier.contrib.series import patch_tst_42, patch_tst_64, patch_tst_small
 
 
 def _count(graph):
@@ -14,9 +14,9 @@ def _count(graph):
 @pytest.mark.parametrize(
     ("make", "patches", "dim", "hidden"),
     [
-        (recipes.patch_tst_42, 42, 128, 256),
-        (recipes.patch_tst_64, 64, 128, 256),
-        (recipes.patch_tst_small, 42, 16, 128),
+        (patch_tst_42, 42, 128, 256),
+        (patch_tst_64, 64, 128, 256),
+        (patch_tst_small, 42, 16, 128),
     ],
 )
 def test_sizes_are_those_of_the_formula(make, patches, dim, hidden):

@@ -17,7 +17,7 @@ def test_arrays_given_as_they_are():
     assert found.dtype == np.float32
 
 
-def test_digests_tell_data_apart():
+def test_different_data_has_different_digests():
     digests = {
         Arrays(INPUTS, [0, 1, 1, 0]).digest,
         Arrays(INPUTS + 1, [0, 1, 1, 0]).digest,

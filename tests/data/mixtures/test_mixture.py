@@ -176,7 +176,7 @@ def test_all_that_is_wrong_at_once():
         "stage 1 has weights [-1]",
         "stage 2 has weights [0.0]",
         "max_epochs of 'b' is 0",
-        "names no component: 'e'",
+        "max_epochs names 'e', which is not a component",
     ):
         assert part in text
     for empty in (Mixture({}, STAGES), Mixture(COMPONENTS, [])):

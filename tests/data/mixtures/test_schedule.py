@@ -109,7 +109,7 @@ def test_when_nothing_is_left():
         order(np.array([30]))
 
 
-def test_the_rule_tells_orders_apart():
+def test_different_orders_have_different_rules():
     rules = {
         mixed((0.5, 0.5)).rule,
         mixed((0.5, 0.4)).rule,

@@ -41,7 +41,7 @@ def test_prompts_without_room():
     need = [len(p) + max(len(c), len(r)) + 1 for p, c, r in (Arithmetic(30)[i] for i in range(30))]
     shortest = max(need)
     assert node(shortest).num_rows == 30
-    with pytest.raises(DataError, match=rf"{shortest} targets have no room in a row of"):
+    with pytest.raises(DataError, match=rf"{shortest} targets do not fit into a row of"):
         node(shortest - 1).num_rows  # noqa: B018
     described = node(shortest - 1, too_long=Skip()).describe()
     assert described["too_long"] == sum(n >= shortest for n in need) > 0

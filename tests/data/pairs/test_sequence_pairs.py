@@ -81,7 +81,9 @@ def test_batches_are_what_the_spec_says():
 
 
 def test_pairs_without_room():
-    with pytest.raises(DataError, match=r"pair 1: \d+ input tokens and \d+ targets have no room"):
+    with pytest.raises(
+        DataError, match=r"pair 1: \d+ input tokens and \d+ targets do not fit into"
+    ):
         node(input_length=20).num_rows  # noqa: B018
     data = node(target_length=20, too_long=Skip())
     described = data.describe()
@@ -101,7 +103,7 @@ def test_a_space_in_front_is_not_counted(tmp_path):
     assert batch["target_bytes"].sum() == 6
 
 
-def test_digests_tell_data_apart():
+def test_different_data_has_different_digests():
     digests = {
         node().rows.digest,
         node(OnePair()).rows.digest,

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from luthier.data import Bytes, Documents, plan_layout, survey
-from luthier.data.prepared.prepare import tokenizer_facts
 from luthier.errors import DataError
 
 TEXTS = [f"document {number} " * (number % 9) for number in range(300)]
@@ -34,7 +33,7 @@ def test_every_document_stands_in_one_shard(wanted, shards):
     assert np.all(np.diff(layout.bounds) >= 1)
 
 
-def test_differences_are_told():
+def test_differences_are_listed():
     source = Documents(TEXTS)
     layout = plan_layout(source, Bytes(), survey(source, Bytes()))
     written = json.loads(json.dumps(dataclasses.asdict(layout)))
@@ -50,7 +49,8 @@ def test_differences_are_told():
 
 
 def test_facts_of_a_tokenizer():
-    facts = tokenizer_facts(Bytes())
+    source = Documents(TEXTS)
+    facts = plan_layout(source, Bytes(), survey(source, Bytes())).tokenizer
     assert facts == json.loads(json.dumps(facts))
     assert (facts["vocab_size"], facts["bos"], facts["eos"]) == (258, 256, 257)
 

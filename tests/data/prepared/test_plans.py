@@ -24,9 +24,9 @@ from luthier.data import (
     TrimTokens,
     Unpacked,
     made_plans,
+    verify,
 )
 from luthier.data.prepared import plans, prepared
-from luthier.data.prepared.shards import verify
 from tests.data.prepared.test_prepared import TEXTS, assert_same, make
 
 PACKINGS = [Concatenate(), FirstFit(), Unpacked(), SplitTokens(documents_per_group=7), TrimTokens()]
@@ -269,15 +269,15 @@ def test_two_processes_that_begin_at_once_have_one_plan(directory):
         processes = [stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(2)]
         for process in processes:
             assert process.stdout.readline() == "ready\n"
-        told = []
+        outputs = []
         for process in processes:
             process.stdin.write("go\n")
             process.stdin.flush()
         for process in processes:
-            told.append(process.communicate()[0].split())
-    assert told[0] == told[1]
+            outputs.append(process.communicate()[0].split())
+    assert outputs[0] == outputs[1]
     rows = Prepared(directory, 16, FirstFit()).rows
-    assert told[0] == [rows.digest, rows.plan.folder]
+    assert outputs[0] == [rows.digest, rows.plan.folder]
     assert len(kept(directory)) == 1
 
 
@@ -325,19 +325,19 @@ def test_plans_are_no_part_of_what_is_verified_and_shards_are_prepared_again(dir
     assert make(directory) == directory
 
 
-def test_a_plan_that_took_its_time_is_told(directory, monkeypatch):
+def test_a_slow_plan_is_reported(directory, monkeypatch):
     node = Prepared(directory, 16, FirstFit())
     mixture = Mixture({"a": node}, [Stage({"a": 1.0})])
     assert node.num_rows
     assert made_plans(mixture) == []
     folder = node.rows.plan.folder
-    rows = f"{directory}: {node.num_rows} rows of 62 documents were laid out in 1.5 s; the plan is "
+    rows = f"{directory}: {node.num_rows} rows of 62 documents were packed in 1.5 s; the plan is "
     assert prepared._notices(node, node.rows.plan, 1.5) == [f"{rows}kept in {folder}"]
     unkept = dataclasses.replace(node.rows.plan, folder="")
     assert prepared._notices(node, unkept, 1.5) == [
         f"{rows}not kept, since no folder can be written"
     ]
-    monkeypatch.setattr(prepared, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(prepared, "REPORTED_SECONDS", 0.0)
     again = Prepared(directory, 17, FirstFit())
     assert again.num_rows
     assert len(made_plans(dataclasses.replace(mixture, components={"a": again}))) == 1

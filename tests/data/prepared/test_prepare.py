@@ -79,16 +79,18 @@ def test_it_goes_on_where_it_ended(tmp_path):
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "a").glob("shard-*")}
     assert len(before) == 5
     (tmp_path / "a" / ".partial-shard-00002-1").mkdir()
-    told = []
-    run(Flawed(), tmp_path / "a", report=lambda entry, there: told.append((entry["name"], there)))
-    assert [name for name, there in told if there] == sorted(before)
+    reports = []
+    run(
+        Flawed(), tmp_path / "a", report=lambda entry, there: reports.append((entry["name"], there))
+    )
+    assert [name for name, there in reports if there] == sorted(before)
     assert all((tmp_path / "a" / name).stat().st_mtime_ns == t for name, t in before.items())
     run(Flawed(), tmp_path / "b")
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
 @pytest.mark.full
-def test_errors_of_other_processes_are_told(tmp_path):
+def test_errors_of_other_processes_are_reported(tmp_path):
     lines = ["{}" if index == 20 else '{"text": "a"}' for index in range(60)]
     source = Field(Decoded(Documents(lines), JsonObject()))
     with pytest.raises(DataError, match="document 21: no field 'text'"):

@@ -84,7 +84,7 @@ def test_tokens_stay_on_disk(directory):
     assert all(isinstance(part, np.memmap) for part in parts)
 
 
-def test_digests_tell_corpora_and_rows_apart(directory, tmp_path):
+def test_different_corpora_and_rows_have_different_digests(directory, tmp_path):
     other = make(tmp_path / "other", texts=[*TEXTS, "more"])
     digests = {
         Prepared(folder, length, packing).rows.digest

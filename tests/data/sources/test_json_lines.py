@@ -3,7 +3,7 @@ import json
 import pytest
 
 from luthier.data import JsonLines, JsonRecords
-from luthier.data.sources.source import blocks
+from luthier.data.sources import blocks
 from luthier.errors import DataError
 
 

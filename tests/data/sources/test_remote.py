@@ -6,8 +6,7 @@ import time
 import pytest
 
 from luthier.data import Field, JsonRecords, TextFiles
-from luthier.data.sources import remote
-from luthier.data.sources.files import matching_files, read_file
+from luthier.data.sources import matching_files, read_file, remote
 from luthier.errors import DataError
 from tests.object_stores import environment, serving
 

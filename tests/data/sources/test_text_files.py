@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from luthier.data import TextFiles
-from luthier.data.sources.source import blocks
+from luthier.data.sources import blocks
 from luthier.errors import DataError
 
 

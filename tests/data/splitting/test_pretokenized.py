@@ -67,8 +67,8 @@ def test_problems():
     with pytest.raises(DataError) as error:
         make(([1, 2], "text", [1.5], [1, 258], [-1])).num_rows  # noqa: B018
     assert [str(problem) for problem in error.value.problems] == [
-        "record 1: field 'ids' is no list of tokens but str; name a field of tokens",
-        "record 2: field 'ids' is no list of tokens but list; name a field of tokens",
+        "record 1: field 'ids' is not a list of tokens but str; name a field of tokens",
+        "record 2: field 'ids' is not a list of tokens but list; name a field of tokens",
         "record 3: field 'ids' has a token beyond the vocabulary's 258: 258; "
         "set the tokenizer to that of the tokens",
         "record 4: field 'ids' has a token beyond the vocabulary's 258: -1; "

@@ -9,11 +9,11 @@ from luthier.data import (
     ShiftLeft,
     ShiftRight,
     SplitTokens,
+    Visit,
     plan_layout,
     prepare,
     survey,
 )
-from luthier.data.order import Visit
 
 TEXTS = [f"document {number} " * (number % 9) for number in range(60)] + ["naïve", b"\xff"]
 PACKING = SplitTokens(ShiftLeft(end=257), documents_per_group=7)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luthier.data import ShiftLeft, ShiftRight, SplitTokens, TrimTokens
-from luthier.data.packing import Stream
+from luthier.data import ShiftLeft, ShiftRight, SplitTokens, Stream, TrimTokens
 
 GOLDEN = Path(__file__).parent / "goldens" / "pax_rows.npz"
 NAMES = {

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from luthier.data import Tokenizer
-from luthier.data.tokenizers.tokenizer import spelled, to_bytes
+from luthier.data import Bytes, Documents, Tokenizer, TrainedBpe
 
 
 class Words(Tokenizer):
@@ -12,7 +11,7 @@ class Words(Tokenizer):
     byte_lengths = np.array([1, 2, 0, 0], np.int32)
 
     def encode(self, text):
-        return [len(word) - 1 for word in to_bytes(text).split(b" ")]
+        return [len(word) - 1 for word in text.split(b" ")]
 
     def decode(self, tokens):
         return " ".join("xx"[: token + 1] for token in tokens)
@@ -40,9 +39,11 @@ def test_a_missing_method_is_named():
         ("", b""),
     ],
 )
-def test_to_bytes(text, expected):
-    assert to_bytes(text) == expected
+def test_text_becomes_bytes(text, expected):
+    assert bytes(Bytes().encode(text)) == expected
 
 
 def test_tokens_beyond_the_vocabulary_have_no_text():
-    assert spelled([b"a", b"bb"], np.array([1, 2, 0, 7])) == b"bba"
+    tokenizer = TrainedBpe(Documents(["abb"]), vocab_size=258)
+    a, b, size = *tokenizer.encode("ab"), tokenizer.vocab_size
+    assert tokenizer.decode_bytes(np.array([b, size, b, a, size + 7])) == b"bba"

@@ -50,14 +50,14 @@ def test_learning_rates_are_absolute_without_a_parameter_scale():
 def test_the_last_two_dimensions_may_be_the_factored_ones():
     optimizer = adafactor(0.1, least_factored_dim=1, factored_dims=LastDims())
     state = optimizer.init(PARAMETERS, LAYOUTS)
-    told = state.stages[1]
-    assert (told.rows["k"].shape, told.columns["k"].shape) == ((3, 16, 2), (3, 16, 12))
-    axes = told.axes(LAYOUTS)
+    factored = state.stages[1]
+    assert (factored.rows["k"].shape, factored.columns["k"].shape) == ((3, 16, 2), (3, 16, 12))
+    axes = factored.axes(LAYOUTS)
     assert axes.rows["k"] == Axes(("layers", "embed", "heads"))
     assert axes.columns["k"] == Axes(("layers", "embed", "k"))
     gradients = jax.tree.map(lambda x: x.at[1].multiply(3.0), PARAMETERS)
     _, state = optimizer.update(gradients, state, PARAMETERS, LAYOUTS)
     after = state.stages[1]
-    assert jax.tree.structure(after) == jax.tree.structure(told)
+    assert jax.tree.structure(after) == jax.tree.structure(factored)
     assert after.axes(LAYOUTS) == axes
     np.testing.assert_allclose(after.rows["k"][:, 0, 0], [1, 9, 1], rtol=1e-6)

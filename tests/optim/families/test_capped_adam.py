@@ -1,8 +1,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from luthier.optim import Layout, capped_adamw
-from luthier.optim.stages import clip_update_rms
+from luthier.optim import Layout, capped_adamw, clip_update_rms
 
 LAYOUTS = {"k": Layout((2, 4), ("layers", "embed"))}
 

@@ -27,7 +27,8 @@ _BLOCK = "Transformer/encoderblock"
 _SCANNED = re.compile(rf"{_BLOCK}/(.+)")
 _OURS = "blocks.{layer}"
 
-# As modules were numbered when each kind did not count for itself.
+# Old versions of flax numbered the unnamed modules of a block through, newer ones each class by
+# itself. Released checkpoints have both.
 _OLD = {"MultiHeadDotProductAttention_1": "MultiHeadDotProductAttention_0"}
 _OLD |= {"LayerNorm_2": "LayerNorm_1", "MlpBlock_3": "MlpBlock_0"}
 
@@ -36,11 +37,13 @@ _OUT = {"kernel": "heads head_dim embed", "bias": "embed"}
 
 
 def _tensors(at: Callable[[str], str]) -> tuple[Tensor, ...]:
-    """Return all tensors; `at` says what a part of a layer is called."""
+    """Return all tensors; `at` maps the name of a layer's part to that in the checkpoint."""
+    # Attention kernels have heads as a dimension on both sides, so their shapes need no change. The
+    # layout strings are patterns of `foreign.family.tensor`: theirs -> ours where they differ.
     norms = {"LayerNorm_0": "attention_norm", "LayerNorm_1": "mlp_norm"}
     dense = {"Dense_0": "up", "Dense_1": "down"}
     attention = "MultiHeadDotProductAttention_0"
-    found = [
+    tensors = [
         tensor("embedding/kernel", "embedding.kernel", "height width channels embed"),
         tensor("embedding/bias", "embedding.bias", "embed"),
         tensor(_POSITIONS, "embedding.positions", "1 length embed -> length embed"),
@@ -49,24 +52,24 @@ def _tensors(at: Callable[[str], str]) -> tuple[Tensor, ...]:
         tensor("head/bias", "head.bias", "classes"),
     ]
     for name in ("scale", "bias"):
-        found.append(tensor(f"Transformer/encoder_norm/{name}", f"norm.{name}", "dim"))
-        found += [
+        tensors.append(tensor(f"Transformer/encoder_norm/{name}", f"norm.{name}", "dim"))
+        tensors += [
             tensor(at(f"{theirs}/{name}"), f"{_OURS}.{ours}.{name}", "dim")
             for theirs, ours in norms.items()
         ]
     for name in ("kernel", "bias"):
         layout = "inputs outputs" if name == "kernel" else "outputs"
-        found += [
+        tensors += [
             tensor(at(f"MlpBlock_0/{theirs}/{name}"), f"{_OURS}.mlp.{ours}.{name}", layout)
             for theirs, ours in dense.items()
         ]
-        found += [
+        tensors += [
             tensor(at(f"{attention}/{part}/{name}"), f"{_OURS}.attention.{part}.{name}", _IN[name])
             for part in ("query", "key", "value")
         ]
         output = at(f"{attention}/out/{name}")
-        found.append(tensor(output, f"{_OURS}.attention.output.{name}", _OUT[name]))
-    return tuple(found)
+        tensors.append(tensor(output, f"{_OURS}.attention.output.{name}", _OUT[name]))
+    return tuple(tensors)
 
 
 _UNROLLED = Family("big_vision", (), "", _tensors(lambda part: f"{_BLOCK}_{{layer}}/{part}"))
@@ -81,6 +84,8 @@ def family_of(names: Iterable[str]) -> Family:
     Args:
       names: Their names.
     """
+    # A scanned model has one `encoderblock`, an unrolled one `encoderblock_0`, `encoderblock_1`,
+    # ...
     return _STACKED if any(name.startswith(f"{_BLOCK}/") for name in names) else _UNROLLED
 
 
@@ -92,8 +97,12 @@ def read(path: pathlib.Path) -> dict[str, StoredArray]:
         `siglip.npz:img`.
 
     Raises:
-      CheckpointError: There is none, or it is damaged.
+      CheckpointError: The checkpoint does not exist or is damaged.
     """
+    # The formats of several years of one codebase: npz files with or without `params/` in front
+    # (with `opt/target/` where the whole state of training was saved), and a folder with a zarr
+    # array for each leaf, whose names have `~` for the slash. A two-tower model holds the vision
+    # transformer below `img`. All become one mapping from names with slashes to arrays.
     file, _, part = str(path).partition(":")
     place = pathlib.Path(file)
     if place.is_dir():
@@ -102,6 +111,7 @@ def read(path: pathlib.Path) -> dict[str, StoredArray]:
     else:
         arrays = stored.npz(place)
     for beginning in ("params/", "opt/target/"):
+        # Where nothing lies below it, the prefix is not of this file.
         below = _below(arrays, beginning)
         arrays = below or arrays
     arrays = _below(arrays, f"{part}/") if part else arrays
@@ -123,31 +133,37 @@ def _renamed(arrays: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
     The first programs had the class token among the patches when positions were added; later ones
     put it before them afterwards, so that it has none.
     """
-    found = {}
+    # `has_all`: whether the positions are those of the first programs, which include the class
+    # token.
+    renamed = {}
     has_all = False
     for name, array in arrays.items():
         new = "/".join(_OLD.get(part, part) for part in name.split("/"))
         if new in (f"Transformer/posembed_input/{_POSITIONS}", f"Transformer/{_POSITIONS}"):
             new, has_all = _POSITIONS, True
-        found[new] = array
-    if _POSITIONS in found and _CLASS in found and not has_all:
-        positions = found[_POSITIONS]
+        renamed[new] = array
+    if _POSITIONS in renamed and _CLASS in renamed and not has_all:
+        positions = renamed[_POSITIONS]
+        # The shape decides as well: a grid of patches is square, so that a square plus one has a
+        # row for the class token already.
         if math.isqrt(positions.shape[1]) ** 2 + 1 != positions.shape[1]:
             # Zero adds nothing: the class token keeps having no position.
             none = in_memory(np.zeros((1, 1, positions.shape[2]), np.float32))
-            found[_POSITIONS] = with_first(none, positions)
-    return found
+            renamed[_POSITIONS] = with_first(none, positions)
+    return renamed
 
 
 def _layers(arrays: Mapping[str, StoredArray]) -> dict[str, StoredArray]:
     """Return the arrays with stacked ones split into their layers."""
-    found: dict[str, StoredArray] = {}
+    # As views: `layer_of` reads nothing until a block of the layer is asked for, so that a process
+    # reads only what its devices hold.
+    layers: dict[str, StoredArray] = {}
     for name, array in arrays.items():
         if _SCANNED.fullmatch(name):
-            found |= {f"{name}[{i}]": layer_of(array, 0, i) for i in range(array.shape[0])}
+            layers |= {f"{name}[{i}]": layer_of(array, 0, i) for i in range(array.shape[0])}
         else:
-            found[name] = array
-    return found
+            layers[name] = array
+    return layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,8 +176,8 @@ class BigVision(Importer):
     Args:
       directory: The file or folder; behind a colon the part of a model of several, as
         `siglip.npz:img`.
-      rules: Which parameters are taken, initialized or skipped; the first that matches has a
-        parameter. By default all are taken, but for adapters.
+      rules: Rules that take, initialize or skip parameters; the first match decides. By default
+        all are taken except adapters.
     """
 
     directory: str

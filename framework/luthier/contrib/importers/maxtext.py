@@ -32,7 +32,9 @@ _OURS = "blocks.{layer}"
 
 
 def _tensors(at: Callable[[str], str]) -> tuple[Tensor, ...]:
-    """Return all tensors; `at` says what a part of a layer is called."""
+    """Return all tensors; `at` maps the name of a layer's part to that in the checkpoint."""
+    # A superset for all decoders of this shape: norms of queries and keys and the unembedding are
+    # matched only where the checkpoint has them (a tied model has no `logits_dense`).
     attention = dict.fromkeys(("query", "key", "value"), "embed heads head_dim")
     mlp = {"wi_0": ("gate", "embed mlp"), "wi_1": ("up", "embed mlp"), "wo": ("down", "mlp embed")}
     norms = {"pre_self_attention_layer_norm": "attention_norm"}
@@ -72,6 +74,7 @@ def family_of(names: Iterable[str]) -> Family:
     Args:
       names: Their names.
     """
+    # A scanned model has one `layers`, an unrolled one `layers_0`, `layers_1`, ...
     return _STACKED if any(name.startswith(f"{_LAYERS}/") for name in names) else _UNROLLED
 
 
@@ -87,27 +90,34 @@ def read(
       interleaved: Whether the numbers that are rotated together stand side by side.
 
     Raises:
-      CheckpointError: There is none, or it is damaged.
+      CheckpointError: The checkpoint does not exist or is damaged.
     """
-    found: dict[str, StoredArray] = {}
+    # Three differences beyond names, none of which a checkpoint records: where the layers are, in
+    # which order a head's elements are rotated, and where the scale of attention went. The first
+    # two are settings of the user's, who has MaxText's config; the third follows from the norms.
+    #
+    # `params` twice: a training state's field, and the collection of flax in it.
+    arrays: dict[str, StoredArray] = {}
     for name, array in stored.orbax_tree(_items(path), ("params", "params")).items():
         if _SCANNED.fullmatch(name):
             if len(array.shape) <= scan_axis:
                 what = f"{name} {list(array.shape)} has no dimension {scan_axis} of layers"
                 raise CheckpointError(Problem(what, "restore.scan_axis", remedy="set it to 0"))
             layers = range(array.shape[scan_axis])
-            found |= {f"{name}[{layer}]": layer_of(array, scan_axis, layer) for layer in layers}
+            arrays |= {f"{name}[{layer}]": layer_of(array, scan_axis, layer) for layer in layers}
         else:
-            found[name] = array
-    has_norms = any("/query_norm/" in name for name in found)
-    return {name: _as_ours(name, array, has_norms, interleaved) for name, array in found.items()}
+            arrays[name] = array
+    has_norms = any("/query_norm/" in name for name in arrays)
+    return {name: _as_ours(name, array, has_norms, interleaved) for name, array in arrays.items()}
 
 
 def _as_ours(name: str, array: StoredArray, has_norms: bool, interleaved: bool) -> StoredArray:
     """Return an array with the scale and the order of ours."""
     if interleaved and _ROTATED.fullmatch(name):
         size = array.shape[-1]
-        # From neighbours that are rotated together to our halves.
+        # From neighbours that are rotated together to our halves: even elements, then odd ones. The
+        # same permutation of queries and keys (and of their norms' scales) leaves their products as
+        # they are, so that values and the output need no change.
         array = reordered(array, np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)]))
     if _QUERY.fullmatch(name) and not has_norms:
         # MaxText has the scale 1 / sqrt(head_dim) of attention in its query kernels, unless queries
@@ -117,6 +127,8 @@ def _as_ours(name: str, array: StoredArray, has_norms: bool, interleaved: bool) 
 
 
 def _items(path: pathlib.Path) -> pathlib.Path:
+    # The user may name the run, its `checkpoints`, a step, or the items in it. `default` is the
+    # name that Orbax gives to the only item of a step.
     folder = stored.newest(path) or stored.newest(path / "checkpoints") or path
     for place in (folder / "items", folder / "default", folder):
         if (place / stored.METADATA).is_file() or (place / stored.MSGPACK).is_file():
@@ -136,10 +148,10 @@ class MaxText(Importer):
     Args:
       directory: The folder of a step, or the one that all steps are in.
       scan_axis: The dimension of the layers where they are stacked: its `param_scan_axis`.
-      interleaved: Whether the two numbers that are rotated together stand side by side: so where
+      interleaved: Whether the two numbers that are rotated together stand side by side, as where
         its `rope_type` is `llama3.1`.
-      rules: Which parameters are taken, initialized or skipped; the first that matches has a
-        parameter. By default all are taken, but for adapters.
+      rules: Rules that take, initialize or skip parameters; the first match decides. By default
+        all are taken except adapters.
     """
 
     directory: str

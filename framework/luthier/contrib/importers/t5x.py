@@ -28,6 +28,7 @@ _OUT = "(heads head_dim) embed -> heads head_dim embed"
 
 
 def _attention(foreign: str, ours: str) -> tuple[Tensor, ...]:
+    # T5X stores the kernels of attention as matrices; the number of heads is taken from our model.
     names = {"query": ("query", _IN), "key": ("key", _IN), "value": ("value", _IN)}
     names["out"] = ("output", _OUT)
     return tuple(
@@ -37,14 +38,16 @@ def _attention(foreign: str, ours: str) -> tuple[Tensor, ...]:
 
 
 def _tensors(up: Mapping[str, str]) -> tuple[Tensor, ...]:
-    """Return all tensors; `up` names the maps into the feed-forward parts, there and here."""
-    found = [
+    """Return all tensors; `up` maps their input kernels of the feed-forward parts to ours."""
+    # `rel_embedding` belongs to the stack: T5 shares one table of position biases between the
+    # layers of an encoder, another between those of a decoder; cross attention has none.
+    tensors = [
         tensor("token_embedder/embedding", "embedding.table", "vocab embed"),
         tensor("decoder/logits_dense/kernel", "unembedding.kernel", "embed vocab"),
     ]
     for stack, own in (("encoder", "attention"), ("decoder", "self_attention")):
         foreign, ours = f"{stack}/layers_{{layer}}", f"{stack}.blocks.{{layer}}"
-        found += [
+        tensors += [
             *_attention(f"{foreign}/{own}", f"{ours}.attention"),
             tensor(f"{foreign}/pre_{own}_layer_norm/scale", f"{ours}.attention_norm.scale", "dim"),
             tensor(f"{foreign}/pre_mlp_layer_norm/scale", f"{ours}.mlp_norm.scale", "dim"),
@@ -62,7 +65,7 @@ def _tensors(up: Mapping[str, str]) -> tuple[Tensor, ...]:
         ]
     foreign, ours = "decoder/layers_{layer}", "decoder.blocks.{layer}"
     return (
-        *found,
+        *tensors,
         *_attention(f"{foreign}/encoder_decoder_attention", f"{ours}.cross_attention"),
         tensor(
             f"{foreign}/pre_cross_attention_layer_norm/scale", f"{ours}.cross_norm.scale", "dim"
@@ -94,8 +97,10 @@ def read(path: pathlib.Path) -> dict[str, StoredArray]:
       path: The folder `checkpoint_1000`, or the one that it is in: then its last one.
 
     Raises:
-      CheckpointError: There is none, or it is damaged.
+      CheckpointError: The checkpoint does not exist or is damaged.
     """
+    # T5X wrote its own layout first: flax's msgpack with small arrays in it, and a note for each
+    # large one that lies beside it in zarr. Later versions write Orbax trees below `state`.
     folder = stored.newest(path, "checkpoint_") or path
     if (folder / _STATE).is_dir():
         return stored.orbax_tree(folder / _STATE, (_TARGET,))
@@ -114,13 +119,15 @@ def read(path: pathlib.Path) -> dict[str, StoredArray]:
 
 
 def _array(folder: pathlib.Path, name: str, leaf: Any) -> StoredArray:
-    """Return an array that is there, or that a note says the place of."""
+    """Return an array of the msgpack file, or one in a folder beside it that a note refers to."""
     if not isinstance(leaf, Mapping):
         return in_memory(np.asarray(leaf))
+    # The note is a TensorStore spec with the path from the time of writing, often in a bucket that
+    # is out of reach or has moved. Only its last part counts: the folder lies beside the note.
     path = leaf["kvstore"].get("path") or leaf.get("path", "")  # as older tensorstores have it
     beside = folder / pathlib.PurePosixPath(path.rstrip("/")).name
     if not path or not beside.is_dir():
-        what = f"{folder} lacks the array of {name}: {beside.name or 'its place is not told'}"
+        what = f"{folder} lacks the array of {name}: {beside.name or 'it is not recorded where'}"
         raise CheckpointError(Problem(what, remedy="fetch the whole folder again"))
     return stored.zarr(beside)
 
@@ -134,8 +141,8 @@ class T5X(Importer):
 
     Args:
       directory: The folder `checkpoint_N`, or the one that it is in.
-      rules: Which parameters are taken, initialized or skipped; the first that matches has a
-        parameter. By default all are taken, but for adapters.
+      rules: Rules that take, initialize or skip parameters; the first match decides. By default
+        all are taken except adapters.
     """
 
     directory: str

@@ -27,7 +27,7 @@ def scale_by_trust_ratio(mask: ParameterMask) -> Transformation:
     $$ u \leftarrow u\, \|\theta\|_2 / \|u\|_2, \text{ unchanged where either norm is } 0 $$
 
     Args:
-      mask: The parameters that this is for.
+      mask: The parameters that are scaled.
 
     Source: You et al., 2020, arXiv:1904.00962, algorithm 2, with $\phi(z) = z$.
     """
@@ -36,6 +36,10 @@ def scale_by_trust_ratio(mask: ParameterMask) -> Transformation:
         updates: Arrays, state: Any, parameters: Any = None, *, layouts: Layouts, **_: Any
     ) -> tuple[Any, Any]:
         def scaled(name: str, u: jax.Array) -> jax.Array:
+            # Norms are of each layer of a stack, not of the stack: LAMB's adaptation is layer-wise.
+            # A parameter that starts at zero (a bias) would have ratio 0 and never move, and 0 / 0
+            # is NaN: either norm of 0 leaves the update as it is. Both branches of a `where` are
+            # computed, so the divisor is made safe first.
             own, step = layouts[name].norm(parameters[name].astype(u.dtype)), layouts[name].norm(u)
             defined = (own > 0) & (step > 0)
             return u * jnp.where(defined, own / jnp.where(defined, step, 1), 1)
@@ -77,6 +81,8 @@ def lamb(
 
     Source: You et al., 2020, arXiv:1904.00962, algorithm 2.
     """
+    # The decay comes before the ratio: algorithm 2 normalizes the sum of both, so that the decay is
+    # relative to the direction and does not change the size of the step.
     stages = [
         clipping(clip_norm),
         scale_by_adam(b1, b2, eps),

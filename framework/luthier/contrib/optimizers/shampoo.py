@@ -47,6 +47,9 @@ def scale_by_shampoo(
     Source: Gupta et al., 2018, arXiv:1802.09568, algorithm 1; averages, roots every few steps and
       the size of another optimizer's update are from Anil et al., 2020, arXiv:2002.09018.
     """
+    # Shampoo gives the direction and Adam the size ("grafting" in Anil et al.): roots that are some
+    # steps old have a wrong scale, and with Adam's size its learning rates carry over. The price is
+    # Adam's second moment beside the squares.
     adam = scale_by_adam(b1, b2, eps)
 
     def init(parameters: Arrays, layouts: Layouts | None = None) -> KroneckerState:
@@ -64,12 +67,17 @@ def scale_by_shampoo(
         sized, moments = adam.update(
             gradients, AdamState(state.first_moment, state.second_moment), count=count
         )
+        # Statistics are averages and not sums as in the original: a sum never forgets, and its
+        # roots decay as 1 / sqrt(t) on top of the schedule. Like Adam's, the averages start at zero
+        # and are divided by 1 - beta^t.
         matrices = {n: layouts[n].to_matrices(g) for n, g in gradients.items()}
         share, ridge = runtime(1 - statistics_decay, count), runtime(eps, count)
         lefts, rights = statistics(state, matrices, share)
         unbias = bias_correction(share, count)
 
         def roots() -> tuple[Sides, Sides]:
+            # Both sides together have the power -1/2 of second moments, like Adam's root; a side
+            # that is too large to have a factor leaves all of it to the other.
             def power(name: str) -> float:
                 return -0.25 if name in lefts and name in rights else -0.5
 
@@ -77,6 +85,9 @@ def scale_by_shampoo(
             right = {n: _power(x / unbias, power(n), ridge) for n, x in rights.items()}
             return left, right
 
+        # `cond` runs one branch, so that eigendecompositions, which are slow on accelerators, are
+        # paid for every few steps only. (Under `vmap`, as in packed trials, both branches run each
+        # step.)
         left_map, right_map = jax.lax.cond(
             count % every == 0, roots, lambda: (state.left_map, state.right_map)
         )
@@ -85,6 +96,7 @@ def scale_by_shampoo(
             layout = layouts[n]
             turned = multiply(left_map.get(n), layout.to_matrices(m), right_map.get(n))
             step = layout.from_matrices(turned)
+            # Of each layer by itself. A zero gradient has no direction: 0 / 1 in place of 0 / 0.
             size = layout.norm(step)
             defined = jnp.where(size > 0, size, 1)
             updates[n] = step * (layout.norm(sized[n]) / defined)
@@ -97,11 +109,14 @@ def scale_by_shampoo(
 
 def _power(x: jax.Array, exponent: float, ridge: jax.Array) -> jax.Array:
     """Return a positive power of symmetric matrices [..., d, d], with a ridge."""
+    # By eigenvalues: one decomposition serves any power, and the clamp below needs them. (Anil et
+    # al. use coupled Newton iterations.)
     values, vectors = jnp.linalg.eigh(x)
     least = ridge * jnp.mean(values, axis=-1, keepdims=True)
     # Rounding may leave eigenvalues below zero; where all are zero the map is the identity.
     raised = jnp.maximum(values, 0) + least
     powers = jnp.where(raised > 0, raised, 1) ** exponent
+    # V diag(p) V^T: columns are scaled by broadcasting.
     return (vectors * powers[..., None, :]) @ vectors.mT
 
 
@@ -132,7 +147,7 @@ def shampoo(
       eps: Ridge of the preconditioner, and Adam's.
       every: Steps between two computations of the roots.
       largest_dim: Sides of kernels beyond this size are not preconditioned.
-      matrices: Which kernels this is for; by default not embeddings and outputs.
+      matrices: The kernels that are preconditioned; by default not embeddings and outputs.
       weight_decay: The decay, $\lambda$.
       decay_mask: The parameters that decay; by default not biases, norms and embeddings.
       clip_norm: Limit of the norm of the whole gradient; None for no limit.
@@ -142,6 +157,8 @@ def shampoo(
 
     Source: Gupta et al., 2018, arXiv:1802.09568, algorithm 1; Anil et al., 2020, arXiv:2002.09018.
     """
+    # `b2` is only for the size of the update, `statistics_decay` for its direction; they are
+    # settings of their own, though the defaults agree.
     stage = scale_by_shampoo(b1, b2, statistics_decay, eps, every, largest_dim)
     adam = scale_by_adam(b1, b2, eps)
     masks = {"matrices": matrices, "decay_mask": decay_mask}

@@ -63,6 +63,13 @@ def scale_by_soap(
         layouts: Layouts,
         **_: Any,
     ) -> tuple[Any, KroneckerState]:
+        # Adam with its second moment in a rotated basis. The first moment stays in the standard
+        # basis and is rotated at each step, so that a change of basis does not touch it; the second
+        # moment of rotated entries cannot be rotated, only reordered with the columns
+        # (`_iterated`).
+        #
+        # The step at count 0 makes the bases and no update, so Adam's own count is one less; the
+        # moments must not take that gradient in either, which `started` sees to.
         new1, new2 = runtime(1 - b1, count), runtime(1 - b2, count)
         before = jnp.maximum(count - 1, 0)
         unbias1, unbias2 = bias_correction(new1, before), bias_correction(new2, before)
@@ -77,14 +84,18 @@ def scale_by_soap(
             v_next = v + new2 * (multiply(turned(left), g, right) ** 2 - v)
             rotated = multiply(turned(left), m_next / unbias1, right)
             unit = rotated / (jnp.sqrt(v_next / unbias2) + small)
+            # Back to the standard basis: Q_L U Q_R^T.
             step = multiply(left, unit, turned(right))
             started = count > 0
             first[n], second[n] = jnp.where(started, m_next, m), jnp.where(started, v_next, v)
             updates[n] = layout.from_matrices(jnp.where(started, step, 0))
+        # Statistics and bases come after the update: this gradient is rotated by the bases of
+        # before, which do not know it. No bias correction: eigenvectors do not depend on the scale.
         lefts, rights = statistics(state, matrices, share)
         due = jnp.where(count == 0, 2, jnp.where(count % every == 0, 1, 0))
         bases = lefts, rights, state.left_map, state.right_map, second
-        left_map, right_map, second = jax.lax.switch(due, [_same, _iterated, _found], *bases)
+        # One branch runs: nothing, a step of iteration, or a full decomposition at the very start.
+        left_map, right_map, second = jax.lax.switch(due, [_unchanged, _iterated, _solved], *bases)
         first, second = (
             {n: layouts[n].from_matrices(x) for n, x in moment.items()}
             for moment in (first, second)
@@ -98,11 +109,15 @@ Bases = tuple[Sides, Sides, Sides]
 """Left and right eigenvectors, and the second moments [*stacked, m, n] in them."""
 
 
-def _same(lefts: Sides, rights: Sides, left_map: Sides, right_map: Sides, second: Sides) -> Bases:
+def _unchanged(
+    lefts: Sides, rights: Sides, left_map: Sides, right_map: Sides, second: Sides
+) -> Bases:
     return left_map, right_map, second
 
 
-def _found(lefts: Sides, rights: Sides, left_map: Sides, right_map: Sides, second: Sides) -> Bases:
+def _solved(lefts: Sides, rights: Sides, left_map: Sides, right_map: Sides, second: Sides) -> Bases:
+    # `eigh` sorts ascending; the iteration below keeps its columns with the largest value first.
+    # The second moments are still zero here, so their order does not matter.
     def vectors(sides: Sides) -> Sides:
         return {n: jnp.linalg.eigh(x)[1][..., ::-1] for n, x in sides.items()}
 
@@ -112,6 +127,14 @@ def _found(lefts: Sides, rights: Sides, left_map: Sides, right_map: Sides, secon
 def _iterated(
     lefts: Sides, rights: Sides, left_map: Sides, right_map: Sides, second: Sides
 ) -> Bases:
+    # One step of orthogonal iteration (algorithm 4): multiply the basis by the statistics and make
+    # it orthogonal again. From a basis that was right some steps ago this is nearly as good as a
+    # new decomposition, and QR is much cheaper than that.
+    #
+    # Eigenvalues may have changed places meanwhile. QR keeps the first columns closest to where
+    # they were, so columns are sorted by their current values first, and the second moments with
+    # them, along the dimension of the side in question: entry (i, j) belongs to the i-th column of
+    # Q_L and the j-th of Q_R. Copies, because the mappings passed in belong to the old state.
     second, maps = dict(second), (dict(left_map), dict(right_map))
     for axis, sides, bases in ((-2, lefts, maps[0]), (-1, rights, maps[1])):
         for n, x in sides.items():
@@ -153,7 +176,7 @@ def soap(
       eps: Added to the root of the second moment.
       every: Steps between two renewals of the eigenbasis.
       largest_dim: Sides of kernels beyond this size keep the standard basis.
-      matrices: Which kernels this is for; by default not embeddings and outputs.
+      matrices: The kernels that are preconditioned; by default not embeddings and outputs.
       weight_decay: The decay, $\lambda$.
       decay_mask: The parameters that decay; by default not biases, norms and embeddings.
       clip_norm: Limit of the norm of the whole gradient; None for no limit.
@@ -163,6 +186,8 @@ def soap(
 
     Source: Vyas et al., 2024, arXiv:2409.11321, algorithm 3.
     """
+    # The same moments for both parts, as a kernel beyond `largest_dim` on both sides is Adam's too,
+    # but one step behind: `scale_by_soap` makes no update at count 0.
     stage = scale_by_soap(b1, b2, statistics_decay, eps, every, largest_dim)
     adam = scale_by_adam(b1, b2, eps)
     masks = {"matrices": matrices, "decay_mask": decay_mask}

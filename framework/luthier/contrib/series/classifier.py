@@ -1,4 +1,4 @@
-"""Classes of series: a convolution, layers, the mean over time, one linear map.
+"""A classifier of series: a convolution, layers, the mean over time, one linear map.
 
 Shapes: B rows, L length, C channels, N tokens, D dim, K classes.
 """
@@ -30,7 +30,9 @@ from luthier.parallel import constrain
 
 DType = Any
 
+# Zeros, so that training starts from equal probabilities: a loss of log K.
 _HEAD = functools.partial(Linear, Zeros(), Zeros())
+# Inner: one key with many numbers; outer: many keys. [B] keys and [N] numbers give [B, N] keys.
 _fold_each = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
 
 
@@ -95,7 +97,7 @@ class SeriesClassifier(nnx.Module):
             lambda rngs: create(block, rngs=rngs, **inherited), num_layers, rngs
         )
         self.norm = create(norm, rngs=rngs, **inherited)
-        # Classes are few and seldom even, so no mesh axis shares them out.
+        # Classes are few and seldom divisible, so no mesh axis shards them.
         embed = {"inputs": (dim,), "input_axes": ("embed",)}
         classes = {"outputs": (num_classes,), "output_axes": (None,)}
         self.head = create(head, rngs=rngs, **embed, **classes, **kinds)
@@ -110,11 +112,16 @@ class SeriesClassifier(nnx.Module):
         Returns:
           [B, N, D], normalized; tokens of the pooling first, then those of the series in time.
         """
+        # The series of a batch have one length and are not packed: every row is one segment.
+        # Dropout has a key for each token, made from the row's, so that a row is dropped alike
+        # wherever it stands in a batch.
         x_BND = self.pooling.prepend(self.embedding(series_BLC))
         x_BND = constrain(x_BND, ("batch", "length", "embed"))
         tokens = Tokens.single(*x_BND.shape[:2])
         keys = None if dropout is None else _each_token(dropout, x_BND.shape[1])
 
+        # `rows` holds what goes along with the rows: a stack that cuts the batch (a pipeline) cuts
+        # it too. The layer's number is folded in inside, where it may be the index of a scan.
         def apply(block: Any, index: jax.Array, x_BND: jax.Array, _: None, rows: Any) -> Any:
             tokens, keys = rows
             return block(x_BND, tokens, fold(keys, index)), None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from luthier.layers import DropoutKeys
 from luthier.losses import RegressionLoss, SquaredError
 from luthier.metrics import (
     LOSS,
@@ -42,6 +43,8 @@ def naive_error(inputs_BLC: jax.Array, season: int) -> jax.Array:
 
     Source: Hyndman and Koehler 2006, International Journal of Forecasting 22(4), section 4.
     """
+    # The length is static, so series that are too short for a season are known while tracing; the
+    # mean of nothing would be NaN.
     x = inputs_BLC.astype(jnp.promote_types(inputs_BLC.dtype, jnp.float32))
     if x.shape[1] <= season:
         return jnp.zeros((x.shape[0], x.shape[2]), x.dtype)
@@ -49,6 +52,13 @@ def naive_error(inputs_BLC: jax.Array, season: int) -> jax.Array:
 
 
 # Prediction of the next values of series. Shapes: B rows, L length, H horizon, C channels.
+
+
+class Forecaster(Protocol):
+    """A model of series, such as `PatchTransformer`."""
+
+    def __call__(self, inputs_BLC: jax.Array, *, dropout: DropoutKeys | None) -> jax.Array:
+        """Return [B, H, C], or [B, H, C, Q] where the loss is of Q quantiles."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,18 +98,18 @@ class Forecasting:
     objective: RegressionLoss = SquaredError()
     season: int = 1
 
-    def loss(self, model: Any, batch: Batch, key: jax.Array | None) -> LossSums:
+    def loss(self, model: Forecaster, batch: Batch, key: jax.Array | None) -> LossSums:
         """Return the summed loss over the summed weights.
 
         Args:
           model: A forecaster, under the trace.
-          batch: As above.
+          batch: A batch, as described above.
           key: Key of this step's dropout, the same for every part of the batch; None for none.
         """
         ratios = self._ratios(model(batch["inputs"], dropout=row_keys(key, batch)), batch)
         return LossSums(ratios[LOSS], {metric: ratios[metric] for metric in self.loss_metrics})
 
-    def evaluate(self, model: Any, batch: Batch) -> dict[Metric, Ratio]:
+    def evaluate(self, model: Forecaster, batch: Batch) -> dict[Metric, Ratio]:
         """Return every metric of a batch, without dropout; a subclass may add its own."""
         return self._ratios(model(batch["inputs"], dropout=None), batch)
 
@@ -108,6 +118,11 @@ class Forecasting:
         return (batch["weights"] != 0).sum()
 
     def _ratios(self, predictions: jax.Array, batch: Batch) -> dict[Metric, Ratio]:
+        # Every metric is a sum and a weight (`Ratio`), so that batches and microbatches merge
+        # exactly. MASE divides each series by its own naive error before the mean, within the row's
+        # context, which is what the forecast was made from. A series whose naive error is 0
+        # (constant, or repeating exactly) has no scale: it is left out by its weight, and the
+        # divisor is made safe, because the NaN of 0 / 0 would survive a weight of 0.
         weights_BHC, targets_BHC = batch["weights"], batch["targets"]
         error_BHC = self.objective.point(predictions) - targets_BHC
         naive_BC = naive_error(batch["inputs"], self.season)

@@ -96,6 +96,8 @@ class PatchTransformer(nnx.Module):
         dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # Checked in the constructor, as sizes are never tracers: with a longer patch the number of
+        # patches below would be 1 or less, and indices beyond the end would be clamped silently.
         if patch_length > length:
             what = f"patches of {patch_length} steps in series of {length}"
             raise BadInput(Problem(what, remedy="set patch_length to at most length"))
@@ -104,17 +106,21 @@ class PatchTransformer(nnx.Module):
         self.length, self.horizon = length, horizon
         self.patch_length, self.stride = patch_length, stride
         self.num_quantiles = num_quantiles
+        # One more than fit: the end is padded by a stride (`_forecast`), as in the paper.
         self.num_patches = (length - patch_length) // stride + 2
         self.stack = stack
         embed = {"outputs": (dim,), "output_axes": ("embed",), "rngs": rngs, **kinds}
         self.embedding = create(_LINEAR, inputs=(patch_length,), input_axes=(None,), **embed)
         axes = (None, "embed")
         shape = (self.num_patches, dim)
+        # Learned and absolute, one for each patch, as in the paper: the length is fixed anyway,
+        # since the head below is one map from all patches at once.
         self.positions = vector(Normal(0.02), shape, axes, jnp.float32, rngs)
         self.blocks = stack.create(
             lambda rngs: create(block, rngs=rngs, **inherited), num_layers, rngs
         )
         self.norm = None if norm is None else create(norm, rngs=rngs, **inherited)
+        # A flattening head: (N, D) inputs to H (or H Q) outputs, shared by all channels.
         outputs = horizon * (1 if num_quantiles is None else num_quantiles)
         ends = {"inputs": shape, "input_axes": axes, "outputs": (outputs,), "output_axes": (None,)}
         self.head = create(_LINEAR, rngs=rngs, **ends, **kinds)
@@ -133,6 +139,12 @@ class PatchTransformer(nnx.Module):
         if self.length != L:
             what = f"the model is for series of {self.length} steps, not {L}"
             raise BadInput(Problem(what, remedy=f"set length={L}"))
+        # Instance normalization: series whose level drifts would otherwise be out of the range seen
+        # in training. Statistics are of the context only, in float32 or wider, and are put back on
+        # the forecast. The constant under the root is for series that do not vary.
+        #
+        # Channels become rows ("channel independence"), so that blocks see B C series of one
+        # channel.
         x_BCL = inputs_BLC.astype(wide(inputs_BLC.dtype)).swapaxes(1, 2)
         mean_BC1 = x_BCL.mean(-1, keepdims=True)
         deviation_BC1 = jnp.sqrt(x_BCL.var(-1, keepdims=True) + 1e-5)
@@ -145,10 +157,12 @@ class PatchTransformer(nnx.Module):
 
     def _forecast(self, series_SL: jax.Array, dropout: DropoutKeys | None) -> jax.Array:
         padded = jnp.pad(series_SL, ((0, 0), (0, self.stride)), mode="edge")
+        # A gather with a constant index [N, P]: patches overlap, so no reshape gives them.
         starts_N = jnp.arange(self.num_patches) * self.stride
         patches_SNP = padded[:, starts_N[:, None] + jnp.arange(self.patch_length)]
         x_SND = self.embedding(patches_SNP)
         x_SND = constrain(biased(x_SND, self.positions), _TOKEN_AXES)
+        # One segment a series and no mask of time: a patch may look at later ones of the context.
         tokens = Tokens.single(*x_SND.shape[:2])
         keys = None if dropout is None else _each_place(dropout, self.num_patches)
 
@@ -160,6 +174,8 @@ class PatchTransformer(nnx.Module):
         return self.head(x_SND if self.norm is None else self.norm(x_SND))
 
 
+# [S] keys with [N] numbers give [S, N] keys. Keys come from the row and not from the place in the
+# batch, so that cutting a batch into microbatches does not change what is dropped.
 _fold_each = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
 
 

@@ -33,6 +33,9 @@ def patch_transformer(
     Source: Nie et al. 2022, arXiv:2211.14730, section 3.1 and appendix A.1.4.
     Deviation: LayerNorm takes the place of batch normalization, and scores are not handed on.
     """
+    # One `linear` node in all places of a layer: a shared value, so that an override of it changes
+    # all projections. Post-norm, learned positions and GELU are the paper's; `SameDocument` in
+    # place of a causal mask, as patches may look at each other in both directions.
     linear = fdl.Partial(layers.Linear, bias=fdl.Config(layers.Zeros))
     return fdl.Partial(
         PatchTransformer,

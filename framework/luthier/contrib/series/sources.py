@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from luthier.data.sources.files import package_file
+from luthier.data.sources import package_file
 from luthier.errors import DataError, Problem
 
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
@@ -72,7 +72,7 @@ class PackagedSeries(SeriesSource):
     in 2010, 8,759 hours, from `vega_datasets`.
 
     Args:
-      name: Which.
+      name: Name of the series.
 
     Raises:
       DataError: at first use, when the package that carries it is not installed.
@@ -108,7 +108,7 @@ class PackagedSeries(SeriesSource):
             what = f"there is no packaged series {self.name!r}"
             raise DataError(Problem(what, remedy=f"there are {', '.join(self.FILES)}"))
         path = package_file(*self.FILES[self.name])
-        # A year a line, its months in columns, is one series of months.
+        # A year a line, its months in columns, is one series of months: rows follow one another.
         return _read_columns(os.fspath(path), self.COLUMNS[self.name]).reshape(-1, 1)
 
 
@@ -121,7 +121,7 @@ class Seasons(SeriesSource):
 
     Args:
       length: T.
-      seed: Of the noise.
+      seed: Seed of the noise.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"length": "1 <= x", "seed": "0 <= x"}
@@ -137,6 +137,8 @@ class Seasons(SeriesSource):
     @functools.cached_property
     def values(self) -> np.ndarray:
         """The numbers, float64 [T, 1]."""
+        # Philox by name: `default_rng` may change its generator between versions of NumPy. The
+        # noise is a recurrence without a closed form in NumPy, so it is a loop, run once.
         time = np.arange(self.length)
         noise = np.random.Generator(np.random.Philox(self.seed)).standard_normal(self.length)
         state = 0.0
@@ -149,6 +151,8 @@ class Seasons(SeriesSource):
 
 
 def _read_columns(path: str, columns: Sequence[str]) -> np.ndarray:
+    # `utf-8-sig` drops the mark that spreadsheets put in front, which would otherwise be part of
+    # the first column's name.
     rows: list[list[float]] = []
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -159,6 +163,7 @@ def _read_columns(path: str, columns: Sequence[str]) -> np.ndarray:
                 raise DataError(Problem(what, remedy=f"its columns: {', '.join(names)}"))
             for row in reader:
                 try:
+                    # An empty field is a missing value; anything else must be a number.
                     rows.append([float(row[column] or "nan") for column in columns])
                 except ValueError as error:
                     raise DataError(Problem(f"{path}:{reader.line_num}: {error}")) from None

@@ -1,4 +1,4 @@
-"""Windows of series as rows: the data node of forecasting.
+"""Windows of series as rows: the data node for forecasting.
 
 Shapes: B rows, L points of context, H points to forecast, C channels, T points in all.
 """
@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from luthier.contrib.series.sources import SeriesSource
-from luthier.data.node import DataNode, Spec, spec
-from luthier.data.order import Visit
+from luthier.data import DataNode, Spec, Visit, spec
 from luthier.errors import DataError, Problem
 
 
@@ -60,11 +59,14 @@ class WindowRows:
 
         Args:
           rows: The rows wanted, int64 [B]; -1 is a row of padding.
-          visit: Not looked at: windows are the same in every epoch.
+          visit: Ignored: windows are the same in every epoch.
 
         Returns:
           inputs float32 [B, L, C], targets and weights float32 [B, H, C], examples int32 [B].
         """
+        # One index array for all windows: nothing is copied until a batch needs it, and windows may
+        # overlap as much as they like. Row -1 reads the last window, whose values `real` replaces
+        # by zeros; so padding needs no case of its own.
         real = (rows >= 0)[:, None, None]
         starts = self.starts[rows][:, None]
         before = starts + np.arange(-self.context, 0)
@@ -81,7 +83,7 @@ class WindowRows:
 
 @dataclasses.dataclass(frozen=True)
 class ForecastWindows(DataNode):
-    """Windows of series: what came before, and what is to be forecast.
+    """Windows of series: a context, and the points after it to forecast.
 
     A batch is `inputs` float32 [B, L, C], `targets` and `weights` float32 [B, H, C] and `examples`
     int32 [B] (from 1; 0 for padding). Series are standardized, each with mean and deviation of the
@@ -92,9 +94,9 @@ class ForecastWindows(DataNode):
       series: The numbers.
       context_length: L.
       horizon: H.
-      start: Where the points to forecast begin, as a part of the data; contexts may reach before.
-      stop: Where they end, as a part of the data.
-      statistics: The first part of the data, for mean and deviation.
+      start: Start of the points to forecast, as a fraction of the data; contexts may reach before.
+      stop: Their end, as a fraction of the data.
+      statistics: The first fraction of the data, for mean and deviation.
       stride: The points between the beginnings of windows.
 
     Raises:
@@ -126,6 +128,8 @@ class ForecastWindows(DataNode):
     @functools.cached_property
     def _statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each series, float64 [C]."""
+        # Of the first part only, by default that of training: a mean over everything would leak the
+        # future into the past. Evaluation nodes use the same fraction and so the same scale.
         values = self.series.values
         part = values[: max(round(self.statistics * len(values)), 1)]
         if np.isnan(part).all(axis=0).any():
@@ -145,6 +149,8 @@ class ForecastWindows(DataNode):
             what = f"{self.series} has {len(values)} points: too few for one window of "
             what += f"{self.context_length} and {self.horizon} from {self.start} to {self.stop}"
             raise DataError(Problem(what, remedy="lower the context or the horizon"))
+        # Scaled once, in float64, and kept as float32; gaps are filled after scaling, so that a 0
+        # in front of the first value is the mean.
         mean, deviation = self._statistics
         scaled = ((values - mean) / deviation).astype(np.float32)
         starts = np.arange(first, last + 1, self.stride)
@@ -174,6 +180,7 @@ class ForecastWindows(DataNode):
           `rows`, `points`, `channels`, `missing` (values), `mean` and `deviation` of each series,
           and `naive_mse`: the mean squared error, standardized, of repeating the last value.
         """
+        # The error of repeating the last value is the number to beat, on the scale of the loss.
         mean, deviation = self._statistics
         whole = self.rows.gather(np.arange(self.num_rows))
         errors = (whole["targets"] - whole["inputs"][:, -1:, :]) ** 2 * whole["weights"]

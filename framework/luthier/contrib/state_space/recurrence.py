@@ -27,6 +27,11 @@ def diagonal_recurrence(
       arXiv:2208.04933, appendix H.
     """
 
+    # (a, b) stands for the map x -> a x + b; composing two of them, the earlier one first, gives (c
+    # a, c b + d). The scan therefore returns for each t the map of all steps up to it, whose second
+    # part is the state from x_0 = 0, and whose first part, the product of all decays, carries a
+    # start that is not zero. A convolution would need decays that do not depend on t, which the
+    # boundaries of segments make impossible.
     def compose(first: tuple[jax.Array, jax.Array], then: tuple[jax.Array, jax.Array]) -> tuple:
         (a, b), (c, d) = first, then
         return a * c, c * b + d
@@ -38,7 +43,7 @@ def diagonal_recurrence(
 
 
 def forgetful(decay_S: jax.Array, tokens: Tokens) -> jax.Array:
-    """Return the decay of every step, 0 at the first token of a segment: texts do not meet.
+    """Return the decay of every step, 0 at the first token of a segment: documents stay apart.
 
     Args:
       decay_S: The decay within a text [*S].
@@ -47,9 +52,12 @@ def forgetful(decay_S: jax.Array, tokens: Tokens) -> jax.Array:
     Returns:
       [B, L, *S].
     """
+    # A decay of 0 forgets everything before, inside one scan over the whole row: packed documents
+    # need no loop over segments.
     segments_BL = tokens.segments_BL
     before_BL = jnp.pad(segments_BL[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
-    # The first step keeps its decay: what came before the row stands in the start, or is zero.
+    # The first step keeps its decay: while decoding, what came before is in the start state, and
+    # without one that is zero. Only a position of 0 says that a document begins right there.
     same_BL = (segments_BL == before_BL).at[:, 0].set(True) & (tokens.positions_BL > 0)
     same = same_BL.reshape(*same_BL.shape, *(1,) * decay_S.ndim)
     return jnp.where(same, decay_S, jnp.zeros((), decay_S.dtype))

@@ -30,7 +30,7 @@ class S4D(nnx.Module):
        y_t = 2 \operatorname{Re}(\sum_n C_n x_{t,n}) + d\, u_t, $$
 
     discretized by zero-order hold; then `(z W1 + b1) * sigmoid(z W2 + b2)` with `z = gelu(y)`. It
-    stands where attention stands in a block. The state begins anew with every segment of a row.
+    takes the place of attention in a block. The state is reset at every segment of a row.
 
     Args:
       num_states: N, each stands for a conjugate pair.
@@ -38,7 +38,7 @@ class S4D(nnx.Module):
       step: Initializer of the logs of the step sizes, one for every channel.
       weights: Initializer of the real and of the imaginary part of C.
       skip: Initializer of d.
-      activation: What z is of y.
+      activation: The function from y to z.
       output: Template of the map to both halves of the gate.
       dim: D.
       dtype: Type of the result; the state is complex64 or wider.
@@ -68,6 +68,9 @@ class S4D(nnx.Module):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # Complex parameters are stored as two real ones: optimizers, clipping and checkpoints then
+        # need no rule for complex numbers, and weights may be stored in bfloat16. The diagonal is
+        # the same for all channels at first and learned apart; step sizes differ from the start.
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.dtype = dtype
         self.activation = activation
@@ -114,6 +117,9 @@ class S4D(nnx.Module):
           tokens: Positions and segments.
           start_BDN: The state before the first token; None means zero.
         """
+        # The state is float32 or wider even where the layer computes in bfloat16: it adds up over
+        # the whole length. Of each conjugate pair only one state is kept; the sum of a pair is
+        # twice its real part, so Re(C x) is written with real products: Re C Re x - Im C Im x.
         kind = wide(self.dtype)
         u_BLD = x_BLD.astype(kind)
         decay_DN, scale_DN = discretized(self.decay, self.frequency, self.log_step, kind)
@@ -124,5 +130,6 @@ class S4D(nnx.Module):
         return 2 * y_BLD + u_BLD * value_of(self.skip, kind), states_BLDN
 
     def _finish(self, y_BLD: jax.Array) -> jax.Array:
+        # Both halves of the gate in one product, [2, D] outputs.
         both_BL2D = self.output(self.activation(y_BLD.astype(self.dtype)))
         return both_BL2D[:, :, 0] * jax.nn.sigmoid(both_BL2D[:, :, 1])

@@ -28,8 +28,8 @@ class S5(nnx.Module):
        y_t = 2 \operatorname{Re}(C x_t) + d \odot u_t, \qquad
        \bar{\Lambda} = e^{\Lambda \Delta}, \quad \bar{B} = \Lambda^{-1} (\bar{\Lambda} - I) B, $$
 
-    then `z * sigmoid(z W + b)` with `z = gelu(y)`. It stands where attention stands in a block. The
-    state begins anew with every segment of a row.
+    then `z * sigmoid(z W + b)` with `z = gelu(y)`. It takes the place of attention in a block. The
+    state is reset at every segment of a row.
 
     Args:
       num_states: P, states of positive frequency; each stands for a conjugate pair.
@@ -38,7 +38,7 @@ class S5(nnx.Module):
       inputs: Initializer of the real and of the imaginary part of B, as a matrix (D, P).
       outputs: Initializer of the real and of the imaginary part of C, as a matrix (P, D).
       skip: Initializer of d.
-      activation: What z is of y.
+      activation: The function from y to z.
       gate: Template of W and b.
       dim: D.
       dtype: Type of the result; the state is complex64 or wider.
@@ -74,6 +74,9 @@ class S5(nnx.Module):
         param_dtype: DType = jnp.float32,
         rngs: nnx.Rngs,
     ):
+        # Complex matrices are stored as two real ones: optimizers, clipping and checkpoints then
+        # need no rule for complex numbers. The default initializers have half the variance for each
+        # part (`FanIn(0.5)`), so that a complex entry has the usual one.
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.dtype = dtype
         self.activation = activation
@@ -96,8 +99,8 @@ class S5(nnx.Module):
         Args:
           x_BLD: [B, L, D].
           tokens: Positions and segments of the tokens.
-          dropout: Not looked at: there are no scores to drop.
-          bias: Not looked at: there are no scores to add to.
+          dropout: Ignored: there are no scores to drop.
+          bias: Ignored: there are no scores to add to.
 
         Returns:
           [B, L, D].
@@ -124,9 +127,9 @@ class S5(nnx.Module):
           x_BLD: The new tokens [B, L, D].
           tokens: Their positions and segments.
           cache: The state before them [B, P].
-          cached: Not looked at.
-          start: Not looked at.
-          bias: Not looked at.
+          cached: Ignored: the state holds all that came before.
+          start: Ignored.
+          bias: Ignored.
 
         Returns:
           [B, L, D], and the state after them.
@@ -144,6 +147,9 @@ class S5(nnx.Module):
           tokens: Positions and segments.
           start_BP: The state before the first token; None means zero.
         """
+        # The state is float32 or wider even where the layer computes in bfloat16: it adds up over
+        # the whole length. Products with B and C are two real ones each, because the input is real
+        # and of the output only the real part is wanted: half of a complex product.
         kind = wide(self.dtype)
         u_BLD = x_BLD.astype(kind)
         decay_P, scale_P = discretized(self.decay, self.frequency, self.log_step, kind)
@@ -171,6 +177,8 @@ def eigenvalues(
       rows: Sizes of leading dimensions along which the values repeat.
       param_dtype: Type to store.
     """
+    # Stored as log(-Re) and Im: -exp(a) is negative whatever the optimizer does to a, so the state
+    # can never grow without bound.
     values = spectrum(num_states)
     axes = (*("embed" for _ in rows), "state")
 
@@ -196,6 +204,7 @@ def discretized(
     """
     diagonal = jax.lax.complex(-jnp.exp(value_of(decay, kind)), value_of(frequency, kind))
     step = jnp.exp(value_of(log_step, kind))
+    # One step size for a channel (S4D) or for a state (S5): dimensions are added behind.
     step = step.reshape(*step.shape, *(1,) * (diagonal.ndim - step.ndim))
     # exp(z) - 1 without the loss of digits for the small z of small steps.
     change = jnp.expm1(diagonal * step)

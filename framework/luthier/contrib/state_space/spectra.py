@@ -70,6 +70,10 @@ class HippoNormal:
 
     def __call__(self, num_states: int) -> np.ndarray:
         """Return the eigenvalues of `num_states` states, which the blocks divide."""
+        # HiPPO-LegS is a normal matrix plus one of rank 1; the normal part is -1/2 I plus a skew
+        # one, whose eigenvalues are imaginary. -i times a skew-symmetric matrix is Hermitian:
+        # `eigvalsh` gives real frequencies exactly in pairs, where a general solver would leave
+        # real parts of the size of rounding. Computed once, in float64, when parameters are made.
         size = 2 * num_states // self.num_blocks
         root = np.sqrt(np.arange(size) + 0.5)
         skew = -np.sign(np.subtract.outer(np.arange(size), np.arange(size))) * np.outer(root, root)
@@ -96,6 +100,7 @@ class LogUniform:
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: DType) -> jax.Array:
         """Return the logs of step sizes."""
+        # Uniform in the logarithm: time scales of several orders of magnitude are equally covered.
         unit = jax.random.uniform(key, tuple(shape), jnp.float32)
         low, high = math.log(self.smallest), math.log(self.largest)
         return (low + unit * (high - low)).astype(dtype)

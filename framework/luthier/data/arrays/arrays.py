@@ -16,8 +16,8 @@ from luthier.errors import DataError, Problem
 class ExampleSource(abc.ABC):
     """Arrays of one shape, each with the number of its class.
 
-    A source of your own subclasses this and is cheap to construct: nothing is read before `labels`
-    or `inputs` is asked for.
+    A source of your own subclasses this and is cheap to construct: nothing is read before the first
+    use of `labels` or `inputs`.
     """
 
     @property
@@ -40,7 +40,7 @@ class ExampleSource(abc.ABC):
         """Return examples, float32 [n, *shape].
 
         Args:
-          indices: Which, int64 [n], each in 0..examples - 1.
+          indices: Numbers of the examples, int64 [n], each in 0..examples - 1.
         """
 
     @property
@@ -58,6 +58,8 @@ class ArrayExamples(ExampleSource):
 
     @functools.cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        # Checked once where all sources of this kind pass: a label beyond the classes would be
+        # clamped on the device, or give a loss of 0, without an error.
         inputs, labels = self.read()
         inputs, labels = np.asarray(inputs, np.float32), np.asarray(labels, np.int32)
         problems = []
@@ -85,6 +87,7 @@ class ArrayExamples(ExampleSource):
     @functools.cached_property
     def digest(self) -> str:
         """A fingerprint of the data: equal digests, equal examples."""
+        # Shapes too: without them, arrays of other shapes with the same bytes would be equal.
         hasher = hashlib.blake2b(digest_size=16)
         for array in self._arrays:
             hasher.update(f"{array.shape}".encode())
@@ -102,10 +105,12 @@ class Arrays(ArrayExamples):
       num_classes: The number of classes.
     """
 
+    # `eq=False` above: comparing arrays gives arrays, not the truth value that dataclasses expect.
     data: Any
     classes: Any
     num_classes: int = 2  # type: ignore[misc]
 
+    # The generated one would print the arrays, into messages and records.
     def __repr__(self) -> str:
         return f"Arrays(<{len(self.classes)}>)"
 

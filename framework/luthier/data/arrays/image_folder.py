@@ -19,7 +19,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 @dataclasses.dataclass(frozen=True)
 class ImageFolder(ExampleSource):
-    """Image files below one folder for each class, decoded when they are asked for.
+    """Image files below one folder for each class, decoded on demand.
 
     Classes are the folders in the order of their names. Images are scaled to one size (bilinear)
     where they have another, and values reach from 0 to 1.
@@ -47,23 +47,27 @@ class ImageFolder(ExampleSource):
         """[H, W, C]."""
         return (self.height, self.width, self.channels)
 
+    # Apart from the files, because the number of classes is needed to check a config, and listing
+    # the folders of a million images takes long.
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, sorted."""
         try:
             with os.scandir(os.path.expanduser(self.directory)) as entries:
-                found = tuple(sorted(entry.name for entry in entries if entry.is_dir()))
+                names = tuple(sorted(entry.name for entry in entries if entry.is_dir()))
         except OSError as error:
             what = f"{self.directory}: cannot be read: {error.strerror or error}"
             raise DataError(Problem(what, remedy="name a folder of folders")) from None
-        if not found:
+        if not names:
             what = f"{self.directory} has no folders, one for each class"
             raise DataError(Problem(what, remedy="name a folder of folders"))
-        return found
+        return names
 
     @functools.cached_property
     def _files(self) -> tuple[list[str], np.ndarray, str]:
         """The path and the class of each image, and a fingerprint of names and sizes."""
+        # Sorted, because the order in which a file system lists differs between machines, and the
+        # number of an example must not.
         paths: list[str] = []
         labels: list[int] = []
         hasher = hashlib.blake2b(repr(self.shape).encode(), digest_size=16)
@@ -112,7 +116,7 @@ def decode_image(file: str | BinaryIO, name: str, shape: tuple[int, ...]) -> np.
 
     Args:
       file: Its path, or a file of its bytes.
-      name: What it is called in messages.
+      name: Its name in messages.
       shape: H, W and C; 1 for gray, 3 for red, green and blue.
 
     Returns:
@@ -121,6 +125,8 @@ def decode_image(file: str | BinaryIO, name: str, shape: tuple[int, ...]) -> np.
     Raises:
       DataError: when it cannot be decoded.
     """
+    # Converted before resizing: the numbers of a palette image are not shades that could be
+    # averaged.
     pillow = require("PIL.Image", "images", "decoding images")
     height, width, channels = shape
     try:
@@ -129,6 +135,7 @@ def decode_image(file: str | BinaryIO, name: str, shape: tuple[int, ...]) -> np.
             if pixels.size != (width, height):
                 pixels = pixels.resize((width, height), pillow.Resampling.BILINEAR)
             array = np.asarray(pixels, np.float32) / 255
+    # Pillow raises SyntaxError for a broken PNG, ValueError for some headers, else OSError.
     except (OSError, SyntaxError, ValueError) as error:
         what = f"{name}: not an image that can be read: {error}"
         raise DataError(Problem(what, remedy="copy it again or delete it")) from None

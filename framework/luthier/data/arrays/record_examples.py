@@ -22,7 +22,7 @@ class RecordExamples(ExampleSource):
 
     An input may be an array or nested lists of numbers, or the bytes of an image file (also inside
     `{"bytes": ...}`, as `datasets` keeps it), which is decoded. Numbers of type uint8 are divided
-    by 255. All labels are read at first use, inputs when they are asked for.
+    by 255. All labels are read at first use, inputs on demand.
 
     Args:
       records: The records.
@@ -57,6 +57,7 @@ class RecordExamples(ExampleSource):
     @functools.cached_property
     def labels(self) -> np.ndarray:  # type: ignore[override]
         """The class of each record, int32 [records]."""
+        # bool is an int in Python and passes: True and False are classes 1 and 0.
         values = [
             self.records.value(index, self.labels_field) for index in range(len(self.records))
         ]
@@ -70,6 +71,8 @@ class RecordExamples(ExampleSource):
     @functools.cached_property
     def digest(self) -> str:  # type: ignore[override]
         """A fingerprint of all labels and of 16 inputs, evenly spread."""
+        # All inputs would have to be decoded for a full digest, at every start. Labels and a sample
+        # notice another file, another order, and another size.
         hasher = hashlib.blake2b(repr(self.shape).encode(), digest_size=16)
         hasher.update(self.labels.tobytes())
         some = np.linspace(0, len(self.labels) - 1, min(len(self.labels), 16)).astype(np.int64)
@@ -78,12 +81,13 @@ class RecordExamples(ExampleSource):
 
     def inputs(self, indices: np.ndarray) -> np.ndarray:
         """Return examples, float32 [n, *shape]."""
-        found = np.empty((len(indices), *self.shape), np.float32)
+        examples = np.empty((len(indices), *self.shape), np.float32)
         for place, index in enumerate(np.asarray(indices).tolist()):
-            found[place] = self._input(index, self.records.value(index, self.inputs_field))
-        return found
+            examples[place] = self._input(index, self.records.value(index, self.inputs_field))
+        return examples
 
     def _input(self, index: int, value: Any) -> np.ndarray:
+        # `datasets` stores an image as {"bytes": ..., "path": ...}.
         value = value.get("bytes") if isinstance(value, dict) else value
         if isinstance(value, bytes):
             return decode_image(io.BytesIO(value), self.records.name(index), self.shape)

@@ -25,8 +25,11 @@ class Transform(abc.ABC):
 class Augmentation(abc.ABC):
     """Changes inputs at random, in training only; keeps their shape.
 
-    What is drawn depends on the example, the epoch and the seed, and on nothing else.
+    The draws depend on the example, the epoch and the seed, and on nothing else.
     """
+
+    # Vectorized over the batch, with one call of `draws` for all examples: the numbers of an
+    # example are the same whatever batch it is in (`Draws`), so nothing is gained by a loop.
 
     @abc.abstractmethod
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
@@ -43,8 +46,8 @@ class Standardize(Transform):
     """(x - mean) / std, with the given numbers.
 
     Args:
-      mean: What is subtracted.
-      std: What is divided by.
+      mean: The number to subtract.
+      std: The number to divide by.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"std": "0 < x"}
@@ -59,10 +62,10 @@ class Standardize(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class Flip(Augmentation):
-    """Mirrors the last axis of space (width, or time) of a part of the examples.
+    """Mirrors the last axis of space (width, or time) of some examples.
 
     Args:
-      probability: The part.
+      probability: The fraction of examples that are mirrored.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"probability": "0 <= x <= 1"}
@@ -71,6 +74,7 @@ class Flip(Augmentation):
 
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
         """Return the changed inputs."""
+        # Both versions of the whole batch and a choice by example, without indexing.
         mirrored = draws.uniform() < self.probability
         return np.where(_spread(mirrored, inputs), np.flip(inputs, axis=-2), inputs)
 
@@ -89,6 +93,8 @@ class Shift(Augmentation):
 
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
         """Return the changed inputs."""
+        # Axis by axis, each with distances of its own; the first axis is the batch, the last holds
+        # the channels. An example's places are looked up by one gather for the whole batch.
         for axis in range(1, inputs.ndim - 1):
             length = inputs.shape[axis]
             distances = np.floor(draws.uniform() * (2 * self.at_most + 1)).astype(int)
@@ -119,6 +125,8 @@ class Cutout(Augmentation):
 
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
         """Return the changed inputs."""
+        # The square is the product of a run on each axis. Centers are uniform over the image, so
+        # that squares at the edge are cut off and remove less, as in the paper.
         inside = np.ones(inputs.shape, bool)
         for axis in range(1, inputs.ndim - 1):
             length = inputs.shape[axis]
@@ -146,6 +154,7 @@ class Noise(Augmentation):
 
     def __call__(self, inputs: np.ndarray, draws: Draws) -> np.ndarray:
         """Return the changed inputs."""
+        # Drawn in float64, added in float32: the type of inputs must not change on the way.
         return inputs + (self.std * draws.normal(*inputs.shape[1:])).astype(np.float32)
 
 

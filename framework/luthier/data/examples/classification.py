@@ -1,4 +1,4 @@
-"""Labelled arrays as rows: the data node of classification."""
+"""Labelled arrays as rows: the data node for classification."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ class LabelledRows:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A fingerprint of the examples and what is done to them."""
-        changes = [[_told(one) for one in part] for part in (self.transforms, self.augmentations)]
+        """A fingerprint of the examples and their transforms and augmentations."""
+        # A resumed run must see the same inputs, and those depend on the transforms as well.
+        changes = [
+            [_description(one) for one in part] for part in (self.transforms, self.augmentations)
+        ]
         parts = (self.source.digest, changes)
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
@@ -57,6 +60,8 @@ class LabelledRows:
         Returns:
           inputs float32 [B, ...], labels int32 [B], weights float32 [B], examples int32 [B].
         """
+        # Padding is left out of the work and stays zero. Salts number the augmentations, so that
+        # two of one kind draw different numbers; examples count from 1, as in the entry `examples`.
         real = np.flatnonzero(rows >= 0)
         inputs = np.zeros((len(rows), *self.source.shape), np.float32)
         labels = np.zeros(len(rows), np.int32)
@@ -78,8 +83,10 @@ class LabelledRows:
         }
 
 
-def _told(change: Transform | Augmentation) -> str:
-    """Return what tells a change of inputs from others, the same in every process."""
+def _description(change: Transform | Augmentation) -> str:
+    """Return a description that identifies a transform, the same in every process."""
+    # The default repr of an object holds its address. Of a user's class that is not a dataclass
+    # only the name is known.
     return repr(change) if dataclasses.is_dataclass(change) else type(change).__qualname__
 
 
@@ -92,8 +99,8 @@ class Classification(DataNode):
 
     Args:
       source: The examples.
-      transforms: What is always done to inputs, in this order.
-      augmentations: What is done to them at random in training, in this order.
+      transforms: Applied to inputs always, in this order.
+      augmentations: Applied to them at random in training, in this order.
 
     Raises:
       DataError: at first use, when the data is missing, damaged or too small.
@@ -106,6 +113,7 @@ class Classification(DataNode):
     def __str__(self) -> str:
         return f"{self.source} has {self.num_rows} examples"
 
+    # Cached although it is cheap: its digest, which reads all data, is cached in it.
     @functools.cached_property
     def rows(self) -> LabelledRows:
         """The examples by number."""

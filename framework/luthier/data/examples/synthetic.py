@@ -1,4 +1,4 @@
-"""Rows of random tokens, to measure speed and memory where what is learned does not matter.
+"""Rows of random tokens, to measure speed and memory independently of the data.
 
 Shapes: B rows, L length.
 """
@@ -19,13 +19,13 @@ from luthier.data.packing import INT_ENTRIES, batch_spec
 
 @dataclasses.dataclass(frozen=True)
 class RandomRows:
-    """Rows whose tokens are drawn when they are asked for: nothing is kept.
+    """Rows whose tokens are drawn on demand: nothing is stored.
 
     Args:
       vocab_size: Tokens are below it.
       length: L.
       num_rows: The number of rows.
-      seed: Of the tokens.
+      seed: Seed of the tokens.
     """
 
     vocab_size: int
@@ -48,14 +48,18 @@ class RandomRows:
 
         Args:
           rows: The rows wanted, int64 [B]; -1 is a row of padding.
-          visit: Not looked at: a row is the same in every epoch, whatever the seed of the run.
+          visit: Ignored: a row is the same in every epoch, whatever the seed of the run.
 
         Returns:
           Entries [B, L] as those of `TokenNode`.
         """
+        # A visit of its own, epoch 0 and the node's seed: the data of a benchmark must not change
+        # with the seed of the run. One token more than the length, as inputs and targets overlap.
         draws = Draws(rows, Visit(np.zeros_like(rows), self.seed))
         tokens = (draws.uniform(self.length + 1) * self.vocab_size).astype(np.int32)
         real = np.broadcast_to(rows[:, None] >= 0, (len(rows), self.length))
+        # Every row is one document without an end token, so all entries follow from the number of
+        # the row; broadcasting makes them [B, L], and multiplying by `real` clears padding.
         entries = {
             "inputs": tokens[:, :-1],
             "targets": tokens[:, 1:],
@@ -79,7 +83,7 @@ class Synthetic(DataNode):
       vocab_size: Tokens are below it.
       length: L, the targets of a row.
       num_rows: The rows of an epoch.
-      seed: Of the tokens; the order of the rows is that of the run.
+      seed: Seed of the tokens; the order of the rows is that of the run.
     """
 
     RANGES: ClassVar[dict[str, str]] = {
@@ -89,6 +93,8 @@ class Synthetic(DataNode):
         "num_rows": "1 <= x",
         "seed": "0 <= x",
     }
+    # Two nodes with equal values here draw the same tokens, which is a mistake for training and
+    # evaluation data (`graph/validation`). The number of rows does not change a row.
     STREAM: ClassVar[tuple[str, ...]] = ("seed", "vocab_size", "length")
 
     vocab_size: int

@@ -1,4 +1,4 @@
-"""Prompts with two responses as rows: the data node of preferences.
+"""Prompts with two responses as rows: the data node for preferences.
 
 Shapes: B rows, L tokens in a row.
 """
@@ -53,6 +53,7 @@ class PreferenceRows:
     def digest(self) -> str:
         """A fingerprint of all rows: equal digests, equal rows."""
         hasher = hashlib.blake2b(f"{self.length}".encode(), digest_size=16)
+        # The lengths of prompts too: the same tokens with another border train other targets.
         hasher.update(self.prompts.tobytes())
         for sides in self.tokens:
             for side in sides:
@@ -64,11 +65,13 @@ class PreferenceRows:
 
         Args:
           rows: The rows wanted, int64 [B]; -1 is a row of padding.
-          visit: Not looked at: text is the same in every epoch.
+          visit: Ignored: text is the same in every epoch.
 
         Returns:
-          The entries that `Preferences` tells.
+          The entries that `Preferences` documents.
         """
+        # A loop over rows, not the flat indexing of `PackedRows`: sequences are separate arrays,
+        # and a batch of preferences has few rows.
         shape = (len(rows), self.length)
         batch = {
             f"{side}_{name}": np.zeros(shape, np.float32 if name == "weights" else np.int32)
@@ -84,6 +87,8 @@ class PreferenceRows:
                 batch[f"{side}_targets"][place, :count] = tokens[1:]
                 batch[f"{side}_segments"][place, :count] = 1
                 batch[f"{side}_positions"][place, :count] = np.arange(count)
+                # Target j is token j + 1 (the start token is no target), so that the prompt of P
+                # tokens is targets 0..P - 1 and the response begins at P.
                 batch[f"{side}_weights"][place, self.prompts[row] : count] = 1
         batch["examples"] = (rows + 1).astype(np.int32)
         batch["weights"] = (rows >= 0).astype(np.float32)
@@ -103,11 +108,11 @@ class Preferences(DataNode):
     Args:
       source: The prompts and responses.
       tokenizer: Turns them into tokens.
-      length: L, the targets for which a row has room.
-      too_long: What happens to a prompt whose responses have no room: `Fail()` or `Skip()`.
+      length: L, the number of targets in a row.
+      too_long: The treatment of prompts whose responses do not fit: `Fail()` or `Skip()`.
 
     Raises:
-      DataError: at first use, when prompts cannot be read, one has no room and `too_long` does
+      DataError: at first use, when prompts cannot be read, one does not fit and `too_long` does
         not tolerate it, or none is left.
     """
 
@@ -121,9 +126,13 @@ class Preferences(DataNode):
     def __str__(self) -> str:
         return f"{self.source} has {self.num_rows} prompts"
 
+    # One property for both results, because the count of prompts left out is known only by reading.
     @functools.cached_property
     def _read(self) -> tuple[PreferenceRows, int]:
         """The rows, and how many prompts were left out."""
+        # In blocks, as tokenizers are parallel over a list; all prompts at once would hold all
+        # texts in memory. Both responses must fit: cutting one would train on an answer without its
+        # end, and leaving out a side makes no preference.
         rows: list[tuple[np.ndarray, np.ndarray]] = []
         prompts: list[int] = []
         problems: list[Problem] = []
@@ -135,7 +144,7 @@ class Preferences(DataNode):
             for index, prompt, chosen, rejected in zip(indices, *parts, strict=True):
                 need = len(prompt) + max(len(chosen), len(rejected)) + 1
                 if need > self.length:
-                    what = f"{self.source.name(index)}: {need} targets have no room in a row of "
+                    what = f"{self.source.name(index)}: {need} targets do not fit into a row of "
                     remedy = "raise `length`, or set `too_long` to `Skip()`"
                     problems.append(Problem(f"{what}{self.length}", remedy=remedy))
                     self.too_long.tolerate(problems)

@@ -1,4 +1,4 @@
-"""Pairs of sequences, and how they are packed into the rows of a batch."""
+"""Pairs of sequences, and their packing into the rows of a batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from luthier.errors import DataError, Problem
 
 
 class PairPacking(abc.ABC):
-    """Lays pairs out in rows, which have room for S input tokens and T targets."""
+    """Assigns pairs to rows, which have room for S input tokens and T targets."""
 
     @abc.abstractmethod
     def rows(
@@ -51,7 +51,7 @@ class PackPairs(PairPacking):
     """Each pair in the first row with room for both of its sides, of the last rows begun.
 
     Args:
-      open_rows: How many rows are looked at; the rest count as full.
+      open_rows: Number of rows that are considered; older ones count as full.
 
     Source: Johnson 1973, Near-optimal bin packing algorithms (first fit), in two dimensions.
     """
@@ -64,6 +64,8 @@ class PackPairs(PairPacking):
         self, input_lengths: np.ndarray, target_lengths: np.ndarray, room: tuple[int, int]
     ) -> np.ndarray:
         """Return the row of each pair."""
+        # Both sides are one vector of needs: a row fits if each of its rooms does. A slot that was
+        # never opened has the number -1 and no room, so that it never fits.
         needs = np.stack([input_lengths, target_lengths], axis=1)
         left = np.zeros((self.open_rows, 2), np.int64)
         numbers = np.full(self.open_rows, -1)
@@ -84,7 +86,7 @@ class PackPairs(PairPacking):
         return placed
 
 
-# Pairs of token sequences as rows: the data node of sequence to sequence.
+# Pairs of token sequences as rows: the data node for sequence-to-sequence models.
 #
 # Shapes: B rows, S input tokens in a row, T targets in a row.
 
@@ -107,7 +109,7 @@ class PairRows:
     Args:
       inputs: The input tokens of each pair, with the end token; each int32 [s].
       targets: The target tokens of each pair, with the end token; each int32 [t].
-      pairs: Which pairs stand in each row, in their order.
+      pairs: The pairs of each row, in order.
       byte_lengths: The bytes that each target token stands for, int32 [V].
       start: The token from which the first target is predicted.
       prefix_bytes: The bytes that the first token of a target counts too many.
@@ -135,6 +137,8 @@ class PairRows:
     @functools.cached_property
     def digest(self) -> str:
         """A fingerprint of all rows: equal digests, equal rows."""
+        # Lengths in front of tokens, and a mark behind each row: without them, pairs that are cut
+        # differently would have the same bytes one after another.
         hasher = hashlib.blake2b(f"{self.room} {self.start}".encode(), digest_size=16)
         for row in self.pairs:
             for pair in row:
@@ -148,11 +152,14 @@ class PairRows:
 
         Args:
           rows: The rows wanted, int64 [B]; -1 is a row of padding.
-          visit: Not looked at: text is the same in every epoch.
+          visit: Ignored: text is the same in every epoch.
 
         Returns:
-          The entries that `SequencePairs` tells.
+          The entries that `SequencePairs` documents.
         """
+        # Both sides of a pair get the same segment number, so that cross attention can be masked to
+        # the pair's own inputs by comparing numbers. The sides fill up at different speeds: each
+        # has a cursor of its own.
         size, (inputs, targets) = len(rows), self.room
         batch = {name: np.zeros((size, inputs), np.int32) for name in INPUT_ENTRIES}
         batch |= {name: np.zeros((size, targets), np.int32) for name in TARGET_ENTRIES}
@@ -173,6 +180,8 @@ class PairRows:
                 batch["segments"][here] = segment
                 batch["positions"][here] = np.arange(len(tokens))
                 batch["documents"][here] = pair + 1
+                # A copy by the index, so that the first one may be changed: the space that some
+                # tokenizers put in front of a text is no byte of it.
                 lengths = self.byte_lengths[tokens]
                 lengths[0] = max(lengths[0] - self.prefix_bytes, 0)
                 batch["target_bytes"][here] = lengths
@@ -194,13 +203,13 @@ class SequencePairs(DataNode):
     Args:
       source: The pairs.
       tokenizer: Turns texts and targets into tokens.
-      input_length: S, the input tokens for which a row has room.
-      target_length: T, the targets for which a row has room.
-      packing: How pairs share rows.
-      too_long: What happens to a pair of which a side has no room: `Fail()` or `Skip()`.
+      input_length: S, the number of input tokens in a row.
+      target_length: T, the number of targets in a row.
+      packing: Assigns pairs to rows.
+      too_long: The treatment of pairs with a side that does not fit: `Fail()` or `Skip()`.
 
     Raises:
-      DataError: at first use, when pairs cannot be read, one has no room and `too_long` does not
+      DataError: at first use, when pairs cannot be read, one does not fit and `too_long` does not
         tolerate it, or none is left.
     """
 
@@ -223,6 +232,8 @@ class SequencePairs(DataNode):
     @functools.cached_property
     def _tokens(self) -> tuple[list[np.ndarray], list[np.ndarray], list[Problem]]:
         """The inputs and the targets that have room, and the problems of those that have not."""
+        # Too long is an error or a loss that is counted, never a silent cut: a translation whose
+        # end is missing teaches to stop early. The end token of each side needs a place as well.
         inputs: list[np.ndarray] = []
         targets: list[np.ndarray] = []
         problems: list[Problem] = []
@@ -235,7 +246,7 @@ class SequencePairs(DataNode):
                 needs = [len(side) + 1 for side in tokens]
                 if any(need > has for need, has in zip(needs, room, strict=True)):
                     what = f"{self.source.name(index)}: {needs[0]} input tokens and {needs[1]} "
-                    what += f"targets have no room in {room[0]} and {room[1]}"
+                    what += f"targets do not fit into {room[0]} and {room[1]}"
                     remedy = "raise the lengths, or set `too_long` to `Skip()`"
                     problems.append(Problem(what, remedy=remedy))
                     self.too_long.tolerate(problems)
@@ -253,6 +264,7 @@ class SequencePairs(DataNode):
         room = (self.input_length, self.target_length)
         lengths = [np.array([len(tokens) for tokens in side]) for side in (inputs, targets)]
         placed = self.packing.rows(lengths[0], lengths[1], room)
+        # From the row of each pair to the pairs of each row, in the order of the source.
         order = np.argsort(placed, kind="stable")
         starts = np.flatnonzero(np.diff(placed[order], prepend=-1))
         pairs = [part.tolist() for part in np.split(order, starts[1:])]

@@ -29,9 +29,10 @@ class PairSource(abc.ABC):
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
-        """Return where pair `index` is from."""
+        """Return the origin of pair `index`."""
 
 
+# Sources hand out bytes, as documents do: what is text is up to the tokenizer.
 class PreferenceSource(abc.ABC):
     """Prompts with a chosen and a rejected response, in a fixed order.
 
@@ -48,7 +49,7 @@ class PreferenceSource(abc.ABC):
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
-        """Return where `index` is from."""
+        """Return the origin of prompt `index`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ class PairFields(PairSource):
     Args:
       records: The records.
       source: The name of the field that holds the text.
-      target: The name of the field that holds what it is turned into.
+      target: The name of the field that holds the target text.
 
     Raises:
       DataError: at a pair, naming its place, when a field is missing or not text.
@@ -78,7 +79,7 @@ class PairFields(PairSource):
         )
 
     def name(self, index: int) -> str:
-        """Return where pair `index` is from."""
+        """Return the origin of pair `index`."""
         return self.records.name(index)
 
 
@@ -112,7 +113,7 @@ class PreferenceFields(PreferenceSource):
         )
 
     def name(self, index: int) -> str:
-        """Return where `index` is from."""
+        """Return the origin of prompt `index`."""
         return self.records.name(index)
 
 
@@ -130,7 +131,7 @@ class Arithmetic(PreferenceSource):
     Args:
       count: The number of prompts; one may come more than once.
       largest: The largest number that is added.
-      seed: Of the numbers.
+      seed: Seed of the numbers.
       split: `train` or `test`.
     """
 
@@ -151,6 +152,9 @@ class Arithmetic(PreferenceSource):
             raise DataError(Problem(what, remedy="it has 'train' and 'test'"))
         if not 0 <= index < self.count:
             raise IndexError(index)
+        # A prompt is a function of seed, split and index: random access without a stored list. The
+        # key is different for every (index, split), so that splits have independent streams; a
+        # prompt that falls into the other split is drawn again, nine times of ten for `test`.
         held_out = int(self.split == "test")
         random = np.random.Generator(np.random.Philox(key=[self.seed, 2 * index + held_out]))
         while True:
@@ -158,6 +162,7 @@ class Arithmetic(PreferenceSource):
             if _is_held_out(f"{a}+{b}=") == bool(held_out):
                 break
         distance = int(random.integers(1, 10))
+        # A wrong sum is never negative: a minus sign would give it away.
         wrong = a + b + (distance if random.integers(2) or a + b < distance else -distance)
         return f"{a}+{b}=".encode(), f"{a + b}".encode(), f"{wrong}".encode()
 
@@ -168,6 +173,7 @@ class Arithmetic(PreferenceSource):
 
 def _is_held_out(prompt: str) -> bool:
     digest = hashlib.blake2b(prompt.encode(), digest_size=8).digest()
+    # By the text alone: whatever seed or count, a prompt is always in the same split.
     return int.from_bytes(digest, "little") % 10 == 0
 
 
@@ -200,7 +206,7 @@ class Translation(PairSource):
 
     Args:
       count: The number of pairs; a sentence may come more than once.
-      seed: Of the sentences.
+      seed: Seed of the sentences.
       split: `train` or `test`.
     """
 
@@ -220,6 +226,8 @@ class Translation(PairSource):
             raise DataError(Problem(what, remedy="it has 'train' and 'test'"))
         if not 0 <= index < self.count:
             raise IndexError(index)
+        # The same rejection as in `Arithmetic`; one hash of 64 bytes is the number that all choices
+        # of a sentence are taken from.
         attempt = 0
         while True:
             key = f"{self.seed} {self.split} {index} {attempt}".encode()
@@ -240,11 +248,14 @@ def _hash(text: str) -> int:
 def _sentence(number: int) -> tuple[str, str]:
     """Return the sentence that a large random number stands for, and its translation."""
 
+    # Mixed-radix digits of one large number: each choice takes the remainder and leaves the
+    # quotient. 512 bits for about 18 bits of choices leave no measurable bias.
     def draw(size: int) -> int:
         nonlocal number
         number, choice = divmod(number, size)
         return choice
 
+    # Builds both languages from the same choices; the object takes its ending behind the plural.
     def phrase(ending: str) -> tuple[str, str, bool]:
         noun = list(_NOUNS)[draw(len(_NOUNS))]
         plural = bool(draw(2))

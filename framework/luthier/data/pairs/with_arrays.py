@@ -1,4 +1,4 @@
-"""Numbers that were computed before, as further entries of a data node's batches."""
+"""Precomputed numbers as further entries of a data node's batches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from luthier.data.node import DataNode, Spec, spec
 from luthier.data.order import Order, Visit
+from luthier.data.tokenizers.tokenizer import Tokenizer
 from luthier.errors import DataError, Problem
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class ExtendedRows:
           rows: The rows wanted, int64 [B]; -1 is a row of padding.
           visit: In training, what random augmentation draws from; None in evaluation.
         """
+        # By the number of the example and not of the row: the numbers survive another packing or
+        # order. Examples count from 1; index -1 of padding reads the last entry, which is dropped.
         batch = self.rows.gather(rows, visit)
         examples = batch["examples"]
         further = {
@@ -89,14 +92,17 @@ class WithArrays(DataNode):
     def __str__(self) -> str:
         return f"{self.data}"
 
+    # Everything but the entries is that of the inner node, also what commands look up by name.
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer | None:
         """That of the data, or None."""
         return getattr(self.data, "tokenizer", None)
 
     @functools.cached_property
     def rows(self) -> ExtendedRows:
         """The rows of an epoch, by number; reads the data and the file."""
+        # Loaded whole: one float for each example is small beside the data. A count that differs is
+        # an error, since numbers computed on other data would be assigned to the wrong examples.
         rows = self.data.rows
         try:
             with np.load(os.path.expanduser(self.path)) as file:
@@ -126,7 +132,7 @@ class WithArrays(DataNode):
         return self.data.order(seed=seed, global_batch_size=global_batch_size)
 
     def problems(self, global_batch_size: int) -> list[Problem]:
-        """Return what is wrong with training on the data in batches of this size."""
+        """Return the problems of training on the data in batches of this size."""
         return self.data.problems(global_batch_size)
 
     def batch_spec(self, global_batch_size: int) -> Spec:
@@ -135,6 +141,6 @@ class WithArrays(DataNode):
         return {**self.data.batch_spec(global_batch_size), **further}
 
     def describe(self) -> dict[str, Any]:
-        """Return what the data says of itself, and the `mean` of each further entry."""
+        """Return the description of the data, and the `mean` of each further entry."""
         means = {name: float(array.mean()) for name, array in self.rows.arrays.items()}
         return {**self.data.describe(), "means": means}

@@ -1,8 +1,8 @@
-"""Packing plans, kept beside the shards that they belong to: made once, then memory-mapped.
+"""Packing plans, stored beside the shards that they belong to: computed once, then memory-mapped.
 
-A plan is a folder with an array a file and `plan.json`: what the plan is of, sizes, a few elements
-of every array, and a digest of all this. It is read without a pass over its arrays, and one that is
-torn or damaged is made anew. Plans may be deleted at any time.
+A plan is a folder with one file per array and `plan.json`: the identity of the plan, sizes, a few
+elements of every array, and a digest of all this. It is read without a pass over its arrays, and a
+torn or damaged one is computed again. Plans may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class PlanFacts:
       documents: All documents.
       targets: The targets of all chunks.
       largest_id: The largest number of a chunk.
-      corpus: What `digest` was asked for.
-      digest_of_rows: And what it answered.
+      corpus: The argument of `digest`.
+      digest_of_rows: The result of `digest`.
     """
 
     documents: int
@@ -56,7 +56,7 @@ class KeptPlan(RowPlan):
 
     Args:
       facts: The sizes and the digest.
-      folder: Where it is kept; empty where no folder could be written.
+      folder: The folder that holds it; empty where no folder could be written.
     """
 
     facts: PlanFacts = dataclasses.field(kw_only=True)
@@ -73,13 +73,14 @@ class KeptPlan(RowPlan):
         return self.facts.largest_id
 
     def digest(self, corpus: str) -> str:
-        """Return a fingerprint of the plan and of what it is of; `corpus` as in `Plan.digest`."""
+        """Return a fingerprint of the plan and of its corpus; `corpus` as in `RowPlan.digest`."""
+        # The answer was computed when the plan was written; another question reads the arrays.
         known = corpus == self.facts.corpus
         return self.facts.digest_of_rows if known else super().digest(corpus)
 
 
 def is_kept(packing: Packing) -> bool:
-    """Return whether plans of a packing are kept: its class itself says its `REVISION`."""
+    """Return whether plans of a packing are kept: its class itself defines its `REVISION`."""
     # `vars` and not `getattr`: a subclass that overrides `plan` inherits the number, but not the
     # promise that its plans are those of this number.
     return vars(type(packing)).get("REVISION", 0) > 0
@@ -88,13 +89,13 @@ def is_kept(packing: Packing) -> bool:
 def identity(
     manifest: Mapping[str, Any], shards: Sequence[np.ndarray], length: int, packing: Packing
 ) -> dict[str, Any]:
-    """Return what a plan is of, JSON-able: equal identities, equal plans.
+    """Return the identity of a plan, JSON-able: equal identities, equal plans.
 
     Args:
-      manifest: Of the corpus.
+      manifest: The manifest of the corpus.
       shards: The tokens of each shard.
-      length: The targets for which a row has room.
-      packing: How documents share rows.
+      length: The number of targets in a row.
+      packing: Assigns documents to rows.
     """
     name = f"{type(packing).__module__}.{type(packing).__qualname__}"
     return {
@@ -109,12 +110,14 @@ def identity(
 
 
 def find(directory: str, of: Mapping[str, Any]) -> KeptPlan | None:
-    """Return the plan that is kept, memory-mapped, or None where none is or all are damaged.
+    """Return the stored plan, memory-mapped, or None if there is none or it is damaged.
 
     Args:
       directory: The folder of the shards.
-      of: What `identity` returned.
+      of: The result of `identity`.
     """
+    # A plan is a cache: whatever goes wrong while one is read, the answer is to compute it again.
+    # So every exception is taken for "there is none", and nothing is reported.
     for root in _roots(directory):
         with contextlib.suppress(Exception):  # a header is text, which fails in any way
             return _read(os.path.join(root, _digest(of)), of)
@@ -126,7 +129,7 @@ def keep(directory: str, of: Mapping[str, Any], rows: PackedRows, documents: int
 
     Args:
       directory: The folder of the shards; where it cannot be written, the user's cache folder is.
-      of: What `identity` returned.
+      of: The result of `identity`.
       rows: The rows of the plan.
       documents: All documents.
 
@@ -136,7 +139,8 @@ def keep(directory: str, of: Mapping[str, Any], rows: PackedRows, documents: int
     plan, corpus = rows.plan, f"{rows.corpus}{rows.length}"
     facts = PlanFacts(documents, plan.num_targets, plan.largest_id, corpus, plan.digest(corpus))
     arrays = {name: np.ascontiguousarray(getattr(plan, name)) for name in _ALWAYS}
-    # Only then does anybody ask which chunks open a document, and finding out needs all documents.
+    # Only tokenizers with a prefix need to know which chunks open a document, and finding out takes
+    # a pass over all documents.
     if rows.prefix_bytes:
         arrays["opens"] = rows.opens
     for root in _roots(directory):
@@ -144,11 +148,12 @@ def keep(directory: str, of: Mapping[str, Any], rows: PackedRows, documents: int
             _write(root, of, arrays, facts)
         # Read back, also where writing failed: another process may have written the same plan, and
         # a mapped plan is shared by all processes of a host.
-        if kept := find(directory, of):
-            return kept
+        if plan_on_disk := find(directory, of):
+            return plan_on_disk
     return _kept(arrays, facts)
 
 
+# A corpus may lie on a disk that is read-only or belongs to others; then the user's cache serves.
 def _roots(directory: str) -> Iterator[str]:
     yield os.path.join(directory, FOLDER)
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -158,6 +163,12 @@ def _roots(directory: str) -> Iterator[str]:
 def _write(
     root: str, of: Mapping[str, Any], arrays: Mapping[str, np.ndarray], facts: PlanFacts
 ) -> None:
+    # Written aside under a random name and renamed when complete: processes of several hosts may do
+    # this at the same time, and a reader never sees half a plan. Arrays are made durable before the
+    # rename; the header, written last, has the sizes and samples that a reader compares.
+    #
+    # A folder cannot replace one that is not empty, so an old one is moved away first. Between the
+    # two renames there is none for a moment: a reader then computes the plan, which is right too.
     os.makedirs(root, exist_ok=True)
     _remove_abandoned(root)
     folder = os.path.join(root, _digest(of))
@@ -169,12 +180,12 @@ def _write(
                 np.save(file, array, allow_pickle=False)
                 file.flush()
                 os.fsync(file.fileno())
-        said = {
+        header = {
             "of": of,
             "facts": dataclasses.asdict(facts),
             "arrays": {name: _sizes(array) for name, array in arrays.items()},
         }
-        write_json(os.path.join(partial, HEADER), {**said, "digest": _digest(said)})
+        write_json(os.path.join(partial, HEADER), {**header, "digest": _digest(header)})
         if os.path.exists(folder):  # damaged, or another process was faster
             os.rename(folder, f"{partial}-old")
         os.rename(partial, folder)
@@ -196,11 +207,11 @@ def _remove_abandoned(root: str) -> None:
 
 def _read(folder: str, of: Mapping[str, Any]) -> KeptPlan:
     with open(os.path.join(folder, HEADER), encoding="utf-8") as file:
-        said = json.load(file)
-    if said.pop("digest") != _digest(said) or said["of"] != of:
+        header = json.load(file)
+    if header.pop("digest") != _digest(header) or header["of"] != of:
         raise ValueError(f"{folder}: its header is damaged")
     arrays = {}
-    for name, sizes in said["arrays"].items():
+    for name, sizes in header["arrays"].items():
         path = os.path.join(folder, f"{name}.npy")
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
         array = np.asarray(mapped)  # a plain array, which is faster to index
@@ -210,7 +221,7 @@ def _read(folder: str, of: Mapping[str, Any]) -> KeptPlan:
         if beyond or array.dtype.str != _ARRAYS[name] or _sizes(array) != sizes:
             raise ValueError(f"{path}: is damaged")
         arrays[name] = array
-    return _kept(arrays, PlanFacts(**said["facts"]), folder)
+    return _kept(arrays, PlanFacts(**header["facts"]), folder)
 
 
 def _kept(arrays: Mapping[str, np.ndarray], facts: PlanFacts, folder: str = "") -> KeptPlan:

@@ -1,4 +1,4 @@
-"""Prepares a corpus: decides once how it is cut into shards, and writes those that are missing."""
+"""Preparation of a corpus: cuts it into shards once, and writes those that are missing."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Survey:
 
     Args:
       documents: All documents.
-      sampled: How many were looked at.
+      sampled: Number of documents in the sample.
       num_bytes: The bytes of all documents, estimated.
       num_tokens: The tokens of all documents, estimated.
-      dtype: Of the tokens.
-      seconds: What one process would take, estimated.
-      digest: A fingerprint of the documents that were looked at.
+      dtype: The dtype of the tokens.
+      seconds: The time for one process, estimated.
+      digest: A fingerprint of the documents in the sample.
     """
 
     documents: int
@@ -68,13 +68,13 @@ class Survey:
 
 @dataclasses.dataclass(frozen=True)
 class PreparedLayout:
-    """Which documents stand in which shard, and of what.
+    """The assignment of documents to shards, and the identity of corpus and tokenizer.
 
     Args:
       bounds: Shard i has the documents bounds[i]..bounds[i + 1] - 1.
-      tokenizer: What `tokenizer_facts` says.
-      source: What the source calls itself.
-      digest: Of the surveyed documents.
+      tokenizer: The result of `tokenizer_facts`.
+      source: The name of the source.
+      digest: The digest of the surveyed documents.
     """
 
     bounds: tuple[int, ...]
@@ -88,7 +88,7 @@ class PreparedLayout:
         return len(self.bounds) - 1
 
     def differences(self, other: dict[str, Any]) -> list[str]:
-        """Return what differs from a layout that was written, in words."""
+        """Return the differences from a layout that was written, in words."""
         ours: dict[str, Any] = {"bounds": list(self.bounds), "digest": self.digest}
         # What a tokenizer is called depends on paths, which may differ for one vocabulary.
         ours["tokenizer"] = {**self.tokenizer, "name": other["tokenizer"]["name"]}
@@ -110,6 +110,9 @@ def survey(source: Source, tokenizer: Tokenizer) -> Survey:
     Raises:
       DataError: when there is no document, or one of those cannot be read or tokenized.
     """
+    # The estimates decide the number of shards, and the digest guards against continuing with
+    # another corpus. Evenly spread and not the first documents: corpora are often sorted by origin.
+    # Reading everything would take as long as preparing.
     total = len(source)
     if not total:
         raise DataError(Problem(f"{source} has no documents", remedy="give it some text"))
@@ -136,25 +139,29 @@ def survey(source: Source, tokenizer: Tokenizer) -> Survey:
 
 
 def plan_layout(
-    source: Source, tokenizer: Tokenizer, found: Survey, num_shards: int | None = None
+    source: Source, tokenizer: Tokenizer, estimates: Survey, num_shards: int | None = None
 ) -> PreparedLayout:
-    """Decide how a corpus is cut; it depends on the corpus alone, not on the machine.
+    """Return the cuts of a corpus, which depend on the corpus alone and not on the machine.
 
     Args:
       source: The documents.
       tokenizer: Turns them into tokens.
-      found: What `survey` returned.
-      num_shards: How many; None takes as many as 64 MiB of text each need, at least 16.
+      estimates: The result of `survey`.
+      num_shards: Number of shards; None makes shards of 64 MiB of text, at least 16 of them.
     """
-    wanted = num_shards or max(-(-found.num_bytes // SHARD_BYTES), LEAST_SHARDS)
-    bounds = np.linspace(0, found.documents, min(wanted, found.documents) + 1).astype(np.int64)
+    # By the number of documents and not of bytes, which are known for the sample only.
+    wanted = num_shards or max(-(-estimates.num_bytes // SHARD_BYTES), LEAST_SHARDS)
+    most = estimates.documents
+    bounds = np.linspace(0, most, min(wanted, most) + 1).astype(np.int64)
     name = f"{source}"
     name = name if len(name) <= 400 else f"{name[:400]}..."
-    return PreparedLayout(tuple(bounds.tolist()), tokenizer_facts(tokenizer), name, found.digest)
+    return PreparedLayout(
+        tuple(bounds.tolist()), tokenizer_facts(tokenizer), name, estimates.digest
+    )
 
 
 def tokenizer_facts(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return what tells whether tokens are of this vocabulary, JSON-able."""
+    """Return the facts that identify a vocabulary, JSON-able."""
     lengths = np.asarray(tokenizer.byte_lengths, np.int32)
     hasher = hashlib.blake2b(lengths.tobytes(), digest_size=16)
     # A vocabulary is recognised by what it does to a text with difficult parts, and not by its
@@ -191,9 +198,9 @@ def prepare(
       source: The documents; it is sent to the other processes.
       tokenizer: Turns them into tokens; it is sent to the other processes.
       directory: The folder to write.
-      layout: Which documents stand in which shard.
-      num_processes: How many shards are made at a time; the shards are the same for any number.
-      report: Told of each shard that is ready, and whether it was there already.
+      layout: The assignment of documents to shards.
+      num_processes: Number of shards made at a time; the shards are the same for any number.
+      report: Called with each shard that is ready, and whether it existed already.
 
     Returns:
       The manifest.
@@ -208,6 +215,9 @@ def prepare(
         # cuts, and one with another corpus, tokenizer or number of shards is refused.
         _begin(directory, layout, tokenizer)
         _remove_partial(directory)
+        # A shard that has its `shard.json` is complete (`write_shard`): an interrupted call loses
+        # the shards in progress only. Errors of a shard do not stop the others, so that one call
+        # reports all documents at fault; the manifest is written only when every shard is there.
         entries, waiting = {}, []
         for number in range(layout.num_shards):
             entry = read_shard(directory, shard_name(number))
@@ -250,6 +260,7 @@ def _begin(directory: str, layout: PreparedLayout, tokenizer: Tokenizer) -> None
     write_json(path, {"format": FORMAT, **dataclasses.asdict(layout)})
 
 
+# What killed calls left. Two calls on one folder at the same time are not supported.
 def _remove_partial(directory: str) -> None:
     for path in glob.glob(os.path.join(glob.escape(directory), ".partial-*")):
         shutil.rmtree(path, ignore_errors=True)
@@ -258,6 +269,9 @@ def _remove_partial(directory: str) -> None:
 def _finish(
     directory: str, layout: PreparedLayout, entries: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
+    # The manifest comes last and makes the corpus usable: `read_manifest` refuses a folder without
+    # it. An existing one is kept as it is, byte by byte, because plans and checkpoints are bound to
+    # it.
     path = os.path.join(directory, MANIFEST)
     if os.path.exists(path):
         return read_json(path)
@@ -283,6 +297,7 @@ def _finish(
 
 _Job = tuple[str, int, int, int]
 _Result = dict[str, Any] | list[Problem]
+# In a worker process: the arguments that all of its jobs share.
 _corpus: tuple[Source, Tokenizer] | None = None
 
 
@@ -290,13 +305,16 @@ def _run(
     source: Source, tokenizer: Tokenizer, jobs: Sequence[_Job], num_processes: int
 ) -> Iterator[tuple[int, _Result]]:
     """Yield the number and the result of each job as it ends."""
+    # Processes and not threads: tokenizers in Python, and the work around those in Rust, hold the
+    # interpreter's lock. Source and tokenizer are sent once to each process and not with each job.
     if num_processes == 1 or len(jobs) < 2:
         for job in jobs:
             yield job[1], _make(source, tokenizer, job)
         return
     pool = ProcessPoolExecutor(
         min(num_processes, len(jobs)),
-        # Libraries hold threads, which a fork would lose.
+        # A fork copies only the calling thread: threads of tokenizers, Arrow or JAX would be gone
+        # in the child, and their locks held for ever.
         multiprocessing.get_context("spawn"),
         initializer=_initialize,
         initargs=(source, tokenizer),
@@ -306,6 +324,7 @@ def _run(
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:
+        # Also when the caller stops early (an error, Ctrl-C): jobs that have not begun are dropped.
         pool.shutdown(cancel_futures=True)
 
 

@@ -6,7 +6,7 @@ without decoding, and the page cache is shared by all processes of a host.
 A start cannot read a corpus of terabytes. So a thread reads one shard after another, slowly, and
 compares it with its digest; what was found right is remembered in the run by inode, time and size
 of its files, and is not read again by later starts. What has changed since an earlier start is read
-first, before training goes on.
+first, before training continues.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Shard:
     digest: str
 
     def stamp(self) -> list[list[int]]:
-        """Return what tells that its files were not written.
+        """Return a stamp that changes whenever its files are written.
 
         Raises:
           DataError: A file is gone.
@@ -85,9 +85,13 @@ class Verification:
 
     Args:
       data: The run's data: a node, or anything that is built of nodes.
-      directory: The run's directory, which remembers what was verified.
-      duty: The share of the time that the thread reads.
+      directory: The run's directory, which records the verified shards.
+      duty: The fraction of the time that the thread reads.
     """
+
+    # `start` and `accept` run before training, `check` in the training thread between steps, `_run`
+    # in the background. They share dictionaries with one entry for each shard, whose assignment is
+    # atomic in CPython: there is no lock that training could wait for.
 
     def __init__(self, data: Any, directory: str | os.PathLike[str], duty: float = _DUTY):
         self._path = pathlib.Path(directory, FILE)
@@ -107,13 +111,14 @@ class Verification:
             self._thread.start()
         return self
 
+    # The thread looks at the event between blocks, so that joining takes no longer than one read.
     def __exit__(self, *unused: object) -> None:
         self._stopped.set()
         if self._shards:
             self._thread.join()
 
     def start(self) -> list[Problem]:
-        """Read what has changed since an earlier start; return what is no longer what it was.
+        """Read the shards that changed since an earlier start, and return the problems found.
 
         Raises:
           DataError: A file is gone.
@@ -151,7 +156,7 @@ class Verification:
             self._write()
 
     def check(self) -> None:
-        """Refuse to go on where files that are in use were written, or the thread found damage.
+        """Raise if files in use were written, or the thread found damage.
 
         Raises:
           DataError: With the shard.
@@ -183,7 +188,8 @@ class Verification:
                 continue
             try:
                 is_right = _is_right(shard, self._stopped, self._duty)
-            except (OSError, ValueError):  # reading it for a batch says more
+            # Not reported from here: reading it for a batch raises an error with more context.
+            except (OSError, ValueError):
                 continue
             if self._stopped.is_set():
                 return
@@ -200,6 +206,8 @@ class Verification:
         self._remembered[shard.folder] = {"stamp": stamp, "verified": is_verified}
 
     def _read(self) -> dict[str, Any]:
+        # A file that is missing, damaged or of another version means that nothing was verified yet:
+        # the cost is reading the shards once more.
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             shards = content["shards"]
@@ -209,12 +217,13 @@ class Verification:
             return {}
 
     def _write(self) -> None:
-        """Write down what is known; what cannot be written is found out again."""
+        """Record the verified shards; if that fails, a later start verifies them again."""
         with contextlib.suppress(RunError):
             write_json(self._path, {"version": 1, "shards": self._remembered})
 
 
 def _shards(data: Any) -> Iterator[_Shard]:
+    # A corpus may appear several times in a mixture, or in training and evaluation: once is enough.
     seen: set[str] = set()
     for node in nodes_of(data, Prepared):
         folder = os.path.abspath(os.path.expanduser(node.directory))
@@ -271,7 +280,7 @@ def _header(file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
 # A corpus that `luthier data prepare` wrote, as rows of tokens.
 
-TELL_SECONDS = 1.0
+REPORTED_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,10 +294,10 @@ class Prepared(TokenNode):
     not read to compare it.
 
     Args:
-      directory: What `luthier data prepare` wrote.
-      length: L, the targets for which a row has room.
-      packing: How documents share rows.
-      tokenizer: For what turns tokens into text, as sampling; None does without.
+      directory: The folder that `luthier data prepare` wrote.
+      length: L, the number of targets in a row.
+      packing: Assigns documents to rows.
+      tokenizer: Turns tokens into text, for sampling say; None if that is not needed.
 
     Raises:
       DataError: at first use, when the folder is not prepared to its end, is damaged, or was made
@@ -305,6 +314,7 @@ class Prepared(TokenNode):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: memory maps do not travel to other processes."""
+        # Pickling a map copies the whole file into the message; the receiver maps it again.
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
@@ -312,10 +322,10 @@ class Prepared(TokenNode):
         """The manifest of the corpus."""
         manifest = read_manifest(self._folder)
         if self.tokenizer is not None:
-            given, made = tokenizer_facts(self.tokenizer), manifest["tokenizer"]
+            ours, written = tokenizer_facts(self.tokenizer), manifest["tokenizer"]
             # The name depends on the path of the vocabulary, which may differ between machines.
-            if {**given, "name": ""} != {**made, "name": ""}:
-                what = f"{self.directory} was made with {made['name']}, not {given['name']}"
+            if {**ours, "name": ""} != {**written, "name": ""}:
+                what = f"{self.directory} was made with {written['name']}, not {ours['name']}"
                 raise DataError(Problem(what, remedy="name the tokenizer that it was made with"))
         return manifest
 
@@ -352,18 +362,23 @@ class Prepared(TokenNode):
         """The rows of an epoch, by number; their plan is made at the first start alone."""
         if not plans.is_kept(self.packing):
             return self._pack()
+        # Packing takes time and memory in proportion to the documents; a stored plan is mapped,
+        # without reading it, and shared by the processes of a host. Without a promise of the
+        # packing's class that its plans do not change (`is_kept`), the plan is computed at each
+        # start.
         of = plans.identity(self.manifest, self._shards, self.length, self.packing)
         plan = plans.find(self._folder, of)
         if plan is None:
             start = time.perf_counter()
             plan = plans.keep(self._folder, of, self._pack(), self._count_documents())
-            self._told.extend(_notices(self, plan, time.perf_counter() - start))
+            self._plan_notices.extend(_notices(self, plan, time.perf_counter() - start))
         return self._pack(plan)
 
     @functools.cached_property
-    def _told(self) -> list[str]:
+    def _plan_notices(self) -> list[str]:
         return []
 
+    # From the headers of the files: no page of the arrays is read.
     def _count_documents(self) -> int:
         shards = self.manifest["shards"]
         return sum(len(load(self._folder, shard["name"], "targets")) for shard in shards)
@@ -397,21 +412,22 @@ class Prepared(TokenNode):
 
 
 def made_plans(data: Any) -> Sequence[str]:
-    """Return one line for each plan that this process had to make, and that took its time.
+    """Return one line for each plan that this process had to compute, if that took a while.
 
     Args:
       data: A node of data, or anything that is built of them.
     """
     # Collected in the nodes, because data knows no recorder; the run asks and reports.
-    return [line for node in nodes_of(data, Prepared) for line in node._told]
+    return [line for node in nodes_of(data, Prepared) for line in node._plan_notices]
 
 
 def _notices(node: Prepared, plan: plans.KeptPlan, seconds: float) -> list[str]:
-    if seconds < TELL_SECONDS:
+    if seconds < REPORTED_SECONDS:
         return []
     rows = f"{node.directory}: {plan.num_rows:,} rows of {plan.facts.documents:,} documents"
-    kept = f"kept in {plan.folder}" if plan.folder else "not kept, since no folder can be written"
-    return [f"{rows} were laid out in {seconds:.1f} s; the plan is {kept}"]
+    unwritten = "not kept, since no folder can be written"
+    storage = f"kept in {plan.folder}" if plan.folder else unwritten
+    return [f"{rows} were packed in {seconds:.1f} s; the plan is {storage}"]
 
 
 def allow_open_files(more: int) -> None:
@@ -420,8 +436,10 @@ def allow_open_files(more: int) -> None:
     A memory map holds its file open, and a large corpus has more shards than the usual limit.
 
     Args:
-      more: How many files will be opened.
+      more: Number of files that will be opened.
     """
+    # The usual soft limit of 1024 is for programs that use `select`; any process may raise it up to
+    # the hard limit without rights. Failure is left to the error of the file that cannot be opened.
     try:
         import resource
     except ImportError:  # not on Windows, which has no such limit

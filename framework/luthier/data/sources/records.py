@@ -19,7 +19,7 @@ from luthier.errors import DataError, Problem
 
 
 class Records(abc.ABC):
-    """A sequence of records, each a dict of fields, in a fixed order, read when asked for.
+    """A sequence of records, each a dict of fields, in a fixed order, read on demand.
 
     Records of your own subclass this, are cheap to construct (no file is opened before the first
     use), and define `__len__`, `__getitem__` and `name`.
@@ -35,8 +35,9 @@ class Records(abc.ABC):
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
-        """Return where record `index` is from: a file and a position."""
+        """Return the origin of record `index`: a file and a position."""
 
+    # Columnar formats (Parquet, Arrow) decode one column without the others, which may be images.
     def value(self, index: int, field: str) -> Any:
         """Return one field of record `index`; tables that need not read the others override it.
 
@@ -53,7 +54,7 @@ class Decode(Protocol):
         """Return the fields.
 
         Raises:
-          ValueError: saying what is wrong with the bytes.
+          ValueError: with the reason why the bytes are invalid.
         """
 
 
@@ -71,7 +72,7 @@ class JsonObject:
 
 @dataclasses.dataclass(frozen=True)
 class Decoded(Records):
-    """The records that stand in a source of bytes, as in ArrayRecord files of `tf.train.Example`.
+    """The records in a source of bytes, as in ArrayRecord files of `tf.train.Example`.
 
     Args:
       source: The bytes of the records.
@@ -88,6 +89,9 @@ class Decoded(Records):
         return len(self.source)
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
+        # A decoder knows bytes only; here its error gets the place. An index beyond the end is the
+        # protocol of iteration in Python and must stay an IndexError, but a decoder may raise one
+        # too.
         try:
             return self.decode(self.source[index])
         except (ValueError, IndexError) as error:
@@ -98,7 +102,7 @@ class Decoded(Records):
             raise DataError(Problem(what, remedy=remedy)) from None
 
     def name(self, index: int) -> str:
-        """Return where record `index` is from."""
+        """Return the origin of record `index`."""
         return self.source.name(index)
 
 
@@ -124,7 +128,7 @@ class Field(Source):
         return text_of(self.records, index, self.field)
 
     def name(self, index: int) -> str:
-        """Return where document `index` is from."""
+        """Return the origin of document `index`."""
         return self.records.name(index)
 
 
@@ -134,6 +138,8 @@ def value_of(records: Records, index: int, field: str, record: Mapping[str, Any]
     Raises:
       DataError: naming the place of the record, when it has no such field.
     """
+    # A misspelt field is the most common mistake with records: the message lists what there is, and
+    # the nearest name. Only here, so that all kinds of records say the same.
     if field in record:
         return record[field]
     there = ", ".join(map(repr, list(record)[:8])) or "none"
@@ -152,6 +158,7 @@ def text_of(records: Records, index: int, field: str) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
+        # JSON may hold half a surrogate pair as an escape, which strict UTF-8 refuses.
         return value.encode("utf-8", "surrogatepass")
     what = f"{records.name(index)}: field {field!r} is not text but {type(value).__name__}"
     raise DataError(Problem(what, remedy="name a field of text"))
@@ -166,6 +173,9 @@ _T = TypeVar("_T")
 class _Index:
     """Places of all records: the file's number, the first byte, and the line, counted from 1."""
 
+    # `array.array` and not lists: 24 bytes a record in place of about 100, and it grows by
+    # appending, which NumPy's arrays do not.
+
     file: array[int]
     offset: array[int]
     line: array[int]
@@ -173,7 +183,7 @@ class _Index:
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines(Source):
-    """One document per line: a text field of the JSON object that stands on it.
+    """One document per line: a text field of the JSON object on it.
 
     Blank lines are skipped. Files are taken in the order of their sorted paths.
 
@@ -196,6 +206,8 @@ class JsonLines(Source):
 
     @functools.cached_property
     def _index(self) -> _Index:
+        # One pass that only looks for the ends of lines; JSON is parsed when a line is read. So
+        # damage in a line is reported where that document is needed (or skipped, by `Filtered`).
         index = _Index(array("l"), array("q"), array("q"))
         problems = []
         for number, path in enumerate(self.files):
@@ -231,6 +243,9 @@ class JsonLines(Source):
         return self._parsed(start, stop, _parse)
 
     def _parsed(self, start: int, stop: int, parse: Callable[[bytes], _T]) -> list[_T]:
+        # A file is opened once for all of its lines in the block. A bad line does not stop the
+        # others: the caller gets all of the block's problems, each with file and line. A file that
+        # cannot be read would fail for each of its lines, so it ends the loop.
         index, problems = self._index, []
         documents: list[_T] = []
         with contextlib.ExitStack() as stack:
@@ -260,7 +275,7 @@ class JsonLines(Source):
 
 @dataclasses.dataclass(frozen=True)
 class JsonRecords(Records):
-    """One record per line: the JSON object that stands on it, with all its fields.
+    """One record per line: the JSON object on it, with all its fields.
 
     Args:
       pattern: A path, or a pattern with `*`, `?`, `[a-z]` and `**` (any depth); `~` is the home.
@@ -286,6 +301,8 @@ class JsonRecords(Records):
         return self._lines.name(index)
 
 
+# Private to this module: it carries a problem from where a line is parsed to where its place is
+# known.
 class _BadRecord(Exception):
     """One line that cannot be used; the caller knows its position."""
 
@@ -295,6 +312,7 @@ class _BadRecord(Exception):
 
 
 def _scan(file: BinaryIO, number: int, index: _Index) -> None:
+    # In bytes: offsets are what `seek` takes, and a file that is not UTF-8 must still be indexed.
     offset = 0
     for line_number, line in enumerate(file, start=1):
         if line.strip():
@@ -305,6 +323,8 @@ def _scan(file: BinaryIO, number: int, index: _Index) -> None:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
+    # `utf-8-sig` for files whose first line begins with a byte order mark. RecursionError: nesting
+    # that is deep enough exhausts the parser's stack; a line of brackets must not end the program.
     try:
         record = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -326,15 +346,19 @@ def _text(record: dict[str, Any], field: str) -> bytes:
             remedy="name the field that holds the text with the source's `field`",
             nearest=difflib.get_close_matches(field, list(record), n=3),
         )
+    # No conversion of numbers to text: a field of numbers is nearly always the wrong field.
     text = record[field]
     if not isinstance(text, str):
         raise _BadRecord(f"field {field!r} is not text but {_kind(text)}")
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
-        raise _BadRecord(f"field {field!r} holds half a surrogate pair, which is no text") from None
+        raise _BadRecord(
+            f"field {field!r} holds half a surrogate pair, which is not text"
+        ) from None
 
 
+# In the words of JSON, not of Python: "null" and not "NoneType".
 def _kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "a truth value"}
     names |= {int: "a number", float: "a number", type(None): "null"}

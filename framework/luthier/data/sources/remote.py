@@ -19,7 +19,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from luthier.errors import DataError, Problem
@@ -42,7 +42,9 @@ def is_remote(path: str) -> bool:
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """Ask no store: of an object, the newest copy that is on this machine stands for it."""
+    """Use no store: the newest copy on this machine takes the place of an object."""
+    # For commands that describe a config without touching the network. A context variable, so that
+    # it holds for this call and not for other threads of the process.
     token = _is_offline.set(True)
     try:
         yield
@@ -62,6 +64,8 @@ def matching_objects(pattern: str) -> tuple[str, ...]:
     Raises:
       DataError: when the store cannot be reached, or refuses.
     """
+    # Stores list by prefix: everything up to the first wildcard narrows the listing, the rest is
+    # matched here, part by part, with the meaning that `glob` gives it on a disk.
     root, key = _split(pattern)
     wild = _WILD.search(key)
     prefix = key[: wild.start()] if wild else key
@@ -71,7 +75,7 @@ def matching_objects(pattern: str) -> tuple[str, ...]:
 
 
 def local_copy(path: str) -> str:
-    """Return a path on this machine: of a local file as it is, of an object a copy.
+    """Return a path on this machine: a local file's own path, or the path of an object's copy.
 
     The copy is made once for each version of the object, in `luthier/remote` of the user's cache
     folder (`XDG_CACHE_HOME`).
@@ -89,24 +93,26 @@ def local_copy(path: str) -> str:
 
 
 def _newest_copy(path: str) -> str:
-    found = glob.glob(glob.escape(_copy_of(path, "")) + "*")
-    if not found:
+    copies = glob.glob(glob.escape(_copy_of(path, "")) + "*")
+    if not copies:
         raise DataError(Problem(f"{path}: there is no copy on this machine", remedy=_REMEDY))
     # Several versions of one object may have been copied.
-    return max(found, key=os.path.getmtime)
+    return max(copies, key=os.path.getmtime)
 
 
 @functools.cache
 # Cached for the process: the version is asked for once, so that a run reads one version to its end.
 def _copied(path: str) -> str:
+    # One byte answers whether the object exists, and in which version; an empty one has no first
+    # byte.
     root, key = _split(path)
     try:
-        found = _reached(path, lambda: _store(root, True).read(key, byte_range=slice(0, 1)))
+        first = _reached(path, lambda: _store(root, True).read(key, byte_range=slice(0, 1)))
     except OutOfRange:  # it is empty
-        found = _reached(path, lambda: _store(root, True).read(key))
-    if found.state == "missing":
+        first = _reached(path, lambda: _store(root, True).read(key))
+    if first.state == "missing":
         raise DataError(Problem(f"{path}: there is no such object", remedy="check its name"))
-    version = hashlib.blake2b(found.stamp.generation, digest_size=6).hexdigest()
+    version = hashlib.blake2b(first.stamp.generation, digest_size=6).hexdigest()
     copy = _copy_of(path, version)
     if not os.path.exists(copy):
         try:
@@ -157,7 +163,7 @@ def _after(prefix: str) -> bytes:
 
 @functools.cache
 def _store(root: str, hurried: bool) -> Any:
-    """Return a bucket; one that is asked for the first time must answer soon."""
+    """Return a bucket; with `hurried` it gives up after two retries."""
     import tensorstore
 
     retries = {"gcs_request_retries": _FEW, "s3_request_retries": _FEW} if hurried else {}
@@ -172,8 +178,8 @@ def _store(root: str, hurried: bool) -> Any:
     return tensorstore.KvStore.open(spec, context=tensorstore.Context(retries)).result()
 
 
-def _reached(path: str, ask: Any, seconds: float = _WAIT_SECONDS) -> Any:
-    """Return the answer of a store, or say in one line why there is none."""
+def _reached(path: str, ask: Callable[[], Any], seconds: float = _WAIT_SECONDS) -> Any:
+    """Return the answer of a store, or raise with the reason in one line."""
     if _is_offline.get():
         raise DataError(Problem(f"{path}: it is in an object store", remedy=_REMEDY))
     try:
@@ -189,14 +195,14 @@ def _reached(path: str, ask: Any, seconds: float = _WAIT_SECONDS) -> Any:
 
 
 def _reason(message: str) -> str:
-    """Return what TensorStore says, without its own places in its source."""
+    """Return the message of TensorStore without the places in its source."""
     plain = re.sub(r"\s*\[[a-z_ ]+=.*", "", " ".join(message.split()))
     return re.sub(r"^[A-Z_]+: (All \d+ retry attempts failed: )?", "", plain).rstrip(":") or message
 
 
 @contextlib.contextmanager
 def _without_native_logs() -> Iterator[None]:
-    """Drop what native code logs of credentials that it looked for; the rest comes afterwards."""
+    """Drop the native log lines about missing credentials; other output appears afterwards."""
     # TensorStore's C++ code logs to descriptor 2 directly, past Python's `sys.stderr`; so the
     # descriptor itself is swapped for the moment.
     with tempfile.TemporaryFile() as file:
@@ -212,6 +218,11 @@ def _without_native_logs() -> Iterator[None]:
 
 
 def _download(root: str, key: str, path: str, copy: str) -> None:
+    # To a temporary name in the same folder, then renamed: a copy that exists is complete, and two
+    # processes that copy the same object replace each other's equal files. It is not synced to
+    # disk; after a power cut the worst is a copy that readers find damaged.
+    #
+    # `read_pieces` notices a change of the object's generation between two pieces.
     def read(wanted: slice) -> Any:
         store = _store(root, False)
         return _reached(path, lambda: store.read(key, byte_range=wanted), _COPY_SECONDS)

@@ -1,4 +1,4 @@
-"""Sources of documents, and what happens at a document that cannot be read.
+"""Sources of documents, and the treatment of documents that cannot be read.
 
 Sources sit on the libraries of their formats and not on Grain's data sources, so that damage is
 reported by file and record.
@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from luthier.errors import DataError, Problem
 
-# What a source of documents is, and how to walk through one.
+# The protocol of sources, and a walk through one.
 
 MAX_PROBLEMS = 20
 BLOCK_BYTES = 4 << 20
@@ -21,7 +21,7 @@ BLOCK_DOCUMENTS = 4096
 
 
 class Source(abc.ABC):
-    """A sequence of documents in a fixed order, each a run of bytes, read when asked for.
+    """A sequence of documents in a fixed order, each a run of bytes, read on demand.
 
     A source of your own subclasses this, is cheap to construct (no file is opened before the
     first use), and defines `__len__`, `__getitem__` and `name`.
@@ -37,7 +37,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def name(self, index: int) -> str:
-        """Return where document `index` is from: a file, or `file:line`."""
+        """Return the origin of document `index`: a file, or `file:line`."""
 
     def read(self, start: int, stop: int) -> Sequence[bytes]:
         """Return the documents start..stop - 1; sources for which one by one is slow override it.
@@ -45,6 +45,7 @@ class Source(abc.ABC):
         Raises:
           DataError: with every document among them that cannot be read.
         """
+        # All documents are tried, so that one call reports every bad one of the block.
         documents: list[bytes] = []
         problems: list[Problem] = []
         for index in range(start, stop):
@@ -70,6 +71,8 @@ def blocks(source: Source) -> Iterator[tuple[int, Sequence[bytes]]]:
       DataError: with every document that cannot be read (the first 20 of them), or when there is
         no document at all.
     """
+    # After the first problem nothing is yielded any more, since the caller would work for nothing;
+    # the walk goes through the rest only to list further problems, up to MAX_PROBLEMS.
     start, size, total = 0, 1, len(source)
     problems: list[Problem] = []
     if not total:
@@ -123,20 +126,22 @@ class Part(Source):
         return self.source[self.start + self._checked(index)]
 
     def name(self, index: int) -> str:
-        """Return where document `index` is from."""
+        """Return the origin of document `index`."""
         return self.source.name(self.start + self._checked(index))
 
+    # Forwarded as a block, so that the inner source keeps its faster way.
     def read(self, start: int, stop: int) -> Sequence[bytes]:
         """Return the documents start..stop - 1 of the part."""
         return self.source.read(self.start + start, self.start + min(stop, len(self)))
 
+    # A negative index, or one beyond the end, would reach documents of the source outside the part.
     def _checked(self, index: int) -> int:
         if not 0 <= index < len(self):
             raise IndexError(index)
         return index
 
 
-# What happens at a document that cannot be read; swap the node.
+# The treatment of a document that cannot be read; swap the node.
 
 
 class Corruption(abc.ABC):
@@ -147,10 +152,10 @@ class Corruption(abc.ABC):
         """Return, or raise, after each document that cannot be used.
 
         Args:
-          problems: All so far, one or more for each document.
+          problems: All problems so far, one or more for each document.
 
         Raises:
-          DataError: when it is too much.
+          DataError: when there are too many.
         """
 
 
@@ -168,7 +173,7 @@ class Skip(Corruption):
     """Documents that cannot be used are left out, counted, and named in the report.
 
     Args:
-      at_most: How many; one more is an error.
+      at_most: The largest number that is tolerated; one more is an error.
     """
 
     RANGES: ClassVar[dict[str, str]] = {"at_most": "0 <= x"}
@@ -177,6 +182,8 @@ class Skip(Corruption):
 
     def tolerate(self, problems: Sequence[Problem]) -> None:
         """Return, unless there are more than `at_most`."""
+        # Raised as soon as the limit is passed, while reading: a corpus that is damaged throughout
+        # must not be read to its end first.
         if len(problems) > self.at_most:
             what = f"more than {self.at_most} documents cannot be used; the last: {problems[-1]}"
             remedy = "look at the data, or raise `at_most` of `Skip`"

@@ -52,11 +52,13 @@ class Parquet(Records):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: open files do not travel to other processes."""
+        # Neither do locks, which cannot be pickled at all.
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
     def _groups(self) -> tuple[list[tuple[int, int]], np.ndarray]:
         """Return file and group of every row group, and the rows up to the end of each."""
+        # From the footers alone, which hold the rows of every group.
         groups: list[tuple[int, int]] = []
         counts: list[int] = []
         problems: list[Problem] = []
@@ -75,8 +77,10 @@ class Parquet(Records):
             raise DataError(problems)
         return groups, np.cumsum(counts)
 
+    # The last few row groups, least recently used first. Rows are read in shuffled order, and each
+    # would otherwise cost the decoding of its whole group.
     @functools.cached_property
-    def _kept(self) -> tuple[collections.OrderedDict[int, Any], threading.Lock]:
+    def _cached_groups(self) -> tuple[collections.OrderedDict[int, Any], threading.Lock]:
         return collections.OrderedDict(), threading.Lock()
 
     def _open(self, file: int) -> Any:
@@ -99,14 +103,14 @@ class Parquet(Records):
     def _table(self, number: int) -> Any:
         # Batches are assembled by threads, and a row group is decoded as a whole: under the lock,
         # so that two threads that need the same group decode it once.
-        kept, lock = self._kept
+        cached, lock = self._cached_groups
         with lock:
-            if number not in kept:
-                kept[number] = self._read(number)
-                while len(kept) > self.KEPT_GROUPS:
-                    kept.popitem(last=False)
-            kept.move_to_end(number)
-            return kept[number]
+            if number not in cached:
+                cached[number] = self._read(number)
+                while len(cached) > self.KEPT_GROUPS:
+                    cached.popitem(last=False)
+            cached.move_to_end(number)
+            return cached[number]
 
     def _read(self, number: int) -> Any:
         arrow = require("pyarrow", "parquet", "reading Parquet")
@@ -123,6 +127,8 @@ class Parquet(Records):
 
     def _position(self, index: int) -> tuple[int, int, int, int]:
         """Return file, row in the file, number of the row group, and row in the group."""
+        # `ends` runs through all files; the row within the file is counted from the end of the
+        # group before the file's first one.
         groups, ends = self._groups
         if not 0 <= index < ends[-1]:
             raise IndexError(index)
@@ -170,7 +176,7 @@ class HuggingFace(Records):
     their structure no longer fits. A folder of Parquet files is read by `Parquet`.
 
     Args:
-      folder: What was given to `save_to_disk`.
+      folder: The folder that was passed to `save_to_disk`.
       split: The split of a dataset that has splits; empty for one that has none.
 
     Raises:
@@ -187,6 +193,8 @@ class HuggingFace(Records):
 
     @functools.cached_property
     def _root(self) -> str:
+        # A DatasetDict is a folder with a folder for each split and `dataset_dict.json` beside
+        # them.
         folder = os.path.expanduser(self.folder)
         splits: list[str] = []
         if os.path.exists(os.path.join(folder, "dataset_dict.json")):
@@ -227,6 +235,8 @@ class HuggingFace(Records):
     @functools.cached_property
     def _batches(self) -> tuple[list[Any], list[tuple[int, int]], np.ndarray]:
         """The record batches, file and first row of each, and the rows up to the end of each."""
+        # All record batches are listed once; their columns are views of the mapped files, so this
+        # holds metadata only. (The stream format of Arrow has no index, so it has to be walked.)
         batches: list[Any] = []
         places: list[tuple[int, int]] = []
         problems: list[Problem] = []
@@ -337,15 +347,18 @@ def features(record: bytes) -> dict[str, Values]:
       By name: a list of bytes, or int64 [n], or float32 [n].
 
     Raises:
-      ValueError: when the bytes are no such message.
+      ValueError: when the bytes are not such a message.
     """
-    found: dict[str, Values] = {}
+    # message Example { Features features = 1; } message Features { map<string, Feature> feature =
+    # 1; } A map is a repeated message with the key in field 1 and the value in field 2. The entry's
+    # fields may come in any order, and a key that comes twice has its last value.
+    named: dict[str, Values] = {}
     for number, kind, body in fields(record):
         if number != 1 or kind != BYTES:
-            raise ValueError("no tf.train.Example")
+            raise ValueError("not a tf.train.Example")
         for entry_number, _, entry in fields(body):
             if entry_number != 1:
-                raise ValueError("no tf.train.Example")
+                raise ValueError("not a tf.train.Example")
             name = ""
             values: Values = []
             for part, _, value in fields(entry):
@@ -353,11 +366,15 @@ def features(record: bytes) -> dict[str, Values]:
                     name = bytes(content(value)).decode("utf-8")
                 elif part == 2:
                     values = _feature(content(value))
-            found[name] = values
-    return found
+            named[name] = values
+    return named
 
 
 def _feature(message: memoryview) -> Values:
+    # message Feature { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }, each of which
+    # has its values in field 1. Numbers are packed by newer writers (one field with all of them)
+    # and not by older ones (one field for each); a parser must accept both, even in one message.
+    # The zeros of length 0 in front give an empty list its type.
     for number, _, body in fields(message):
         items = list(fields(body))
         if number == 1:
@@ -371,6 +388,7 @@ def _feature(message: memoryview) -> Values:
             return np.concatenate([np.zeros(0, np.float32), *parts])
         if number == 3:
             parts = [
+                # Varints are unsigned on the wire; the cast reads negative numbers back.
                 np.array([value], np.uint64).astype(np.int64)
                 if kind == VARINT
                 else packed_varints(content(value))
@@ -398,7 +416,7 @@ class Tfds(Records):
 
     Args:
       folder: The folder of a version, with `dataset_info.json` and `features.json`.
-      split: As `train`.
+      split: The name of the split, as `train`.
 
     Raises:
       DataError: at first use, when the folder is not such a dataset or has no such split; later,
@@ -415,12 +433,14 @@ class Tfds(Records):
     @functools.cached_property
     def features(self) -> Mapping[str, Any]:
         """The fields in `features.json`."""
-        found = _read_json_tfds(os.path.join(os.path.expanduser(self.folder), "features.json"))
-        return found.get("featuresDict", {}).get("features", {})
+        content = _read_json_tfds(os.path.join(os.path.expanduser(self.folder), "features.json"))
+        return content.get("featuresDict", {}).get("features", {})
 
     @functools.cached_property
     def source(self) -> Container:
         """The bytes of the records."""
+        # A folder that does not name its format has TFDS's default. File names follow from split
+        # and format; the number of shards, which is a part of them, need not be known.
         splits = [entry["name"] for entry in self._info.get("splits", [])]
         if self.split not in splits:
             what = f"{self.folder} has no split {self.split!r}"
@@ -449,18 +469,21 @@ class Tfds(Records):
         return self.source.name(index)
 
 
-def _nested(prefix: str, features: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _decode(prefix + name, feature, found) for name, feature in features.items()}
+# TFDS flattens nested features into names with slashes; `values` are the flat features of a record.
+def _nested(prefix: str, features: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _decode(prefix + name, feature, values) for name, feature in features.items()}
 
 
-def _decode(name: str, feature: Mapping[str, Any], found: Mapping[str, Any]) -> Any:
+def _decode(name: str, feature: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
+    # features.json is the JSON form of a protocol buffer with one field for each kind of feature;
+    # the kind is the key that is present. A sequence may be absent from a record: it is then empty.
     if "featuresDict" in feature:
-        return _nested(f"{name}/", feature["featuresDict"]["features"], found)
-    if name not in found and "sequence" not in feature:
+        return _nested(f"{name}/", feature["featuresDict"]["features"], record)
+    if name not in record and "sequence" not in feature:
         raise ValueError(f"no feature {name!r}")
     if "sequence" in feature:
-        return _sequence(name, feature["sequence"]["feature"], found)
-    values = found[name]
+        return _sequence(name, feature["sequence"]["feature"], record)
+    values = record[name]
     if "image" in feature:
         return _image(values[0])
     if "text" in feature:
@@ -473,13 +496,14 @@ def _decode(name: str, feature: Mapping[str, Any], found: Mapping[str, Any]) -> 
     raise ValueError(f"feature {name!r} is of a kind that cannot be read: {kind}")
 
 
-def _sequence(name: str, feature: Mapping[str, Any], found: Mapping[str, Any]) -> Any:
+def _sequence(name: str, feature: Mapping[str, Any], record: Mapping[str, Any]) -> Any:
+    # A sequence of dicts is stored, and returned, as a dict of sequences, as TFDS does.
     if "featuresDict" in feature:
         inner = feature["featuresDict"]["features"]
-        return {key: _sequence(f"{name}/{key}", value, found) for key, value in inner.items()}
-    if f"{name}/ragged_flat_values" in found:
+        return {key: _sequence(f"{name}/{key}", value, record) for key, value in inner.items()}
+    if f"{name}/ragged_flat_values" in record:
         raise ValueError(f"feature {name!r} is a sequence of sequences, which cannot be read")
-    values = found.get(name, [])
+    values = record.get(name, [])
     if "image" in feature:
         return [_image(value) for value in values]
     if "text" in feature or isinstance(values, list):
@@ -491,6 +515,7 @@ def _sequence(name: str, feature: Mapping[str, Any], found: Mapping[str, Any]) -
 
 
 def _tensor(name: str, tensor: Mapping[str, Any], values: Any) -> Any:
+    # A tensor is a flat list of numbers, or, with the encoding BYTES, one string of its memory.
     shape, dtype = _shape(tensor), _dtype(tensor)
     if isinstance(values, list):
         if tensor.get("encoding", "none").lower() == "bytes" and dtype.kind != "O":
@@ -517,7 +542,7 @@ def _image(encoded: bytes) -> np.ndarray:
         with pillow.open(io.BytesIO(encoded)) as image:
             array = np.asarray(image)
     except OSError as error:
-        raise ValueError(f"no image: {error}") from None
+        raise ValueError(f"not an image: {error}") from None
     return array[..., None] if array.ndim == 2 else array
 
 

@@ -29,7 +29,7 @@ _TRAIN = "train one with `luthier data train-tokenizer`"
 
 
 class ByteLevelBpe(Tokenizer):
-    """A byte-level BPE vocabulary, however it is stored.
+    """A byte-level BPE vocabulary in any file format.
 
     Every byte of every document is encoded: a text round-trips exactly, a character may be split
     over tokens (each counts its own bytes), and a byte that is not part of valid UTF-8 becomes
@@ -63,6 +63,9 @@ class ByteLevelBpe(Tokenizer):
     @functools.cached_property
     def _pieces(self) -> list[bytes]:
         """The bytes that each token stands for."""
+        # Vocabularies spell bytes by printable characters (`alphabet`). Added tokens are the
+        # exception: they hold their text as it is, and the special ones among them stand for no
+        # bytes.
         to_byte = {character: byte for byte, character in enumerate(alphabet())}
         vocabulary = self._tokenizer.get_vocab()
         added = self._tokenizer.get_added_tokens_decoder()
@@ -113,7 +116,7 @@ class ByteLevelBpe(Tokenizer):
         return self.encode_many([to_bytes(text)])[0].tolist()
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text; what is not UTF-8 (half a character) shows as U+FFFD."""
+        """Return the text; invalid UTF-8 (half a character) shows as U+FFFD."""
         return self.decode_bytes(tokens).decode("utf-8", "replace")
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
@@ -194,9 +197,13 @@ class BpeMerges(ByteLevelBpe):
         except Exception as error:  # the Rust side raises a bare Exception
             what = f"{self.path}, {self.merges}: not the files of a BPE vocabulary: {error}"
             raise DataError(Problem(what, remedy="name `vocab.json` and `merges.txt`")) from None
+        # The two files hold tokens and merges only; what GPT-2's code does around them is set here.
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
         known = backend.get_vocab()
+        # A token of the file becomes special, so that it is encoded as text where a document spells
+        # it; one that is missing is not added (its number would be new) but reported by
+        # `_tokenizer`.
         specials = dict.fromkeys([self.bos_token, self.eos_token])
         backend.add_special_tokens([token for token in specials if token in known])
         return backend
@@ -236,6 +243,9 @@ def train_bpe(
     if vocab_size < 256 + len(specials):
         what = f"a byte-level vocabulary of {vocab_size} tokens is too small"
         raise DataError(Problem(what, remedy=f"ask for at least {256 + len(specials)} tokens"))
+    # The trainer counts words and merges the most frequent pair again and again; ties are broken by
+    # the numbers of the tokens, so the result depends on the input alone. All 256 bytes are in the
+    # alphabet whether they occur or not: later text may have any of them.
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -245,6 +255,8 @@ def train_bpe(
         special_tokens=specials,
         initial_alphabet=alphabet(),
     )
+    # The trainer stops without a word where no pair is left to merge. A model with a table larger
+    # than its vocabulary would carry rows that are never trained.
     backend.train_from_iterator(_texts(source), trainer)
     reached = backend.get_vocab_size()
     if reached < vocab_size:
@@ -281,8 +293,10 @@ def read_tokenizer(path: str, edit: Callable[[str], str] = str) -> tokenizers.To
       edit: Changes its content before it is used.
 
     Raises:
-      DataError: when it cannot be read or is no such file.
+      DataError: when it cannot be read or is not such a file.
     """
+    # Read here and not by the library's `from_file`: its errors are bare exceptions that do not say
+    # whether the file is missing.
     import tokenizers
 
     try:
@@ -312,6 +326,7 @@ def _write(path: str, content: str) -> None:
         raise DataError(Problem(what, remedy="choose a path that can be written")) from None
 
 
+# Training sees text only; bytes that are not UTF-8 are single-byte tokens in any case.
 def _texts(source: Source) -> Iterator[str]:
     for _, documents in blocks(source):
         for document in documents:
@@ -320,7 +335,10 @@ def _texts(source: Source) -> Iterator[str]:
 
 @functools.cache
 def alphabet() -> list[str]:
-    """The printable character that stands for each byte, as in GPT-2."""
+    """The printable character that represents each byte, as in GPT-2."""
+    # Printable Latin-1 characters stand for themselves; the other 68 bytes (controls, space, ...)
+    # get the code points from 256 on, in their order. The files of GPT-2 depend on exactly this
+    # map.
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (chr(code) for code in range(0x100, 0x200))
     return [chr(byte) if byte in printable else next(others) for byte in range(256)]
@@ -363,6 +381,8 @@ class TrainedBpe(ByteLevelBpe):
         return f"the vocabulary of {self.source}"
 
     def _load(self) -> tokenizers.Tokenizer:
+        # Through a file, so that a trained vocabulary and one that is read take the same path and
+        # the same checks.
         with tempfile.TemporaryDirectory(prefix="luthier-bpe-") as folder:
             names = {"bos_token": self.bos_token, "eos_token": self.eos_token}
             file = str(Path(folder) / "tokenizer.json")

@@ -37,7 +37,7 @@ class SentencePiece(Tokenizer):
     """A SentencePiece vocabulary (`.model`), with exact bytes.
 
     Where the model puts a space in front of a document, its tokens count one byte too many, which
-    `prefix_bytes` tells. A byte that is not part of valid UTF-8, and the character U+2581 that
+    `prefix_bytes` reports. A byte that is not part of valid UTF-8, and the character U+2581 that
     stands for a space inside the model, become the tokens of their single bytes. Text that looks
     like a control token is encoded as text.
 
@@ -114,6 +114,8 @@ class SentencePiece(Tokenizer):
         processor, pieces = self._model[0], []
         for token in range(processor.get_piece_size()):
             piece = processor.id_to_piece(token)
+            # Byte fallback spells a byte as `<0x0A>`; U+2581 stands for a space inside pieces.
+            # Control tokens and the unknown one have a spelling that is no text.
             if processor.is_byte(token):
                 match = _BYTE.fullmatch(piece)
                 pieces.append(bytes([int(match[1], 16)]) if match else b"")
@@ -130,7 +132,9 @@ class SentencePiece(Tokenizer):
 
     @functools.cached_property
     def _byte_tokens(self) -> list[int]:
-        """The token of each byte; the unknown token, which stands for none, where there is none."""
+        """The token of each byte, or the unknown token, which stands for no bytes."""
+        # A model without byte fallback then fails the check of bytes (`encode_checked`) at the
+        # first document that needs one, and works on all others.
         processor = self._model[0]
         return [int(processor.piece_to_id(f"<0x{byte:02X}>")) for byte in range(256)]
 
@@ -139,7 +143,7 @@ class SentencePiece(Tokenizer):
         return self.encode_many([to_bytes(text)])[0].tolist()
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text; what is not UTF-8 (half a character) shows as U+FFFD."""
+        """Return the text; invalid UTF-8 (half a character) shows as U+FFFD."""
         return self.decode_bytes(tokens).decode("utf-8", "replace")
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
@@ -149,6 +153,7 @@ class SentencePiece(Tokenizer):
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
         """Return the tokens of many documents, int32, encoded on all cores."""
+        # An empty document gets no space: it has no first token to count it in.
         processor, has_prefix = self._model
         if has_prefix:
             documents = [b" " + document if document else document for document in documents]
@@ -161,7 +166,10 @@ class SentencePiece(Tokenizer):
 
 
 def _normalization(proto: bytes) -> tuple[bool, str]:
-    """Return whether a space is put in front, and what in the model changes text, or nothing."""
+    """Return whether a space is put in front, and the problem of a model that changes text."""
+    # The library has no accessor for these settings, so they are read from the serialized model.
+    # The defaults of the three flags are true. Unlike a probe, this finds a normalization that
+    # leaves the probe as it is.
     flags, has_map, suffix = {3: 1, 4: 1, 5: 1}, False, 0
     for number, kind, value in fields(proto):
         if number == 3 and kind == BYTES:

@@ -28,8 +28,8 @@ class Tiktoken(Tokenizer):
 
     Args:
       path: The file of ranks: base64 of the token's bytes, a space, the rank; `.gz` is unpacked.
-      pattern: The regular expression that cuts text into words before merging, as the publisher
-        of the vocabulary tells it.
+      pattern: The regular expression that cuts text into words before merging, as published with
+        the vocabulary.
       special_tokens: The numbers of the special tokens by name.
       bos_token: The special token that begins a document.
       eos_token: The special token that ends a document.
@@ -53,12 +53,16 @@ class Tiktoken(Tokenizer):
 
     @functools.cached_property
     def _ranks(self) -> dict[bytes, int]:
+        # The file has neither the pattern nor the special tokens, which users copy from elsewhere:
+        # what can be checked against the ranks is, since a wrong number would be another token's.
         ranks = _read_ranks(self.path)
-        taken = {rank: token for token, rank in ranks.items()}
+        by_rank = {rank: token for token, rank in ranks.items()}
         problems = [
-            Problem(f"{self.path}: special token {name!r} has number {number} of {taken[number]!r}")
+            Problem(
+                f"{self.path}: special token {name!r} has number {number} of {by_rank[number]!r}"
+            )
             for name, number in self.special_tokens.items()
-            if number in taken
+            if number in by_rank
         ]
         names = list(self.special_tokens)
         problems += [
@@ -89,6 +93,7 @@ class Tiktoken(Tokenizer):
                 mergeable_ranks=ranks,
                 special_tokens={},
             )
+        # A pattern that Rust's regular expressions do not know fails here, at first use.
         except Exception as error:  # the Rust side raises several kinds
             what = f"{self.path}: the pattern cannot be used: {error}"
             raise DataError(Problem(what, remedy="set `pattern` as published")) from None
@@ -96,6 +101,7 @@ class Tiktoken(Tokenizer):
     @functools.cached_property
     def _pieces(self) -> list[bytes]:
         """The bytes that each token stands for."""
+        # Numbers may have gaps (reserved special tokens); these spell nothing.
         last = max([*self._ranks.values(), *self.special_tokens.values()])
         pieces = [b""] * (last + 1)
         for piece, token in self._ranks.items():
@@ -110,6 +116,7 @@ class Tiktoken(Tokenizer):
     @property
     def bos(self) -> int:
         """The token that begins a document."""
+        # For its checks: without them, a missing name would be a KeyError.
         self._ranks  # noqa: B018
         return self.special_tokens[self.bos_token]
 
@@ -133,7 +140,7 @@ class Tiktoken(Tokenizer):
         return self.encode_many([to_bytes(text)])[0].tolist()
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text; what is not UTF-8 (half a character) shows as U+FFFD."""
+        """Return the text; invalid UTF-8 (half a character) shows as U+FFFD."""
         return self.decode_bytes(tokens).decode("utf-8", "replace")
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
@@ -151,6 +158,8 @@ class Tiktoken(Tokenizer):
 
 
 def _read_ranks(path: str) -> dict[bytes, int]:
+    # The format of tiktoken's `load_tiktoken_bpe`, read here because that one keeps a cache by
+    # path, in which a file that was replaced would not be noticed.
     content = read_file(os.path.expanduser(path))
     ranks: dict[bytes, int] = {}
     try:

@@ -43,6 +43,8 @@ class Tokenizer(abc.ABC):
     def byte_lengths(self) -> np.ndarray:
         """The bytes that each token stands for, int32 [vocab_size]; 0 for special tokens."""
 
+    # The bytes of a token are counted from its spelling; a space that the tokenizer itself adds in
+    # front is in the spelling of the first token, and has to come off again, once a document.
     @property
     def prefix_bytes(self) -> int:
         """Bytes that the first token of a document counts too many, as for a space in front."""
@@ -72,6 +74,9 @@ class Tokenizer(abc.ABC):
 
 def to_bytes(text: str | bytes) -> bytes:
     """Return text as UTF-8; bytes that a command line could not decode come back as they were."""
+    # Python decodes arguments of the command line with `surrogateescape`, which is undone here.
+    # Other lone surrogates (from JSON, say) have no bytes that they came from and are encoded as
+    # they are.
     if isinstance(text, bytes):
         return text
     try:
@@ -92,6 +97,9 @@ def spelled(pieces: Sequence[bytes], tokens: Iterable[int]) -> bytes:
 
 def text_parts(document: bytes) -> Iterator[str | bytes]:
     """Yield the runs of valid UTF-8 as `str` and the bytes between them as `bytes`."""
+    # Libraries take text only. `surrogateescape` turns each invalid byte into a code point that
+    # valid text cannot have, by which the text is split. Valid documents, nearly all, take the
+    # short way.
     try:
         yield document.decode("utf-8")
     except UnicodeDecodeError:
@@ -119,7 +127,7 @@ def encode_parts(
     byte_tokens: Sequence[int],
     split: Callable[[bytes], Iterator[str | bytes]] = text_parts,
 ) -> list[np.ndarray]:
-    """Return the tokens of documents of which some bytes have no text.
+    """Return the tokens of documents some bytes of which are not text.
 
     Args:
       documents: The documents.
@@ -175,7 +183,7 @@ class Bytes(Tokenizer):
         return list(to_bytes(text))
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text; what is not UTF-8 shows as U+FFFD."""
+        """Return the text; invalid UTF-8 shows as U+FFFD."""
         return self.decode_bytes(tokens).decode("utf-8", "replace")
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
@@ -184,4 +192,5 @@ class Bytes(Tokenizer):
 
     def encode_many(self, documents: Sequence[bytes]) -> Sequence[np.ndarray]:
         """Return the documents as views of their bytes, uint8."""
+        # Nothing is copied; `tokenize` widens the numbers when it writes them into the stream.
         return [np.frombuffer(document, np.uint8) for document in documents]

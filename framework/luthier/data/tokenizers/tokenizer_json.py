@@ -34,9 +34,9 @@ class TokenizerJson(Tokenizer):
     """The tokenizer of a published model, from its `tokenizer.json`.
 
     Vocabularies that keep every byte (byte-level, or byte fallback with spaces as U+2581) have
-    exact `byte_lengths`; a space that the tokenizer puts in front of a document is told by
-    `prefix_bytes`. Others (lowercased WordPiece, normalized Unigram) do not keep bytes, and say so
-    with `keeps_bytes`: a token then counts the bytes that it spells. Text that looks like a
+    exact `byte_lengths`; a space that the tokenizer puts in front of a document is counted in
+    `prefix_bytes`. Others (lowercased WordPiece, normalized Unigram) do not keep bytes, and declare
+    it with `keeps_bytes`: a token then counts the bytes that it spells. Text that looks like a
     special token is encoded as text.
 
     Args:
@@ -68,6 +68,7 @@ class TokenizerJson(Tokenizer):
         contents: list[dict[str, Any]] = []
         wanted: list[bool] = []
 
+        # `read_tokenizer` owns the errors of reading; its hook is the place to look at the JSON.
         def edit(text: str) -> str:
             contents.append(json.loads(text))
             edited, has_prefix = _without_prefix(contents[0])
@@ -91,6 +92,7 @@ class TokenizerJson(Tokenizer):
     @functools.cached_property
     def keeps_bytes(self) -> bool:  # type: ignore[override]
         """Whether the tokens of a text stand for exactly its bytes."""
+        # By trying, on a text with every difficulty, since normalizers of all kinds may be nested.
         tokens = self.encode_many([PROBE.encode("utf-8")])[0]
         text = b"".join(self._pieces[token] for token in tokens)
         return text == b" " * self.prefix_bytes + PROBE.encode("utf-8")
@@ -113,6 +115,7 @@ class TokenizerJson(Tokenizer):
     @functools.cached_property
     def _is_byte_level(self) -> bool:
         """Whether the characters of tokens stand for bytes, as in GPT-2."""
+        # Wherever it is nested (in a Sequence, say): the parts are searched as text.
         content = self._loaded[2]
         parts = [content.get(name) for name in ("pre_tokenizer", "decoder")]
         return '"ByteLevel"' in json.dumps(parts)
@@ -120,6 +123,9 @@ class TokenizerJson(Tokenizer):
     @functools.cached_property
     def _pieces(self) -> list[bytes]:
         """The bytes that each token spells."""
+        # The order of the cases matters: an added token may also look like a byte or a word, and a
+        # model with byte fallback may have `<0x41>` beside a piece "A". WordPiece marks
+        # continuations (`##ing`) by a prefix that is no text.
         tokenizer, _, content = self._loaded
         model = content.get("model", {})
         vocabulary, added = tokenizer.get_vocab(), tokenizer.get_added_tokens_decoder()
@@ -177,6 +183,8 @@ class TokenizerJson(Tokenizer):
             encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
             return [encoding.ids for encoding in encoded]
 
+        # Without tokens for bytes, invalid UTF-8 is lost; such a vocabulary does not keep bytes
+        # anyway.
         if self._byte_tokens is None:
             texts = [document.decode("utf-8", "replace") for document in documents]
             return [np.array(tokens, np.int32) for tokens in encode(texts)]
@@ -190,22 +198,26 @@ class TokenizerJson(Tokenizer):
 
 
 def _without_prefix(content: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return the JSON without what puts a space in front of text, and whether there was such."""
-    found = False
+    """Return the JSON without prefix spaces, and whether there was one."""
+    # Three ways exist to ask for it: a normalizer `Prepend` of U+2581 (Llama's), a pre-tokenizer
+    # `Metaspace` with a `prepend_scheme`, and the older `add_prefix_space` of the same. Each may be
+    # the component itself, or nested in a Sequence. The file's content is not changed in place, as
+    # `_loaded` keeps it.
+    has_prefix = False
 
     def edit(node: Any) -> Any:
-        nonlocal found
+        nonlocal has_prefix
         if isinstance(node, list):
             return [edit(item) for item in node if not _prepends(item)]
         if not isinstance(node, dict):
             return node
         for name in ("normalizers", "pretokenizers"):
             if any(_prepends(item) for item in node.get(name, [])):
-                found = True
+                has_prefix = True
         node = {name: edit(value) for name, value in node.items()}
         if node.get("type") == "Metaspace":
             scheme = node.get("prepend_scheme", "always")
-            found = found or (scheme != "never" and node.get("add_prefix_space", True))
+            has_prefix = has_prefix or (scheme != "never" and node.get("add_prefix_space", True))
             node.pop("add_prefix_space", None)
             node["prepend_scheme"] = "never"
         return node
@@ -213,10 +225,10 @@ def _without_prefix(content: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     edited = dict(content)
     for name in ("normalizer", "pre_tokenizer"):
         if _prepends(content.get(name)):
-            found, edited[name] = True, None
+            has_prefix, edited[name] = True, None
         else:
             edited[name] = edit(content.get(name))
-    return edited, found
+    return edited, has_prefix
 
 
 def _prepends(node: Any) -> bool:

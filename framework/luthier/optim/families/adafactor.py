@@ -27,7 +27,7 @@ from luthier.optim.stages import (
 
 
 class Decay(Protocol):
-    """How fast second moments forget."""
+    """The decay of second moments, as the share of the newest gradient."""
 
     def __call__(self, count: jax.Array) -> jax.Array:
         """Return the share of the newest gradient, given the number of updates so far (int32)."""
@@ -52,6 +52,8 @@ class PowerDecay:
 
     def __call__(self, count: jax.Array) -> jax.Array:
         """Return the share of the newest gradient after `count` updates."""
+        # 1 at the first step, so that the zeros of the initial state have no weight: the reason why
+        # this decay needs no bias correction.
         least = runtime(self.least_share, count)
         t = (count + 1).astype(least.dtype)
         return jnp.maximum(least, t ** -runtime(self.exponent, count))
@@ -91,6 +93,8 @@ class FactoredState(NamedTuple):
     def axes(self, layouts: Layouts) -> FactoredState:
         """Return the logical axes that the factors keep of their parameter's."""
 
+        # Asked again which dimensions were factored, with a least size of 0: an entry in `rows`
+        # was large enough when it was made, and a layout does not know the setting.
         def lacking(lost: int) -> dict[str, Axes | None]:
             return {n: _without(layouts[n], self.dims()(layouts[n], 0)[lost]) for n in self.rows}
 
@@ -99,18 +103,19 @@ class FactoredState(NamedTuple):
 
     @staticmethod
     def dims() -> FactoredDims:
-        """Return what chose the dimensions."""
+        """Return the rule that chose the dimensions."""
         return LargestDims()
 
 
 class LastFactoredState(FactoredState):
     """Mean squares by parameter name, of the rows and columns of the last two dimensions."""
 
+    # A subclass and not a field: a state is a tree of arrays, in which the rule would be a leaf.
     __slots__ = ()
 
     @staticmethod
     def dims() -> FactoredDims:
-        """Return what chose the dimensions."""
+        """Return the rule that chose the dimensions."""
         return LastDims()
 
 
@@ -118,13 +123,13 @@ class FactoredDims(Protocol):
     """Chooses the two dimensions of a parameter whose mean squares are kept apart."""
 
     state: ClassVar[type[FactoredState]]
-    """What keeps them."""
+    """Class of the state, which names the rule."""
 
     def __call__(self, layout: Layout, least: int) -> tuple[int, ...]:
         """Return the dimensions of the columns and of the rows; none to keep every entry.
 
         Args:
-          layout: How the parameter is made up.
+          layout: The structure of the parameter.
           least: The least size of a dimension that is factored.
         """
 
@@ -137,6 +142,7 @@ class LargestDims:
 
     def __call__(self, layout: Layout, least: int) -> tuple[int, ...]:
         """Return the dimensions; see `FactoredDims`."""
+        # The sort is stable, so of equal sizes the last ones are taken, the same at every call.
         by_size = sorted(layout.own_dims, key=lambda d: layout.shape[d])[-2:]
         return _fitting(layout, tuple(by_size), least)
 
@@ -147,6 +153,9 @@ class LastDims:
 
     Source: praxis 1.4.0, `optimizers.ShardedAdafactor`.
     """
+
+    # Needed to continue or compare runs of Pax: on a query kernel [embed, heads, head_dim] the two
+    # largest dimensions would be others, and so the whole second moment.
 
     state: ClassVar[type[FactoredState]] = LastFactoredState
 
@@ -179,21 +188,23 @@ def scale_by_factored_rms(
        u_{ij} = g_{ij} / \sqrt{R_i C_j / \mathrm{mean}(R)} $$
 
     Args:
-      decay: How fast the mean squares forget.
+      decay: Decay of the mean squares.
       eps: Added to squares, $\epsilon$.
       least_factored_dim: Parameters with no two dimensions of this size keep every entry.
-      dims: Which dimensions.
+      dims: Rule that chooses the dimensions.
 
     Source: Shazeer and Stern, 2018, arXiv:1804.04235, algorithm 4.
     """
 
     def init(parameters: Arrays, layouts: Layouts | None = None) -> FactoredState:
         known, full = complete(parameters, layouts), zeros_like(parameters)
-        found = {n: dims(known[n], least_factored_dim) for n in parameters}
+        factored = {n: dims(known[n], least_factored_dim) for n in parameters}
+        # Means of zeros, and not zeros of a computed shape: the factors have by construction the
+        # shapes of the means that `update` takes. `rows` loses d[1], the larger dimension.
         return dims.state(
-            {n: jnp.mean(full[n], d[1]) for n, d in found.items() if d},
-            {n: jnp.mean(full[n], d[0]) for n, d in found.items() if d},
-            {n: full[n] for n, d in found.items() if not d},
+            {n: jnp.mean(full[n], d[1]) for n, d in factored.items() if d},
+            {n: jnp.mean(full[n], d[0]) for n, d in factored.items() if d},
+            {n: full[n] for n, d in factored.items() if not d},
         )
 
     def update(
@@ -208,6 +219,8 @@ def scale_by_factored_rms(
         share, small = decay(count), runtime(eps, count)
         rows, columns, entries, updates = {}, {}, {}, {}
         for n, g in gradients.items():
+            # Algorithm 4 adds eps to the squares, before the means: no mean is ever zero, and the
+            # roots below need no bound.
             square = g * g + small
             if n in state.entries:
                 entries[n] = state.entries[n] + share * (square - state.entries[n])
@@ -218,6 +231,9 @@ def scale_by_factored_rms(
             columns[n] = state.columns[n] + share * (square.mean(smaller) - state.columns[n])
             row = jnp.expand_dims(rows[n], larger)
             column = jnp.expand_dims(columns[n], smaller)
+            # R C / mean(R) with the division first: for gradients of 1e-10 the product of two means
+            # of squares would underflow float32. For the same reason there are two roots, of which
+            # the product is taken, and not one root of a product.
             relative = row / row.mean(smaller, keepdims=True)
             updates[n] = g * jax.lax.rsqrt(relative) * jax.lax.rsqrt(column)
         return updates, dims.state(rows, columns, entries)
@@ -248,6 +264,7 @@ def scale_by_parameter_rms(least: float) -> Transformation:
         floor = runtime(least, count)
 
         def scale(name: str, dtype: Any) -> jax.Array:
+            # Zeros (a fresh bias) would never move without the floor.
             rms = jnp.sqrt(layouts[name].mean_square(parameters[name].astype(dtype)))
             return jnp.maximum(floor, rms)
 
@@ -269,8 +286,8 @@ def average_updates(decay: float) -> Transformation:
         updates: Arrays, state: MomentumState, parameters: Any = None, *, count: jax.Array, **_: Any
     ) -> tuple[Any, MomentumState]:
         share = runtime(1 - decay, count)
-        found = {n: m + share * (updates[n] - m) for n, m in state.trace.items()}
-        return found, MomentumState(found)
+        averages = {n: m + share * (updates[n] - m) for n, m in state.trace.items()}
+        return averages, MomentumState(averages)
 
     return Transformation(lambda parameters: MomentumState(zeros_like(parameters)), update)
 
@@ -299,7 +316,7 @@ def adafactor(
     Args:
       learning_rate: The learning rate, $\eta$, by the number of updates so far; relative to the
         parameter where `least_parameter_rms` is set.
-      decay: How fast second moments forget.
+      decay: Decay of the second moments.
       eps: Added to squared gradients.
       least_factored_dim: Parameters with no two dimensions of this size keep second moments of
         every entry; the layers of a scanned stack are no dimension.
@@ -309,7 +326,7 @@ def adafactor(
       weight_decay: The decay, $\lambda$.
       decay_mask: The parameters that decay; by default not biases, norms and embeddings.
       clip_norm: Limit of the norm of the whole gradient; None for no limit.
-      factored_dims: Which two dimensions are factored.
+      factored_dims: Rule that chooses the two dimensions to factor.
 
     Returns:
       The optimizer.
@@ -318,6 +335,9 @@ def adafactor(
     Deviation: the average and the decay are of what the learning rate is multiplied with, as in the
       other recipes; Optax averages products with it, and does not multiply the decay by it.
     """
+    # Algorithm 5: factored root mean square, clip of the update (which stands in for a first moment
+    # as the cure for outdated second moments), then the scale of the parameter. A setting of None
+    # leaves a stage without state in its place, so that the names of the states stay the same.
     scale = least_parameter_rms
     stages = [
         clipping(clip_norm),

@@ -59,9 +59,13 @@ def scale_by_unbiased_adam(b1: float, b2: float, eps: float, eps_root: float) ->
         count: jax.Array,
         **_: Any,
     ) -> tuple[Any, UnbiasedMoments]:
+        # (1 - beta) / (1 - beta^t) is 1 at the first step, so the moments are weighted means from
+        # the start and need no correction, as Pax keeps them. Moments are moved towards the
+        # gradient by that share, which rounds less than two products.
         new1, new2 = runtime(1 - b1, count), runtime(1 - b2, count)
         share1 = new1 / bias_correction(new1, count)
         share2 = new2 / bias_correction(new2, count)
+        # Praxis has both constants: one under the root, and one beside it as in the paper of Adam.
         small, root = runtime(eps, count), runtime(eps_root, count)
         first, second, updates = {}, {}, {}
         for n, g in gradients.items():
@@ -111,6 +115,7 @@ def capped_adamw(
     Source: praxis 1.4.0, `optimizers.ShardedAdam`; the cap is from Shazeer and Stern, 2018,
       arXiv:1804.04235, section 6.
     """
+    # The decay is added after the cap, so that it is not capped itself.
     stages = [
         clipping(clip_norm),
         scale_by_unbiased_adam(b1, b2, eps, eps_root),

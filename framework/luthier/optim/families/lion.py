@@ -41,6 +41,10 @@ def scale_by_lion(b1: float, b2: float) -> Transformation:
         count: jax.Array,
         **_: Any,
     ) -> tuple[Any, MomentumState]:
+        # Two different mixtures of the same memory: the step looks at the newest gradient with
+        # weight 1 - b1, the memory keeps it with the smaller 1 - b2. There is no bias correction:
+        # the sign does not change with the size. A gradient that was always 0 gives sign(0) = 0, no
+        # step.
         new1, new2 = runtime(1 - b1, count), runtime(1 - b2, count)
         old1, old2 = runtime(b1, count), runtime(b2, count)
         memory = state.trace
@@ -82,6 +86,7 @@ def lion(
 
     Source: Chen et al., 2023, arXiv:2302.06675, algorithm 2.
     """
+    # The clip does not bound the step, which the sign does, but what enters the memory.
     stages = [
         clipping(clip_norm),
         scale_by_lion(b1, b2),

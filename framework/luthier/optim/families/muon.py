@@ -29,7 +29,7 @@ from luthier.optim.stages import (
 
 
 class UpdateScale(Protocol):
-    """How large the update of a matrix is, by its shape."""
+    """The size of the update of a matrix, by its shape."""
 
     def __call__(self, fan_in: int, fan_out: int, count: jax.Array) -> jax.Array | float:
         """Return the factor of an orthogonal update of `fan_in` x `fan_out`."""
@@ -68,6 +68,8 @@ class AdamScale:
 
     def __call__(self, fan_in: int, fan_out: int, count: jax.Array) -> jax.Array:
         """Return the factor of an orthogonal update of `fan_in` x `fan_out` at step `count`."""
+        # An orthogonal m x n matrix has min(m, n) singular values of 1, so that the mean of its
+        # squares is min / (m n) = 1 / max(m, n). The shape is static, its root a Python float.
         return runtime(self.rms, count) * max(fan_in, fan_out) ** 0.5
 
 
@@ -79,10 +81,10 @@ class NewtonSchulz:
 
     $$ X \leftarrow a X + (b A + c A^2) X $$
 
-    Its products are of the precision of the experiment's; float32 unless told otherwise.
+    Its products have the precision of the experiment; float32 by default.
 
     Args:
-      iterations: How often.
+      iterations: Number of applications.
       coefficients: $a$, $b$ and $c$. The default overshoots around 1 (singular values end between
         0.7 and 1.2) for the sake of speed near 0; (15/8, -10/8, 3/8) converges.
       eps: Added to the norm, $\epsilon$.
@@ -104,9 +106,16 @@ class NewtonSchulz:
           matrices: Any matrices, float32.
           count: The number of updates so far.
         """
+        # Only products of matrices, which accelerators are made for; an SVD would be exact, but is
+        # a sequential algorithm there. A polynomial odd in X keeps the singular vectors and maps
+        # every singular value s to a s + b s^3 + c s^5; the loop is unrolled, as it is short.
         a, b, c = (runtime(x, count) for x in self.coefficients)
         tall = matrices.shape[-2] > matrices.shape[-1]
-        x = matrices.mT if tall else matrices  # the smaller products
+        # X X^T has the size of the rows, so the shorter side goes there.
+        x = matrices.mT if tall else matrices
+        # The Frobenius norm bounds the largest singular value: all are in [0, 1], where the
+        # iteration does not diverge. It also takes out any common factor of the momentum. (`eps` is
+        # for a matrix of zeros, which stays one.)
         x = x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + runtime(self.eps, count))
         for _ in range(self.iterations):
             square = x @ x.mT
@@ -126,13 +135,15 @@ def orthogonalize_momentum(
 
     Args:
       momentum: $\mu$.
-      iteration: What makes matrices orthogonal.
-      scale: How large an update is, $s$.
+      iteration: The iteration that makes matrices orthogonal.
+      scale: Size of an update, $s$.
 
     Source: Jordan et al., 2024, "Muon: An optimizer for hidden layers in neural networks",
       algorithm 2, with Nesterov's momentum as its repository has it.
     """
 
+    # No bias correction, unlike Optax's Muon: the momentum is a plain sum, as in Jordan's
+    # repository, and the iteration divides by its norm, so that its size does not matter.
     def init(parameters: Arrays, layouts: Layouts | None = None) -> MomentumState:
         complete(parameters, layouts)
         return MomentumState(zeros_like(parameters))
@@ -149,6 +160,8 @@ def orthogonalize_momentum(
         decay = runtime(momentum, count)
         trace = {n: g + decay * state.trace[n] for n, g in gradients.items()}
 
+        # Heads are not matrices of their own: a query kernel is one map from `embed` to all heads,
+        # as it would be if it were stored with two dimensions. Layers of a stack are batched.
         def orthogonal(layout: Layout, x: jax.Array) -> jax.Array:
             matrices = iteration(layout.to_matrices(x), count)
             return layout.from_matrices(scale(*layout.matrix_shape, count) * matrices)
@@ -182,10 +195,10 @@ def muon(
     Args:
       learning_rate: The learning rate of matrices, $\eta$, by the number of updates so far.
       momentum: Decay of the sum of gradients.
-      iteration: What makes matrices orthogonal.
-      scale: How large an update is: `AdamScale()` makes it like Adam's, `SpectralScale()` is the
+      iteration: The iteration that makes matrices orthogonal.
+      scale: Size of an update: `AdamScale()` makes it like Adam's, `SpectralScale()` is the
         original one and needs learning rates of about 0.02.
-      matrices: Which kernels are optimized as matrices; by default not embeddings and outputs.
+      matrices: The kernels that are optimized as matrices; by default not embeddings and outputs.
       adam_learning_rate: The learning rate of all other parameters; None means the same.
       b1: Decay of Adam's first moment.
       b2: Decay of Adam's second moment.
@@ -200,6 +213,9 @@ def muon(
     Source: Jordan et al., 2024, "Muon: An optimizer for hidden layers in neural networks"; Liu et
       al., 2025, arXiv:2502.16982, algorithm 1 and equation 4.
     """
+    # Not a `partition` of two whole optimizers: one clip over the whole gradient comes before the
+    # split, one mask of decay serves both, and a kernel is recognised by its layout and not only by
+    # its name. Each part scales by a rate of its own, so `assemble`, which has one, does not fit.
     rate = as_schedule(learning_rate)
     adam_rate = rate if adam_learning_rate is None else as_schedule(adam_learning_rate)
     decayed = add_decayed_weights(weight_decay, decay_mask)
@@ -217,6 +233,7 @@ def muon(
             ),
         }
     )
+    # A rate that is the same is not logged twice.
     rates = {} if adam_learning_rate is None else {"adam": adam_rate}
     check = checker({"matrices": matrices, "decay_mask": decay_mask})
     return Optimizer(counted(chain([clipping(clip_norm), routed])), rate, rates, check)

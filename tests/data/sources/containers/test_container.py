@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 
-from luthier.data.sources.containers import Container, damaged, unopened
+from luthier.data.sources import Container, damaged, unopened
 from luthier.errors import DataError
 
 

@@ -59,5 +59,5 @@ def test_the_serialization_of_tensorflow():
 
 @pytest.mark.parametrize("record", [b"\x08\x01", b"\x0a\x02\x08\x01", b"plain text", b"\x0a\x7f"])
 def test_other_bytes(record):
-    with pytest.raises(ValueError, match=r"no (tf.train.Example|protocol buffer)"):
+    with pytest.raises(ValueError, match=r"not a (tf.train.Example|protocol buffer)"):
         TFExample()(record)
