@@ -13,7 +13,7 @@ from luthier.graph.compare.changes import Draft, Kind, Swap, line_of
 from luthier.graph.compare.comparing import change_of
 from luthier.graph.compare.differ import Differ
 from luthier.graph.compare.document import document
-from luthier.graph.compare.things import ConfigNode
+from luthier.graph.compare.nodes import ConfigNode
 from luthier.graph.signatures import UNSET
 
 
@@ -34,7 +34,7 @@ class Change:
       swap: For `class`, what becomes of the arguments.
       is_effective: Whether what is built can differ: not for a value that is set to its default, or
         tags.
-      told: What changed, on one line, without the path and the origin.
+      summary: What changed, on one line, without the path and the origin.
     """
 
     kind: Kind
@@ -47,10 +47,10 @@ class Change:
     same_as: str = ""
     swap: Swap = Swap()
     is_effective: bool = True
-    told: str = ""
+    summary: str = ""
 
     def __str__(self) -> str:
-        return line_of(self.kind, self.path, self.path_before, self.told, self.origin)
+        return line_of(self.kind, self.path, self.path_before, self.summary, self.origin)
 
 
 def diff(a: Any, b: Any) -> list[Change]:
@@ -81,22 +81,22 @@ def render_diff(changes: Sequence[Change]) -> str:
 
 
 def _change(draft: Draft, differ: Differ) -> Change:
-    told = change_of(draft, differ)
+    change = change_of(draft, differ)
     tags = draft.more.get("tags")
     return Change(
-        told.kind,
-        told.path,
+        change.kind,
+        change.path,
         tags[0] if tags else _live(draft.a),
         tags[1] if tags else _live(draft.b),
-        told.path_before,
-        told.origin_after,
-        told.shared_as,
-        told.same_as,
-        told.swap,
-        told.effective,
-        told.told,
+        change.path_before,
+        change.origin_after,
+        change.shared_as,
+        change.same_as,
+        change.swap,
+        change.effective,
+        change.summary,
     )
 
 
-def _live(thing: ConfigNode | None) -> Any:
-    return UNSET if thing is None else thing.live
+def _live(node: ConfigNode | None) -> Any:
+    return UNSET if node is None else node.live

@@ -258,8 +258,8 @@ class Declared:
             yield Problem(f"RELATIONS of {name}: {error}", path=path)
             return
         except ArithmeticError as error:
-            told = f"{condition} cannot be computed with {_listed(given)}: {error}"
-            yield Problem(told, path=path)
+            what = f"{condition} cannot be computed with {_listed(given)}: {error}"
+            yield Problem(what, path=path)
             return
         set_by = [origins.origin_of(self._graph, _below(path, key)) for key in given]
         origin = ", ".join(dict.fromkeys(where for where in set_by if where))
@@ -469,8 +469,8 @@ def _problem(
     graph: Graph, path: str, other: str, node: fdl.Buildable, drawn: dict[str, Any]
 ) -> Problem:
     name, seed = node.__fn_or_cls__.__name__, next(iter(drawn))
-    said = ", ".join(f"{key}={types.shown(value)}" for key, value in drawn.items())
-    what = f"draws the same examples as {other}: both are {name} with {said}"
+    settings = ", ".join(f"{key}={types.shown(value)}" for key, value in drawn.items())
+    what = f"draws the same examples as {other}: both are {name} with {settings}"
     at = join(path, seed)
     remedy = f"set {at} to another number, or share it if that is meant: {at}=alias:{other}.{seed}"
     return Problem(what, path, origins.origin_of(graph, at), remedy)
@@ -553,7 +553,7 @@ class _Checker:
         self._graph = graph
         self._packages = packages
         self._checked: set[int] = set()
-        self._told: set[str] = set()
+        self._reported_packages: set[str] = set()
         self._recordable: dict[int, tuple[Any, Problem | None]] = {}
         self._owners: dict[int, Any] = {}
         self._declared = Declared(graph, self._owners)
@@ -591,8 +591,10 @@ class _Checker:
         problem = unrecordable(value)
         if problem is None:
             package = foreign_package(value, self._packages)
-            if package and package not in self._told:
-                self._told.add(package)  # once: one line of pyproject.toml cures all of them
+            if package and package not in self._reported_packages:
+                self._reported_packages.add(
+                    package
+                )  # once: one line of pyproject.toml cures all of them
                 problem = not_listed(value, package)
         # The value is kept, so that its id stays its own.
         self._recordable[id(value)] = (value, problem)

@@ -37,8 +37,8 @@ def lines_of(report: Report, sharding: bool = False) -> Iterator[str]:
         yield ""
         yield from _collectives(report.collectives)
     for path, pipeline in report.pipelines.items():
-        told = f"{pipeline['stages']} stages, {pipeline['microbatches']} microbatches"
-        yield f"pipeline {path}: {told}, bubble fraction {pipeline['bubble_fraction']:.1%}"
+        size = f"{pipeline['stages']} stages, {pipeline['microbatches']} microbatches"
+        yield f"pipeline {path}: {size}, bubble fraction {pipeline['bubble_fraction']:.1%}"
     if report.step:
         yield ""
         yield from _step(report)

@@ -15,7 +15,7 @@ def test_what_is_kept_is_one_to_one():
     differ = Differ(compare.document(a), compare.document(b))
     differ.run()
     assert len(differ.kept_a) == len(differ.kept_b) == 1 + 1 + 3
-    assert {id(thing) for thing in differ.kept_a.values()} == set(differ.kept_b)
+    assert {id(node) for node in differ.kept_a.values()} == set(differ.kept_b)
 
 
 def test_constants_that_are_shared_in_another_way_differ():
@@ -59,4 +59,4 @@ def test_an_element_that_is_added_names_the_place_that_it_is_the_same_as():
     (change,) = diff(a, b)
     assert (change.kind, change.path) == ("added", "model.layers[3]")
     assert change.same_as == "model.layers[1]"
-    assert change.told == "the same as model.layers[1]"
+    assert change.summary == "the same as model.layers[1]"

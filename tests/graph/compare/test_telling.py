@@ -11,7 +11,7 @@ def test_templates_share_their_settings():
     a = compared.part(size=template, rate=other)
     b = compared.part(size=template, rate=template)
     (change,) = diff(a, b)
-    assert change.told == "now shares its settings with size"
+    assert change.summary == "now shares its settings with size"
     assert not change.is_effective
 
 
@@ -31,4 +31,4 @@ def test_tied_weights_are_told_of_live_nodes():
         TIES = "embed"
 
     (change,) = diff(compared.part(size=1), compared.part(size=fdl.Config(Tied)))
-    assert change.told.endswith("Tied() (weights tied to embed)")
+    assert change.summary.endswith("Tied() (weights tied to embed)")

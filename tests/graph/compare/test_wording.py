@@ -4,13 +4,13 @@ import pytest
 from graph_toys import parts, recorded
 
 from luthier.graph import compare, to_dict, to_json, values
-from luthier.graph.compare import things
+from luthier.graph.compare import nodes
 from luthier.graph.compare.document import Builder, RecordReader
-from luthier.graph.compare.things import LEAF, ConfigNode
+from luthier.graph.compare.nodes import LEAF, ConfigNode
 
 
-def thing(value):
-    return Builder().thing(value)
+def node(value):
+    return Builder().node(value)
 
 
 @pytest.mark.parametrize(
@@ -40,40 +40,40 @@ def thing(value):
     ],
 )
 def test_things_on_one_line(value, text):
-    assert things.text_of(thing(value)) == text
+    assert nodes.text_of(node(value)) == text
 
 
 def test_a_record_says_what_its_graph_says():
-    live, read = thing(recorded.everything()), compare.read(to_json(recorded.everything())).root
-    assert things.full(live) == things.full(read)
-    assert things.plain(live) == things.plain(read)
+    live, read = node(recorded.everything()), compare.read(to_json(recorded.everything())).root
+    assert nodes.full(live) == nodes.full(read)
+    assert nodes.plain(live) == nodes.plain(read)
 
 
 def test_plain_values_are_those_of_to_dict():
     graph = recorded.everything()
-    graph.things.numbers = [1, 1.5, True]  # without those that are not finite
+    graph.nodes.numbers = [1, 1.5, True]  # without those that are not finite
     for made in (parts.experiment(), graph):
-        assert things.plain(thing(made)) == to_dict(made, defaults=False)
+        assert nodes.plain(node(made)) == to_dict(made, defaults=False)
 
 
 def test_values_that_cannot_be_read():
-    assert things.leaf_text({"bytes": "x"}) == "'x'"
-    assert things.value_of(thing(values.value(3))).data == 3
-    assert things.value_of(RecordReader("x").read({"config": "luthier.graph.values.total"})) is None
+    assert nodes.leaf_text({"bytes": "x"}) == "'x'"
+    assert nodes.value_of(node(values.value(3))).data == 3
+    assert nodes.value_of(RecordReader("x").read({"config": "luthier.graph.values.total"})) is None
 
 
 def test_what_no_record_can_hold_is_told_too():
     class Local:
         pass
 
-    text = things.text_of(thing(Local()))
+    text = nodes.text_of(node(Local()))
     assert text.startswith("<tests.graph") or "Local" in text
-    assert "Local" in things.text_of(thing(Local))
+    assert "Local" in nodes.text_of(node(Local))
 
 
 def test_canonical_texts_tell_contents_apart():
     contents = [1, 1.0, True, "1", (1,), [1], {1: 1}, {"1": 1}, {1}, None]
-    assert len({things.canonical(thing(value)) for value in contents}) == len(contents)
+    assert len({nodes.canonical(node(value)) for value in contents}) == len(contents)
     first, second = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
-    assert things.canonical(thing(first)) == things.canonical(thing(second))
-    assert things.text_of(ConfigNode(LEAF, data=3)) == "3"
+    assert nodes.canonical(node(first)) == nodes.canonical(node(second))
+    assert nodes.text_of(ConfigNode(LEAF, data=3)) == "3"

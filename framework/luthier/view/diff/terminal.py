@@ -294,8 +294,8 @@ def summary(changes: Sequence[Mapping[str, Any]]) -> str:
     if not changes:
         return "nothing differs"
     counts = collections.Counter(change["kind"] for change in changes)
-    told = ", ".join(f"{counts[kind]} {kind}" for kind in _ORDER if counts[kind])
-    return f"{len(changes)} change{'s' if len(changes) > 1 else ''}: {told}"
+    by_kind = ", ".join(f"{counts[kind]} {kind}" for kind in _ORDER if counts[kind])
+    return f"{len(changes)} change{'s' if len(changes) > 1 else ''}: {by_kind}"
 
 
 def _heads(sides: Sequence[Mapping[str, Any]]) -> list[Text]:
@@ -351,7 +351,7 @@ def _add_change(tree: Tree, name: str, change: Mapping[str, Any], why: bool) -> 
     if change["path_before"]:
         line.append(f" (was {change['path_before']})", style="dim")
     line.append(": ")
-    line.append(told(change), style=style)
+    line.append(description(change), style=style)
     if not change["effective"]:
         line.append("  (no effect)", style="dim")
     added = tree.add(line)
@@ -362,7 +362,7 @@ def _add_change(tree: Tree, name: str, change: Mapping[str, Any], why: bool) -> 
     return added
 
 
-def told(change: Mapping[str, Any]) -> str:
+def description(change: Mapping[str, Any]) -> str:
     """Return what changed, on one line, with the ratio of two numbers.
 
     Args:

@@ -102,9 +102,9 @@ def _misfits(before: Facts, after: Facts) -> list[str]:
 
 def _reshaped(before: Facts, after: Facts) -> list[str]:
     """Return the arrays of the step that have another shape, dtype or layout."""
-    told = _misfits(before, after)
-    if told:
-        return told
+    misfitting = _misfits(before, after)
+    if misfitting:
+        return misfitting
     laid_out = [
         f"{name}: {before.arrays[name]['spec']} before, {array['spec']} after"
         for name, array in after.arrays.items()
@@ -341,9 +341,9 @@ def _arrays(before: Facts, after: Facts) -> list[Quantity]:
         parts = {
             n: a for n, a in facts.arrays.items() if n.startswith(("parameters/", "variables/"))
         }
-        told = {name: f"{a['dtype']}{a['shape']}" for name, a in parts.items()}
+        arrays = {name: f"{a['dtype']}{a['shape']}" for name, a in parts.items()}
         specs = {name: a["spec"].removeprefix("PartitionSpec") for name, a in parts.items()}
-        sides.append((told, specs))
+        sides.append((arrays, specs))
     (a, specs_a), (b, specs_b) = sides
     found = []
     for name in sorted({*a, *b}):

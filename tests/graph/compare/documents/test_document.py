@@ -51,6 +51,6 @@ def test_the_defaults_of_a_record_are_those_of_its_run():
     document = compare.read(to_json(graph), values=json.dumps(to_dict(graph)))
     optimizer = document.root.by_part["optimizer"]
     found = document.defaults(optimizer)
-    assert {name: thing.data for name, thing in found.items()} == {"b1": 0.9, "nesterov": False}
+    assert {name: node.data for name, node in found.items()} == {"b1": 0.9, "nesterov": False}
     unknown = compare.read(to_json(graph))
     assert unknown.defaults(unknown.root) is None

@@ -9,7 +9,7 @@ from luthier.graph.compare.document import Builder
 
 
 def test_sharing_is_identity():
-    root = Builder().thing(parts.experiment())
+    root = Builder().node(parts.experiment())
     layers = root.by_part["model"].by_part["layers"]
     assert layers.by_part[0] is layers.by_part[2]
     assert layers.by_part[0] is not layers.by_part[1]
@@ -19,13 +19,13 @@ def test_circles_are_refused():
     graph = compared.part(size=[])
     graph.size.append(graph)
     with pytest.raises(RecordError, match=r"^size\[0\]: the graph goes round in a circle here$"):
-        Builder().thing(graph)
+        Builder().node(graph)
 
 
 def test_defaults_are_those_of_the_class():
     builder = Builder()
-    found = builder.defaults(builder.thing(compared.mlp()))
-    assert {name: thing.live for name, thing in found.items()} == {
+    found = builder.defaults(builder.node(compared.mlp()))
+    assert {name: node.live for name, node in found.items()} == {
         "hidden": 32,
         "dim": 8,
         "dropout": 0.0,
@@ -43,6 +43,6 @@ def test_two_local_functions_of_one_name_are_two():
 
     one, other = make(), make()
     builder = Builder()
-    first, second = (builder.thing(fdl.Config(target)) for target in (one, other))
+    first, second = (builder.node(fdl.Config(target)) for target in (one, other))
     assert first.name == second.name
     assert first.content != second.content

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from luthier.errors import RecordError
 from luthier.graph import compare, to_json
 from luthier.graph.compare.document import of_plain
-from luthier.graph.compare.things import Numbers
+from luthier.graph.compare.nodes import Numbers
 
 
 def record(graph):
@@ -76,8 +76,8 @@ def test_what_a_record_holds_never_becomes_code():
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        (node(1), "run holds a node of 1, which is no name"),
-        (node("a b"), "run holds a node of a b, which is no name"),
+        (node(1), "run holds a node of 1, which is not a name"),
+        (node("a b"), "run holds a node of a b, which is not a name"),
         ({"config": "a.b", "arguments": [1]}, "run holds a node that cannot be read"),
         (node("a", x={"what": 1}), "x: run holds something that is not known, with the keys what"),
         (node("a", x={"ref": 1}), 'x: run has no "id": 1 before this "ref"'),
@@ -85,7 +85,7 @@ def test_what_a_record_holds_never_becomes_code():
         ({**node("a", x={"ref": 1}), "id": 1}, 'x: run has no "id": 1 before this "ref"'),
         (
             node("a", x={"id": 1, "list": []}, y={"id": 1, "list": []}),
-            'y: run gives the "id" 1 twice, or it is no number',
+            'y: run gives the "id" 1 twice, or it is not a number',
         ),
         (node("a", x={"tuple": 3}), "x: run holds a tuple that cannot be read"),
         (node("a", x={"dict": [[1]]}), "x: run holds a dict that cannot be read"),
@@ -190,8 +190,8 @@ def test_damaged_records_are_read_or_refused(data):
 
 def test_plain_values():
     number = Numbers()
-    things = [of_plain(x) for x in (1, 1.0, True, "1", None, [1], {"a": 1}, float("inf"), {})]
-    assert len({number(thing) for thing in things}) == len(things)
+    nodes = [of_plain(x) for x in (1, 1.0, True, "1", None, [1], {"a": 1}, float("inf"), {})]
+    assert len({number(node) for node in nodes}) == len(nodes)
 
 
 def test_a_record_reads_as_its_graph():

@@ -97,7 +97,7 @@ def test_what_gin_has_no_words_for_is_a_comment(make, directive):
     text = to_gin(graph)
     assert f"# luthier: {directive}\n" in text
     assert (
-        f"# Gin has no words for what these comments tell luthier: {directive.split()[0]} (1)."
+        f"# Directives for luthier, which gin ignores: {directive.split()[0]} (1)."
         in text
     )
     assert graphs.equal(from_gin(text, ["graph_toys"]), graph)

@@ -67,8 +67,8 @@ def apply_config_dict(
     else:
         loaded = Loaded(as_config_dict(config, SOURCE), SOURCE)
     given = read_renames(renames) if isinstance(renames, str) else renames or {}
-    said = renames if isinstance(renames, str) else "renames"
-    table = Renames([(loaded.renames, f"{TABLE} of {loaded.source}"), (given, said)])
+    source = renames if isinstance(renames, str) else "renames"
+    table = Renames([(loaded.renames, f"{TABLE} of {loaded.source}"), (given, source)])
     around = expressions.Surroundings(packages=tuple(packages))
     overlay = _Overlay(copies.copy_graph(graph), loaded, table, around)
     overlay.apply()
@@ -95,7 +95,7 @@ class _Overlay:
         self.problems: list[Problem] = []
         self._loaded, self._renames, self._around = loaded, renames, around
         self._several: dict[Key, Any] = {}
-        self._told: dict[int, tuple[str, Any]] = {}
+        self._first_setters: dict[int, tuple[str, Any]] = {}
         self._references = References((), self._origin)
 
     def apply(self) -> None:
@@ -165,14 +165,14 @@ class _Overlay:
 
     def _check_class(self, inside: Any, place: Place) -> None:
         """Refuse the ConfigDict of a node of another class, as `to_config_dict` writes it."""
-        said = inside.get(CLASS)
-        if not isinstance(said, str) or isinstance(place.value, dict):
+        class_name = inside.get(CLASS)
+        if not isinstance(class_name, str) or isinstance(place.value, dict):
             return
         is_real = is_node(place.value)
         here = display_name(place.value.__fn_or_cls__ if is_real else type(place.value))
-        if said != here:
-            what = f"is a node of {here}, not of {said}"
-            raise Unreadable(Problem(what, remedy=f"first replace it: {place.path}={said}()"))
+        if class_name != here:
+            what = f"is a node of {here}, not of {class_name}"
+            raise Unreadable(Problem(what, remedy=f"first replace it: {place.path}={class_name}()"))
 
     def _set(self, entry: _Entry, place: Place) -> None:
         annotation = annotation_at(self.graph, place)
@@ -236,8 +236,8 @@ class _Overlay:
     def _refuse_two(self, entry: _Entry, place: Place, value: Any) -> None:
         """Refuse two values for one constant of the graph."""
         key = format_path(entry.key)
-        other, said = self._told.setdefault(id(place.value), (key, value))
-        if other == key or said is value or _are_equal(said, value):
+        other, first = self._first_setters.setdefault(id(place.value), (key, value))
+        if other == key or first is value or _are_equal(first, value):
             return
         what = f"is one value with what {other} sets, and {other} sets another"
         raise Unreadable(Problem(what, remedy="leave one of them out: False in RENAMES"))

@@ -45,7 +45,7 @@ class Renames:
                 try:
                     self._table[key] = _paths(meant)
                 except BadInput as error:
-                    problems += [Problem(p.what, origin=self._told(key)) for p in error.problems]
+                    problems += [Problem(p.what, origin=self._origin(key)) for p in error.problems]
         if problems:
             raise OverrideError(problems)
 
@@ -71,9 +71,9 @@ class Renames:
             if key not in known:
                 near = nearest(format_path(key), [format_path(other) for other in known])
                 what = f"{format_path(key)} is renamed, but the ConfigDict has no such key"
-                yield Problem(what, origin=self._told(key), nearest=near)
+                yield Problem(what, origin=self._origin(key), nearest=near)
 
-    def _told(self, key: Key) -> str:
+    def _origin(self, key: Key) -> str:
         return f"{self._sources[key]}: {format_path(key)}"
 
 
@@ -153,12 +153,12 @@ def places_of(graph: Graph, key: str, places: Sequence[Place]) -> list[Place]:
 def _keys(place: Place) -> Iterator[str]:
     """Yield the keys that set a place, or the constant there."""
     if is_node(place.owner) and not values.is_value_node(place.owner):
-        yield from _told(place.owner, place.part)
+        yield from _keys_of(place.owner, place.part)
     if values.is_constant(place.value):
-        yield from _told(place.value, "value")
+        yield from _keys_of(place.value, "value")
 
 
-def _told(node: Any, part: Any) -> Iterator[str]:
+def _keys_of(node: Any, part: Any) -> Iterator[str]:
     for entry in sets_of(node, part):
         match = _ORIGIN.fullmatch(location_text(entry.location))
         if match is not None:

@@ -84,8 +84,10 @@ class Lookup:
                 self._import(statement)
             except (Unreadable, BadInput) as error:
                 problem = error.problem if isinstance(error, Unreadable) else error.problems[0]
-                told = Problem(problem.what, "", statement.where, problem.remedy, problem.nearest)
-                problems += [] if skip else [told]
+                located = Problem(
+                    problem.what, "", statement.where, problem.remedy, problem.nearest
+                )
+                problems += [] if skip else [located]
         self._known |= registered()
         return problems
 

@@ -73,9 +73,9 @@ class Overlay:
 
     def __init__(self, unit: Unit, packages: Sequence[str] = (), skip_unknown: bool = False):
         self.problems = list(unit.problems)
-        self.said = statements.gather(unit.directives, self.problems)
+        self.directives = statements.gather(unit.directives, self.problems)
         self.skip_unknown = skip_unknown
-        self.lookup = Lookup(packages, self.said.is_export)
+        self.lookup = Lookup(packages, self.directives.is_export)
         self.unit = unit
         self._bound: dict[int, list[Bound]] = {}
         self._tags: dict[int, list[tuple[str, str, Any]]] = {}
@@ -137,8 +137,8 @@ class Overlay:
             return False
         self._learn_names()
         macros = [found for found in self.unit.bindings if not found.argument]
-        self._constants = constants.Constants(macros, nodes, self.said, self.lookup)
-        self._maker = Maker(self._constants, self.lookup, self.said, self)
+        self._constants = constants.Constants(macros, nodes, self.directives, self.lookup)
+        self._maker = Maker(self._constants, self.lookup, self.directives, self)
         for order, binding in enumerate(self.unit.bindings):
             if binding.argument:
                 self._resolve(binding, order)
@@ -172,7 +172,7 @@ class Overlay:
         self._bound.setdefault(key(target), []).append(Bound(target, binding, order))
 
     def _resolve_tags(self) -> None:
-        for name, argument, tag, where in self.said.tags:
+        for name, argument, tag, where in self.directives.tags:
             scope, _, selector = name.rpartition("/")
             try:
                 target, found = self.lookup.configurable(selector), self.lookup.configurable(tag)
@@ -258,8 +258,10 @@ class Overlay:
                 self._add(error, found.binding.where)
                 self._lose(found.binding)
             except BadInput as error:
-                told = [dataclasses.replace(p, origin=found.binding.where) for p in error.problems]
-                self.problems += told
+                located = [
+                    dataclasses.replace(p, origin=found.binding.where) for p in error.problems
+                ]
+                self.problems += located
                 self._lose(found.binding)
 
     def _set(self, node: Any, scope: str, found: Bound) -> None:
@@ -273,7 +275,7 @@ class Overlay:
         known = signatures.arguments(node.__fn_or_cls__)
         current = node.__arguments__.get(argument, known.defaults.get(argument, UNSET))
         value = self._maker.value(binding.value, scope, binding.where)
-        if not self.said.is_export:
+        if not self.directives.is_export:
             value = fitted.fit(value, target.annotation, current, self.lookup)
         # A binding without a scope sets a shared value for all its users, and a macro takes it
         # over, as a FieldReference does. One in a scope is for the nodes of that scope alone: it
@@ -301,7 +303,7 @@ class Overlay:
         if not self.skip_unknown:
             for found in sorted(unused, key=lambda found: found.order):
                 self._add(Unreadable(_nothing_there(found)), found.binding.where)
-        self.problems += self._constants.settle(graph, checked=not self.said.is_export)
+        self.problems += self._constants.settle(graph, checked=not self.directives.is_export)
 
     def _add(self, error: Unreadable, where: str) -> None:
         origin = error.problem.origin or where
@@ -400,11 +402,11 @@ def from_gin(text: str, packages: Sequence[str] = (), source: str = "config.gin"
     unit = Unit()
     read_text(unit, text, source)
     overlay = Overlay(unit, packages)
-    if overlay.said.root is None:
+    if overlay.directives.root is None:
         remedy = "add a line `# luthier: root @Name()`, or name the root with --gin_root"
         problem = Problem(f"{source} does not say what it describes", remedy=remedy)
         raise BadInput([*overlay.problems, problem])
-    root, where = overlay.said.root
+    root, where = overlay.directives.root
     return overlay.make(root, where)
 
 

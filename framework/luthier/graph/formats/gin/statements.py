@@ -213,8 +213,8 @@ def _read_text(
     lines = text.splitlines()
 
     def place(number: int) -> str:
-        said = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-        return source if is_word else f"{source}:{number}: {said}".removesuffix(": ")
+        line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        return source if is_word else f"{source}:{number}: {line}".removesuffix(": ")
 
     for number, directive in _directives(text):
         unit.directives.append(dataclasses.replace(directive, where=place(number)))
@@ -235,10 +235,10 @@ def _read_text(
 
 def _with_target(where: str, found: Any) -> str:
     """Return where a binding stands, without its comment; in a block, with what it is about."""
-    head, said = re.fullmatch(r"(.*?:\d+: )?(.*)", where, re.DOTALL).groups("")  # type: ignore
-    said = re.sub(r"\s+#[^'\"]*$", "", said)
+    head, statement = re.fullmatch(r"(.*?:\d+: )?(.*)", where, re.DOTALL).groups("")  # type: ignore
+    statement = re.sub(r"\s+#[^'\"]*$", "", statement)
     target = f"{found.scope}/{found.selector}" if found.scope else found.selector
-    return f"{head}{said if said.startswith(target) else f'{target}.{said}'}"
+    return f"{head}{statement if statement.startswith(target) else f'{target}.{statement}'}"
 
 
 def _binding(found: Any, where: str, is_word: bool) -> Binding:
@@ -290,17 +290,17 @@ def _statements(text: str) -> Iterator[Any]:
 
 def _failure(error: Exception, line: int = 1) -> _Failure:
     if isinstance(error, tokenize.TokenError):
-        said, (line, _) = error.args
-        return _Failure(f"cannot read this as gin: {said}", line)
+        message, (line, _) = error.args
+        return _Failure(f"cannot read this as gin: {message}", line)
     if isinstance(error, RecursionError):
         return _Failure("the value is nested too deeply", line)
-    said = str(getattr(error, "msg", None) or error)
-    token = _TOKEN.search(said)
+    message = str(getattr(error, "msg", None) or error)
+    token = _TOKEN.search(message)
     if token:
         what = f"cannot read {token[1]!r} as a value of gin"
         return _Failure(what, getattr(error, "lineno", None) or line, "text needs quotes")
-    said = " ".join(said.split())[:200].rstrip(".")
-    what = f"cannot read this as gin: {said[:1].lower()}{said[1:]}"
+    message = " ".join(message.split())[:200].rstrip(".")
+    what = f"cannot read this as gin: {message[:1].lower()}{message[1:]}"
     return _Failure(what, getattr(error, "lineno", None) or line)
 
 

@@ -89,7 +89,7 @@ class Constants:
     Args:
       macros: The definitions of macros, later ones before earlier ones.
       nodes: The nodes of the graph.
-      said: What the directives say.
+      directives: The directives of the file.
       lookup: Finds what is no macro.
     """
 
@@ -97,12 +97,12 @@ class Constants:
         self,
         macros: Iterable[Binding],
         nodes: Iterable[fdl.Buildable],
-        said: Directives,
+        directives: Directives,
         lookup: Lookup,
     ):
         self.macros = {macro.target: macro for macro in macros}
         self.singletons: dict[str, Binding] = {}
-        self._said = said
+        self._directives = directives
         self._lookup = lookup
         self._made: dict[str, fdl.Config] = {}
         self._others: dict[str, Any] = {}
@@ -142,7 +142,7 @@ class Constants:
             inside = macro.value
             if isinstance(inside, MacroUse):
                 inside = self.node(inside.name)
-            called = self._said.called.get(name, name)
+            called = self._directives.called.get(name, name)
             with history.suspend_tracking():
                 made = values.value(inside, name=called)
             origins.stamp(made, "__fn_or_cls__", made.__fn_or_cls__, macro.where)
@@ -164,8 +164,8 @@ class Constants:
         return self._others[name]
 
     def _find(self, name: str) -> Any:
-        if name in self._said.values:
-            data, where = self._said.values[name]
+        if name in self._directives.values:
+            data, where = self._directives.values[name]
             try:
                 return decode(data, self._lookup.packages)
             except BadInput as error:
@@ -340,14 +340,16 @@ class Maker:
     Args:
       constants: The macros.
       lookup: Finds classes and functions.
-      said: What the directives say.
+      directives: The directives of the file.
       binder: Knows the bindings.
     """
 
-    def __init__(self, constants: Constants, lookup: Lookup, said: Directives, binder: Binder):
+    def __init__(
+        self, constants: Constants, lookup: Lookup, directives: Directives, binder: Binder
+    ):
         self._constants = constants
         self._lookup = lookup
-        self._said = said
+        self._directives = directives
         self._binder = binder
         self._chain: list[Any] = []
         self._count = 0
@@ -386,7 +388,7 @@ class Maker:
         return made
 
     def _macro(self, name: str, scope: str, where: str) -> Any:
-        if name in self._said.shared and self._constants.has(name):
+        if name in self._directives.shared and self._constants.has(name):
             if name not in self._once:
                 self._once[name] = self._inside(name, "", where)
             return self._once[name]
@@ -402,9 +404,9 @@ class Maker:
             macro: Binding = self._constants.macros[name]
             return self.value(macro.value, scope, macro.where)
 
-    def _entered(self, item: Any, said: str) -> _Entered:
+    def _entered(self, item: Any, written: str) -> _Entered:
         if item in self._chain:
-            raise Unreadable(f"{said} contains itself")
+            raise Unreadable(f"{written} contains itself")
         return _Entered(self._chain, item)
 
     def _refer(self, reference: GinReference, outer: str, where: str) -> Any:
@@ -413,7 +415,7 @@ class Maker:
         if name in _SINGLETON:
             return self._singleton(scope, where)
         target = self._lookup.configurable(name)
-        wished = self._said.kinds.get(reference.name)
+        wished = self._directives.kinds.get(reference.name)
         kind: type[fdl.Buildable] = fdl.Config
         if not reference.is_called:
             kind = fdl.ArgFactory if wished == "factory" else fdl.Partial
@@ -432,7 +434,9 @@ class Maker:
         if self._count > _MOST_NODES:
             raise Unreadable(f"this makes more than {_MOST_NODES:,} nodes")
         with history.suspend_tracking():
-            node = kind(target) if self._said.is_export else expressions.make_node(target, kind)
+            node = (
+                kind(target) if self._directives.is_export else expressions.make_node(target, kind)
+            )
         origins.stamp(node, "__fn_or_cls__", target, where)
         return node
 
@@ -455,8 +459,8 @@ class Maker:
             return node.__fn_or_cls__(**node.__arguments__)
         except Exception as error:  # whatever the class's own code raises
             name = getattr(node.__fn_or_cls__, "__name__", "it")
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            raise Unreadable(f"{name} refuses its fields: {said}") from error
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            raise Unreadable(f"{name} refuses its fields: {message}") from error
 
 
 class _Entered:

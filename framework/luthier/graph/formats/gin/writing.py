@@ -61,8 +61,8 @@ def _lines(writer: _Writer, root: str) -> Iterator[str]:
     yield "# Written by luthier: gin.parse_config accepts it, luthier reads it to an equal graph."
     counts = collections.Counter(kind for kind, _ in writer.directives)
     if counts:
-        said = ", ".join(f"{kind} ({count})" for kind, count in sorted(counts.items()))
-        yield f"# Gin has no words for what these comments tell luthier: {said}."
+        kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(counts.items()))
+        yield f"# Directives for luthier, which gin ignores: {kinds}."
     yield f"# luthier: format {VERSION}"
     yield f"# luthier: root {root}"
     yield "from __gin__ import dynamic_registration"

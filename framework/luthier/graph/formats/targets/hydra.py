@@ -126,9 +126,9 @@ class _Translator:
     def _wrong(self, problem: Problem | str, key: Path) -> None:
         found = Problem(problem) if isinstance(problem, str) else problem
         origin = self._tree.origin(key)
-        told = Problem(found.what, origin=origin, remedy=found.remedy, nearest=found.nearest)
-        if told not in self.problems:
-            self.problems.append(told)
+        located = Problem(found.what, origin=origin, remedy=found.remedy, nearest=found.nearest)
+        if located not in self.problems:
+            self.problems.append(located)
 
     def _dict(self, data: Mapping[Any, Any], key: Path, path: Path) -> Any:
         if all(isinstance(name, str) for name in data):

@@ -38,8 +38,8 @@ def from_konfig(config: Any, packages: Sequence[str] = (), source: str = "config
     problems: list[Problem] = []
 
     def wrong(problem: Problem, key: Path) -> None:
-        told = Problem(problem.what, origin=tree.origin(key), remedy=problem.remedy)
-        problems.append(told)
+        located = Problem(problem.what, origin=tree.origin(key), remedy=problem.remedy)
+        problems.append(located)
 
     try:
         data = _record(tree.root, (), packages, wrong)

@@ -4,16 +4,16 @@ from graph_toys import parts, recorded
 
 from luthier.graph import values
 from luthier.graph.compare.document import Builder
-from luthier.graph.compare.things import CONSTANT, OPERATIONS, Key, Numbers
+from luthier.graph.compare.nodes import CONSTANT, OPERATIONS, Key, Numbers
 
 
 def test_numbers_tell_contents_apart_and_not_sharing():
     layer, number, builder = compared_layer(), Numbers(), Builder()
     again = compared_layer()
-    assert number(builder.thing([layer, layer])) == number(builder.thing([layer, again]))
-    assert number(builder.thing({"a": 1, "b": 2})) == number(builder.thing({"b": 2, "a": 1}))
+    assert number(builder.node([layer, layer])) == number(builder.node([layer, again]))
+    assert number(builder.node({"a": 1, "b": 2})) == number(builder.node({"b": 2, "a": 1}))
     contents = [0.0, -0.0, 0, False, "0", b"0", None, (0,), [0], {0: 0}, {"0": 0}, {0}, layer]
-    assert len({number(builder.thing(value)) for value in contents}) == len(contents)
+    assert len({number(builder.node(value)) for value in contents}) == len(contents)
 
 
 def compared_layer():
@@ -21,15 +21,15 @@ def compared_layer():
 
 
 def test_value_nodes_are_known_by_name():
-    thing = Builder().thing(values.add(values.value(1), 2))
-    assert thing.is_value_node
-    assert thing.name in OPERATIONS
-    assert thing.by_part["left"].name == CONSTANT
-    assert not Builder().thing(compared_layer()).is_value_node
+    node = Builder().node(values.add(values.value(1), 2))
+    assert node.is_value_node
+    assert node.name in OPERATIONS
+    assert node.by_part["left"].name == CONSTANT
+    assert not Builder().node(compared_layer()).is_value_node
 
 
 def test_keys_that_are_neither_text_nor_numbers():
-    thing = Builder().thing({None: 1, True: 2, recorded.Speed.FAST: 3, "a": 4, 5: 6})
-    keys = [part for part, _ in thing.parts]
+    node = Builder().node({None: 1, True: 2, recorded.Speed.FAST: 3, "a": 4, 5: 6})
+    keys = [part for part, _ in node.parts]
     assert [repr(key) for key in keys] == ["None", "True", "Speed.FAST", "'a'", "5"]
     assert [type(key) for key in keys] == [Key, Key, Key, str, int]
