@@ -8,10 +8,7 @@ import pytest
 from graph_toys import parts, recorded
 from graph_toys.random_graphs import SETTINGS, graphs
 
-from luthier.graph import apply, copy_graph, values
-from luthier.graph.diff import Change, diff, render_diff
-from luthier.graph.load import equal
-from luthier.graph.signatures import UNSET
+from luthier.graph import UNSET, Change, apply, copy_graph, diff, equal, render_diff, values
 
 
 def part(**given):
@@ -69,7 +66,7 @@ def test_a_value_set_to_its_default_has_no_effect():
     assert change.is_effective
 
 
-def test_the_origin_of_a_change_is_told():
+def test_the_origin_of_a_change_is_reported():
     graph = parts.experiment()
     changed = apply(graph, ["optimizer.b2=0.5"])
     (change,) = diff(graph, changed)
@@ -112,7 +109,7 @@ def test_an_insertion_into_a_list_is_one_change():
     assert lines(layers(), layers(1)) == ["+ other[0]: graph_toys.parts.Mlp(hidden=1)"]
 
 
-def test_a_change_inside_a_list_is_told_in_place():
+def test_a_change_inside_a_list_is_reported_in_place():
     a, b = parts.experiment(), parts.experiment()
     b.model.layers[1].hidden = 5
     assert lines(a, b) == ["~ model.layers[1].hidden: 32 -> 5 (was left at its default)"]
@@ -135,7 +132,7 @@ def test_sharing_is_a_change_of_its_own():
     ]
 
 
-def test_what_is_inside_of_a_shared_node_is_told_once():
+def test_what_is_inside_of_a_shared_node_is_reported_once():
     layer = fdl.Config(parts.Layer)
     a = part(size=layer, rate=layer, other=[layer])
     b = copy_graph(a)

@@ -7,7 +7,7 @@ from graph_toys import parts
 
 from luthier import data, layers, models, optim, program, tasks
 from luthier.errors import ValidationError
-from luthier.graph import apply, floor_divide, value
+from luthier.graph import apply, floor_divide, validation, value
 from luthier.graph.validation import validate
 
 
@@ -45,7 +45,7 @@ def test_a_setting_at_its_default_is_no_mistake():
     assert problems(fdl.Config(optim.Guard, warmup_steps=value(100, name="warmup"))) == []
 
 
-def test_the_problem_of_an_unread_setting_tells_the_whole_path_and_who_set_it():
+def test_the_problem_of_an_unread_setting_has_the_whole_path_and_the_origin():
     graph = fdl.Config(
         program.Training, steps=4, global_batch_size=2, guard=fdl.Config(optim.Guard)
     )
@@ -93,11 +93,11 @@ def test_components_say_when_a_setting_is_read(graph, unread, cure):
 
 
 def test_a_relation_reaches_what_a_template_inherits():
-    told = (
+    message = (
         "block.attention: Attention needs dim % num_heads == 0 or head_dim is not None, and "
         "dim = 12, head_dim = None, num_heads = 5; set head_dim, or change dim or num_heads"
     )
-    assert problems(decoder(num_heads=5)) == [told]
+    assert problems(decoder(num_heads=5)) == [message]
     assert problems(decoder(num_heads=4)) == []
     assert problems(decoder(num_heads=5, head_dim=4)) == []
 
@@ -175,9 +175,9 @@ def test_dropout_that_is_never_applied_is_refused():
         norm=fdl.Partial(layers.LayerNorm),
         tokens=fdl.Partial(layers.Embedding, dropout=fdl.Partial(layers.Dropout, rate=0.1)),
     )
-    (told,) = problems(graph)
-    assert told.startswith("TypedEmbedding needs tokens.dropout is None, and tokens.dropout = ")
-    assert told.endswith("that of the tokens is never applied: set dropout beside it")
+    (message,) = problems(graph)
+    assert message.startswith("TypedEmbedding needs tokens.dropout is None, and tokens.dropout = ")
+    assert message.endswith("that of the tokens is never applied: set dropout beside it")
 
 
 def broken(a: int = 1) -> int:
@@ -185,7 +185,7 @@ def broken(a: int = 1) -> int:
 
 
 @pytest.mark.parametrize(
-    ("declared", "told"),
+    ("declared", "message"),
     [
         ({"RANGES": {"a": "x <"}}, "a: RANGES of broken: 'x <' is not a condition"),
         ({"RELATIONS": ("b < 3",)}, "RELATIONS of broken: broken has no argument 'b'"),
@@ -196,11 +196,11 @@ def broken(a: int = 1) -> int:
         ),
     ],
 )
-def test_mistakes_in_what_is_declared_are_told(monkeypatch, declared, told):
+def test_mistakes_in_what_is_declared_are_reported(monkeypatch, declared, message):
     monkeypatch.setattr(broken, "__module__", "graph_toys.parts")
     for name, conditions in declared.items():
         monkeypatch.setattr(broken, name, conditions, raising=False)
-    assert told in problems(fdl.Config(broken, a=2))
+    assert message in problems(fdl.Config(broken, a=2))
 
 
 @pytest.mark.parametrize("wrong", [jnp.int8, jnp.dtype("int32"), jnp.complex64])
@@ -212,5 +212,66 @@ def test_models_compute_in_floating_point(name, wrong):
         assert problems(graph) == []
     setattr(graph, name, wrong)
     (problem,) = problems(graph)
-    told = f"{name}: {jnp.dtype(wrong).name} is not a floating-point type"
-    assert problem.startswith(told), problem
+    message = f"{name}: {jnp.dtype(wrong).name} is not a floating-point type"
+    assert problem.startswith(message), problem
+
+
+@pytest.mark.parametrize(
+    ("condition", "known", "expected"),
+    [
+        ("0 <= x < 1", {"x": 0.5}, True),
+        ("0 <= x < 1", {"x": 1}, False),
+        ("0 <= x", {"x": -1}, False),
+        ("x > 0", {"x": 1e-9}, True),
+        ("x < 1e3", {"x": 10**3}, False),
+        ("-1 <= x <= 1", {"x": -1}, True),
+        ("dim % heads == 0", {"dim": 12, "heads": 5}, False),
+        ("a < b", {"a": 1, "b": 2}, True),
+        ("a * 2 + 1 != b - 3 / 2", {"a": 1, "b": 4.5}, False),
+        ("a == 0 or b % a == 0", {"a": 0, "b": 3}, True),
+        ("a > 0 and not a > 3", {"a": 3}, True),
+        ("a // 2 == 1", {"a": 3}, True),
+        ("a is None", {"a": None}, True),
+        ("a is not None", {"a": None}, False),
+        ("a is not None", {"a": "anything"}, True),
+        ("a is not None or b % 3 == 0", {"a": None, "b": 4}, False),
+        ("data.length <= model.length", {"data.length": 9, "model.length": 8}, False),
+        # What is not said does not count against anyone.
+        ("a < 3", {"a": validation.UNKNOWN}, True),
+        ("a < 3", {"a": None}, True),
+        ("a < 3", {"a": True}, True),
+        ("a < 3", {"a": "text"}, True),
+        ("a.b < 3 and c < 3", {"a.b": validation.UNKNOWN, "c": 9}, True),
+        ("c < 3 and a.b < 3", {"a.b": validation.UNKNOWN, "c": 9}, False),
+    ],
+)
+def test_conditions(condition, known, expected):
+    assert validation.holds(condition, known) is expected
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "x <",
+        "f(x)",
+        "x.y > 0",
+        "x[0] > 0",
+        "__import__('os')",
+        "x in y",
+        "x ** 9 > 0",
+        "y > 0",
+        "'a'",
+        "x is x",
+        "x is 1",
+        "",
+    ],
+)
+def test_what_is_no_condition(condition):
+    with pytest.raises(validation.Malformed):
+        validation.holds(condition, {"x": 1})
+
+
+def test_names():
+    assert validation.names_in("dim % num_heads == 0") == ("dim", "num_heads")
+    assert validation.names_in("b < data.rows.length or b is None") == ("b", "data.rows.length")
+    assert validation.with_name("0 <= x < max", "b2") == "0 <= b2 < max"

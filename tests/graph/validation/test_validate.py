@@ -1,14 +1,30 @@
 from __future__ import annotations
 
+import functools
+import sys
+import types
+
 import fiddle as fdl
+import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
+from flax import nnx
 from graph_toys import modules, parts
+from graph_toys.names import case_name
 
+from luthier import data, layers, models
 from luthier.durations import Steps
 from luthier.errors import ValidationError
 from luthier.graph import apply, multiply, true_divide, value
-from luthier.graph.validation import validate
+from luthier.graph.validation import (
+    foreign_package,
+    not_listed,
+    shared_between_parts,
+    unrecordable,
+    validate,
+)
 
 PACKAGES = ("graph_toys",)
 
@@ -104,14 +120,14 @@ def test_every_problem_has_its_line(graph, case, expected):
     assert problems(graph) == expected
 
 
-def test_all_problems_are_told_at_once(graph):
+def test_all_problems_are_reported_at_once(graph):
     graph.steps, graph.optimizer.b2, graph.extra = "x", 2.0, lambda: 0
     del graph.name
     found = problems(graph)
     assert [line.split(":")[0] for line in found] == ["name", "steps", "optimizer.b2", "extra"]
 
 
-def test_where_it_was_set_is_told(graph):
+def test_where_it_was_set_is_reported(graph):
     changed = apply(graph, ["optimizer.b2=1.5"])
     with pytest.raises(ValidationError) as caught:
         validate(changed, PACKAGES)
@@ -178,7 +194,7 @@ def test_value_nodes_count_as_their_value(graph):
     ]
 
 
-def test_a_shared_node_is_told_once(graph):
+def test_a_shared_node_is_reported_once(graph):
     graph.model.layers[0].hidden = "x"
     assert problems(graph) == ["model.layers[0].hidden: 'x' is not an int"]
 
@@ -189,7 +205,7 @@ def test_sharing_between_parts(graph):
     assert line.startswith("evaluations.held_out.data: is the same Source node as data")
 
 
-def test_packages_are_told_once(graph):
+def test_packages_are_reported_once(graph):
     found = problems(graph, packages=())
     assert len(found) == 1
     assert 'if it is yours, add it: [tool.luthier] packages = ["graph_toys"]' in found[0]
@@ -202,7 +218,7 @@ def test_functions_declare_conditions_too(graph, monkeypatch):
     assert problems(graph) == ["optimizer.b2: 1.0 is out of range; adam needs b2 < 1"]
 
 
-def test_malformed_conditions_are_told(graph, monkeypatch):
+def test_malformed_conditions_are_reported(graph, monkeypatch):
     monkeypatch.setattr(parts.Optimizer, "RANGES", {"b2": "x <"})
     monkeypatch.setattr(parts.Optimizer, "RELATIONS", ("f(b1)", "b1 <"), raising=False)
     found = problems(graph)
@@ -213,3 +229,180 @@ def test_malformed_conditions_are_told(graph, monkeypatch):
 def test_a_root_is_needed():
     assert problems(3) == ["3 is no graph"]
     assert problems(fdl.Config(Steps, 3)) == []
+
+
+def from_module(name: str) -> object:
+    module = types.ModuleType(name)
+    exec("def function(): pass\nclass Class: pass", vars(module))
+    sys.modules[name] = module
+    return module.function
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1,
+        "a",
+        None,
+        0.5,
+        parts.Mlp,
+        parts.relu,
+        parts.Kind.FAST,
+        jax.nn.relu,
+        jnp.bfloat16,
+        optax.adamw,
+        np.dtype("int8"),
+        dict,
+        jax.sharding.PartitionSpec("data"),
+    ],
+    ids=case_name,
+)
+def test_what_can_be_recorded(value):
+    assert unrecordable(value) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (lambda x: x, "a lambda has no name to record; give it a name with def, in a module"),
+        (jax.nn.initializers.lecun_normal(), "is local to a function"),
+        (functools.partial(parts.relu, 1), "a functools.partial cannot be recorded"),
+        (np.zeros(3), "an array of float64[3] cannot be recorded"),
+        (object(), "cannot be recorded; use fdl.Config("),
+        (from_module("configs.some_experiment"), "configs.some_experiment.function is defined in "),
+        (
+            from_module("sweeps.some_sweep"),
+            "defined in sweeps, which a recorded graph cannot rely on",
+        ),
+    ],
+    ids=["lambda", "local", "partial", "array", "object", "configs", "sweeps"],
+)
+def test_what_cannot(value, message):
+    assert message in str(unrecordable(value))
+
+
+def test_a_private_module_gives_no_public_names():
+    assert "__main__x.function has no public name" in str(unrecordable(from_module("__main__x")))
+
+
+def test_what_is_defined_in_main():
+    function = types.FunctionType((lambda: 0).__code__, {}, "f")
+    function.__module__, function.__qualname__ = "__main__", "f"
+    assert "__main__.f is defined in __main__" in str(unrecordable(function))
+
+
+def test_packages_of_the_user_are_listed():
+    assert foreign_package(parts.Mlp, ()) == "graph_toys"
+    assert foreign_package(parts.Kind.FAST, ()) == "graph_toys"
+    assert foreign_package(parts.Mlp, ("graph_toys",)) == ""
+    assert foreign_package(optax.adamw, ()) == foreign_package(fdl.Config, ("fiddle",)) == ""
+    assert foreign_package(dict, ()) == foreign_package("text", ()) == ""
+    assert 'add it: [tool.luthier] packages = ["graph_toys"]' in str(
+        not_listed(parts.Mlp, "graph_toys")
+    )
+
+
+def shared_problems(graph) -> list[str]:
+    return [str(problem) for problem in shared_between_parts(graph)]
+
+
+def test_sharing_inside_a_part_is_fine():
+    assert shared_problems(parts.experiment()) == []
+
+
+def test_sharing_between_parts_is_reported_with_both_paths():
+    graph = parts.experiment()
+    graph.evaluations["held_out"].data = graph.data
+    (line,) = shared_problems(graph)
+    assert line == (
+        "evaluations.held_out.data: is the same Source node as data, but the two are built apart; "
+        "give each its own node (copy.deepcopy), and share values with luthier.graph.value"
+    )
+
+
+def test_each_node_is_reported_once_and_not_what_is_below():
+    graph = parts.experiment()
+    graph.extra = [graph.model, graph.model]
+    assert [line.split(":")[0] for line in shared_problems(graph)] == ["extra[0]"]
+
+
+def test_value_nodes_may_be_shared():
+    graph = parts.experiment()
+    dim = value(8, name="dim")
+    graph.model.dim, graph.steps, graph.extra = dim, multiply(dim, 2), [dim, {"a": dim}]
+    assert shared_problems(graph) == []
+    assert shared_problems(fdl.Config(parts.Constant, 0.1)) == []
+
+
+def lines_of(graph) -> list[str]:
+    try:
+        validate(graph)
+    except ValidationError as error:
+        return [str(p).replace(f" [set by {p.origin}]", "") for p in error.problems]
+    return []
+
+
+def preferences(**settings):
+    return fdl.Config(
+        data.Preferences,
+        source=fdl.Config(data.Arithmetic, **settings),
+        tokenizer=fdl.Config(data.Bytes),
+        length=32,
+    )
+
+
+def mixture(**components):
+    weights = dict.fromkeys(components, 1.0)
+    return fdl.Config(
+        data.Mixture, components=components, stages=[fdl.Config(data.Stage, weights=weights)]
+    )
+
+
+def test_two_sources_that_draw_the_same_are_refused():
+    graph = mixture(a=preferences(count=100), b=preferences(count=50, seed=0))
+    assert lines_of(graph) == [
+        "components.b.source: draws the same examples as components.a.source: both are Arithmetic "
+        "with seed=0, split='train', largest=99; set components.b.source.seed to another number, "
+        "or share it if that is meant: components.b.source.seed=alias:components.a.source.seed"
+    ]
+
+
+def test_the_remedies_of_equal_seeds_work():
+    graph = mixture(a=preferences(), b=preferences())
+    assert lines_of(apply(graph, ["components.b.source.seed=1"])) == []
+    shared = apply(graph, ["components.b.source.seed=alias:components.a.source.seed"])
+    assert lines_of(shared) == []
+
+
+def test_other_splits_and_sizes_draw_others():
+    assert lines_of(mixture(a=preferences(), b=preferences(split="test"))) == []
+    assert lines_of(mixture(a=preferences(), b=preferences(largest=9))) == []
+
+
+def test_seeds_that_are_equal_on_purpose_are_one_value():
+    seed = value(3, name="seed")
+    assert lines_of(mixture(a=preferences(seed=seed), b=preferences(seed=seed))) == []
+    other = value(3, name="seed")
+    assert len(lines_of(mixture(a=preferences(seed=seed), b=preferences(seed=other)))) == 1
+
+
+def test_a_template_with_random_streams_of_its_own_is_refused():
+    norm = fdl.Partial(layers.RMSNorm)
+    graph = fdl.Partial(
+        models.Decoder,
+        vocab_size=8,
+        dim=8,
+        num_layers=2,
+        norm=norm,
+        block=fdl.Partial(
+            layers.PreNormBlock,
+            attention=fdl.Partial(layers.Attention, num_heads=2),
+            mlp=fdl.Partial(layers.Mlp, hidden_dim=8, rngs=fdl.Config(nnx.Rngs, 0)),
+            norm=norm,
+        ),
+    )
+    (line,) = [line for line in lines_of(graph) if line.startswith("block.mlp.rngs: is set")]
+    assert line == (
+        "block.mlp.rngs: is set, so that all modules made of this template draw the same numbers; "
+        "leave it out: the parent hands over streams that come from the experiment's seed"
+    )

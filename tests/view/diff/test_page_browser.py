@@ -159,13 +159,13 @@ def test_the_views_are_switched(page):
     assert row.locator(".arrow").is_visible()
 
 
-def test_one_change_is_told_in_full(page):
+def test_one_change_is_reported_in_full(page):
     page.locator(".row", has_text="RMSNorm").locator(".label").click()
-    told = page.locator(".inspector").inner_text().split("\n")
-    assert "A from configs/lm/quickstart.py:41" in told
-    assert "B from argument 1" in told
-    assert told[told.index("carried over") + 1] == "dim"
-    assert told[told.index("dropped") + 1] == "bias"
+    lines = page.locator(".inspector").inner_text().split("\n")
+    assert "A from configs/lm/quickstart.py:41" in lines
+    assert "B from argument 1" in lines
+    assert lines[lines.index("carried over") + 1] == "dim"
+    assert lines[lines.index("dropped") + 1] == "bias"
     page.locator(".row", has_text="warmup_steps").locator(".label").click()
     assert "What is built stays the same." in page.locator(".inspector").inner_text()
     page.locator(".row", has_text="num_layers").locator(".label").click()
@@ -174,7 +174,7 @@ def test_one_change_is_told_in_full(page):
     assert "Select a setting" in page.locator(".inspector").inner_text()
 
 
-def test_classes_are_told_without_their_module_where_that_is_enough(open_page):
+def test_classes_are_reported_without_their_module_where_that_is_enough(open_page):
     pairs = [
         ("partial my.layers.Norm", "my.layers.Norm"),
         ("partial a.b.Norm", "partial a.c.Other"),
@@ -279,7 +279,7 @@ def test_keys_with_modifiers_and_in_fields_stay_the_browsers(page):
     assert (_active(page), page.locator("#path").input_value()) == (before, "k")
 
 
-def test_what_follows_is_told(page):
+def test_what_follows_is_reported(page):
     rows = page.locator(".quantities tbody tr").all_inner_texts()
     cells = [row.split("\t") for row in rows]
     assert ["optimizer", "32.04 MiB", "64.09 MiB", "×2", ""] in cells
@@ -338,8 +338,8 @@ def test_names_and_values_run_nothing(open_page):
     nasty = [script, image, f"</script>{script}", "javascript:alert(1)", "${document.title}"]
     changes, rows = [], [comparisons.row(0, "", nasty[0], nasty[1], opens=True)]
     for number, text in enumerate(nasty):
-        told = {"same_as": text, "carried": [text], "origin_after": text, "path_before": text}
-        changes.append(comparisons.change("changed", text, text, f"{text} b", **told))
+        texts = {"same_as": text, "carried": [text], "origin_after": text, "path_before": text}
+        changes.append(comparisons.change("changed", text, text, f"{text} b", **texts))
         rows.append(comparisons.row(1, text, text, f"{text} b", number, name=text))
     made = comparisons.comparison(changes, rows, titles=(script, image))
     made["sides"][0]["detail"] = image

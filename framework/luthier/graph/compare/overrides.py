@@ -383,7 +383,7 @@ class _Writer:
         return f"{override_path(path, parts)}={text}"
 
     def _list_text(self, edit: Edit) -> str:
-        """Return a whole list: the grammar can set a list, but neither insert nor remove elements."""
+        """Return the text of a whole list: no override inserts or removes an element."""
         data = self.edits.fresh(self.edits.differ.kept_a[id(edit.node)])
         if data is None:
             what = "no override inserts or removes an element, and the list holds shared ones"
