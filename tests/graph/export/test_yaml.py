@@ -215,8 +215,8 @@ def test_value_nodes_stay_live():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "x.yaml, line 1: it is no graph, which has a _target_"),
-        ("3", "x.yaml, line 1: it is no graph, which has a _target_"),
+        ("", "x.yaml, line 1: it is not a graph: it has no _target_"),
+        ("3", "x.yaml, line 1: it is not a graph: it has no _target_"),
         ("a: [1", "x.yaml, line 2: it is not readable as YAML: "),
         ("\x00", "x.yaml, line 1: it is not readable as YAML: "),
         (f"_version_: 2\n{PART}", "x.yaml, line 1: _version_ is not 1, which this luthier reads"),

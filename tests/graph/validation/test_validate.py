@@ -59,7 +59,7 @@ CASES = {
     "mode='tset'": ["mode: 'tset' is not 'train' or 'test'"],
     "optimizer.b1=1": ["optimizer.b1: 1 is out of range; Optimizer needs 0 <= b1 < 1"],
     "optimizer.learning_rate.peak=infinity": [
-        "optimizer.learning_rate.peak: inf is no finite number; Cosine needs 0 < peak"
+        "optimizer.learning_rate.peak: inf is not a finite number; Cosine needs 0 < peak"
     ],
     "optimizer.b2=-0.1": ["optimizer.b2: -0.1 is out of range; Optimizer needs 0 <= b2 < 1"],
     "optimizer.learning_rate.peak=0": [
@@ -227,7 +227,7 @@ def test_malformed_conditions_are_reported(graph, monkeypatch):
 
 
 def test_a_root_is_needed():
-    assert problems(3) == ["3 is no graph"]
+    assert problems(3) == ["3 is not a graph"]
     assert problems(fdl.Config(Steps, 3)) == []
 
 

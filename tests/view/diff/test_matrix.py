@@ -81,7 +81,7 @@ def test_columns_that_do_not_fit_stand_below():
 
 
 def test_nothing_varies():
-    drawn = terminal.rendered(table(four_trials("x", COLUMNS, [{"changes": []}] * 2), 80))
+    drawn = terminal.rendered(table(matrix("x", COLUMNS, [{"changes": []}] * 2), 80))
     assert drawn.splitlines()[-1] == "nothing differs"
 
 

@@ -210,11 +210,11 @@ def test_changes_are_copied(page):
     assert clipboard(page) == "optimizer.learning_rate.peak=0.0003"
     page.keyboard.press("j")
     page.keyboard.press("c")
-    assert page.locator(".toast").inner_text() == "No override says this"
-    assert "No override says this: an element that moves has no words. The fiddler does." in (
+    assert page.locator(".toast").inner_text() == "No override makes this change"
+    assert "No override makes this change: an element that moves has no words. The fiddler does." in (
         page.locator(".inspector").inner_text()
     )
-    page.get_by_text("2 changes that no override says").click()
+    page.get_by_text("2 changes without an override").click()
     assert page.locator(".unsaid li").all_inner_texts() == [
         "model.norm.bias an element that moves has no words",
         "data.source an element that moves has no words",

@@ -105,7 +105,7 @@ def _judged(graph, facts, *overrides):
 def test_names_and_records_change_nothing(graph, facts):
     checkpoint, recompile = _judged(graph, facts, "name=other", "records.wandb=None")
     assert (checkpoint.severity, recompile.severity) == ("ok", "ok")
-    assert checkpoint.text == "yes: a run of the first can go on with the second"
+    assert checkpoint.text == "yes: a run of the first can continue with the second"
     assert recompile.text == "no: both compile to the same step"
 
 

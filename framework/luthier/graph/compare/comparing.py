@@ -166,7 +166,9 @@ def _given(name: str, node: ConfigNode | None) -> str:
 def _ties(node: ConfigNode) -> str:
     """Return the owner of the weights that a tied node uses; empty for a node with its own.
 
-    `TIES` is an attribute of the class, so for records, which import nothing, it is not known.
+    A component that uses the weights of another names it in `TIES`; that distinguishes tied weights
+    from shared settings, which look the same in a graph. For records, which import no class, it is
+    not known.
     """
     return "" if node.live is None else tie_text(node.live)
 

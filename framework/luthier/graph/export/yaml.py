@@ -441,7 +441,7 @@ def from_yaml(text: str, packages: Sequence[str] = (), source: str = "config.yam
         if isinstance(root, Entries):
             root = _checked_root(root)
         elif not isinstance(root, Items):
-            raise YamlError(f"it is no graph, which has a {TARGET}", 1)
+            raise YamlError(f"it is not a graph: it has no {TARGET}", 1)
         converter = _Converter()
         return decode(converter.record(root, ""), packages, source, converter.lines)
     except YamlError as error:

@@ -58,9 +58,9 @@ def checkpoint(graphs_of: tuple[Any, Any], facts: tuple[Facts, Facts]) -> Effect
         start = "yes, with --extend: another number of steps reshapes a schedule"
         return EffectVerdict("checkpoint", _listed(start, comparison.reshaped), "warn")
     if comparison.training:
-        start = "yes: a run of the first can go on with the second; from there on it trains by"
+        start = "yes: a run of the first can continue with the second; from there on it trains by"
         return EffectVerdict("checkpoint", _listed(start, comparison.training), "ok")
-    return EffectVerdict("checkpoint", "yes: a run of the first can go on with the second", "ok")
+    return EffectVerdict("checkpoint", "yes: a run of the first can continue with the second", "ok")
 
 
 def recompile_verdict(

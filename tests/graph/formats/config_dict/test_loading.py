@@ -67,7 +67,7 @@ def get_config():
     ("text", "written", "message"),
     [
         ("", "gone.py", "cannot read the file 'gone.py': No such file or directory"),
-        ("", "made.json", "'made.json' is no file with a ConfigDict; write it like FILE.py or"),
+        ("", "made.json", "'made.json' is not a file with a ConfigDict; write it like FILE.py or"),
         ("def get_confg(): pass", "made.py", "there is no function 'get_config' in made.py; did"),
         ("def get_config(:", "made.py", "made.py failed: made.py:1: SyntaxError: "),
         ("import not_there", "made.py", "made.py failed: made.py:1: ModuleNotFoundError: "),
@@ -77,14 +77,14 @@ def get_config():
         (
             "def get_config(): pass",
             "made.py",
-            "what get_config of made.py returned is NoneType, no C",
+            "the value that get_config of made.py returned is of type NoneType, not a C",
         ),
         (
             "def get_config(): return 3",
             "made.py",
-            "what get_config of made.py returned is int, no C",
+            "the value that get_config of made.py returned is of type int, not a C",
         ),
-        ("RENAMES = 3\ndef get_config(): return {}", "made.py", "RENAMES of made.py is no dict"),
+        ("RENAMES = 3\ndef get_config(): return {}", "made.py", "RENAMES of made.py is not a dict"),
     ],
 )
 def test_what_is_wrong_is_reported_with_file_and_line(tmp_path, text, written, message):
@@ -95,7 +95,7 @@ def test_what_is_wrong_is_reported_with_file_and_line(tmp_path, text, written, m
 
 def test_what_is_no_dict_is_reported():
     assert as_config_dict({"a": {"b.c": 1}}, "here").a["b.c"] == 1
-    with pytest.raises(OverrideError, match=r"^here is int, no ConfigDict"):
+    with pytest.raises(OverrideError, match=r"^here is of type int, not a ConfigDict"):
         as_config_dict(3, "here")
 
 
@@ -198,8 +198,8 @@ def test_all_that_is_wrong_with_a_table_is_reported_at_once():
         Renames([({"a": "x y", "b": 3, "c": []}, "RENAMES of it.py")])
     assert str(caught.value).splitlines() == [
         "'x y' is not a path; write it like a.b[0]['c'] [set by RENAMES of it.py: a]",
-        "3 is no path of the graph, no list of paths, and not false [set by RENAMES of it.py: b]",
-        "[] is no path of the graph, no list of paths, and not false [set by RENAMES of it.py: c]",
+        "3 is not a path of the graph, a list of paths, or false [set by RENAMES of it.py: b]",
+        "[] is not a path of the graph, a list of paths, or false [set by RENAMES of it.py: c]",
     ]
 
 

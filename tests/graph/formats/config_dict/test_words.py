@@ -51,7 +51,7 @@ def test_all_errors_are_reported_together_with_the_file_and_line_of_their_keys(t
 
 def test_renames_need_a_config_dict_and_are_given_once():
     assert errors(RENAME) == [
-        "--config_dict_rename says nothing without --config_dict; add --config_dict FILE.py"
+        "--config_dict_rename has no effect without --config_dict; add --config_dict FILE.py"
     ]
     assert errors(RENAME, RENAME, SCENIC)[0] == (
         "--config_dict_rename is given twice; write one file with all of them"

@@ -92,10 +92,10 @@ shared: {_target_: graph_toys.parts.Mlp}
         ("defaults: [a]\nb: 1", "config.yaml is composed by Hydra of others; write the composed"),
         ("a: [", "config.yaml, line 2: it is not readable as YAML: "),
         ("", "config.yaml has no _target_ at its root"),
-        ("_target_: 3", "_target_ is 3, no name [set by config.yaml:1]"),
+        ("_target_: 3", "_target_ is 3, not a name [set by config.yaml:1]"),
         (
             "_target_: graph_toys.parts.Model\n_partail_: true",
-            "_partail_ means nothing here [set by config.yaml:2: _partail_]; did you mean _part",
+            "_partail_ is not a known key [set by config.yaml:2: _partail_]; did you mean _part",
         ),
         (
             "_target_: graph_toys.parts.Model\ndim: ${dimm}",

@@ -75,7 +75,7 @@ def test_the_origin_is_file_and_line():
     ("config", "message"),
     [
         ({"a": 1}, "config.json has no __qualname__ at its root"),
-        ({"__qualname__": 3}, "__qualname__ is no name [set by config.json]"),
+        ({"__qualname__": 3}, "__qualname__ is not a name [set by config.json]"),
         ({"__qualname__": "graph_toys.parts:Rules", "__args__": 3}, "__args__ is not a list"),
         (
             {"__qualname__": "graph_toys.parts:Model", "dimm": 3},

@@ -354,7 +354,7 @@ function changeParts(change, row) {
     change.gained?.length ? ["gained", change.gained.join(", ")] : null,
   ].filter(Boolean);
   const copied = change.override === null || change.override === undefined
-    ? el("p", { class: "muted" }, "No override says this", change.no_override ? `: ${change.no_override}` : "", ". ", comparison.patch ? "The fiddler does." : "")
+    ? el("p", { class: "muted" }, "No override makes this change", change.no_override ? `: ${change.no_override}` : "", ". ", comparison.patch ? "The fiddler does." : "")
     : el("pre", { class: "override" }, change.override);
   return [head,
     ...sides.map(([text, origin], side) => (text === null ? null : el("div", { class: `side side-${side}-box` },
@@ -372,5 +372,5 @@ function copyOverride(change) {
 function copyActive() {
   const row = state.active === null ? null : rows[state.active];
   const change = row && row.changes.map((n) => changes[n]).find((one) => typeof one.override === "string");
-  return change ? copyOverride(change) : say(row ? "No override says this" : "Select a change first");
+  return change ? copyOverride(change) : say(row ? "No override makes this change" : "Select a change first");
 }

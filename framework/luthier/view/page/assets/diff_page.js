@@ -72,7 +72,7 @@ const copyAll = el("button", { type: "button", id: "copy-overrides", disabled: !
 const copyPatch = el("button", { type: "button", id: "copy-fiddler", disabled: !comparison.patch, onclick: () =>
   copyText(comparison.patch, "Fiddler copied") }, "Copy fiddler");
 const unsaid = unsayable.length ? el("details", { class: "unsaid" },
-  el("summary", null, `${plural(unsayable.length, "change")} that no override says`),
+  el("summary", null, `${plural(unsayable.length, "change")} without an override`),
   el("ul", null, unsayable.map((one) => el("li", null, el("code", null, one.path), ` ${one.reason}`)))) : null;
 
 // ---- the pointer and the keys --------------------------------------------------------------
