@@ -11,7 +11,7 @@ from graph_toys.random_graphs import SETTINGS, graphs
 
 from luthier.errors import RecordError
 from luthier.graph import copy_graph, values
-from luthier.graph.export.picture import MOST_ROWS, deal, place, to_svg
+from luthier.graph.export.picture import MOST_ROWS, diagram_of, place, to_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -88,8 +88,8 @@ def _rows(card):
 
 
 def test_a_card_has_what_is_set():
-    card = deal(parts.experiment().optimizer).root
-    assert (card.title, card.note, card.room) == ("Optimizer", "", "other")
+    card = diagram_of(parts.experiment().optimizer).root
+    assert (card.title, card.note, card.package) == ("Optimizer", "", "other")
     assert _rows(card) == [("learning_rate", ""), ("b2", "0.99")]
     (schedule,) = card.children()
     assert _rows(schedule) == [("peak #Rate", "0.001"), ("total_steps", "1000")]
@@ -97,7 +97,7 @@ def test_a_card_has_what_is_set():
 
 
 def test_containers_of_nodes_are_rows_and_sharing_is_no_card():
-    card = deal(parts.experiment()).root
+    card = diagram_of(parts.experiment()).root
     assert [row.label for row in card.rows] == [
         *("name", "model", "optimizer", "data", "evaluations.held_out"),
         "evaluations['long text']",
@@ -113,7 +113,7 @@ def test_alike_entries_are_one_row():
         recorded.Part,
         size=[*(copy_graph(layer) for _ in range(12)), fdl.Config(parts.Layer), layer, layer],
     )
-    card = deal(graph).root
+    card = diagram_of(graph).root
     assert [row.label for row in card.rows] == ["size[0…11]", "size[12]", "size[13…14]"]
     assert card.rows[0].card.note == "partial × 12"
 
@@ -122,13 +122,13 @@ def test_long_texts_are_cut():
     graph = fdl.Config(
         recorded.keywords, **{f"a{i}" * 20: "x" * 99 for i in range(40)}, z={"a": "b" * 99}
     )
-    rows = deal(graph).root.rows
+    rows = diagram_of(graph).root.rows
     assert len(rows) == MOST_ROWS + 1
     assert (rows[-1].label, rows[-1].text) == ("…", "25 more")
     assert max(len(row.label + row.text) for row in rows) <= 56
     assert rows[0].whole.endswith("= '" + "x" * 99 + "'")
     graph = fdl.Config(recorded.keywords, z={"a": "b" * 99}, y=list(range(99)))
-    assert _rows(deal(graph).root) == [("y", "99 entries"), ("z", "1 entries")]
+    assert _rows(diagram_of(graph).root) == [("y", "99 entries"), ("z", "1 entries")]
 
 
 def test_constants():
@@ -140,17 +140,17 @@ def test_constants():
         other=[fdl.Config(parts.Layer), unnamed],
         extra=values.value(5),
     )
-    deck = deal(graph)
-    assert [(c.name, c.text) for c in deck.constants] == [("size", "256"), ("", "3")]
-    assert _rows(deck.root)[:2] == [("size", "256"), ("rate", "size * 3 = 768")]
-    assert deck.root.rows[1].constants == deck.constants
-    assert deck.root.rows[-1].constants == []
+    diagram = diagram_of(graph)
+    assert [(c.name, c.text) for c in diagram.constants] == [("size", "256"), ("", "3")]
+    assert _rows(diagram.root)[:2] == [("size", "256"), ("rate", "size * 3 = 768")]
+    assert diagram.root.rows[1].constants == diagram.constants
+    assert diagram.root.rows[-1].constants == []
 
 
 def test_rooms():
     from luthier import optim
 
-    assert deal(fdl.Config(optim.adamw)).root.room == "optim"
+    assert diagram_of(fdl.Config(optim.adamw)).root.package == "optim"
 
 
 def _apart(a, b):
@@ -158,7 +158,7 @@ def _apart(a, b):
 
 
 def _check(graph):
-    placed = place(deal(graph))
+    placed = place(diagram_of(graph))
     boxes = [*placed.cards.values(), *placed.constants.values()]
     assert all(_apart(a, b) for a, b in itertools.combinations(boxes, 2))
     assert all(b.x >= 0 and b.right <= placed.width and b.bottom <= placed.height for b in boxes)
@@ -180,7 +180,7 @@ def test_nothing_overlaps_in_random_graphs(graph):
 
 
 def test_rows_are_inside_of_their_cards():
-    placed = place(deal(recorded.everything()))
+    placed = place(diagram_of(recorded.everything()))
     for card, box in placed.cards.items():
         for row in card.rows:
             x, y = placed.rows[row]
