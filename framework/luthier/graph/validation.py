@@ -512,8 +512,8 @@ def shared_between_parts(graph: Graph) -> Iterator[Problem]:
         two objects.
     """
     # Fiddle builds a shared node once per `fdl.build`. The parts of an experiment are built by one
-    # call each, so what looks like one object in the config would silently become two. A stack and
-    # a set per part instead of recursion: deep graphs, and parts that share nodes within themselves.
+    # call each, so one node in the config would silently become two objects. Sharing within a part
+    # is fine, hence the set per part.
     first: dict[int, tuple[str, Any]] = {}
     for part, child, is_default in children(graph):
         if is_default:

@@ -116,7 +116,7 @@ def _memory(report: Report) -> Iterator[str]:
         verdict += " by estimate" if memory.is_estimated else ""
         yield f"{verdict}: needs {needed} of {format_bytes(memory.limit_bytes)}"
     if memory.refusal:
-        yield f"the compiler says: {memory.refusal}"
+        yield f"compiler error: {memory.refusal}"
     yield f"a checkpoint has {format_bytes(report.subject.checkpoint_bytes)}"
 
 

@@ -22,7 +22,10 @@ def _active(page):
 
 
 def test_the_unchanged_is_closed_until_it_is_asked_for(page):
-    assert page.locator("h1").inner_text() == "7 changes, 1 of them without effect on what is built"
+    assert (
+        page.locator("h1").inner_text()
+        == "7 changes, 1 of them without effect on the built objects"
+    )
     names = _names(page)
     assert "5 unchanged" in names
     assert "b1" not in names
@@ -167,7 +170,7 @@ def test_one_change_is_reported_in_full(page):
     assert lines[lines.index("carried over") + 1] == "dim"
     assert lines[lines.index("dropped") + 1] == "bias"
     page.locator(".row", has_text="warmup_steps").locator(".label").click()
-    assert "What is built stays the same." in page.locator(".inspector").inner_text()
+    assert "The built objects stay the same." in page.locator(".inspector").inner_text()
     page.locator(".row", has_text="num_layers").locator(".label").click()
     assert page.locator(".inspector .size").inner_text().split() == ["×2", "+4"]
     page.get_by_role("button", name="Close").click()
@@ -211,13 +214,13 @@ def test_changes_are_copied(page):
     page.keyboard.press("j")
     page.keyboard.press("c")
     assert page.locator(".toast").inner_text() == "No override makes this change"
-    assert "No override makes this change: an element that moves has no words. The fiddler does." in (
+    assert "No override makes this change: an element that moves has none. The fiddler does." in (
         page.locator(".inspector").inner_text()
     )
     page.get_by_text("2 changes without an override").click()
-    assert page.locator(".unsaid li").all_inner_texts() == [
-        "model.norm.bias an element that moves has no words",
-        "data.source an element that moves has no words",
+    assert page.locator(".without-override li").all_inner_texts() == [
+        "model.norm.bias an element that moves has none",
+        "data.source an element that moves has none",
     ]
 
 
@@ -233,7 +236,7 @@ def test_a_link_leads_to_its_path(page, open_page):
     other.wait_for_function("document.querySelector('.path').textContent === 'data.source'")
     other.evaluate("location.hash = '#nowhere'")
     other.wait_for_function("document.querySelector('.toast').textContent !== ''")
-    assert other.locator(".toast").inner_text() == "Nothing is called nowhere here"
+    assert other.locator(".toast").inner_text() == "There is no setting nowhere"
     page.locator(".row", has_text="peak").locator(".label").click()
     assert page.url.endswith("/page.html#optimizer.learning_rate.peak")
 
@@ -294,7 +297,7 @@ def test_what_follows_is_reported(page):
     assert chart.locator("path.line").count() == 2
     chart.hover()
     assert page.locator(".readout").inner_text().startswith("step ")
-    page.get_by_role("button", name="What follows").click()
+    page.get_by_role("button", name="Effects").click()
     assert page.evaluate("document.getElementById('effects').getBoundingClientRect().top < 850")
 
 

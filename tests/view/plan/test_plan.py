@@ -18,7 +18,7 @@ def test_every_part_is_a_line():
         "  temporaries   2.0 GiB",
         "    kept for the backward pass: mlp_up  1.0 GiB",
         "DOES NOT FIT: needs 17.0 GiB (estimated before: 16.0 GiB) of 15.8 GiB",
-        "the compiler says: Used 17G of 15.75G hbm",
+        "compiler error: Used 17G of 15.75G hbm",
         "  full      6.4e+05 a step  5000 a token  3 x forward, attention over all pairs",
         "  all-gather  fsdp (across slices)        26  4.0 KiB              3.8 KiB",
         "pipeline model.stack: 4 stages, 8 microbatches, bubble fraction 27.3%",

@@ -17,6 +17,7 @@ from luthier.graph.compare.edits import VARIABLE, Edit, Edits, key_data
 from luthier.graph.compare.nodes import ConfigNode, Key
 from luthier.graph.export.layout import Expression, Text, lay_out, string
 from luthier.graph.export.python import KINDS, PythonWriter
+from luthier.graph.paths import Path
 
 FUNCTION = "patch"
 
@@ -134,7 +135,7 @@ class _PatchWriter(PythonWriter):
         self.variables: dict[int, str] = {}
         self._is_live = is_live
 
-    def expression(self, data: Any, path: Any, depth: int = 0) -> Expression:
+    def expression(self, data: Any, path: Path, depth: int = 0) -> Expression:
         """Return the expression of a new value, or the variable of a kept node."""
         if isinstance(data, dict) and VARIABLE in data:
             return Text(self.variables[data[VARIABLE]])

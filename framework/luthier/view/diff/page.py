@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from luthier.graph import compare
+from luthier.graph import Graph, compare
 from luthier.graph.compare import Change, Comparison, Document
 from luthier.view.diff import terminal
 from luthier.view.page import document
@@ -68,7 +68,7 @@ class Difference:
         return render(self.as_json())
 
 
-def diff(a: Any, b: Any) -> Difference:
+def diff(a: Graph | Document, b: Graph | Document) -> Difference:
     """Compare two graphs.
 
     Args:

@@ -118,8 +118,8 @@ def _chart(chart: Mapping[str, Any], unicode: bool) -> list[Text]:
 
 def _drawn(points: Sequence[Sequence[float]], last: float, low: float, high: float) -> str:
     """Return a curve in block characters, on the axes of both sides."""
-    # Both curves have one scale, in height and width, so that they can be compared by eye: a shorter
-    # run ends where it ends, and is padded.
+    # Both curves have one scale in height and width, so that they can be compared by eye; a shorter
+    # run is padded.
     columns: list[list[float]] = [[] for _ in range(_WIDTH)]
     for x, y in points:
         columns[min(_WIDTH - 1, int(x / max(last, 1) * _WIDTH))].append(y)
@@ -184,8 +184,8 @@ def chosen(
       ignore: Patterns of paths to leave out with what is below them: `**.name`, `records`,
         `model.layers[*].dropout`; `*` is one part of a path, `**` any number.
     """
-    # Rows refer to changes by number, so they are renumbered. A patch makes all changes or none, and
-    # is dropped; overrides are independent, and those of the remaining changes are kept.
+    # Rows refer to changes by number, so these are renumbered. A patch makes all changes or none,
+    # and is dropped; the overrides of the remaining changes are kept.
     ignored = [pattern_of(pattern) for pattern in ignore]
     kept = [
         index

@@ -38,7 +38,7 @@ class EffectVerdict:
     severity: Literal["ok", "warn"]
 
 
-def checkpoint(graphs_of: tuple[Any, Any], facts: tuple[Facts, Facts]) -> EffectVerdict:
+def checkpoint(graphs_of: tuple[Graph, Graph], facts: tuple[Facts, Facts]) -> EffectVerdict:
     """Return whether a run of the first graph can continue with the second.
 
     Args:
@@ -66,7 +66,7 @@ def checkpoint(graphs_of: tuple[Any, Any], facts: tuple[Facts, Facts]) -> Effect
 
 
 def recompile_verdict(
-    graphs_of: tuple[Any, Any], facts: tuple[Facts, Facts], devices: Sequence[jax.Device]
+    graphs_of: tuple[Graph, Graph], facts: tuple[Facts, Facts], devices: Sequence[jax.Device]
 ) -> EffectVerdict:
     """Return whether the second graph needs another compiled step, in a run and in a sweep.
 
@@ -122,7 +122,7 @@ def _reshaped(before: Facts, after: Facts) -> list[str]:
     return [*batch, *laid_out]
 
 
-def _leaves(before: Any, after: Any) -> tuple[list[str], list[str]]:
+def _leaves(before: Graph, after: Graph) -> tuple[list[str], list[str]]:
     """Return the changed leaves that may enter a step as arguments, and the other changes."""
     possible, constants = [], []
     for change in graphs.diff(before, after):
@@ -147,7 +147,7 @@ def _problem_with_hoisting(
 ) -> str | None:
     """Return why a step cannot be traced with leaves as its arguments; None where it can."""
     # Whether a number may be a runtime argument depends on what components do with it (Python
-    # branches, shapes), which no declaration says in full. Tracing is the test, and takes no device.
+    # branches, shapes). No declaration says that in full, so a trace is the test.
     try:
         _ = programs.make(graph, devices, paths).traced_step
     except LuthierError as error:
@@ -369,8 +369,8 @@ def charts(
 
     Args:
       subjects: Both sides; metrics are charted where both are runs.
-      facts: What follows from them.
-      report: Is given one line about what is damaged in a record of metrics; None warns.
+      facts: The facts of both.
+      report: Called with one line about damaged records of metrics; None warns.
     """
     rates = facts_lib.overlaid([side.learning_rates for side in facts])
     found = [_chart(name, name, series) for name, series in rates.items()]

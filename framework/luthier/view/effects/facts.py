@@ -21,6 +21,7 @@ from luthier import graph as graphs
 from luthier import planner
 from luthier.errors import BadInput, Problem
 from luthier.graph import Graph
+from luthier.optim import Optimizer
 from luthier.parallel.bytes import array_bytes
 from luthier.planner.checks import trained
 from luthier.program import Experiment
@@ -35,7 +36,7 @@ NUM_POINTS = 200
 _NOT_SHOWN = frozenset({*PERFORMANCE, "tokens", "epochs", "learning_rate"})
 
 
-def learning_rates(optimizer: Any, steps: int) -> dict[str, list[tuple[int, float]]]:
+def learning_rates(optimizer: Optimizer, steps: int) -> dict[str, list[tuple[int, float]]]:
     """Return the schedules of an optimizer, sampled over a run.
 
     Args:

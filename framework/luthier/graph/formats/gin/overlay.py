@@ -246,7 +246,7 @@ class Overlay:
                 )
             pending += [child for _, child in entries(found) or ()]
 
-    def bind_new(self, node: Any, scope: str) -> None:
+    def bind_new(self, node: fdl.Buildable, scope: str) -> None:
         """Apply the bindings and tags of its class to a node that was made in a scope.
 
         Args:
@@ -259,7 +259,7 @@ class Overlay:
             if _begins(scope, tagged):
                 node.__argument_tags__[argument].add(tag)
 
-    def _bind(self, node: Any, scope: str, bound: Sequence[Bound]) -> None:
+    def _bind(self, node: fdl.Buildable, scope: str, bound: Sequence[Bound]) -> None:
         for found in bound:
             try:
                 self._set(node, scope, found)
@@ -273,7 +273,7 @@ class Overlay:
                 self.problems += located
                 self._lose(found.binding)
 
-    def _set(self, node: Any, scope: str, found: Bound) -> None:
+    def _set(self, node: fdl.Buildable, scope: str, found: Bound) -> None:
         binding, argument = found.binding, found.binding.argument
         # `%gin.REQUIRED` makes an argument mandatory: it is unset here, and `validate` reports it
         # unless something sets it later.

@@ -346,7 +346,7 @@ class Binder(Protocol):
     def bound_to(self, target: Any, scope: str) -> list[Any]:
         """Return the bindings of a class or function in a scope."""
 
-    def bind_new(self, node: Any, scope: str) -> None:
+    def bind_new(self, node: fdl.Buildable, scope: str) -> None:
         """Apply the bindings of its class to a new node."""
 
 

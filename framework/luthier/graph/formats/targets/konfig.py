@@ -8,7 +8,7 @@ the object of that name. Lists become tuples, as konfig makes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, Problem, RecordError
@@ -58,7 +58,9 @@ def _is_written(key: Path) -> bool:
     return all(isinstance(part, str | int) for part in key)
 
 
-def _record(data: Any, key: Path, packages: Sequence[str], wrong: Any) -> Any:
+def _record(
+    data: Any, key: Path, packages: Sequence[str], wrong: Callable[[Problem, Path], None]
+) -> Any:
     """Return the record of the value of a key.
 
     As for Hydra, konfig is not needed and nothing is instantiated: the config is translated to the
