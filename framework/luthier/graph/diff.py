@@ -82,8 +82,8 @@ def render_diff(changes: Sequence[Change]) -> str:
 
 
 def _change(draft: Draft, differ: Differ) -> Change:
-    # A change of `compare` holds texts and JSON, so that it can be of a record. Here both graphs are
-    # live, so that a change can hold the objects themselves.
+    # A change of `compare` holds texts and JSON, since it can be of a record. Here both graphs are
+    # live, and a change can hold the objects themselves.
     change = change_of(draft, differ)
     tags = draft.more.get("tags")
     return Change(

@@ -154,6 +154,9 @@ class Differ:
           apart: Whether it is reported already that a node around them is shared differently:
             then the nodes inside are too, and are not reported one by one.
         """
+        # In this order: shared values, which are compared by what they compute; nodes that may be
+        # shared, where identity counts; then nodes by class, leaves and sets as a whole, lists by
+        # alignment, and dicts and dataclasses by key.
         a, b = pair.a, pair.b
         assert a is not None
         assert b is not None
@@ -216,6 +219,8 @@ class Differ:
         """
         if (id(a), id(b)) in self._pairs:
             return
+        # A plain value that became shared, or the other way round: where the value is the same,
+        # only the sharing changed.
         if not (a.is_value_node and b.is_value_node):
             kind: Kind = "unshared" if a.is_value_node else "shared"
             same = self.number(nodes.value_of(a) or a) == self.number(nodes.value_of(b) or b)
@@ -292,6 +297,8 @@ class Differ:
 
         `f -> g(f)` is one change of class and one move, not a change of every argument.
         """
+        # `b` wraps `a` if one of its arguments equals `a` as a whole; then everything in there is
+        # kept, and the other arguments of `b` are gained.
         inner, inside = _place_in(b, a, self.number), _place_in(a, b, self.number)
         if inner is None and inside is None:
             return False
@@ -308,6 +315,7 @@ class Differ:
         self._keep_all(moved.a, moved.b)
         self.drafts.append(moved)
         self._add_swapped(a, b, pair)
+        # The row of the inner node shows the move, and not the change of class around it.
         for at in pair.below:
             if at.part in (inner, inside):
                 at.changes = [moved]
@@ -347,6 +355,9 @@ class Differ:
         node_a: ConfigNode | None = None,
         node_b: ConfigNode | None = None,
     ) -> None:
+        # The nodes themselves are given only where their classes agree: then an argument that one
+        # side lacks is at its default there, and the change is `set` or `reset`. With different
+        # classes, or in a dict, it is `added` or `removed`.
         for key, child in a.items():
             at = Pair(child, b.get(key), join(pair.path_a, key), join(pair.path_b, key), key)
             pair.below.append(at)
@@ -430,6 +441,8 @@ def _constants(
     a: ConfigNode, b: ConfigNode, number: Numbers
 ) -> list[tuple[ConfigNode, ConfigNode]] | None:
     """Return the constants of two value nodes in pairs; None where more than values differs."""
+    # Both expressions are walked in step. Pairs that were seen are skipped: an expression is a
+    # graph, and `y = x + x` nested n times has 2**n paths.
     found, pending, seen = [], [(a, b)], set()
     while pending:
         left, right = pending.pop()

@@ -263,6 +263,7 @@ class RecordReader:
     def _dict(
         self, kind: str, data: dict[str, Any], path: str, depth: int
     ) -> tuple[ConfigNode, int]:
+        # JSON keys are strings, so a dict with any other key is recorded as a list of pairs.
         inside = data[kind]
         if isinstance(inside, dict):
             parts, size = self._fields(inside, path, depth)
@@ -589,6 +590,8 @@ def add_known(root: ConfigNode, values: Any) -> None:
       values: The output of `record.to_dict` for the same graph; parts that do not match it are
         skipped, since the two are separate files.
     """
+    # The plain values list every argument, defaults included, but no sharing; so a shared node
+    # takes its defaults from the first of its places.
     noted: set[int] = set()
 
     def visit(node: ConfigNode, plain: Any) -> None:

@@ -83,6 +83,9 @@ class Edits:
 
     def data(self, node: ConfigNode) -> Any:
         """Return the JSON of a node of the second graph, with variables for kept nodes."""
+        # A node that both graphs have is not written again but referred to, which keeps its
+        # identity, its history and whatever else refers to it. A new node with several places is
+        # written once, with an "id" that the others refer to, as in a record.
         kept = self.differ.kept_b.get(id(node)) if node.is_shared else None
         if kept is not None:
             self.captured[id(kept)] = kept

@@ -214,6 +214,8 @@ def leaf_text(data: Any) -> str:
     Args:
       data: The JSON of a leaf.
     """
+    # Each kind of leaf that JSON has no form for is an object with a key that marks it. The order
+    # of the tests matters, since some have several of the keys (an enum may have a `value` too).
     if not isinstance(data, dict):
         return repr(data)
     if "object" in data:
@@ -284,6 +286,8 @@ def _expression(node: ConfigNode, outer: int, known: dict[int, str]) -> str:
     if node.name == CONSTANT:
         inside = node.by_part.get("value")
         return shared_name(node) or ("?" if inside is None else _expression(inside, outer, known))
+    # Parentheses where an operand binds less than its place requires: one more on the right of a
+    # left-associative operator (`a - (b - c)`), on the left of `**`, which is right-associative.
     symbol, binding = _BINDING[node.name]
     if id(node) not in known:
         inner = (binding + 1, binding) if symbol == "**" else (binding, binding + 1)

@@ -309,6 +309,8 @@ class _Writer:
 
         The value matters most: overrides that left it out would train another model.
         """
+        # Only where the value can be set at a path of its own: not for tags or list elements, and
+        # not inside of arithmetic or dataclass instances, into which no path leads.
         if edit.form != "set" or edit.tag or isinstance(edit.part, slice):
             return
         around = (edit.node, *self._around(edit.node))

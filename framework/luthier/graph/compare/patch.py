@@ -98,6 +98,9 @@ class _Patch:
         return f"{place}.{part}" if _is_name(part) else f"getattr({place}, {string(part)})"
 
     def _statement(self, edit: Edit) -> str:
+        # Attribute syntax where the name allows it; `getattr`, `setattr` and `delattr` for keywords
+        # that are not identifiers, as functions with `**kwargs` take; brackets for keys of dicts,
+        # places of lists, and positional arguments of nodes, which Fiddle indexes by number.
         place, writer = self._place(edit.node), self.writer
         if edit.tag:
             given = f"{place}, {self._index(edit.part)}, {writer.imports.name(edit.tag)}"

@@ -136,6 +136,7 @@ class _DiagramBuilder:
 
     def rows(self, label: str, value: Any, path: str, count: int = 1) -> Iterator[CardRow]:
         """Yield the rows of an argument: one, or one for each entry of a container with nodes."""
+        # `whole` is the tooltip: the row is cut to a fixed length, since nothing measures text.
         if values.is_value_node(value):
             text = _cut(text_of(value).partition(" (shared")[0], TEXT_LENGTH)
             yield CardRow(label, text, f"{path} = {text_of(value)}", constants=self.named(value))
@@ -438,6 +439,8 @@ def to_svg(graph: Graph) -> str:
     if not is_node(graph):
         what = f"only nodes have a picture, and this is of type {type(graph).__name__}"
         raise RecordError(Problem(what, remedy="give the path of a node"))
+    # No ids, dates or random parts: the same graph gives the same bytes, so that pictures can be
+    # kept in a repository and compared.
     made_of = fingerprint(graph)[:16]
     diagram = diagram_of(graph)
     placed = place(diagram)

@@ -59,6 +59,9 @@ def to_python(graph: Graph, function: str = "experiment") -> str:
     Raises:
       RecordError: Parts of the graph cannot be named or written; all of them are listed.
     """
+    # From the record, not from the live graph: everything that a record can hold can be written,
+    # names are public ones, and sharing has its numbers already. The body is written first, because
+    # it decides which imports are used.
     data = encode(graph)
     writer = PythonWriter(data, function)
     result = lay_out(writer.expression(data, ()), 4, len("    return "))

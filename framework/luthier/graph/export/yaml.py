@@ -511,6 +511,8 @@ class _Converter:
         return {key: self.record(child, join(path, key)) for key, child in items.items()}
 
     def _mapping(self, data: Entries, path: str) -> dict[str, Any]:
+        # Keys between underscores are reserved; `to_yaml` puts dicts and arguments with such keys
+        # into `_dict_` and `_arguments_`, so a mapping without any is a plain dict.
         special = [k for k in data.items if isinstance(k, str) and RESERVED.fullmatch(k)]
         if not special:
             return self._dict(data, path)

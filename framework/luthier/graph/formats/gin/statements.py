@@ -388,6 +388,8 @@ def gather(directives: Sequence[Directive], problems: list[Problem]) -> Directiv
 
 
 def _add(found: Directives, directive: Directive) -> None:
+    # An unknown directive is an error and not a comment: it is misspelt, or of a later luthier, and
+    # the graph would silently be another one.
     kind, text = directive.kind, directive.text
     if kind not in KINDS:
         raise ValueError(f"there is no directive {kind!r}")

@@ -135,6 +135,7 @@ class Constants:
         Raises:
           Unreadable: It is made of itself.
         """
+        # `_asked` holds the macros on the way: `a = %b` and `b = %a` would recurse without end.
         if name in self._of_graph:
             return self._of_graph[name]
         if name not in self._made:

@@ -146,6 +146,8 @@ class _Translator:
         return {"dict": pairs}
 
     def _node(self, data: Mapping[Any, Any], key: Path, path: Path) -> Any:
+        # `hydra.utils.get_class` and the like are calls that return the object of a name: here, the
+        # name itself. Other keys between underscores are options of Hydra, not arguments.
         target = data[TARGET]
         if not isinstance(target, str):
             return self._wrong(f"{TARGET} is {target!r}, not a name", key)
