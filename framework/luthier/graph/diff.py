@@ -33,8 +33,8 @@ class Change:
       same_as: For `shared` and `unshared`, the other place; for a new value, the place that holds
         the same node.
       swap: For `class`, the arguments that are carried over, dropped and gained.
-      is_effective: Whether what is built can differ: not for a value that is set to its default, or
-        tags.
+      is_effective: Whether the built objects can differ: not for a value that is set to its
+        default, or tags.
       summary: The change on one line, without the path and the origin.
     """
 

@@ -1,4 +1,4 @@
-"""Validation: every value against its annotation and what components declare."""
+"""Validation of graphs: annotations, declarations of components, sharing, seeds, recording."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ _FLOATING = ("dtype", "param_dtype")
 
 
 class Declared:
-    """Checks the nodes of one graph against what their classes and functions declare.
+    """Checks the nodes of one graph against the declarations of their classes and functions.
 
     Args:
       graph: The root node.
@@ -540,7 +540,7 @@ def shared_between_parts(graph: Graph) -> Iterator[Problem]:
 
 def _problem_of_sharing(first: str, second: str, node: fdl.Buildable) -> Problem:
     name = getattr(node.__fn_or_cls__, "__name__", str(node.__fn_or_cls__))
-    what = f"is the same {name} node as {first}, but the two are built apart"
+    what = f"is the same {name} node as {first}, but the two are built separately"
     remedy = "give each its own node (copy.deepcopy), and share values with luthier.graph.value"
     return Problem(what, path=second, remedy=remedy)
 

@@ -222,7 +222,7 @@ def test_value_nodes_stay_live():
         (f"_version_: 2\n{PART}", "x.yaml, line 1: _version_ is not 1, which this luthier reads"),
         (f"{PART}size: 1\nsize: 2", "x.yaml, line 3: 'size' is given twice"),
         (f"{PART}size: *a", "x.yaml, line 2: there is no anchor &a before this alias"),
-        (f"{PART}size: &a [*a]", "x.yaml, line 2: *a stands inside of what it refers to"),
+        (f"{PART}size: &a [*a]", "x.yaml, line 2: *a is inside of the node that it refers to"),
         (
             f"{PART}size: !!python/object/apply:os.system [x]",
             "x.yaml, line 2: tags such as 'tag:yaml.org,2002:python/object/apply:os.system' are "
@@ -246,7 +246,7 @@ def test_value_nodes_stay_live():
         (f"{PART}size: {{_tuple_: 3}}", "x.yaml, line 2: this is not a list"),
         (
             f"{PART}size: &a [1]\nrate: {{_range_: *a}}",
-            "x.yaml, line 3: an alias cannot stand here",
+            "x.yaml, line 3: an alias is not allowed here",
         ),
         (f"{PART}size: " + "[" * 600, "x.yaml, line 2: it is nested too deeply"),
         (f"{PART}size: " + "[" * 100 + "]" * 100, "x.yaml, line 2: it is nested too deeply"),

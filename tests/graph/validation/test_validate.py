@@ -315,7 +315,8 @@ def test_sharing_between_parts_is_reported_with_both_paths():
     graph.evaluations["held_out"].data = graph.data
     (line,) = shared_problems(graph)
     assert line == (
-        "evaluations.held_out.data: is the same Source node as data, but the two are built apart; "
+        "evaluations.held_out.data: is the same Source node as data, but the two are built "
+        "separately; "
         "give each its own node (copy.deepcopy), and share values with luthier.graph.value"
     )
 

@@ -1,4 +1,4 @@
-"""What differs between two graphs: live ones, or records that are read as data.
+"""Comparison of two graphs: live ones, or records that are read as data.
 
     a, b = compare.read(text, "run 7"), compare.document(graph, "configs.lm.quickstart")
     comparison = compare.compare(a, b)

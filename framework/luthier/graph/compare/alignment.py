@@ -156,7 +156,7 @@ def _longest(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
 
 
 def _by_occurrence(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
-    """Match the first with the first of equal elements, and so on; keep what is in order."""
+    """Match equal elements by occurrence, first with first; keep the matches that are in order."""
     places: dict[Any, int] = {}
     for index, key in enumerate(_numbered(b)):
         places[key] = index

@@ -61,14 +61,13 @@ class Change:
       before: The old value on one line; None where there was nothing.
       after: The new value on one line; None where there is nothing.
       values: The old and the new value as plain JSON; None where there is none, and for nodes.
-      origins: What set it in the first and in the second (`file:line`, an argument); empty where
-        that is not known.
+      origins: The origins of both values (`file:line`, an argument); empty where unknown.
       swap: For `class`, the arguments that are carried over, dropped and gained.
       same_as: For `shared` and `unshared`, the other place; for a new value, the place of the
         second document that holds the same node.
       shared_as: For a shared constant, its name.
-      effective: Whether what is built can differ: not for a value that is set to its default, tags,
-        or the sharing of plain values.
+      effective: Whether the built objects can differ: not for a value that is set to its default,
+        tags, or the sharing of plain values.
       summary: The change on one line, without the path and the origins.
     """
 
@@ -171,8 +170,8 @@ def line_of(kind: str, path: str, path_before: str, what: str, origin: str) -> s
       kind: The kind of the change.
       path: Where it is.
       path_before: Where it was, if the path is another.
-      what: What changed.
-      origin: What set it; empty to leave it out.
+      what: The change itself.
+      origin: The origin of the new value; empty to leave it out.
     """
     where = path or "the root"
     if path_before:

@@ -138,7 +138,7 @@ class Edits:
             self.differ.kept_b, self._is_plain = kept, False
 
     def _value(self, node: ConfigNode) -> Any:
-        """Return the value that a value node stands for, as JSON."""
+        """Return the value of a value node, as JSON."""
         if not node.is_value_node:
             return self.data(node)
         if "right" not in node.by_part:

@@ -99,7 +99,7 @@ def lay_out(expression: Expression, indent: int, used: int, tail: int = 0) -> st
     """Return an expression as text; lines after the first are indented.
 
     Args:
-      expression: What to write.
+      expression: The expression to write.
       indent: The indentation of the line on which it begins.
       used: How many columns of that line are taken.
       tail: How many columns must be left behind it.

@@ -170,7 +170,7 @@ class _Reader:
         if isinstance(target, YamlScalar):
             return target
         if any(made is target for made, _ in self.open):
-            raise YamlError(f"*{name} stands inside of what it refers to", line)
+            raise YamlError(f"*{name} is inside of the node that it refers to", line)
         if not target.number:
             self.numbers += 1
             target.number = self.numbers
@@ -594,7 +594,7 @@ def _finite(value: Any) -> Any:
 def _raw(data: Any) -> Any:
     """Return the plain value of a reserved key; reserved keys below it lose their underscores."""
     if isinstance(data, YamlReference):
-        raise YamlError("an alias cannot stand here", data.line)
+        raise YamlError("an alias is not allowed here", data.line)
     if isinstance(data, YamlScalar):
         return _finite(data.value)
     if isinstance(data, Items):

@@ -237,8 +237,8 @@ def test_two_keys_cannot_give_one_constant_two_values():
     with pytest.raises(OverrideError) as caught:
         apply_config_dict(graph, config)
     assert str(caught.value) == (
-        "steps: is one value with what optimizer.learning_rate.total_steps sets, and "
-        "optimizer.learning_rate.total_steps sets another [set by config_dict: steps=5]; "
+        "steps: shares its value with optimizer.learning_rate.total_steps, which sets another "
+        "[set by config_dict: steps=5]; "
         "leave one of them out: False in RENAMES"
     )
     config["optimizer"]["learning_rate"]["total_steps"] = 5

@@ -117,7 +117,7 @@ def test_a_file_that_says_what_it_describes():
     assert graphs.evaluate(graph.dim) == 7
     with pytest.raises(BadInput, match=r"'7' is not an int"):
         from_gin(text, TOYS)
-    with pytest.raises(BadInput, match=r"config.gin does not say what it describes; add a line"):
+    with pytest.raises(BadInput, match=r"config.gin does not name its root; add a line"):
         from_gin("A = 3")
 
 

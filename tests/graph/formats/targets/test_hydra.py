@@ -89,7 +89,10 @@ shared: {_target_: graph_toys.parts.Mlp}
             "model: {_target_: x.Y}",
             "config.yaml has no _target_ at its root; read a part that has: model",
         ),
-        ("defaults: [a]\nb: 1", "config.yaml is composed by Hydra of others; write the composed"),
+        (
+            "defaults: [a]\nb: 1",
+            "config.yaml is to be composed by Hydra from other files; write the composed",
+        ),
         ("a: [", "config.yaml, line 2: it is not readable as YAML: "),
         ("", "config.yaml has no _target_ at its root"),
         ("_target_: 3", "_target_ is 3, not a name [set by config.yaml:1]"),
@@ -107,11 +110,11 @@ shared: {_target_: graph_toys.parts.Mlp}
         ),
         (
             "_target_: graph_toys.parts.Model\ndim: ${dropout}\ndropout: ${dim}",
-            "${dropout} goes round in a circle [set by config.yaml:2: dim]",
+            "${dropout} is a circular reference [set by config.yaml:2: dim]",
         ),
         (
             "_target_: graph_toys.parts.Model\ndim: ${.layers}\nlayers: ['${layers}']",
-            "${layers} goes round in a circle [set by config.yaml:3: layers[0]]",
+            "${layers} is a circular reference [set by config.yaml:3: layers[0]]",
         ),
         (
             "_target_: graph_toys.parts.Rules\n_args_: [1, 2, 3]",

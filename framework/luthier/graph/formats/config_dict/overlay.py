@@ -78,7 +78,7 @@ def apply_config_dict(
 
 
 class _Entry(NamedTuple):
-    """A key of a ConfigDict with what it holds: a value, a reference, or another ConfigDict."""
+    """A key of a ConfigDict with its value: a plain value, a reference, or another ConfigDict."""
 
     key: Key
     value: Any
@@ -248,7 +248,7 @@ class _Overlay:
         other, first = self._first_setters.setdefault(id(place.value), (key, value))
         if other == key or first is value or _are_equal(first, value):
             return
-        what = f"is one value with what {other} sets, and {other} sets another"
+        what = f"shares its value with {other}, which sets another"
         raise Unreadable(Problem(what, remedy="leave one of them out: False in RENAMES"))
 
     def _converted(self, value: Any) -> Any:

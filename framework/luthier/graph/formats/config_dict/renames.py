@@ -28,7 +28,7 @@ class Renames:
     """The paths of the keys of a ConfigDict; a key that is not renamed is its own path.
 
     Args:
-      tables: Tables, each with where it stands; later ones win. They map keys to a path, to several
+      tables: Tables, each with its source; later ones win. They map keys to a path, to several
         paths, or to None or False for what is left out.
 
     Raises:

@@ -49,7 +49,7 @@ class Bound:
     Args:
       target: The class or function.
       binding: The statement.
-      order: How many bindings stand before it.
+      order: The number of bindings before it.
     """
 
     target: Any
@@ -58,7 +58,7 @@ class Bound:
 
     @property
     def precedence(self) -> tuple[int, int]:
-        """How narrow its scope is, then how late it stands: the highest wins, as in gin."""
+        """The depth of its scope, then its order: the highest wins, as in gin."""
         scope = self.binding.scope
         return (scope.count("/") + 1 if scope else 0, self.order)
 
@@ -416,7 +416,7 @@ def from_gin(text: str, packages: Sequence[str] = (), source: str = "config.gin"
     overlay = Overlay(unit, packages)
     if overlay.directives.root is None:
         remedy = "add a line `# luthier: root @Name()`, or name the root with --gin_root"
-        problem = Problem(f"{source} does not say what it describes", remedy=remedy)
+        problem = Problem(f"{source} does not name its root", remedy=remedy)
         raise BadInput([*overlay.problems, problem])
     root, where = overlay.directives.root
     return overlay.make(root, where)

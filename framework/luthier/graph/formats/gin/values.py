@@ -304,7 +304,7 @@ def _users(graph: Graph) -> dict[int, list[tuple[Any, str]]]:
 
 
 def _is_plain(value: Any, macros: dict[str, Binding], above: tuple[str, ...] = ()) -> bool:
-    """Say whether a macro's value is a literal, or another macro whose value is one."""
+    """Return whether a macro's value is a literal, or another macro whose value is one."""
     if isinstance(value, GinReference):
         return False
     if isinstance(value, MacroUse):

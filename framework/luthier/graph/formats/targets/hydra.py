@@ -71,7 +71,8 @@ def _start(tree: Tree, key: str) -> Path:
         return start
     if not start and isinstance(found, Mapping) and "defaults" in found:
         remedy = "write the composed config with `python APP.py --cfg job --resolve`"
-        raise RecordError(Problem(f"{tree.source} is composed by Hydra of others", remedy=remedy))
+        what = f"{tree.source} is to be composed by Hydra from other files"
+        raise RecordError(Problem(what, remedy=remedy))
     inside = found.items() if isinstance(found, Mapping) else ()
     nodes = [
         format_path((*start, name))
@@ -203,7 +204,7 @@ class _Translator:
         if found in self._shared and data != MISSING:
             return self._constant(found, data)
         if found in self._within or found == key[: len(found)]:
-            return self._wrong(f"{text} goes round in a circle", key)
+            return self._wrong(f"{text} is a circular reference", key)
         self._within.append(found)
         made = self.record(data, found, path)
         self._within.pop()
@@ -248,7 +249,7 @@ class _Translator:
         if whole is None:
             return found
         if found in seen:
-            raise UnknownReference(Problem(f"${{{written}}} goes round in a circle"))
+            raise UnknownReference(Problem(f"${{{written}}} is a circular reference"))
         return self._follow(whole[1], found, (*seen, found))
 
     def _referred(self, key: Path, text: str) -> list[Path]:

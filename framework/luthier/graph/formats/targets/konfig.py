@@ -2,7 +2,7 @@
 
 {"__qualname__": "optax:adam", "learning_rate": {"__qualname__": "optax:constant_schedule", "0": 1}}
 
-Arguments by position have their numbers for keys, or stand in `__args__`; `{"__const__": NAME}` is
+Positional arguments have numbers for keys, or are listed in `__args__`; `{"__const__": NAME}` is
 the object of that name. Lists become tuples, as konfig makes them.
 """
 
@@ -79,7 +79,7 @@ def _record(
             return wrong(error.problems[0], key)
     if CONST in data:
         if len(data) > 1:
-            return wrong(Problem(f"{CONST} stands with other keys"), key)
+            return wrong(Problem(f"{CONST} cannot be combined with other keys"), key)
         return {"name": _dotted(data[CONST])}
     if QUALNAME not in data:
         return {"dict": [[name, below(child, name)] for name, child in data.items()]}
