@@ -10,8 +10,7 @@ from luthier.errors import BadInput
 from luthier.records.events import Step
 from luthier.records.metrics_file import encode_event
 from luthier.view import effects
-from luthier.view.effects import facts_of
-from luthier.view.effects.effects import checkpoint, quantities, recompile_verdict
+from luthier.view.effects import checkpoint, facts_of, quantities, recompile_verdict
 
 DEVICES = jax.devices()[:1]
 

@@ -367,6 +367,7 @@ class _Writer:
 
     def _text(self, edit: Edit, old: ConfigNode | None) -> str:
         """Return the text of a new value, with copies where it cannot refer to the first graph."""
+        # References to the first graph are tried before copies, which lose sharing.
         speller = self._speller(edit, old)
         try:
             return speller.value(edit.data)
@@ -424,6 +425,7 @@ class _Writer:
             raise Inexpressible("no override adds a keyword that the signature does not name")
 
     def _speller(self, edit: Edit, old: ConfigNode | None) -> Speller:
+        # The grammar lets a value name what is in the packages of the nodes around its place.
         names = [node.name for node in (edit.node, old) if node is not None and node.name]
         packages = (*self.packages, *(name.split(".")[0] for name in names))
         return Speller(packages, self._place, self._kind)

@@ -341,6 +341,8 @@ def _counted(
 
 def _arrays(before: Facts, after: Facts) -> list[Quantity]:
     """Return the arrays of the model that differ in shape, dtype or layout."""
+    # Only the model's arrays: those of the optimizer follow from them, and would double the list.
+    # Where the spec differs too, it is shown beside the shape, since one name has one row.
     sides = []
     for facts in (before, after):
         parts = {

@@ -10,7 +10,7 @@ from graph_toys import parts
 from luthier.graph import values
 from luthier.graph.formats.gin.lookup import Lookup, constants, key, registered
 from luthier.graph.formats.gin.statements import Import
-from luthier.graph.formats.gin.values import check, fit
+from luthier.graph.formats.gin.values import BindingTarget, check, fit
 from luthier.graph.grammar.statements import Unreadable
 from luthier.graph.signatures import UNSET
 
@@ -138,3 +138,7 @@ def test_value_nodes_are_checked_when_all_is_bound():
     assert fit(node, int, UNSET, LOOKUP) is node
     with pytest.raises(Unreadable, match="n = 'x' is not an int"):
         check(node, int)
+
+
+def test_an_argument_and_its_annotation():
+    assert BindingTarget(parts.Mlp, "hidden").annotation is int

@@ -12,7 +12,6 @@ from graph_toys.gin_overlaid import overlay, problems
 from luthier import graph as graphs
 from luthier.errors import BadInput
 from luthier.graph import values
-from luthier.graph.formats.gin.values import BindingTarget
 
 
 def test_bindings_reach_every_node_of_a_class():
@@ -358,7 +357,3 @@ def test_too_many_nodes_are_refused(monkeypatch):
     doubling = "Experiment.extra = [@a/Mlp(), @a/Mlp(), @Model()]\nModel.layers = [%L, %L]\n"
     doubling += "L = [@Mlp(), @Mlp(), @Mlp(), @Mlp()]"
     assert problems(doubling)[0] == "this makes more than 10 nodes [set by given]"
-
-
-def test_an_argument_and_its_annotation():
-    assert BindingTarget(parts.Mlp, "hidden").annotation is int

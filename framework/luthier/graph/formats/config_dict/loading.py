@@ -163,6 +163,8 @@ def load(written: str) -> Loaded:
     file, argument = match["file"], match["argument"]
     text = _read(file)
     source = short_file(file)
+    # A module of its own, outside of `sys.path` and gone afterwards: two files of one name do not
+    # meet, and the file is run again each time, with its own argument.
     module = types.ModuleType(f"config_dict_of_{re.sub(r'[^a-zA-Z0-9]', '_', file)}")
     module.__file__ = file
     sys.modules[module.__name__] = module  # dataclasses look for the module that they are in

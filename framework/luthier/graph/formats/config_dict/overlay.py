@@ -62,6 +62,8 @@ def apply_config_dict(
     Raises:
       OverrideError: Keys have no place in the graph or do not fit there; all of them are listed.
     """
+    # The file's own RENAMES come first and the caller's table wins: a renames file adapts somebody
+    # else's config without editing it.
     if isinstance(config, str):
         loaded = load(config)
     else:
@@ -146,6 +148,7 @@ class _Overlay:
         self.problems.append(dataclasses.replace(problem, path=path, origin=where))
 
     def _set_at(self, entry: _Entry, target: Path) -> bool:
+        # Something below is renamed on its own, so this ConfigDict cannot be set as a whole.
         if entry.inside is not None and self._renames.has_below(entry.key):
             return True
         place, depth = locate(self.graph, target)
@@ -185,6 +188,8 @@ class _Overlay:
         annotation = annotation_at(self.graph, place)
         value = self._value_of(entry)
         where, start = self._origin(format_path(entry.key), entry.value), origins.now()
+        # A required placeholder that is not set unsets the argument, so that `validate` and the
+        # command line report it like every other required argument.
         if self._is_required(value, place):
             # A shared value stays shared: whatever sets it later moves all of its users.
             is_shared = values.is_constant(place.value)

@@ -225,6 +225,8 @@ class _Writer:
 
     def _constant(self, data: dict[str, Any], path: Path) -> str:
         """Return the macro of a constant."""
+        # The macro is named like the constant if that is possible; a directive keeps the real name
+        # where it is not (it is taken, or not an identifier, or the constant has none).
         given = data["arguments"]
         name = self._names.give(path, given.get("name", ""))
         if "id" in data:
@@ -240,6 +242,7 @@ class _Writer:
         made = {key: value for key, value in data.items() if key != "id"}
         name = self._shared[data["id"]] = self._names.give(path, wished_name(data))
         text = self._made(made, path)
+        # A value that is a macro already (an enum member, a directive's value) needs no second one.
         if isinstance(text, str) and text.startswith("%") and "(" not in text:
             self._shared[data["id"]] = text[1:]  # it has a name already
             return text
