@@ -91,13 +91,7 @@ class _Rows:
         return any(self.changes[index].kind == "moved" for index in indices)
 
     def _of_node(
-        self,
-        node: ConfigNode,
-        path: str,
-        part: Any,
-        depth: int,
-        is_before: bool,
-        change: int | None,
+        self, node: Any, path: str, part: Any, depth: int, is_before: bool, change: int | None
     ) -> Iterator[Row]:
         """Yield the rows of a node that exists in one of the two documents only."""
         document = self.a if is_before else self.b

@@ -98,8 +98,8 @@ class Lookup:
         return problems
 
     def _import(self, statement: Import) -> None:
-        # An import runs code, so only packages on the allow-list of records, and the user's own, may
-        # be imported. The allow-list of libraries is by module, hence two messages.
+        # An import runs code, so only packages on the allow-list of records, and the user's own,
+        # may be imported. The list of libraries is by module, hence two messages.
         module = statement.module
         package, _, last = module.rpartition(".")
         # `from jax import nn` names the module jax.nn, `from optax import adamw` something in one.
