@@ -1,5 +1,5 @@
 // The page of a diff: a tree of the changes. Only the rows in sight are in the document, so that a
-// graph with tens of thousands of settings scrolls smoothly.
+// large graph scrolls smoothly.
 
 const KINDS = {
   changed: ["changed", "another value"],
