@@ -1,4 +1,4 @@
-"""What differs between two live graphs, as data and as lines of text.
+"""The difference of two live graphs, as data and as lines of text.
 
 The graphs are compared as documents (`luthier.graph.compare`), like records of any version.
 """
@@ -13,8 +13,9 @@ from luthier.graph.compare.changes import Draft, Kind, Swap, line_of
 from luthier.graph.compare.comparing import change_of
 from luthier.graph.compare.differ import Differ
 from luthier.graph.compare.document import document
-from luthier.graph.compare.things import ConfigNode
+from luthier.graph.compare.nodes import ConfigNode
 from luthier.graph.signatures import UNSET
+from luthier.graph.values import Graph
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,18 +24,18 @@ class Change:
 
     Args:
       kind: See `luthier.graph.compare.changes.Change`.
-      path: Where it is in the second graph; for `removed` and `reset`, in the first.
+      path: The path in the second graph; for `removed` and `reset`, in the first.
       before: The value in the first graph, `UNSET` where there is none; for `tags`, their names.
       after: The value in the second graph, `UNSET` where there is none; for `tags`, their names.
-      path_before: Where it was in the first graph, if the path is another (an element that moved).
-      origin: Where the value of the second graph was set.
-      shared_as: For a constant that is shared, what people call it.
-      same_as: For `shared` and `unshared`, the other place; for what is new, the place that it is
-        the same thing as.
-      swap: For `class`, what becomes of the arguments.
-      is_effective: Whether what is built can differ: not for a value that is set to its default, or
-        tags.
-      told: What changed, on one line, without the path and the origin.
+      path_before: The path in the first graph, if it is another (an element that moved).
+      origin: The origin of the value of the second graph.
+      shared_as: For a shared constant, its name.
+      same_as: For `shared` and `unshared`, the other place; for a new value, the place that holds
+        the same node.
+      swap: For `class`, the arguments that are carried over, dropped and gained.
+      is_effective: Whether the built objects can differ: not for a value that is set to its
+        default, or tags.
+      summary: The change on one line, without the path and the origin.
     """
 
     kind: Kind
@@ -47,14 +48,14 @@ class Change:
     same_as: str = ""
     swap: Swap = Swap()
     is_effective: bool = True
-    told: str = ""
+    summary: str = ""
 
     def __str__(self) -> str:
-        return line_of(self.kind, self.path, self.path_before, self.told, self.origin)
+        return line_of(self.kind, self.path, self.path_before, self.summary, self.origin)
 
 
-def diff(a: Any, b: Any) -> list[Change]:
-    """Return what one has to change in `a` to get `b`, in the order of the graph.
+def diff(a: Graph, b: Graph) -> list[Change]:
+    """Return the changes that turn `a` into `b`, in the order of the graph.
 
     Args:
       a: A node.
@@ -64,7 +65,7 @@ def diff(a: Any, b: Any) -> list[Change]:
       The changes; none if and only if `equal(a, b)` (apart from the order of keys).
 
     Raises:
-      RecordError: A graph goes round in a circle, or is nested too deeply.
+      RecordError: A graph contains a cycle, or is nested too deeply.
     """
     differ = Differ(document(a), document(b))
     differ.run()
@@ -75,28 +76,30 @@ def render_diff(changes: Sequence[Change]) -> str:
     """Return changes as text, one line each.
 
     Args:
-      changes: What `diff` returned.
+      changes: The output of `diff`.
     """
     return "\n".join(map(str, changes)) or "no differences"
 
 
 def _change(draft: Draft, differ: Differ) -> Change:
-    told = change_of(draft, differ)
+    # A change of `compare` holds texts and JSON, since it can be of a record. Here both graphs are
+    # live, and a change can hold the objects themselves.
+    change = change_of(draft, differ)
     tags = draft.more.get("tags")
     return Change(
-        told.kind,
-        told.path,
+        change.kind,
+        change.path,
         tags[0] if tags else _live(draft.a),
         tags[1] if tags else _live(draft.b),
-        told.path_before,
-        told.origin_after,
-        told.shared_as,
-        told.same_as,
-        told.swap,
-        told.effective,
-        told.told,
+        change.path_before,
+        change.origin_after,
+        change.shared_as,
+        change.same_as,
+        change.swap,
+        change.effective,
+        change.summary,
     )
 
 
-def _live(thing: ConfigNode | None) -> Any:
-    return UNSET if thing is None else thing.live
+def _live(node: ConfigNode | None) -> Any:
+    return UNSET if node is None else node.live

@@ -1,4 +1,4 @@
-"""Validation: every value against its annotation and what components declare."""
+"""Validation of graphs: annotations, declarations of components, sharing, seeds, recording."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ from luthier.graph.values import Graph
 #     READ_WHEN = {"decay": "spike_factor is not None"}
 #
 # They are attributes of a class or function, because constructors must not check values (a swept
-# value is a tracer there). They are computed from their syntax tree, never with `eval`. A dotted
-# name is a path below the node. A condition about what is not said (an argument that is not set, a
-# part that is not there, arithmetic on None or on what is no number) counts as met.
+# value is a tracer there). They are evaluated on their syntax tree, never with `eval`. A dotted
+# name is a path below the node. A condition about a value that the graph does not have (an argument
+# that is not set, a part that does not exist, arithmetic on None or on anything but numbers) counts
+# as met: absent values are reported elsewhere.
 
 UNKNOWN = object()
-"""The value of a name that the graph does not say."""
+"""The value of a name that has no value in the graph."""
 
 _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
@@ -70,8 +71,8 @@ class Malformed(Exception):
     """A declared condition cannot be read: a mistake of the component's author."""
 
 
-class _NotSaid(Exception):
-    """The condition is about something that the graph does not say."""
+class _Unknown(Exception):
+    """The condition needs a value that the graph does not have."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -84,7 +85,10 @@ def _parse(condition: str) -> ast.expr:
 
 @functools.lru_cache(maxsize=4096)
 def names_in(condition: str) -> tuple[str, ...]:
-    """Return the arguments and the paths that a condition is about, in its order.
+    """Return the arguments and the paths that a condition refers to, in its order.
+
+    Args:
+      condition: `dim % num_heads == 0`, say.
 
     Raises:
       Malformed: It cannot be read.
@@ -110,23 +114,28 @@ def _dotted(tree: ast.AST) -> str:
 
 
 def with_name(condition: str, name: str) -> str:
-    """Return a range with the argument's name for `x`: `0 <= b2 < 1`."""
+    """Return a range with the argument's name for `x`: `0 <= b2 < 1`.
+
+    Args:
+      condition: The range, of `x`.
+      name: The argument.
+    """
     return re.sub(r"\bx\b", name, condition)
 
 
 def holds(condition: str, known: Mapping[str, Any]) -> bool:
-    """Return whether a condition holds, or is about something that nobody said.
+    """Return whether a condition holds, or refers to something that has no value.
 
     Args:
       condition: `0 <= x < 1`, `dim % num_heads == 0`, `cap is None or cap < limit`.
-      known: Value by name; `UNKNOWN` where the graph does not say it.
+      known: Value by name; `UNKNOWN` where it has none.
 
     Raises:
       Malformed: It cannot be read, or a name in it is not known at all.
     """
     try:
         return bool(_compute(_parse(condition), condition, known))
-    except _NotSaid:
+    except _Unknown:
         return True
 
 
@@ -136,7 +145,7 @@ def _compute(tree: ast.expr, condition: str, known: Mapping[str, Any]) -> Any:
     name = _dotted(tree)
     if name in known:
         if known[name] is UNKNOWN:
-            raise _NotSaid
+            raise _Unknown
         return known[name]
     if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub | ast.Not):
         inside = _compute(tree.operand, condition, known)
@@ -145,7 +154,8 @@ def _compute(tree: ast.expr, condition: str, known: Mapping[str, Any]) -> Any:
         left, right = _numbers((tree.left, tree.right), condition, known)
         return _COMPUTE[type(tree.op)](left, right)
     if isinstance(tree, ast.BoolOp):
-        # Not all at once: `a == 0 or b % a == 0` must not divide by zero.
+        # A generator, so that `and` and `or` stop early: `a == 0 or b % a == 0` must not divide by
+        # zero.
         found = (_compute(part, condition, known) for part in tree.values)
         return all(found) if isinstance(tree.op, ast.And) else any(found)
     if isinstance(tree, ast.Compare):
@@ -158,7 +168,7 @@ def _numbers(
 ) -> list[int | float]:
     found = [_compute(tree, condition, known) for tree in trees]
     if not all(type(value) in (int, float) for value in found):
-        raise _NotSaid  # None, a node, or of a wrong type, which is told elsewhere
+        raise _Unknown  # None, a node, or of a wrong type, which is reported elsewhere
     return found
 
 
@@ -175,18 +185,17 @@ def _compare(tree: ast.Compare, condition: str, known: Mapping[str, Any]) -> boo
     return all(_COMPARE[type(op)](left, right) for op, left, right in pairs)
 
 
-# What components declare about their settings: ranges, relations, and when a setting is read.
-
+# Checks of the declarations of components: ranges, relations, and when a setting is read.
 _FLOATING = ("dtype", "param_dtype")
 
 
 class Declared:
-    """Checks the nodes of one graph against what their classes and functions declare.
+    """Checks the nodes of one graph against the declarations of their classes and functions.
 
     Args:
       graph: The root node.
-      owners: For every node or container, by its id, what holds it at its first path; a template
-        takes from above what it inherits.
+      owners: The container or node around every other one at its first path, by id; a template
+        inherits arguments from them.
     """
 
     def __init__(self, graph: Graph, owners: Mapping[int, Any]):
@@ -194,10 +203,10 @@ class Declared:
         self._owners = owners
 
     def problems(self, path: str, node: fdl.Buildable) -> Iterator[Problem]:
-        """Yield what `RANGES`, `RELATIONS` and `READ_WHEN` of a node's callable say against it.
+        """Yield the violations of `RANGES`, `RELATIONS` and `READ_WHEN` of a node's callable.
 
         Args:
-          path: Where the node is.
+          path: The path of the node.
           node: The node.
         """
         target = node.__fn_or_cls__
@@ -214,7 +223,7 @@ class Declared:
             yield from self._unread(path, node, part, condition)
 
     def _types(self, path: str, node: fdl.Buildable) -> Iterator[Problem]:
-        """Yield the types that a module cannot compute in, or keep parameters in."""
+        """Yield the dtypes that a module can neither compute in nor keep parameters in."""
         target = node.__fn_or_cls__
         inherited = getattr(target, "INHERITED", None) or ()
         is_module = "rngs" in signatures.arguments(target).names
@@ -224,7 +233,8 @@ class Declared:
             value = self._value(node, part)
             if not types.is_dtype(value):
                 continue
-            # JAX is not imported to look at a graph: `bfloat16` is no `numpy.floating`, but named.
+            # By name and not by `jnp.issubdtype`: JAX is not imported to look at a graph, and for
+            # NumPy alone `bfloat16` is not a `numpy.floating`.
             found = str(getattr(value, "dtype", None) or getattr(value, "__name__", value))
             if not found.startswith(("float", "bfloat")):
                 what = f"{found} is not a floating-point type"
@@ -243,12 +253,14 @@ class Declared:
             yield Problem(f"RANGES of {name}: {error}", path=at)
             return
         needs = f"{name} needs {with_name(condition, part)}"
-        what = f"{value!r} is {'out of range' if is_finite else 'no finite number'}"
+        what = f"{value!r} is {'out of range' if is_finite else 'not a finite number'}"
         yield self._at(at, Problem(what, remedy=needs))
 
     def _relation(
         self, path: str, node: fdl.Buildable, condition: str, remedy: str
     ) -> Iterator[Problem]:
+        # `given` is set before the `try`, because the message about failed arithmetic lists it: a
+        # condition may divide by a value of the graph.
         name, given = _name(node), {}
         try:
             given = self._given(node, condition)
@@ -258,8 +270,8 @@ class Declared:
             yield Problem(f"RELATIONS of {name}: {error}", path=path)
             return
         except ArithmeticError as error:
-            told = f"{condition} cannot be computed with {_listed(given)}: {error}"
-            yield Problem(told, path=path)
+            what = f"{condition} cannot be computed with {_listed(given)}: {error}"
+            yield Problem(what, path=path)
             return
         set_by = [origins.origin_of(self._graph, _below(path, key)) for key in given]
         origin = ", ".join(dict.fromkeys(where for where in set_by if where))
@@ -269,7 +281,11 @@ class Declared:
     def _unread(
         self, path: str, node: fdl.Buildable, part: str, condition: str
     ) -> Iterator[Problem]:
-        """Yield a problem where a setting is set, to something of its own, and never looked at."""
+        """Yield a problem where a setting is set to another value than its default and never read.
+
+        A setting that nothing reads is an error: whoever set it expects an effect. A value that is
+        equal to the default changes nothing, and is not reported.
+        """
         name, at = _name(node), join(path, part)
         try:
             given = self._given(node, condition)
@@ -291,7 +307,7 @@ class Declared:
         return {key: self._named(node, key) for key in names_in(condition)}
 
     def _named(self, node: fdl.Buildable, name: str) -> Any:
-        """Return what a name in a condition stands for: an argument, or a path below the node."""
+        """Return the value of a name in a condition: an argument, or a path below the node."""
         first, *rest = parse_path(name)
         value = self._value(node, str(first))
         for part in rest:
@@ -314,6 +330,8 @@ class Declared:
         return known.defaults.get(name, UNSET)
 
     def _inherited(self, node: fdl.Buildable, name: str) -> Any:
+        # A template (`fdl.Partial`) is called by its parent, which passes down its own `dim` or
+        # `dtype`; so the value is that of the nearest node above which sets one.
         owner = self._owners.get(id(node))
         while owner is not None:
             if is_node(owner) and name in owner.__arguments__:
@@ -327,7 +345,7 @@ class Declared:
 
 
 def _evaluated(value: Any) -> Any:
-    """Return what a value node stands for, or `UNSET` where that is told as a problem elsewhere."""
+    """Return the value of a value node, or `UNSET` where its failure is reported elsewhere."""
     try:
         return values.evaluate(value)
     except (ValueError, ArithmeticError, TypeError):
@@ -346,20 +364,22 @@ def _name(node: fdl.Buildable) -> str:
     return getattr(node.__fn_or_cls__, "__name__", str(node.__fn_or_cls__))
 
 
-# What a graph may hold: values and names that a record can write, and another process can read.
+# Values and names that a record can hold, so that another process can build the same graph.
 
 _NOT_RECORDED = ("configs", "sweeps", "__main__")
 _PLAIN = (bool, int, float, str, type(None))
 
 
 def unrecordable(value: Any) -> Problem | None:
-    """Return why a record could not hold `value`; None where it can.
+    """Return the reason why a record cannot hold `value`; None where it can.
 
     Args:
       value: The class or function of a node, or a leaf.
     """
     if type(value) in _PLAIN:
         return None
+    # `configs` and `sweeps` are folders of the user's working directory, and `__main__` is another
+    # module in every process: a run that names them could not be resumed or evaluated elsewhere.
     root, name = _root(value), _name_of_callable(value)
     if root in _NOT_RECORDED and "<lambda>" not in name:
         what = f"{name} is defined in {root}, which a recorded graph cannot rely on"
@@ -375,7 +395,7 @@ def unrecordable(value: Any) -> Problem | None:
 
 
 def foreign_package(value: Any, packages: tuple[str, ...]) -> str:
-    """Return the package of a class, function or enum that a record may not name; else no text.
+    """Return the package of a class, function or enum that a record may not name; empty for others.
 
     Args:
       value: Something that a record names.
@@ -388,7 +408,12 @@ def foreign_package(value: Any, packages: tuple[str, ...]) -> str:
 
 
 def not_listed(value: Any, package: str) -> Problem:
-    """Return the problem that `package`, which `value` is in, is not on the list."""
+    """Return the problem that the package of a value is not on the allow-list of records.
+
+    Args:
+      value: A class, function or enum.
+      package: Its package.
+    """
     if package in public_names.libraries():
         name = public_names.display_name(value)
         what = f"{name} is not on the list of names that records may contain"
@@ -410,15 +435,15 @@ def _name_of_callable(value: Any) -> str:
     return f"{public_names.home(value)}.{getattr(value, '__qualname__', type(value).__name__)}"
 
 
-# Seeds that are equal by accident: the same random numbers where others were meant.
+# Seeds that are equal by accident: the same random numbers where independent ones were meant.
 
 
 def equal_by_accident(graph: Graph) -> Iterator[Problem]:
-    """Yield a problem for every node that draws what another one draws, and does not say so.
+    """Yield a problem for every node that draws the same numbers as another one by accident.
 
     A class that draws by itself, such as a generated source of data, names in `STREAM` the
     settings that its draws depend on, the seed first. Two nodes of one class with equal settings
-    draw the same. Where that is meant, they share the seed as a value node.
+    draw the same. Where that is intended, they share the seed as a value node.
 
     Args:
       graph: The root node.
@@ -440,14 +465,14 @@ def equal_by_accident(graph: Graph) -> Iterator[Problem]:
 
 
 def own_streams(graph: Graph, path: str, node: fdl.Buildable) -> Iterator[Problem]:
-    """Yield a problem where a template brings random streams of its own.
+    """Yield a problem where a template has random streams of its own.
 
     Its parent hands it streams that come from the seed of the experiment; its own would be the same
     for every module that is made of it, and the seed would not reach them.
 
     Args:
       graph: The root node.
-      path: Where the node is.
+      path: The path of the node.
       node: The node.
     """
     is_template = isinstance(node, fdl.Partial) and "rngs" in node.__arguments__
@@ -463,21 +488,21 @@ def _drawn(node: fdl.Buildable, name: str) -> Any:
     try:
         return values.evaluate(node.__arguments__.get(name, default))
     except (ValueError, ArithmeticError, TypeError):
-        return node  # told elsewhere; equal to no other
+        return node  # reported elsewhere; equal to no other
 
 
 def _problem(
     graph: Graph, path: str, other: str, node: fdl.Buildable, drawn: dict[str, Any]
 ) -> Problem:
     name, seed = node.__fn_or_cls__.__name__, next(iter(drawn))
-    said = ", ".join(f"{key}={types.shown(value)}" for key, value in drawn.items())
-    what = f"draws the same examples as {other}: both are {name} with {said}"
+    settings = ", ".join(f"{key}={types.shown(value)}" for key, value in drawn.items())
+    what = f"draws the same examples as {other}: both are {name} with {settings}"
     at = join(path, seed)
     remedy = f"set {at} to another number, or share it if that is meant: {at}=alias:{other}.{seed}"
     return Problem(what, path, origins.origin_of(graph, at), remedy)
 
 
-# Nodes that parts which are built apart (model and data, say) must not share.
+# Nodes that separately built parts (model and data, say) must not share.
 
 
 def shared_between_parts(graph: Graph) -> Iterator[Problem]:
@@ -487,6 +512,9 @@ def shared_between_parts(graph: Graph) -> Iterator[Problem]:
       graph: The root node. Its top-level parts are built one by one, so a shared node would become
         two objects.
     """
+    # Fiddle builds a shared node once per `fdl.build`. The parts of an experiment are built by one
+    # call each, so one node in the config would silently become two objects. Sharing within a part
+    # is fine, hence the set per part.
     first: dict[int, tuple[str, Any]] = {}
     for part, child, is_default in children(graph):
         if is_default:
@@ -513,12 +541,12 @@ def shared_between_parts(graph: Graph) -> Iterator[Problem]:
 
 def _problem_of_sharing(first: str, second: str, node: fdl.Buildable) -> Problem:
     name = getattr(node.__fn_or_cls__, "__name__", str(node.__fn_or_cls__))
-    what = f"is the same {name} node as {first}, but the two are built apart"
+    what = f"is the same {name} node as {first}, but the two are built separately"
     remedy = "give each its own node (copy.deepcopy), and share values with luthier.graph.value"
     return Problem(what, path=second, remedy=remedy)
 
 
-# Check a whole graph: names, types, what components declare, sharing, seeds, what is recorded.
+# The check of a whole graph: names, types, declarations, sharing, seeds, and recording.
 
 
 def validate(graph: Graph, packages: Sequence[str] = ()) -> None:
@@ -529,10 +557,10 @@ def validate(graph: Graph, packages: Sequence[str] = ()) -> None:
       packages: The user's packages that a recorded graph may name (`[tool.luthier] packages`).
 
     Raises:
-      ValidationError: It cannot; every problem is in it, each with its path, where it was set and
-        the remedy.
+      ValidationError: It cannot. All problems are listed, each with its path, its origin and the
+        remedy.
     """
-    copies.renew(graph)
+    copies.renew(graph)  # nodes from before the signature shim took any keyword
     checker = _Checker(graph, tuple(packages))
     problems = [
         *checker.problems(),
@@ -548,13 +576,13 @@ def _frozen(problem: Problem) -> Problem:
 
 
 class _Checker:
-    """Walks a graph once, and yields what is wrong with each node."""
+    """Walks a graph once, and yields the problems of each node."""
 
     def __init__(self, graph: Graph, packages: tuple[str, ...]):
         self._graph = graph
         self._packages = packages
         self._checked: set[int] = set()
-        self._told: set[str] = set()
+        self._reported_packages: set[str] = set()
         self._recordable: dict[int, tuple[Any, Problem | None]] = {}
         self._owners: dict[int, Any] = {}
         self._declared = Declared(graph, self._owners)
@@ -562,9 +590,11 @@ class _Checker:
     def problems(self) -> Iterator[Problem]:
         """Yield every problem of every node, in the order of the graph."""
         if not isinstance(self._graph, fdl.Buildable):
-            yield Problem(f"{fitting.shown(self._graph)} is no graph")
+            yield Problem(f"{fitting.shown(self._graph)} is not a graph")
             return
         yield from self._node("", self._graph)
+        # The walk is parents first, so the owners of a node are known before its declarations look
+        # for inherited values. A shared node is reported once, at its first path.
         for place in walk(self._graph, defaults=False, once=True):
             value = place.value
             if is_container(value):
@@ -592,8 +622,10 @@ class _Checker:
         problem = unrecordable(value)
         if problem is None:
             package = foreign_package(value, self._packages)
-            if package and package not in self._told:
-                self._told.add(package)  # once: one line of pyproject.toml cures all of them
+            if package and package not in self._reported_packages:
+                self._reported_packages.add(
+                    package
+                )  # once: one line of pyproject.toml cures all of them
                 problem = not_listed(value, package)
         # The value is kept, so that its id stays its own.
         self._recordable[id(value)] = (value, problem)
@@ -648,11 +680,11 @@ class _Checker:
             yield dataclasses.replace(problem, path=join(path, part), origin=origins.made_at(node))
 
     def _missing(self, node: fdl.Buildable, known: signatures.Arguments) -> Iterator[str]:
-        """Yield the arguments that nobody gives: a template's caller gives what is inherited."""
+        """Yield the required arguments without a value; inherited ones come from the caller."""
         target = node.__fn_or_cls__
         is_template = isinstance(node, fdl.Partial)
         if is_template and not signatures.is_module_class(target):
-            return  # what is left open is what it is called with
+            return  # a partial function: its open arguments are given when it is called
         inherited = signatures.inherited(target) if is_template else ()
         for index, name in enumerate(known.positional_only):
             if index not in node.__arguments__ and name not in known.defaults:
@@ -678,7 +710,9 @@ class _Checker:
 
 
 def _misfits(path: str, value: Any, annotation: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (path, value, annotation) of what to blame: elements, where a container is right."""
+    """Yield (path, value, annotation) of misfits: elements, where the container itself fits."""
+    # A list of a hundred layers with one wrong entry is reported at that entry, not as a whole. The
+    # elements are tried first; the container is blamed only if all of them fit.
     found = False
     if type(value) in (list, tuple, dict):
         for part, child, _ in children(value):
@@ -691,7 +725,7 @@ def _misfits(path: str, value: Any, annotation: Any) -> Iterator[tuple[str, Any,
     try:
         fitting = types.fits(value, annotation)
     except (ValueError, ArithmeticError, TypeError):
-        return  # told where the value node is checked
+        return  # reported where the value node is checked
     if not fitting:
         yield path, value, annotation
 

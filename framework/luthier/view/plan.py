@@ -1,4 +1,4 @@
-"""A plan for a slice as lines for the terminal."""
+"""A plan for a slice, as lines for the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def lines_of(report: Report, sharding: bool = False) -> Iterator[str]:
         yield ""
         yield from _collectives(report.collectives)
     for path, pipeline in report.pipelines.items():
-        told = f"{pipeline['stages']} stages, {pipeline['microbatches']} microbatches"
-        yield f"pipeline {path}: {told}, bubble fraction {pipeline['bubble_fraction']:.1%}"
+        size = f"{pipeline['stages']} stages, {pipeline['microbatches']} microbatches"
+        yield f"pipeline {path}: {size}, bubble fraction {pipeline['bubble_fraction']:.1%}"
     if report.step:
         yield ""
         yield from _step(report)
@@ -57,7 +57,7 @@ def lines_of(report: Report, sharding: bool = False) -> Iterator[str]:
 
 
 def duration(seconds: float) -> str:
-    """Return a time as people read it: `9.8 µs`, `1.2 ms`, `3.4 s`, `5.6 h`, `7.8 days`.
+    """Return a duration with a unit of its size: `9.8 µs`, `1.2 ms`, `3.4 s`, `5.6 h`, `7.8 days`.
 
     Args:
       seconds: The time.
@@ -91,6 +91,8 @@ def _memory(report: Report) -> Iterator[str]:
     kinds = sorted(memory.bytes_per_device.items(), key=lambda item: -item[1])
     yield "bytes on each device"
     yield from _aligned([(f"  {kind}", format_bytes(n)) for kind, n in kinds])
+    # The compiled program has one number for its temporaries. The analytic model breaks its own
+    # number down, which says what to change; the parts are not all alive at the same time.
     if memory.estimated_bytes is not None:
         held = sum(n for kind, n in memory.bytes_per_device.items() if kind not in _TEMPORARY)
         size = format_bytes(max(memory.estimated_bytes - held, 0))
@@ -114,7 +116,7 @@ def _memory(report: Report) -> Iterator[str]:
         verdict += " by estimate" if memory.is_estimated else ""
         yield f"{verdict}: needs {needed} of {format_bytes(memory.limit_bytes)}"
     if memory.refusal:
-        yield f"the compiler says: {memory.refusal}"
+        yield f"compiler error: {memory.refusal}"
     yield f"a checkpoint has {format_bytes(report.subject.checkpoint_bytes)}"
 
 
@@ -144,8 +146,9 @@ def _collectives(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _step(report: Report) -> Iterator[str]:
     step = report.step
     terms = ", ".join(f"{term} {duration(s)}" for term, s in step["seconds_by_term"].items())
-    # Products take what they take. Of bytes the compiled program tells an upper bound alone: a
-    # fusion that reads a part of an array counts the whole, and links may be faster than one way.
+    # The time of matrix products is a lower bound. For bytes, the compiled program gives only an
+    # upper bound: a fusion that reads a part of an array counts the whole, and links may be faster
+    # than one way.
     is_bound = step["binding"] == "compute"
     least, most = ("at least ", "at most ") if is_bound else ("an estimated ", "an estimated ")
     yield f"a step takes {least}{duration(step['step_seconds'])}, bound by {step['binding']}"
@@ -202,7 +205,7 @@ def _aligned(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _columns(rows: Sequence[Sequence[str]], numbers: int) -> Iterator[str]:
-    """Yield rows in columns, the last so many of them to the right."""
+    """Yield rows in columns; the last `numbers` of them are aligned to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     first = len(widths) - numbers
     for row in rows:
@@ -213,7 +216,7 @@ def _columns(rows: Sequence[Sequence[str]], numbers: int) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-# The plan of an experiment for a slice as one HTML file.
+# The plan as one HTML file.
 
 _FILES = ("plan_page.css", "plan_page.js")
 

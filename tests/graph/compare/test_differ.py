@@ -3,7 +3,6 @@ from __future__ import annotations
 from graph_toys import compared, parts
 
 from luthier.graph import compare, copy_graph, diff, equal, values
-from luthier.graph.compare.differ import Differ
 
 
 def kinds(a, b):
@@ -12,10 +11,9 @@ def kinds(a, b):
 
 def test_what_is_kept_is_one_to_one():
     a, b = compared.insert_at_0()
-    differ = Differ(compare.document(a), compare.document(b))
-    differ.run()
+    differ = compare.compare(compare.document(a), compare.document(b)).differ
     assert len(differ.kept_a) == len(differ.kept_b) == 1 + 1 + 3
-    assert {id(thing) for thing in differ.kept_a.values()} == set(differ.kept_b)
+    assert {id(node) for node in differ.kept_a.values()} == set(differ.kept_b)
 
 
 def test_constants_that_are_shared_in_another_way_differ():
@@ -26,12 +24,12 @@ def test_constants_that_are_shared_in_another_way_differ():
     )
     assert not equal(a, b)
     (change,) = diff(a, b)
-    told = "= size: dim * 2 = 16 (of a constant that others share in another way)"
-    assert str(change).split("  [")[0] == told
+    line = "= size: dim * 2 = 16 (of a constant that others share in another way)"
+    assert str(change).split("  [")[0] == line
     assert not change.is_effective
 
 
-def test_a_constant_in_arithmetic_is_told_where_it_has_no_place():
+def test_a_constant_in_arithmetic_is_reported_where_it_has_no_place():
     a, b = (compared.part(size=values.add(values.multiply(values.value(n), 2), 1)) for n in (1, 2))
     assert kinds(a, b) == [("changed", "size")]
 
@@ -44,7 +42,7 @@ def test_wrapping_and_unwrapping():
     assert back.path_before == "other.inner"
 
 
-def test_a_swapped_class_that_is_shared_is_told_once():
+def test_a_swapped_class_that_is_shared_is_reported_once():
     one, other = compared.mlp(hidden=1), compared.Head
     swapped = compared.fdl.Config(other)
     assert kinds(compared.part(size=one, rate=one), compared.part(size=swapped, rate=swapped)) == [
@@ -59,4 +57,57 @@ def test_an_element_that_is_added_names_the_place_that_it_is_the_same_as():
     (change,) = diff(a, b)
     assert (change.kind, change.path) == ("added", "model.layers[3]")
     assert change.same_as == "model.layers[1]"
-    assert change.told == "the same as model.layers[1]"
+    assert change.summary == "the same as model.layers[1]"
+
+
+def moved(a, b):
+    return [(c.kind, c.path_before, c.path) for c in diff(a, b)]
+
+
+def test_a_node_moves_to_any_place():
+    a, b = compared.move_a_sub_graph()
+    assert moved(a, b) == [("moved", "size.encoder", "other.tower")]
+    a, b = compared.part(size=compared.mlp(dim=1)), compared.part(other=compared.mlp(dim=1))
+    assert moved(a, b) == [("moved", "size", "other")]
+
+
+def test_a_value_moves_within_its_list_only():
+    assert moved(*compared.pair([1, 2, 3], [3, 1, 2])) == [("moved", "other[2]", "other[0]")]
+    assert moved(*compared.pair({"a": 1}, {"b": 1})) == [
+        ("removed", "", "other.a"),
+        ("added", "", "other.b"),
+    ]
+
+
+def test_what_was_changed_has_not_moved():
+    a = compared.part(size=compared.mlp(dim=1))
+    b = compared.part(other=compared.mlp(dim=2))
+    assert [kind for kind, _, _ in moved(a, b)] == ["reset", "set"]
+
+
+def test_an_alias_that_moves_and_what_stays():
+    a = parts.experiment()
+    b = copy_graph(a)
+    layers = b.model.layers
+    layers.insert(0, layers.pop())
+    found = [(c.kind, c.path, c.same_as) for c in diff(a, b)]
+    assert found == [("moved", "model.layers[2]", "")]
+
+
+def test_only_what_holds_nodes_moves_to_another_argument():
+    for value, moves in (([{"a": compared.mlp()}], True), ([1], False), (compared.mlp(), True)):
+        found = moved(compared.part(size=value), compared.part(other=value))
+        assert (found == [("moved", "size", "other")]) is moves
+
+
+def test_the_tree_of_what_belongs_together():
+    a, b = compared.insert_at_0()
+    root = compare.compare(compare.document(a), compare.document(b)).root
+    (listed,) = root.below
+    assert [(pair.path_a, pair.path_b) for pair in listed.below] == [
+        ("", "other[0]"),
+        ("other[0]", "other[1]"),
+        ("other[1]", "other[2]"),
+        ("other[2]", "other[3]"),
+    ]
+    assert [draft.kind for draft in listed.below[0].changes] == ["added"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import xml.etree.ElementTree as ElementTree
 
 import fiddle as fdl
@@ -10,7 +11,7 @@ from graph_toys.random_graphs import SETTINGS, graphs
 
 from luthier.errors import RecordError
 from luthier.graph import copy_graph, values
-from luthier.graph.export.picture import to_svg
+from luthier.graph.export.picture import MOST_ROWS, diagram_of, place, to_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -80,3 +81,108 @@ def test_there_is_no_picture_of_a_value():
         str(caught.value)
         == "only nodes have a picture, and this is of type int; give the path of a node"
     )
+
+
+def _rows(card):
+    return [(row.label, row.text) for row in card.rows]
+
+
+def test_a_card_has_what_is_set():
+    card = diagram_of(parts.experiment().optimizer).root
+    assert (card.title, card.note, card.package) == ("Optimizer", "", "other")
+    assert _rows(card) == [("learning_rate", ""), ("b2", "0.99")]
+    (schedule,) = card.children()
+    assert _rows(schedule) == [("peak #Rate", "0.001"), ("total_steps", "1000")]
+    assert schedule.whole == "learning_rate: graph_toys.parts.Cosine"
+
+
+def test_containers_of_nodes_are_rows_and_sharing_is_no_card():
+    card = diagram_of(parts.experiment()).root
+    assert [row.label for row in card.rows] == [
+        *("name", "model", "optimizer", "data", "evaluations.held_out"),
+        "evaluations['long text']",
+    ]
+    model = card.rows[1].card
+    assert [row.label for row in model.rows] == ["dim", "layers[0]", "layers[1]", "layers[2]"]
+    assert model.rows[3].same is model.rows[1].card
+
+
+def test_alike_entries_are_one_row():
+    layer = fdl.Partial(parts.Layer, dim=3)
+    graph = fdl.Config(
+        recorded.Part,
+        size=[*(copy_graph(layer) for _ in range(12)), fdl.Config(parts.Layer), layer, layer],
+    )
+    card = diagram_of(graph).root
+    assert [row.label for row in card.rows] == ["size[0…11]", "size[12]", "size[13…14]"]
+    assert card.rows[0].card.note == "partial × 12"
+
+
+def test_long_texts_are_cut():
+    graph = fdl.Config(
+        recorded.keywords, **{f"a{i}" * 20: "x" * 99 for i in range(40)}, z={"a": "b" * 99}
+    )
+    rows = diagram_of(graph).root.rows
+    assert len(rows) == MOST_ROWS + 1
+    assert (rows[-1].label, rows[-1].text) == ("…", "25 more")
+    assert max(len(row.label + row.text) for row in rows) <= 56
+    assert rows[0].whole.endswith("= '" + "x" * 99 + "'")
+    graph = fdl.Config(recorded.keywords, z={"a": "b" * 99}, y=list(range(99)))
+    assert _rows(diagram_of(graph).root) == [("y", "99 entries"), ("z", "1 entries")]
+
+
+def test_constants():
+    size, unnamed = values.value(256, name="size"), values.value(3)
+    graph = fdl.Config(
+        recorded.Part,
+        size=size,
+        rate=values.multiply(size, unnamed),
+        other=[fdl.Config(parts.Layer), unnamed],
+        extra=values.value(5),
+    )
+    diagram = diagram_of(graph)
+    assert [(c.name, c.text) for c in diagram.constants] == [("size", "256"), ("", "3")]
+    assert _rows(diagram.root)[:2] == [("size", "256"), ("rate", "size * 3 = 768")]
+    assert diagram.root.rows[1].constants == diagram.constants
+    assert diagram.root.rows[-1].constants == []
+
+
+def test_rooms():
+    from luthier import optim
+
+    assert diagram_of(fdl.Config(optim.adamw)).root.package == "optim"
+
+
+def _apart(a, b):
+    return a.right <= b.x or b.right <= a.x or a.bottom <= b.y or b.bottom <= a.y
+
+
+def _check(graph):
+    placed = place(diagram_of(graph))
+    boxes = [*placed.cards.values(), *placed.constants.values()]
+    assert all(_apart(a, b) for a, b in itertools.combinations(boxes, 2))
+    assert all(b.x >= 0 and b.right <= placed.width and b.bottom <= placed.height for b in boxes)
+    for card, box in placed.cards.items():
+        assert all(placed.cards[child].x > box.right for child in card.children())
+    return placed
+
+
+def test_nothing_overlaps():
+    placed = _check(parts.experiment())
+    assert len(placed.cards) == 12
+    assert _check(recorded.everything()).constants
+
+
+@SETTINGS
+@hypothesis.given(graphs())
+def test_nothing_overlaps_in_random_graphs(graph):
+    _check(graph)
+
+
+def test_rows_are_inside_of_their_cards():
+    placed = place(diagram_of(recorded.everything()))
+    for card, box in placed.cards.items():
+        for row in card.rows:
+            x, y = placed.rows[row]
+            assert x == box.right
+            assert box.y < y < box.bottom

@@ -13,9 +13,7 @@ from graph_toys import parts, recorded
 from graph_toys.random_graphs import SETTINGS, graphs
 
 from luthier.errors import RecordError
-from luthier.graph import values
-from luthier.graph.export.python import to_python
-from luthier.graph.load import equal
+from luthier.graph import equal, to_python, values
 
 
 def made(text, function="experiment"):
@@ -161,7 +159,7 @@ def test_a_leaf_and_a_part_of_an_experiment():
     assert ast.parse(text).body[-1].name == "rate"
 
 
-def test_what_cannot_be_recorded_is_told_with_its_path():
+def test_what_cannot_be_recorded_is_reported_with_its_path():
     graph = fdl.Config(recorded.Part, size=lambda x: x, rate=[object()])
     with pytest.raises(RecordError) as caught:
         to_python(graph)

@@ -25,7 +25,7 @@ from luthier.graph import validation
         ("a is not None", {"a": "anything"}, True),
         ("a is not None or b % 3 == 0", {"a": None, "b": 4}, False),
         ("data.length <= model.length", {"data.length": 9, "model.length": 8}, False),
-        # What is not said does not count against anyone.
+        # What is not message does not count against anyone.
         ("a < 3", {"a": validation.UNKNOWN}, True),
         ("a < 3", {"a": None}, True),
         ("a < 3", {"a": True}, True),

@@ -7,8 +7,7 @@ from graph_toys import parts
 
 from luthier import data, layers, models, optim, program, tasks
 from luthier.errors import ValidationError
-from luthier.graph import apply, floor_divide, value
-from luthier.graph.validation import validate
+from luthier.graph import apply, floor_divide, validate, value
 
 
 def problems(graph) -> list[str]:
@@ -45,7 +44,7 @@ def test_a_setting_at_its_default_is_no_mistake():
     assert problems(fdl.Config(optim.Guard, warmup_steps=value(100, name="warmup"))) == []
 
 
-def test_the_problem_of_an_unread_setting_tells_the_whole_path_and_who_set_it():
+def test_the_problem_of_an_unread_setting_has_the_whole_path_and_the_origin():
     graph = fdl.Config(
         program.Training, steps=4, global_batch_size=2, guard=fdl.Config(optim.Guard)
     )
@@ -93,11 +92,11 @@ def test_components_say_when_a_setting_is_read(graph, unread, cure):
 
 
 def test_a_relation_reaches_what_a_template_inherits():
-    told = (
+    message = (
         "block.attention: Attention needs dim % num_heads == 0 or head_dim is not None, and "
         "dim = 12, head_dim = None, num_heads = 5; set head_dim, or change dim or num_heads"
     )
-    assert problems(decoder(num_heads=5)) == [told]
+    assert problems(decoder(num_heads=5)) == [message]
     assert problems(decoder(num_heads=4)) == []
     assert problems(decoder(num_heads=5, head_dim=4)) == []
 
@@ -175,9 +174,9 @@ def test_dropout_that_is_never_applied_is_refused():
         norm=fdl.Partial(layers.LayerNorm),
         tokens=fdl.Partial(layers.Embedding, dropout=fdl.Partial(layers.Dropout, rate=0.1)),
     )
-    (told,) = problems(graph)
-    assert told.startswith("TypedEmbedding needs tokens.dropout is None, and tokens.dropout = ")
-    assert told.endswith("that of the tokens is never applied: set dropout beside it")
+    (message,) = problems(graph)
+    assert message.startswith("TypedEmbedding needs tokens.dropout is None, and tokens.dropout = ")
+    assert message.endswith("that of the tokens is never applied: set dropout beside it")
 
 
 def broken(a: int = 1) -> int:
@@ -185,7 +184,7 @@ def broken(a: int = 1) -> int:
 
 
 @pytest.mark.parametrize(
-    ("declared", "told"),
+    ("declared", "message"),
     [
         ({"RANGES": {"a": "x <"}}, "a: RANGES of broken: 'x <' is not a condition"),
         ({"RELATIONS": ("b < 3",)}, "RELATIONS of broken: broken has no argument 'b'"),
@@ -196,11 +195,11 @@ def broken(a: int = 1) -> int:
         ),
     ],
 )
-def test_mistakes_in_what_is_declared_are_told(monkeypatch, declared, told):
+def test_mistakes_in_what_is_declared_are_reported(monkeypatch, declared, message):
     monkeypatch.setattr(broken, "__module__", "graph_toys.parts")
     for name, conditions in declared.items():
         monkeypatch.setattr(broken, name, conditions, raising=False)
-    assert told in problems(fdl.Config(broken, a=2))
+    assert message in problems(fdl.Config(broken, a=2))
 
 
 @pytest.mark.parametrize("wrong", [jnp.int8, jnp.dtype("int32"), jnp.complex64])
@@ -212,5 +211,5 @@ def test_models_compute_in_floating_point(name, wrong):
         assert problems(graph) == []
     setattr(graph, name, wrong)
     (problem,) = problems(graph)
-    told = f"{name}: {jnp.dtype(wrong).name} is not a floating-point type"
-    assert problem.startswith(told), problem
+    message = f"{name}: {jnp.dtype(wrong).name} is not a floating-point type"
+    assert problem.startswith(message), problem

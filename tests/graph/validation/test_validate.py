@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import re
+
 import fiddle as fdl
 import optax
 import pytest
+from flax import nnx
 from graph_toys import modules, parts
 
+from luthier import data, layers, models
 from luthier.durations import Steps
 from luthier.errors import ValidationError
-from luthier.graph import apply, multiply, true_divide, value
-from luthier.graph.validation import validate
+from luthier.graph import apply, multiply, true_divide, validate, value
 
 PACKAGES = ("graph_toys",)
 
@@ -43,7 +46,7 @@ CASES = {
     "mode='tset'": ["mode: 'tset' is not 'train' or 'test'"],
     "optimizer.b1=1": ["optimizer.b1: 1 is out of range; Optimizer needs 0 <= b1 < 1"],
     "optimizer.learning_rate.peak=infinity": [
-        "optimizer.learning_rate.peak: inf is no finite number; Cosine needs 0 < peak"
+        "optimizer.learning_rate.peak: inf is not a finite number; Cosine needs 0 < peak"
     ],
     "optimizer.b2=-0.1": ["optimizer.b2: -0.1 is out of range; Optimizer needs 0 <= b2 < 1"],
     "optimizer.learning_rate.peak=0": [
@@ -104,14 +107,14 @@ def test_every_problem_has_its_line(graph, case, expected):
     assert problems(graph) == expected
 
 
-def test_all_problems_are_told_at_once(graph):
+def test_all_problems_are_reported_at_once(graph):
     graph.steps, graph.optimizer.b2, graph.extra = "x", 2.0, lambda: 0
     del graph.name
     found = problems(graph)
     assert [line.split(":")[0] for line in found] == ["name", "steps", "optimizer.b2", "extra"]
 
 
-def test_where_it_was_set_is_told(graph):
+def test_where_it_was_set_is_reported(graph):
     changed = apply(graph, ["optimizer.b2=1.5"])
     with pytest.raises(ValidationError) as caught:
         validate(changed, PACKAGES)
@@ -178,7 +181,7 @@ def test_value_nodes_count_as_their_value(graph):
     ]
 
 
-def test_a_shared_node_is_told_once(graph):
+def test_a_shared_node_is_reported_once(graph):
     graph.model.layers[0].hidden = "x"
     assert problems(graph) == ["model.layers[0].hidden: 'x' is not an int"]
 
@@ -189,7 +192,7 @@ def test_sharing_between_parts(graph):
     assert line.startswith("evaluations.held_out.data: is the same Source node as data")
 
 
-def test_packages_are_told_once(graph):
+def test_packages_are_reported_once(graph):
     found = problems(graph, packages=())
     assert len(found) == 1
     assert 'if it is yours, add it: [tool.luthier] packages = ["graph_toys"]' in found[0]
@@ -202,7 +205,7 @@ def test_functions_declare_conditions_too(graph, monkeypatch):
     assert problems(graph) == ["optimizer.b2: 1.0 is out of range; adam needs b2 < 1"]
 
 
-def test_malformed_conditions_are_told(graph, monkeypatch):
+def test_malformed_conditions_are_reported(graph, monkeypatch):
     monkeypatch.setattr(parts.Optimizer, "RANGES", {"b2": "x <"})
     monkeypatch.setattr(parts.Optimizer, "RELATIONS", ("f(b1)", "b1 <"), raising=False)
     found = problems(graph)
@@ -211,5 +214,116 @@ def test_malformed_conditions_are_told(graph, monkeypatch):
 
 
 def test_a_root_is_needed():
-    assert problems(3) == ["3 is no graph"]
+    assert problems(3) == ["3 is not a graph"]
     assert problems(fdl.Config(Steps, 3)) == []
+
+
+def shared_problems(graph) -> list[str]:
+    try:
+        validate(graph, ("graph_toys",))
+    except ValidationError as error:
+        lines = [re.sub(r" \[set by [^]]*\]", "", str(problem)) for problem in error.problems]
+        return [line for line in lines if "but the two are built separately" in line]
+    return []
+
+
+def test_sharing_inside_a_part_is_fine():
+    assert shared_problems(parts.experiment()) == []
+
+
+def test_sharing_between_parts_is_reported_with_both_paths():
+    graph = parts.experiment()
+    graph.evaluations["held_out"].data = graph.data
+    (line,) = shared_problems(graph)
+    assert line == (
+        "evaluations.held_out.data: is the same Source node as data, but the two are built "
+        "separately; "
+        "give each its own node (copy.deepcopy), and share values with luthier.graph.value"
+    )
+
+
+def test_each_node_is_reported_once_and_not_what_is_below():
+    graph = parts.experiment()
+    graph.extra = [graph.model, graph.model]
+    assert [line.split(":")[0] for line in shared_problems(graph)] == ["extra[0]"]
+
+
+def test_value_nodes_may_be_shared():
+    graph = parts.experiment()
+    dim = value(8, name="dim")
+    graph.model.dim, graph.steps, graph.extra = dim, multiply(dim, 2), [dim, {"a": dim}]
+    assert shared_problems(graph) == []
+
+
+def lines_of(graph) -> list[str]:
+    try:
+        validate(graph)
+    except ValidationError as error:
+        return [str(p).replace(f" [set by {p.origin}]", "") for p in error.problems]
+    return []
+
+
+def preferences(**settings):
+    return fdl.Config(
+        data.Preferences,
+        source=fdl.Config(data.Arithmetic, **settings),
+        tokenizer=fdl.Config(data.Bytes),
+        length=32,
+    )
+
+
+def mixture(**components):
+    weights = dict.fromkeys(components, 1.0)
+    return fdl.Config(
+        data.Mixture, components=components, stages=[fdl.Config(data.Stage, weights=weights)]
+    )
+
+
+def test_two_sources_that_draw_the_same_are_refused():
+    graph = mixture(a=preferences(count=100), b=preferences(count=50, seed=0))
+    assert lines_of(graph) == [
+        "components.b.source: draws the same examples as components.a.source: both are Arithmetic "
+        "with seed=0, split='train', largest=99; set components.b.source.seed to another number, "
+        "or share it if that is meant: components.b.source.seed=alias:components.a.source.seed"
+    ]
+
+
+def test_the_remedies_of_equal_seeds_work():
+    graph = mixture(a=preferences(), b=preferences())
+    assert lines_of(apply(graph, ["components.b.source.seed=1"])) == []
+    shared = apply(graph, ["components.b.source.seed=alias:components.a.source.seed"])
+    assert lines_of(shared) == []
+
+
+def test_other_splits_and_sizes_draw_others():
+    assert lines_of(mixture(a=preferences(), b=preferences(split="test"))) == []
+    assert lines_of(mixture(a=preferences(), b=preferences(largest=9))) == []
+
+
+def test_seeds_that_are_equal_on_purpose_are_one_value():
+    seed = value(3, name="seed")
+    assert lines_of(mixture(a=preferences(seed=seed), b=preferences(seed=seed))) == []
+    other = value(3, name="seed")
+    assert len(lines_of(mixture(a=preferences(seed=seed), b=preferences(seed=other)))) == 1
+
+
+def test_a_template_with_random_streams_of_its_own_is_refused():
+    norm = fdl.Partial(layers.RMSNorm)
+    graph = fdl.Partial(
+        models.Decoder,
+        vocab_size=8,
+        dim=8,
+        num_layers=2,
+        norm=norm,
+        block=fdl.Partial(
+            layers.PreNormBlock,
+            attention=fdl.Partial(layers.Attention, num_heads=2),
+            mlp=fdl.Partial(layers.Mlp, hidden_dim=8, rngs=fdl.Config(nnx.Rngs, 0)),
+            norm=norm,
+        ),
+    )
+    (line,) = [line for line in lines_of(graph) if line.startswith("block.mlp.rngs: is set")]
+    assert line == (
+        "block.mlp.rngs: is set, so that all modules made of this template draw the same numbers; "
+        "leave it out: the parent hands over streams that come from the experiment's seed"
+    )

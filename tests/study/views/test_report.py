@@ -189,7 +189,7 @@ def test_two_objectives_have_a_front(tmp_path, open_page):
     assert front.locator("circle.best").count() == 6
     needed = "10 complete settings are needed; there are 5."
     assert page.get_by_text(needed).count() == 1
-    assert "none of which another beats" in page.locator(".tiles").inner_text()
+    assert "not dominated by another" in page.locator(".tiles").inner_text()
 
 
 @pytest.mark.parametrize("trials", [1, 2])
@@ -205,7 +205,7 @@ def test_no_trial_makes_a_report(tmp_path, open_page):
         '{"name": "new", "metrics": ["loss"], "directions": ["lower"], "trials": 9}'
     )
     page = open_page(report.render(tmp_path))
-    assert page.get_by_text("No trial was begun yet.").count() == 1
+    assert page.get_by_text("No trial has started yet.").count() == 1
     check_accessible(page)
 
 

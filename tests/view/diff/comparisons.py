@@ -32,7 +32,7 @@ def change(kind, path, before=None, after=None, **more):
         "told": "",
         "effective": kind not in ("set", "tags"),
         "override": override,
-        "no_override": None if override else "an element that moves has no words",
+        "no_override": None if override else "an element that moves has none",
         **more,
     }
 

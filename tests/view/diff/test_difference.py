@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import json
+import re
+
 import luthier
 from luthier import graph as graphs
 from luthier.graph import compare
+from luthier.view.diff import page
+from tests.view.diff import comparisons
 
 
 def test_two_graphs_are_one_call():
@@ -25,3 +30,24 @@ def test_a_record_may_be_one_of_the_two():
     record = compare.read(graphs.to_json(graph), "recorded")
     assert not luthier.diff(record, graph)
     assert str(luthier.diff(record, graph)) == "- recorded\n+ the second\nnothing differs"
+
+
+def _data(text):
+    (inside,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    return json.loads(inside)
+
+
+def test_the_page_holds_the_whole_comparison():
+    comparison, effects = comparisons.small(), comparisons.effects()
+    text = page.render(comparison, effects)
+    assert _data(text) == {"comparison": comparison, "effects": effects}
+    assert "<title>configs.lm.quickstart → runs/quickstart/0123</title>" in text
+
+
+def test_effects_are_not_needed():
+    assert _data(page.render(comparisons.small()))["effects"] is None
+
+
+def test_a_page_is_small():
+    text = page.render(comparisons.comparison([], []))
+    assert len(text) < 100_000

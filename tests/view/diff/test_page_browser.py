@@ -22,7 +22,10 @@ def _active(page):
 
 
 def test_the_unchanged_is_closed_until_it_is_asked_for(page):
-    assert page.locator("h1").inner_text() == "7 changes, 1 of them without effect on what is built"
+    assert (
+        page.locator("h1").inner_text()
+        == "7 changes, 1 of them without effect on the built objects"
+    )
     names = _names(page)
     assert "5 unchanged" in names
     assert "b1" not in names
@@ -159,22 +162,22 @@ def test_the_views_are_switched(page):
     assert row.locator(".arrow").is_visible()
 
 
-def test_one_change_is_told_in_full(page):
+def test_one_change_is_reported_in_full(page):
     page.locator(".row", has_text="RMSNorm").locator(".label").click()
-    told = page.locator(".inspector").inner_text().split("\n")
-    assert "A from configs/lm/quickstart.py:41" in told
-    assert "B from argument 1" in told
-    assert told[told.index("carried over") + 1] == "dim"
-    assert told[told.index("dropped") + 1] == "bias"
+    lines = page.locator(".inspector").inner_text().split("\n")
+    assert "A from configs/lm/quickstart.py:41" in lines
+    assert "B from argument 1" in lines
+    assert lines[lines.index("carried over") + 1] == "dim"
+    assert lines[lines.index("dropped") + 1] == "bias"
     page.locator(".row", has_text="warmup_steps").locator(".label").click()
-    assert "What is built stays the same." in page.locator(".inspector").inner_text()
+    assert "The built objects stay the same." in page.locator(".inspector").inner_text()
     page.locator(".row", has_text="num_layers").locator(".label").click()
     assert page.locator(".inspector .size").inner_text().split() == ["×2", "+4"]
     page.get_by_role("button", name="Close").click()
     assert "Select a setting" in page.locator(".inspector").inner_text()
 
 
-def test_classes_are_told_without_their_module_where_that_is_enough(open_page):
+def test_classes_are_reported_without_their_module_where_that_is_enough(open_page):
     pairs = [
         ("partial my.layers.Norm", "my.layers.Norm"),
         ("partial a.b.Norm", "partial a.c.Other"),
@@ -210,14 +213,14 @@ def test_changes_are_copied(page):
     assert clipboard(page) == "optimizer.learning_rate.peak=0.0003"
     page.keyboard.press("j")
     page.keyboard.press("c")
-    assert page.locator(".toast").inner_text() == "No override says this"
-    assert "No override says this: an element that moves has no words. The fiddler does." in (
+    assert page.locator(".toast").inner_text() == "No override makes this change"
+    assert "No override makes this change: an element that moves has none. The fiddler does." in (
         page.locator(".inspector").inner_text()
     )
-    page.get_by_text("2 changes that no override says").click()
-    assert page.locator(".unsaid li").all_inner_texts() == [
-        "model.norm.bias an element that moves has no words",
-        "data.source an element that moves has no words",
+    page.get_by_text("2 changes without an override").click()
+    assert page.locator(".without-override li").all_inner_texts() == [
+        "model.norm.bias an element that moves has none",
+        "data.source an element that moves has none",
     ]
 
 
@@ -233,7 +236,7 @@ def test_a_link_leads_to_its_path(page, open_page):
     other.wait_for_function("document.querySelector('.path').textContent === 'data.source'")
     other.evaluate("location.hash = '#nowhere'")
     other.wait_for_function("document.querySelector('.toast').textContent !== ''")
-    assert other.locator(".toast").inner_text() == "Nothing is called nowhere here"
+    assert other.locator(".toast").inner_text() == "There is no setting nowhere"
     page.locator(".row", has_text="peak").locator(".label").click()
     assert page.url.endswith("/page.html#optimizer.learning_rate.peak")
 
@@ -279,7 +282,7 @@ def test_keys_with_modifiers_and_in_fields_stay_the_browsers(page):
     assert (_active(page), page.locator("#path").input_value()) == (before, "k")
 
 
-def test_what_follows_is_told(page):
+def test_what_follows_is_reported(page):
     rows = page.locator(".quantities tbody tr").all_inner_texts()
     cells = [row.split("\t") for row in rows]
     assert ["optimizer", "32.04 MiB", "64.09 MiB", "×2", ""] in cells
@@ -294,7 +297,7 @@ def test_what_follows_is_told(page):
     assert chart.locator("path.line").count() == 2
     chart.hover()
     assert page.locator(".readout").inner_text().startswith("step ")
-    page.get_by_role("button", name="What follows").click()
+    page.get_by_role("button", name="Effects").click()
     assert page.evaluate("document.getElementById('effects').getBoundingClientRect().top < 850")
 
 
@@ -338,8 +341,8 @@ def test_names_and_values_run_nothing(open_page):
     nasty = [script, image, f"</script>{script}", "javascript:alert(1)", "${document.title}"]
     changes, rows = [], [comparisons.row(0, "", nasty[0], nasty[1], opens=True)]
     for number, text in enumerate(nasty):
-        told = {"same_as": text, "carried": [text], "origin_after": text, "path_before": text}
-        changes.append(comparisons.change("changed", text, text, f"{text} b", **told))
+        texts = {"same_as": text, "carried": [text], "origin_after": text, "path_before": text}
+        changes.append(comparisons.change("changed", text, text, f"{text} b", **texts))
         rows.append(comparisons.row(1, text, text, f"{text} b", number, name=text))
     made = comparisons.comparison(changes, rows, titles=(script, image))
     made["sides"][0]["detail"] = image

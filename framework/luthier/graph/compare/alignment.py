@@ -1,4 +1,4 @@
-"""Which elements of two lists belong together, so that an insertion is one change."""
+"""Alignment of the elements of two lists, so that an insertion is one change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-# Up to this many comparisons the longest common subsequence is found exactly.
+# Up to this many comparisons the longest common subsequence is found exactly, by the table of all
+# pairs; longer lists are matched by occurrence in n log n.
 _EXACT = 250_000
 
 Pair = tuple[int | None, int | None]
@@ -18,18 +19,21 @@ def align(
     alike_a: Sequence[Any],
     alike_b: Sequence[Any],
 ) -> list[Pair]:
-    """Return pairs of places of two lists, in order; None where an element has no partner.
+    """Align two lists: pairs of places, in order; None where an element has no partner.
 
     Args:
       equal_a: A key for each element of the first list; equal elements have equal keys.
       equal_b: The same for the second list.
       alike_a: Coarser keys, such as the class: between equal elements, those are paired next.
-        What has an equal element in another place of the other list is left alone: it has moved.
+        An element with an equal one in another place of the other list is left alone: it moved.
       alike_b: The same for the second list.
 
     Returns:
       Pairs (place in the first list, place in the second list).
     """
+    # Equal elements in the same order (a common subsequence) are the anchors; between two anchors
+    # the rest is paired by class, so that a changed layer is compared with its old self. Elements
+    # that are equal but out of order are taken out first: the differ merges each into one move.
     pairs: list[Pair] = []
     start_a = start_b = 0
     anchors = common(equal_a, equal_b)
@@ -55,7 +59,7 @@ def align(
 def _moved(
     equal_a: Sequence[Any], equal_b: Sequence[Any], anchors: Sequence[tuple[int, int]]
 ) -> tuple[set[int], set[int]]:
-    """Return the places of equal elements that stand in another order."""
+    """Return the places of equal elements that are in another order in the two lists."""
     taken_a, taken_b = ({pair[side] for pair in anchors} for side in (0, 1))
     places: dict[Any, list[int]] = {}
     for j in range(len(equal_b) - 1, -1, -1):
@@ -70,7 +74,7 @@ def _moved(
 
 
 def _merged(pairs: list[Pair], alone_a: list[Pair], alone_b: list[Pair]) -> list[Pair]:
-    """Return pairs with elements that have no partner put in between, in the order of both."""
+    """Insert elements without a partner between pairs, in the order of both lists."""
     made: list[Pair] = []
     rest = {0: alone_a[::-1], 1: alone_b[::-1]}
     for pair in [*pairs, None]:
@@ -86,7 +90,8 @@ def _merged(pairs: list[Pair], alone_a: list[Pair], alone_b: list[Pair]) -> list
 
 
 def _between(alike_a: Sequence[Any], alike_b: Sequence[Any]) -> list[Pair]:
-    """Pair what is alike among elements of which none are equal."""
+    """Pair the elements of one class among elements of which no two are equal."""
+    # As many elements as before: each was most likely changed in place, even to another class.
     if len(alike_a) == len(alike_b):
         return [(index, index) for index in range(len(alike_a))]
     pairs: list[Pair] = []
@@ -101,7 +106,14 @@ def _between(alike_a: Sequence[Any], alike_b: Sequence[Any]) -> list[Pair]:
 
 
 def common(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
-    """Return the places of a long common subsequence: the longest where that is cheap to find."""
+    """Return the places of a long common subsequence: the longest where that is cheap to find.
+
+    Args:
+      a: Keys of the first list.
+      b: Keys of the second list.
+    """
+    # A common head and tail belong to some longest common subsequence, so only the middle needs
+    # the quadratic table; most lists differ in one place, and have no middle to speak of.
     head = 0
     while head < min(len(a), len(b)) and a[head] == b[head]:
         head += 1
@@ -121,7 +133,9 @@ def common(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
 
 
 def _longest(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
-    """Return a longest common subsequence, by the textbook's table."""
+    """Return a longest common subsequence by dynamic programming."""
+    # `rows[i][j]` is the length for `a[i:]` and `b[j:]`: filled from the end, so that the pairs can
+    # be read off from the start. On a tie (`>=`) the element of `a` is skipped first.
     rows = [[0] * (len(b) + 1)]
     for left in reversed(a):
         last, row = rows[-1], [0] * (len(b) + 1)
@@ -142,7 +156,7 @@ def _longest(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
 
 
 def _by_occurrence(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
-    """Match the first with the first of equal elements, and so on; keep what is in order."""
+    """Match equal elements by occurrence, first with first; keep the matches that are in order."""
     places: dict[Any, int] = {}
     for index, key in enumerate(_numbered(b)):
         places[key] = index

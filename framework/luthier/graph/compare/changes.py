@@ -1,13 +1,11 @@
-"""What differs between two documents, as data: changes, rows, and pairs of places."""
+"""Differences between two documents, as data: changes, rows, and pairs of places."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any, Literal
 
-from luthier.graph.compare.things import ConfigNode
-
-# What differs between two documents, as data: changes, and the aligned tree of both sides.
+from luthier.graph.compare.nodes import ConfigNode
 
 # fmt: off
 Kind = Literal[
@@ -20,10 +18,10 @@ _MARKS = {"added": "+", "removed": "-", "shared": "=", "unshared": "=", "moved":
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One of the two things that are compared.
+    """One of the two documents of a comparison.
 
     Args:
-      title: What it is called (`configs.lm.quickstart`, a run's id).
+      title: The name of the document (`configs.lm.quickstart`, a run's id).
       detail: More about it on one line; empty for nothing.
       fingerprint: A hash of its content; documents with equal content have equal ones.
     """
@@ -35,7 +33,7 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Swap:
-    """What a change of class does to the arguments.
+    """The effect of a change of class on the arguments.
 
     Args:
       carried: Those that are set in both.
@@ -56,22 +54,21 @@ class Change:
       kind: `changed`: another value. `added`, `removed`: an argument without a known default, an
         element or a key. `set`: was at its default, `reset`: is at its default again. `default`:
         at its default in both, and the default is another. `class`: another class, function or
-        kind of node. `moved`: the same thing in another place. `shared`, `unshared`: is now, or is
-        no longer, one and the same thing as another place. `tags`: other tags.
+        kind of node. `moved`: the same node in another place. `shared`, `unshared`: is now, or is
+        no longer, one and the same node as another place. `tags`: other tags.
       path: Where it is in the second; for `removed` and `reset`, in the first.
       path_before: Where it was in the first, if the path is another; else empty.
-      before: What it was, on one line; None where there was nothing.
-      after: What it is, on one line; None where there is nothing.
-      values: What it was and is as plain JSON values; None where there is none, and for nodes.
-      origins: What set it in the first and in the second (`file:line`, an argument); empty where
-        that is not known.
-      swap: For `class`, what becomes of the arguments.
-      same_as: For `shared` and `unshared`, the other place; for what is new, the place of the
-        second that it is the same thing as.
-      shared_as: For a constant that is shared, what people call it.
-      effective: Whether what is built can differ: not for a value that is set to its default, tags,
-        or the sharing of plain values.
-      told: What changed, on one line, without the path and the origins.
+      before: The old value on one line; None where there was nothing.
+      after: The new value on one line; None where there is nothing.
+      values: The old and the new value as plain JSON; None where there is none, and for nodes.
+      origins: The origins of both values (`file:line`, an argument); empty where unknown.
+      swap: For `class`, the arguments that are carried over, dropped and gained.
+      same_as: For `shared` and `unshared`, the other place; for a new value, the place of the
+        second document that holds the same node.
+      shared_as: For a shared constant, its name.
+      effective: Whether the built objects can differ: not for a value that is set to its default,
+        tags, or the sharing of plain values.
+      summary: The change on one line, without the path and the origins.
     """
 
     kind: Kind
@@ -85,62 +82,62 @@ class Change:
     same_as: str = ""
     shared_as: str = ""
     effective: bool = True
-    told: str = ""
+    summary: str = ""
 
     def __str__(self) -> str:
-        return line_of(self.kind, self.path, self.path_before, self.told, self.origin_after)
+        return line_of(self.kind, self.path, self.path_before, self.summary, self.origin_after)
 
     @property
     def value_before(self) -> Any:
-        """What it was as a plain JSON value."""
+        """The old value as plain JSON."""
         return self.values[0]
 
     @property
     def value_after(self) -> Any:
-        """What it is as a plain JSON value."""
+        """The new value as plain JSON."""
         return self.values[1]
 
     @property
     def origin_before(self) -> str:
-        """What set it in the first."""
+        """The origin of the old value."""
         return self.origins[0]
 
     @property
     def origin_after(self) -> str:
-        """What set it in the second."""
+        """The origin of the new value."""
         return self.origins[1]
 
     @property
     def difference(self) -> float | None:
-        """How much larger a number is than before; None where it is not about two numbers."""
+        """The new number minus the old one; None where the change is not about two numbers."""
         before, after = _number(self.value_before), _number(self.value_after)
         return None if before is None or after is None else after - before
 
     @property
     def ratio(self) -> float | None:
-        """How many times larger a number is than before; None where that cannot be said."""
+        """The new number over the old one; None where there is no such ratio."""
         before, after = _number(self.value_before), _number(self.value_after)
         if before is None or after is None or before == 0:
             return None
         try:
             return after / before
-        except OverflowError:
+        except OverflowError:  # integers of a record may be too large for a float
             return None
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line of the tree that both documents are aligned in.
+    """One line of the aligned tree of both documents.
 
     Args:
-      depth: How deep it stands; the root is at 0.
-      path: Where it is in the second; empty where it is not there, and for the root.
-      path_before: Where it is in the first; empty where it is not there, and for the root.
-      name: The last part of its path, as it is written.
-      before: What it is in the first, on one line; None where it is not there.
-      after: What it is in the second, on one line; None where it is not there.
-      change: Which of the changes it shows; None for what is the same.
-      opens: Whether rows below belong to it.
+      depth: The depth in the tree; the root is at 0.
+      path: The path in the second; empty where it is not there, and for the root.
+      path_before: The path in the first; empty where it is not there, and for the root.
+      name: The last part of the path, as it is written.
+      before: The value in the first, on one line; None where it is not there.
+      after: The value in the second, on one line; None where it is not there.
+      change: The number of the change that the row shows; None where nothing changed.
+      opens: Whether the next rows are its children.
     """
 
     depth: int
@@ -154,12 +151,12 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Unsayable:
-    """A change that no word of the override grammar makes.
+class NoOverride:
+    """A change that no override makes.
 
     Args:
-      path: Where it is.
-      reason: Why not.
+      path: The path of the change.
+      reason: The reason why there is no override.
     """
 
     path: str
@@ -173,8 +170,8 @@ def line_of(kind: str, path: str, path_before: str, what: str, origin: str) -> s
       kind: The kind of the change.
       path: Where it is.
       path_before: Where it was, if the path is another.
-      what: What changed.
-      origin: What set it; empty to leave it out.
+      what: The change itself.
+      origin: The origin of the new value; empty to leave it out.
     """
     where = path or "the root"
     if path_before:
@@ -189,6 +186,8 @@ def flat(change: Change) -> dict[str, Any]:
       change: A change.
     """
     data = dataclasses.asdict(change)
+    # The keys of the JSON are a file format, which is older than the names of the fields.
+    data = {"told" if name == "summary" else name: value for name, value in data.items()}
     for name in ("value", "origin"):
         before, after = data.pop(f"{name}s")
         data |= {f"{name}_before": before, f"{name}_after": after}
@@ -200,23 +199,23 @@ def _number(value: Any) -> Any:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-# Which parts of two documents belong together, as a tree, and what differs.
+# The aligned tree of two documents, and the differences as the differ finds them.
 
 
 @dataclasses.dataclass
 class Pair:
-    """A place of two documents.
+    """A place of the aligned tree: a node of the first document with its partner in the second.
 
     Args:
-      a: What is there in the first; None where nothing is.
-      b: What is there in the second; None where nothing is.
-      path_a: Where it is in the first.
-      path_b: Where it is in the second.
-      part: The last part of its path.
-      below: What is inside, where it was looked at: of what is met again, nothing.
-      changes: Which of the changes are told here.
-      default_a: What an argument that is not set has for a default in the first, where known.
-      default_b: The same of the second.
+      a: The node in the first document; None where there is none.
+      b: The node in the second document; None where there is none.
+      path_a: The path in the first document.
+      path_b: The path in the second document.
+      part: The last part of the path.
+      below: The pairs below. A shared node that is met again has none: it was compared before.
+      changes: The drafts that are shown at this place.
+      default_a: The default of an argument that is not set in the first, where it is known.
+      default_b: The same for the second.
     """
 
     a: ConfigNode | None
@@ -232,16 +231,16 @@ class Pair:
 
 @dataclasses.dataclass(eq=False)
 class Draft:
-    """A difference as it was found; `telling` makes a change of it.
+    """A difference as the differ finds it; `change_of` turns it into a `Change`.
 
     Args:
       kind: See `Change`.
-      path_a: Where it is in the first document.
-      path_b: Where it is in the second document.
-      a: What is there in the first; a default where the argument is not set.
-      b: What is there in the second; a default where the argument is not set.
-      more: The further fields of the change.
-      into: The change that this one became a part of.
+      path_a: The path in the first document.
+      path_b: The path in the second document.
+      a: The node in the first document; a default where the argument is not set.
+      b: The node in the second document; a default where the argument is not set.
+      more: Further fields of the change.
+      into: The draft that this one was merged into, as one half of a move.
     """
 
     kind: Kind

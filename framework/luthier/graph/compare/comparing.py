@@ -1,4 +1,4 @@
-"""Two documents in, everything that differs between them out: as data, and as JSON for pages."""
+"""Comparison of two documents: changes with their texts and origins, and JSON for pages."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from luthier.errors import RecordError
-from luthier.graph.compare import things
+from luthier.graph.compare import nodes
 from luthier.graph.compare.changes import Change, Draft, Swap, flat
 from luthier.graph.compare.differ import Comparison, Differ
 from luthier.graph.compare.document import Document
+from luthier.graph.compare.nodes import ConfigNode
 from luthier.graph.compare.overrides import overrides_of
 from luthier.graph.compare.patch import patch_of
 from luthier.graph.compare.rows import rows_of
-from luthier.graph.compare.things import ConfigNode
 from luthier.graph.render import tie_text
 
-# Differences in words: what was found as a change with its texts, values and origins.
+# From the differ's drafts to changes: formatted values, plain values, and origins.
 
 
 def change_of(draft: Draft, differ: Differ) -> Change:
-    """Return a difference as a change.
+    """Return the change that a draft describes.
 
     Args:
       draft: One of the differ's drafts.
-      differ: What found it; it has run.
+      differ: The differ that found it; it has run.
     """
+    # Drafts become changes only after the differ has run: a removal that turned out to be half of
+    # a move has been merged by then, and a text that was written earlier would be wrong.
     path = draft.path_a if draft.kind in ("removed", "reset") else draft.path_b
     more = {key: draft.more[key] for key in (*_SWAP, *_SHARING) if key in draft.more}
     if draft.kind in ("added", "set", "changed") and draft.b is not None:
@@ -46,7 +48,7 @@ def change_of(draft: Draft, differ: Differ) -> Change:
         ),
         swap=Swap(**{key: draft.more[key] for key in _SWAP if key in draft.more}),
         effective=_is_effective(draft, differ),
-        told=_told(draft, more),
+        summary=_summary(draft, more),
         **{key: more[key] for key in _SHARING if key in more},
     )
 
@@ -56,6 +58,8 @@ _SHARING = ("same_as", "shared_as")
 
 
 def _is_effective(draft: Draft, differ: Differ) -> bool:
+    # A config node that two places share is built once, so sharing it changes the object graph. A
+    # shared value or template changes only how later overrides move it, not what is built now.
     if draft.kind in ("set", "reset") and draft.a is not None and draft.b is not None:
         return not differ.same_default(draft.a, draft.b)
     if draft.kind in ("shared", "unshared"):
@@ -64,22 +68,22 @@ def _is_effective(draft: Draft, differ: Differ) -> bool:
 
 
 def _same_as(draft: Draft, differ: Differ) -> dict[str, Any]:
-    """Return which other place of the second document is the same thing."""
+    """Return the other place of the second document that holds the same node."""
     if draft.b is None or not draft.b.is_shared:
         return {}
     first = differ.b.first_paths.get(id(draft.b), draft.path_b)
     return {} if first == draft.path_b else {"same_as": first}
 
 
-def _text(thing: ConfigNode | None) -> str | None:
-    return None if thing is None else things.text_of(thing)
+def _text(node: ConfigNode | None) -> str | None:
+    return None if node is None else nodes.text_of(node)
 
 
-def _plain(thing: ConfigNode | None) -> Any:
+def _plain(node: ConfigNode | None) -> Any:
     """Return a value as plain JSON; None for what holds nodes."""
-    if thing is None or (thing.is_node and not thing.is_value_node):
+    if node is None or (node.is_node and not node.is_value_node):
         return None
-    return things.plain(thing)
+    return nodes.plain(node)
 
 
 def _tags(tags: tuple[str, ...]) -> str:
@@ -87,24 +91,24 @@ def _tags(tags: tuple[str, ...]) -> str:
     return ", ".join(f"#{tag}" for tag in tags) or "none"
 
 
-def _told(draft: Draft, more: dict[str, Any]) -> str:
+def _summary(draft: Draft, more: dict[str, Any]) -> str:
     a, b = draft.a, draft.b
     if draft.kind == "tags":
         old, new = draft.more["tags"]
         return f"tags {_tags(old)} -> {_tags(new)}"
     if draft.kind in ("shared", "unshared"):
-        return _sharing_told(draft, more)
+        return _sharing_summary(draft, more)
     if draft.kind == "added":
         return _new(b, more) if b is not None else ""
     if draft.kind == "removed":
-        return things.full(a) if a is not None else ""
+        return nodes.full(a) if a is not None else ""
     if draft.kind == "moved":
-        return things.text_of(b) if b is not None else ""
+        return nodes.text_of(b) if b is not None else ""
     if draft.kind == "class":
-        return _class_told(draft, more)
+        return _class_summary(draft, more)
     if draft.kind == "default":
         return f"{_default(a)} -> {_default(b)} (the default moved; set in neither)"
-    before = "" if a is None else things.full(a) + _ties(a)
+    before = "" if a is None else nodes.full(a) + _ties(a)
     after = "" if b is None else _new(b, more)
     arrow = f"{before or 'not set'} -> {after or 'not set'}"
     if draft.kind == "set":
@@ -115,17 +119,17 @@ def _told(draft: Draft, more: dict[str, Any]) -> str:
     return f"{arrow} (shared as {shared_as})" if shared_as else arrow
 
 
-def _new(thing: ConfigNode, more: dict[str, Any]) -> str:
-    if more.get("same_as") and not thing.is_value_node:
+def _new(node: ConfigNode, more: dict[str, Any]) -> str:
+    if more.get("same_as") and not node.is_value_node:
         return f"the same as {more['same_as']}"
-    return things.full(thing) + _ties(thing)
+    return nodes.full(node) + _ties(node)
 
 
-def _default(thing: ConfigNode | None) -> str:
-    return "no default" if thing is None else things.full(thing)
+def _default(node: ConfigNode | None) -> str:
+    return "no default" if node is None else nodes.full(node)
 
 
-def _sharing_told(draft: Draft, more: dict[str, Any]) -> str:
+def _sharing_summary(draft: Draft, more: dict[str, Any]) -> str:
     assert draft.a is not None
     assert draft.b is not None
     other = more.get("same_as")
@@ -134,16 +138,16 @@ def _sharing_told(draft: Draft, more: dict[str, Any]) -> str:
         if draft.b.kind == "partial":
             return f"{when} shares its settings with {other}"
         return f"is {when} the same as {other}"
-    before, after = things.text_of(draft.a), things.text_of(draft.b)
+    before, after = nodes.text_of(draft.a), nodes.text_of(draft.b)
     if before == after:
         return f"{after} (of a constant that others share in another way)"
     return f"{before} -> {after}"
 
 
-def _class_told(draft: Draft, more: dict[str, Any]) -> str:
+def _class_summary(draft: Draft, more: dict[str, Any]) -> str:
     assert draft.a is not None
     assert draft.b is not None
-    arrow = " -> ".join(things.text_of(side) + _ties(side) for side in (draft.a, draft.b))
+    arrow = " -> ".join(nodes.text_of(side) + _ties(side) for side in (draft.a, draft.b))
     given = [("kept", "carried", None), ("dropped", "dropped", draft.a), ("new", "gained", draft.b)]
     return arrow + "".join(
         f"; {word} {', '.join(_given(name, node) for name in more[key])}"
@@ -156,12 +160,17 @@ def _given(name: str, node: ConfigNode | None) -> str:
     if node is None:
         return name
     child = next((child for part, child in node.parts if str(part) == name), None)
-    return name if child is None else f"{name} = {things.text_of(child)}"
+    return name if child is None else f"{name} = {nodes.text_of(child)}"
 
 
-def _ties(thing: ConfigNode) -> str:
-    """Return whose weights a node or class uses; empty for one with its own, and of a record."""
-    return "" if thing.live is None else tie_text(thing.live)
+def _ties(node: ConfigNode) -> str:
+    """Return the owner of the weights that a tied node uses; empty for a node with its own.
+
+    A component that uses the weights of another names it in `TIES`; that distinguishes tied weights
+    from shared settings, which look the same in a graph. For records, which import no class, it is
+    not known.
+    """
+    return "" if node.live is None else tie_text(node.live)
 
 
 VERSION = 1
@@ -169,11 +178,14 @@ VERSION = 1
 
 
 def compare(a: Document, b: Document) -> Comparison:
-    """Return what differs between two documents.
+    """Compare two documents.
 
     Args:
       a: The first document.
       b: The second document.
+
+    Returns:
+      The changes that turn the first into the second, in the order of the graph.
 
     Raises:
       RecordError: A live graph is nested too deeply.
@@ -185,18 +197,18 @@ def compare(a: Document, b: Document) -> Comparison:
 
 
 def to_json(comparison: Comparison, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the comparison as JSON values: what pages and other programs read.
+    """Return the comparison as JSON values, the format that pages and other programs read.
 
     Args:
-      comparison: What `compare` returned.
-      packages: The user's own packages, which words may name.
+      comparison: The result of `compare`.
+      packages: The user's own packages, which overrides may name.
 
     Returns:
-      `version`, `sides`, `changes` (with the word that makes each, `override`, or why there is
-      none, `no_override`), `rows`, `patch` (see `patch_of`; None where there is none),
-      `overrides` and `unsayable` (see `overrides_of`).
+      `version`, `sides`, `changes` (each with the override that makes it, `override`, or the reason
+      why there is none, `no_override`), `rows`, `patch` (see `patch_of`; None where there is none),
+      `overrides` and `unsayable` (the changes that `overrides_of` omits).
     """
-    said = overrides_of(comparison, packages)
+    patch_overrides = overrides_of(comparison, packages)
     try:
         patch = patch_of(comparison)
     except RecordError:
@@ -207,8 +219,8 @@ def to_json(comparison: Comparison, packages: Sequence[str] = ()) -> dict[str, A
             **flat(change),
             "ratio": change.ratio,
             "difference": change.difference,
-            "override": said.words.get(index),
-            "no_override": said.reasons.get(index),
+            "override": patch_overrides.by_change.get(index),
+            "no_override": patch_overrides.reasons.get(index),
         }
         changes.append(data)
     return {
@@ -217,6 +229,6 @@ def to_json(comparison: Comparison, packages: Sequence[str] = ()) -> dict[str, A
         "changes": changes,
         "rows": [dataclasses.asdict(row) for row in rows_of(comparison)],
         "patch": patch,
-        "overrides": list(said.all_words),
-        "unsayable": [dataclasses.asdict(one) for one in said.unsayable],
+        "overrides": list(patch_overrides.overrides),
+        "unsayable": [dataclasses.asdict(one) for one in patch_overrides.omitted],
     }

@@ -1,4 +1,4 @@
-"""Things that are gone from one place and stand in another: one change instead of two."""
+"""The differ: aligns two documents in one walk, and collects what differs as drafts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from luthier.errors import Problem, RecordError
-from luthier.graph.compare import things
+from luthier.graph.compare import nodes
 from luthier.graph.compare.alignment import align
 from luthier.graph.compare.changes import Change, Draft, Kind, Pair, Side
 from luthier.graph.compare.document import Document
-from luthier.graph.compare.things import CONSTANT, LEAF, ConfigNode, Numbers, children
+from luthier.graph.compare.nodes import CONSTANT, LEAF, ConfigNode, Numbers, children
 from luthier.graph.paths import join
 
 
@@ -22,16 +22,17 @@ def find_moves(
     kept: Callable[[ConfigNode], ConfigNode | None],
     keep: Callable[[ConfigNode, ConfigNode], None],
 ) -> list[Draft]:
-    """Return what differs, with what is gone here and new there as one change.
-
-    An element can move within its list, and what holds a node to any place.
+    """Return the drafts with each removal that matches an addition merged into one move.
 
     Args:
-      drafts: What differs; what has moved is changed in place.
+      drafts: The drafts, in the order of the graph; moved ones are changed in place.
       number: Numbers structures.
-      kept: Returns what a thing of the first document is in the second, where that is known.
-      keep: Is told of what has moved, and what it is now.
+      kept: Returns the partner of a node of the first document, where it is known.
+      keep: Called with a moved node and its partner in the second document.
     """
+    # Only equal structures match, found by their number, so this is linear in the drafts. Plain
+    # values match too easily (any `0` that goes with any `0` that comes), so they move only within
+    # their own list; whatever holds a node can move anywhere.
     gone: dict[int, list[Draft]] = {}
     for draft in reversed(drafts):
         if draft.kind in ("removed", "reset") and draft.a is not None:
@@ -52,6 +53,7 @@ def find_moves(
 def _can_move(old: Draft, new: Draft, kept: Callable[[ConfigNode], ConfigNode | None]) -> bool:
     assert old.a is not None
     assert new.b is not None
+    # A shared node whose partner is known stays at its other place: this place was only unshared.
     if old.a.is_shared and kept(old.a) not in (None, new.b):
         return False
     within = old.more.get("within")
@@ -65,18 +67,22 @@ def _merge(old: Draft, new: Draft, keep: Callable[[ConfigNode, ConfigNode], None
     new.kind, new.path_a, new.a, new.more, old.into = "moved", old.path_a, old.a, {}, new
 
 
-def holds_node(thing: ConfigNode) -> bool:
-    """Say whether a thing is a node that is no value, or holds one."""
-    if thing.is_value_node:
+def holds_node(node: ConfigNode) -> bool:
+    """Return whether this is a config or template (not a shared value), or holds one."""
+    if node.is_value_node:
         return False
-    return thing.is_node or any(holds_node(child) for child in children(thing))
+    return node.is_node or any(holds_node(child) for child in children(node))
 
 
-# The walk over two documents at once: what belongs together, and what differs.
+# The walk over two documents at once.
+#
+# There is one differ, over documents that are read from records without importing anything; live
+# graphs are encoded into documents first. So a run of an old version, whose classes may be gone,
+# and the graph of today are compared by the same code.
 #
 # Elements of lists are aligned by their structure, so that an insertion is one change; a swapped
-# class is one change that says which arguments were carried over; sharing has changes of its own.
-# The time grows with the number of places, and n log n with the length of lists.
+# class is one change that lists the arguments that were carried over; sharing has changes of its
+# own. The time grows with the number of places, and n log n with the length of lists.
 
 
 class Differ:
@@ -91,17 +97,22 @@ class Differ:
         self.a, self.b = a, b
         self.drafts: list[Draft] = []
         self.number = Numbers()
-        # What is one and the same thing in both, each at most once: its partner, by its id.
+        # The identity of nodes across both documents, each node at most once: its partner, by its
+        # id. Edits change a kept node in place, and refer to it elsewhere by a variable or alias.
         self.kept_a: dict[int, ConfigNode] = {}
         self.kept_b: dict[int, ConfigNode] = {}
+        # Pairs of shared nodes that were compared: a shared node is compared once per partner, not
+        # once per path, or sharing at every level would take exponential time.
         self._pairs: set[tuple[int, int]] = set()
+        # The first partner of each shared node, and the path at which they met.
         self._met_a: dict[int, tuple[ConfigNode, str]] = {}
         self._met_b: dict[int, tuple[ConfigNode, str]] = {}
+        # Arithmetic is looked at last, when it is known which of its constants changed elsewhere.
         self._deferred: list[tuple[ConfigNode, ConfigNode, Pair]] = []
         self._both_live = a.is_live and b.is_live
 
     def run(self) -> Pair:
-        """Compare the two; return what belongs together. `drafts` then holds what differs."""
+        """Compare the two documents; return the aligned tree. `drafts` then holds what differs."""
         root = Pair(self.a.root, self.b.root, "", "")
         try:
             self._compare(root, False)
@@ -114,7 +125,7 @@ class Differ:
         return root
 
     def same_default(self, a: ConfigNode, b: ConfigNode) -> bool:
-        """Say whether two things are the same, one of which is a default.
+        """Return whether a value and a default, or two defaults, are the same.
 
         Args:
           a: A value or default of either document.
@@ -124,6 +135,8 @@ class Differ:
             return True
         if self._both_live:
             return False
+        # Defaults of a record are plain JSON: a tuple has become a list there, and a dtype its
+        # name. So where a record is involved, both are compared as plain JSON.
         return _dumped(a) == _dumped(b)
 
     def _add(
@@ -134,12 +147,16 @@ class Differ:
         pair.changes.append(draft)
 
     def _compare(self, pair: Pair, apart: bool) -> Pair:
-        """Compare two things that stand at the same place.
+        """Compare two nodes at the same place.
 
         Args:
           pair: The two.
-          apart: Whether it is told already that what they are part of is shared differently.
+          apart: Whether it is reported already that a node around them is shared differently:
+            then the nodes inside are too, and are not reported one by one.
         """
+        # In this order: shared values, which are compared by what they compute; nodes that may be
+        # shared, where identity counts; then nodes by class, leaves and sets as a whole, lists by
+        # alignment, and dicts and dataclasses by key.
         a, b = pair.a, pair.b
         assert a is not None
         assert b is not None
@@ -164,14 +181,14 @@ class Differ:
         return pair
 
     def _keep(self, a: ConfigNode, b: ConfigNode) -> bool:
-        """Note that two are one and the same thing, unless one of them is another already."""
+        """Note that two nodes are partners, unless one of them has another partner already."""
         if id(a) in self.kept_a or id(b) in self.kept_b or a.content != b.content:
             return False
         self.kept_a[id(a)], self.kept_b[id(b)] = b, a
         return True
 
     def _keep_all(self, a: ConfigNode, b: ConfigNode) -> None:
-        """Note of two things of equal content that they and all in them are the same."""
+        """Note that two nodes of equal content are partners, and so are all nodes in them."""
         if a.is_shared and not self._keep(a, b):
             return
         if a.kind in ("set", "frozenset", LEAF):
@@ -180,7 +197,9 @@ class Differ:
             self._keep_all(child, b.by_part[part])
 
     def _compare_sharing(self, a: ConfigNode, b: ConfigNode, pair: Pair, apart: bool) -> bool:
-        """Report that one of two partners has met another partner before; say if that is told."""
+        """Report that a node has met another partner before; return whether it has."""
+        # If a node of the second document has met another partner, two nodes have become one:
+        # "shared". If a node of the first has, one node has become two: "unshared".
         old, new = self._met_a.get(id(a)), self._met_b.get(id(b))
         self._met_a.setdefault(id(a), (b, pair.path_a))
         self._met_b.setdefault(id(b), (a, pair.path_b))
@@ -194,12 +213,17 @@ class Differ:
         return True
 
     def _compare_values(self, a: ConfigNode, b: ConfigNode, pair: Pair) -> None:
-        """Compare where at least one is a value node."""
+        """Compare two values of which at least one is a value node.
+
+        A changed constant is one change, at its first place: `_pairs` skips all its other users.
+        """
         if (id(a), id(b)) in self._pairs:
             return
+        # A plain value that became shared, or the other way round: where the value is the same,
+        # only the sharing changed.
         if not (a.is_value_node and b.is_value_node):
             kind: Kind = "unshared" if a.is_value_node else "shared"
-            same = self.number(things.value_of(a) or a) == self.number(things.value_of(b) or b)
+            same = self.number(nodes.value_of(a) or a) == self.number(nodes.value_of(b) or b)
             self._add(kind if same else "changed", pair, a, b)
             return
         self._pairs.add((id(a), id(b)))
@@ -210,10 +234,10 @@ class Differ:
             self._deferred.append((a, b, pair))
         elif self.number(a) == self.number(b):
             return
-        elif a.name == b.name == CONSTANT and things.shared_name(a) == things.shared_name(b):
+        elif a.name == b.name == CONSTANT and nodes.shared_name(a) == nodes.shared_name(b):
             old, new = a.by_part.get("value"), b.by_part.get("value")
             if old is None or new is None or self.number(old) != self.number(new):
-                name = things.shared_name(b)
+                name = nodes.shared_name(b)
                 self._add("changed", pair, old, new, shared_as=name)
             else:
                 self._compare_tags(a, b, pair)
@@ -221,20 +245,24 @@ class Differ:
             self._add("changed", pair, a, b)
 
     def _compare_deferred(self) -> None:
-        """Report arithmetic that differs only in constants which have no place of their own."""
+        """Report arithmetic that differs only in constants which have no place of their own.
+
+        `dim * 4` differs when the constant `dim` does. Where `dim` is an argument elsewhere, the
+        walk has reported it there, and the arithmetic follows from it; else it is reported here.
+        """
         for a, b, pair in self._deferred:
-            told = True
+            is_reported = True
             for left, right in _constants(a, b, self.number) or ():
                 same = self.number(left) == self.number(right)
-                told = told and (same or (id(left), id(right)) in self._pairs)
+                is_reported = is_reported and (same or (id(left), id(right)) in self._pairs)
             is_shared_alike = self._keep_operands(a, b)
-            if not told:
+            if not is_reported:
                 self._add("changed", pair, a, b)
             elif not is_shared_alike:
                 self._add("unshared", pair, a, b)
 
     def _keep_operands(self, a: ConfigNode, b: ConfigNode) -> bool:
-        """Keep the operands of arithmetic; say if they are shared as in the first document."""
+        """Make the operands of arithmetic partners; return whether they are shared alike."""
         alike = True
         for part, child in a.parts:
             other = b.by_part[part]
@@ -265,7 +293,12 @@ class Differ:
         self._compare_keyed(given_a, given_b, pair, apart, a, b)
 
     def _compare_wrapped(self, a: ConfigNode, b: ConfigNode, pair: Pair) -> bool:
-        """Report a node that is now an argument of the new one, or the other way round."""
+        """Report a node that was wrapped in a new one, or unwrapped; return whether it was.
+
+        `f -> g(f)` is one change of class and one move, not a change of every argument.
+        """
+        # `b` wraps `a` if one of its arguments equals `a` as a whole; then everything in there is
+        # kept, and the other arguments of `b` are gained.
         inner, inside = _place_in(b, a, self.number), _place_in(a, b, self.number)
         if inner is None and inside is None:
             return False
@@ -282,22 +315,26 @@ class Differ:
         self._keep_all(moved.a, moved.b)
         self.drafts.append(moved)
         self._add_swapped(a, b, pair)
+        # The row of the inner node shows the move, and not the change of class around it.
         for at in pair.below:
             if at.part in (inner, inside):
                 at.changes = [moved]
         return True
 
     def _add_swapped(self, a: ConfigNode, b: ConfigNode, pair: Pair) -> None:
-        """Have the arguments of a swapped class that have no other side in the tree."""
-        told = [draft for draft in pair.changes if draft.kind == "class"]
+        """Add rows to the tree for the arguments that exist on one side of a class swap only.
+
+        They are no changes of their own: the change of class lists them as dropped or gained.
+        """
+        swap = [draft for draft in pair.changes if draft.kind == "class"]
         for part, child in a.parts:
             if part not in b.by_part:
                 path = join(pair.path_a, part)  # type: ignore[arg-type]
-                pair.below.append(Pair(child, None, path, "", part, changes=told))
+                pair.below.append(Pair(child, None, path, "", part, changes=swap))
         for part, child in b.parts:
             if part not in a.by_part:
                 path = join(pair.path_b, part)  # type: ignore[arg-type]
-                pair.below.append(Pair(None, child, "", path, part, changes=told))
+                pair.below.append(Pair(None, child, "", path, part, changes=swap))
 
     def _compare_tags(self, a: ConfigNode, b: ConfigNode, pair: Pair) -> None:
         if a.tags == b.tags:
@@ -318,6 +355,9 @@ class Differ:
         node_a: ConfigNode | None = None,
         node_b: ConfigNode | None = None,
     ) -> None:
+        # The nodes themselves are given only where their classes agree: then an argument that one
+        # side lacks is at its default there, and the change is `set` or `reset`. With different
+        # classes, or in a dict, it is `added` or `removed`.
         for key, child in a.items():
             at = Pair(child, b.get(key), join(pair.path_a, key), join(pair.path_b, key), key)
             pair.below.append(at)
@@ -338,7 +378,12 @@ class Differ:
             self._compare_defaults(node_a, node_b, pair)
 
     def _compare_defaults(self, a: ConfigNode, b: ConfigNode, pair: Pair) -> None:
-        """Report arguments that are set in neither, and whose defaults are not the same."""
+        """Report arguments that are set in neither document and have different defaults.
+
+        A default can differ only between versions of the code, so this is for records alone: two
+        live graphs have one signature.
+        """
+        # The usual case, two runs of one version, without making nodes of all defaults.
         if a.known is not None and repr(a.known) == repr(b.known):
             return
         known_a, known_b = self.a.defaults(a), self.b.defaults(b)
@@ -376,26 +421,28 @@ def _default(document: Document, node: ConfigNode | None, part: Any) -> ConfigNo
     return None if known is None else known.get(part)
 
 
-def _alike(thing: ConfigNode) -> Any:
-    return thing.content if thing.is_node else (thing.kind, thing.name, type(thing.data))
+def _alike(node: ConfigNode) -> Any:
+    return node.content if node.is_node else (node.kind, node.name, type(node.data))
 
 
 def _place_in(outer: ConfigNode, inner: ConfigNode, number: Numbers) -> str | None:
-    """Return the argument of a node that another one is; None where it is none."""
+    """Return the argument of `outer` that holds a node equal to `inner`; None where none does."""
     for part, child in outer.parts:
         if child.is_node and part not in inner.by_part and number(child) == number(inner):
             return str(part)
     return None
 
 
-def _dumped(thing: ConfigNode) -> str:
-    return json.dumps(things.plain(thing), sort_keys=True)
+def _dumped(node: ConfigNode) -> str:
+    return json.dumps(nodes.plain(node), sort_keys=True)
 
 
 def _constants(
     a: ConfigNode, b: ConfigNode, number: Numbers
 ) -> list[tuple[ConfigNode, ConfigNode]] | None:
-    """Return the constants of two value nodes pair by pair; None where they differ in more."""
+    """Return the constants of two value nodes in pairs; None where more than values differs."""
+    # Both expressions are walked in step. Pairs that were seen are skipped: an expression is a
+    # graph, and `y = x + x` nested n times has 2**n paths.
     found, pending, seen = [], [(a, b)], set()
     while pending:
         left, right = pending.pop()
@@ -408,7 +455,7 @@ def _constants(
         elif left.name != right.name or left.by_part.keys() != right.by_part.keys():
             return None
         elif left.name == CONSTANT:
-            if things.shared_name(left) != things.shared_name(right):
+            if nodes.shared_name(left) != nodes.shared_name(right):
                 return None
             found.append((left, right))
         elif left.tags != right.tags:
@@ -420,14 +467,14 @@ def _constants(
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Everything that differs between two documents; `compare` makes one.
+    """The result of `compare`: everything that differs between two documents.
 
     Args:
       a: The first document.
       b: The second document.
-      changes: What one has to change in the first to get the second, in the order of the graph.
-      root: Which parts of the two belong together, as a tree.
-      differ: What compared them.
+      changes: The changes that turn the first into the second, in the order of the graph.
+      root: The aligned tree of both.
+      differ: The differ that compared them.
     """
 
     a: Document
@@ -438,5 +485,5 @@ class Comparison:
 
     @property
     def sides(self) -> tuple[Side, Side]:
-        """Return what the two are called."""
+        """The titles and fingerprints of both."""
         return self.a.side, self.b.side

@@ -13,9 +13,9 @@ import fiddle as fdl
 
 from luthier.errors import Problem, RecordError, UnknownReference
 from luthier.graph import public_names, signatures
-from luthier.graph.compare import things
+from luthier.graph.compare import nodes
 from luthier.graph.compare.changes import Side
-from luthier.graph.compare.things import LEAF, ConfigNode, Key
+from luthier.graph.compare.nodes import LEAF, ConfigNode, Key
 from luthier.graph.origins import origin_of
 from luthier.graph.paths import Part, Path, is_dataclass_instance, join, parse_path
 from luthier.graph.public_names import display_name, public_name
@@ -26,29 +26,34 @@ from luthier.graph.record.structure import entries, is_node, leaf_key
 from luthier.graph.render import text_of
 from luthier.graph.values import Graph
 
-# The things of a live graph, written by the encoder of records; what no record can hold too.
+# Live graphs, encoded as records are, so that a graph and its record become equal documents. Other
+# than a record, a document also holds what cannot be recorded, such as lambdas.
 
 _PLAIN = (bool, int, str, type(None))
 
 
 class Builder:
-    """Makes the things of one graph, each once; it imports nothing that is not imported yet."""
+    """Encodes one live graph as nodes, each object once; it imports nothing.
+
+    An object that is met again is the same node, which keeps sharing.
+    """
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[ConfigNode, Any]] = {}
         self._above: set[int] = set()
         self._defaults: dict[int, dict[str, ConfigNode]] = {}
 
-    def thing(self, value: Any, path: str = "") -> ConfigNode:
-        """Return the thing of a value.
+    def node(self, value: Any, path: str = "") -> ConfigNode:
+        """Return the node of a value.
 
         Args:
-          value: A node or value.
-          path: Where it stands.
+          value: A node of Fiddle, a container or a leaf.
+          path: Its path, for the error.
 
         Raises:
-          RecordError: The graph goes round in a circle.
+          RecordError: The graph contains a cycle.
         """
+        # Plain leaves are not shared: small integers are one object everywhere.
         if type(value) in _PLAIN:
             return ConfigNode(LEAF, data=value, live=value)
         known = self._made.get(id(value))
@@ -59,24 +64,24 @@ class Builder:
         self._above.add(id(value))
         made = self._make(value, path)
         self._above.discard(id(value))
-        self._made[id(value)] = (made, value)
+        self._made[id(value)] = (made, value)  # with the value, so that its id stays its own
         return made
 
-    def defaults(self, thing: ConfigNode) -> dict[str, ConfigNode]:
+    def defaults(self, node: ConfigNode) -> dict[str, ConfigNode]:
         """Return the defaults of a node's class or function."""
-        target = thing.live.__fn_or_cls__
+        target = node.live.__fn_or_cls__
         found = self._defaults.get(id(target))
         if found is None:
             known = signatures.arguments(target).defaults
-            found = {name: self.thing(default) for name, default in known.items()}
+            found = {name: self.node(default) for name, default in known.items()}
             self._defaults[id(target)] = found
         return found
 
     def _make(self, value: Any, path: str) -> ConfigNode:
         if isinstance(value, set | frozenset):
             kind = "set" if isinstance(value, set) else "frozenset"
-            found = [self.thing(child, path) for child in value]
-            found.sort(key=things.canonical)
+            found = [self.node(child, path) for child in value]
+            found.sort(key=nodes.canonical)  # the order of a set differs from process to process
             return ConfigNode(kind, parts=tuple(enumerate(found)), live=value)
         inside = entries(value)
         if inside is None:
@@ -85,7 +90,7 @@ class Builder:
             keys = [self._key(key, path) for key, _ in inside]
         else:
             keys = [key for key, _ in inside]
-        found = [self.thing(child, join(path, key)) for key, child in inside]
+        found = [self.node(child, join(path, key)) for key, child in inside]
         parts = tuple(zip(keys, found, strict=True))
         if is_node(value):
             return _node(value, parts)
@@ -98,8 +103,8 @@ class Builder:
     def _key(self, key: Any, path: str) -> Part | Key:
         if type(key) in (str, int):
             return key
-        thing = self.thing(key, path)
-        return Key(things.canonical(thing), things.text_of(thing), thing)
+        node = self.node(key, path)
+        return Key(nodes.canonical(node), nodes.text_of(node), node)
 
 
 def _node(value: fdl.Buildable, parts: tuple[tuple[Any, ConfigNode], ...]) -> ConfigNode:
@@ -114,12 +119,13 @@ def _tag(tag: Any) -> str:
     return display_name(tag)
 
 
-def _name(thing: Any) -> tuple[str, Any]:
-    """Return the name of a class or function, and what tells it from others."""
+def _name(node: Any) -> tuple[str, Any]:
+    """Return the name of a class or function, and its identity."""
+    # What has no public name (a lambda, a local class) is equal to itself only.
     try:
-        name = public_name(thing)
+        name = public_name(node)
     except RecordError:
-        return display_name(thing), (display_name(thing), id(thing))
+        return display_name(node), (display_name(node), id(node))
     return name, name
 
 
@@ -136,44 +142,49 @@ def _leaf(value: Any) -> ConfigNode:
         )
 
 
-# The things of a record: read as data, so that nothing that it names is imported.
+# Records: read as data, so that nothing that they name is imported.
 
 _NODES = tuple(KINDS.values())
 _SEQUENCES = ("list", "tuple", "set", "frozenset")
-# What no graph comes near to. Two sides of this depth can be compared without a deep recursion.
+# Limits that no real graph comes near to: a record may come from anyone. Two documents of this
+# depth can be compared without exceeding Python's recursion limit. Sizes count places: references
+# inside references double them, so that a few lines can describe 2**50 of them.
 _DEEPEST = 150
 _LARGEST = 1_000_000
 _LARGEST_KEY = 10_000
 
 
 class RecordReader:
-    """Reads the JSON value of one record; the first thing that is wrong ends it.
+    """Reads the JSON value of one record; the first problem ends it.
 
     Args:
-      source: What it was read from.
+      source: The name of the record in errors.
     """
 
     def __init__(self, source: str):
         self._source = source
         self._numbered: dict[int, ConfigNode] = {}
-        self._sizes: dict[int, int] = {}  # how many places a numbered thing has, by its number
+        self._sizes: dict[int, int] = {}  # the size of a numbered node, by its number
 
     def read(self, data: Any) -> ConfigNode:
-        """Return the thing that a JSON value describes.
+        """Return the node that a JSON value describes.
+
+        Args:
+          data: The JSON value of a record.
 
         Raises:
-          RecordError: It describes none, or one that no graph comes near to.
+          RecordError: It is not a record, or larger than any graph.
         """
-        thing, size = self._read(data, "", 0)
+        node, size = self._read(data, "", 0)
         if size > _LARGEST:
             self._refuse(f"holds more than {_LARGEST:,} places", "")
-        return thing
+        return node
 
     def _refuse(self, what: str, path: str) -> Any:
         raise RecordError(Problem(f"{self._source} {what}", path))
 
     def _read(self, data: Any, path: str, depth: int) -> tuple[ConfigNode, int]:
-        """Return a thing, and how many places it has."""
+        """Return a node and its size in places, cut off just above `_LARGEST`."""
         if not isinstance(data, dict | list):
             return ConfigNode(LEAF, data=data), 1
         if depth > _DEEPEST:
@@ -182,14 +193,16 @@ class RecordReader:
             return self._sequence("list", data, path, depth)
         if "ref" in data:
             return self._follow(data["ref"], path)
-        thing, size = self._made(data, path, depth)
+        node, size = self._made(data, path, depth)
         if "id" in data:
             number = data["id"]
             if type(number) is not int or number in self._numbered:
-                self._refuse(f'gives the "id" {_short(number)} twice, or it is no number', path)
-            self._numbered[number] = thing
-            self._sizes[number] = 1 if thing.is_shared else min(size, _LARGEST + 1)
-        return thing, size
+                self._refuse(f'gives the "id" {_short(number)} twice, or it is not a number', path)
+            self._numbered[number] = node
+            # A shared node counts once: the differ compares it once. A shared leaf or tuple has no
+            # identity, so that it is written out, and counted, at each of its places.
+            self._sizes[number] = 1 if node.is_shared else min(size, _LARGEST + 1)
+        return node, size
 
     def _follow(self, number: Any, path: str) -> tuple[ConfigNode, int]:
         if type(number) is not int or number not in self._numbered:
@@ -217,7 +230,7 @@ class RecordReader:
         if not (isinstance(given, dict) and isinstance(tags, dict)):
             self._refuse("holds a node that cannot be read", path)
         if not (_is_name(name) or (kind == "tagged" and name == "")):
-            self._refuse(f"holds a node of {_short(name)}, which is no name", path)
+            self._refuse(f"holds a node of {_short(name)}, which is not a name", path)
         for found in tags.values():
             if not (isinstance(found, list) and all(map(_is_name, found))):
                 self._refuse("holds tags that cannot be read", path)
@@ -233,8 +246,8 @@ class RecordReader:
     ) -> tuple[tuple[tuple[str, ConfigNode], ...], int]:
         parts, size = [], 1
         for part, child in given.items():
-            thing, inside = self._read(child, join(path, part), depth + 1)
-            parts.append((part, thing))
+            node, inside = self._read(child, join(path, part), depth + 1)
+            parts.append((part, node))
             size = min(size + inside, _LARGEST + 1)
         return tuple(parts), size
 
@@ -250,6 +263,7 @@ class RecordReader:
     def _dict(
         self, kind: str, data: dict[str, Any], path: str, depth: int
     ) -> tuple[ConfigNode, int]:
+        # JSON keys are strings, so a dict with any other key is recorded as a list of pairs.
         inside = data[kind]
         if isinstance(inside, dict):
             parts, size = self._fields(inside, path, depth)
@@ -270,10 +284,10 @@ class RecordReader:
     def _key(self, data: Any, path: str, depth: int) -> Part | Key:
         if type(data) in (str, int):
             return data
-        thing, size = self._read(data, path, depth + 1)
+        node, size = self._read(data, path, depth + 1)
         if size > _LARGEST_KEY:
             self._refuse("holds a key that is too large", path)
-        return Key(things.canonical(thing), things.text_of(thing), thing)
+        return Key(nodes.canonical(node), nodes.text_of(node), node)
 
     def _items(
         self, kind: str, data: dict[str, Any], path: str, depth: int
@@ -285,13 +299,13 @@ class RecordReader:
             self._refuse(f"holds a {kind} that cannot be read", path)
         parts, size = [], 1
         for index, child in enumerate(inside):
-            thing, below = self._read(child, join(path, index), depth + 1)
-            parts.append((index, thing))
+            node, below = self._read(child, join(path, index), depth + 1)
+            parts.append((index, node))
             size = min(size + below, _LARGEST + 1)
         if kind in ("set", "frozenset"):
             if size > _LARGEST_KEY:
                 self._refuse(f"holds a {kind} that is too large", path)
-            found = sorted((thing for _, thing in parts), key=things.canonical)
+            found = sorted((node for _, node in parts), key=nodes.canonical)
             parts = list(enumerate(found))
         return ConfigNode(kind, parts=tuple(parts)), size
 
@@ -305,7 +319,7 @@ _READERS: Mapping[str, Callable[..., tuple[ConfigNode, int]]] = {
 
 
 def of_plain(data: Any) -> ConfigNode:
-    """Return the thing of a plain JSON value, such as `record.plain.to_dict` makes.
+    """Return the node of a plain JSON value, such as `record.plain.to_dict` returns.
 
     Args:
       data: A JSON value; numbers need not be finite.
@@ -322,7 +336,10 @@ def of_plain(data: Any) -> ConfigNode:
 
 
 def _is_name(text: Any) -> bool:
-    """Say whether something is a dotted name: what is written into code has to be one."""
+    """Return whether something is a dotted name.
+
+    Names of a record are written into code (`patch_of`), so anything else would be an injection.
+    """
     return isinstance(text, str) and all(part.isidentifier() for part in text.split("."))
 
 
@@ -392,12 +409,12 @@ class Document:
     """A graph that can be compared; `document` and `read` make one.
 
     Args:
-      root: The thing at the root.
-      title: What it is called.
+      root: The root node.
+      title: The name of the document, for people.
       detail: More about it on one line.
       graph: The live graph that it was made of; None for a record.
-      builder: What made the things of the live graph.
-      sets: What set each path, as `record.history` tells it.
+      builder: The builder of a live graph's nodes; None for a record.
+      sets: The assignments of each path, as in `record.history`.
     """
 
     def __init__(
@@ -420,27 +437,30 @@ class Document:
 
     @property
     def side(self) -> Side:
-        """What it is called, with its fingerprint."""
+        """The title and detail of the document, with its fingerprint."""
         return Side(self.title, self.detail, self.fingerprint)
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of the content: classes, values, tags and sharing; 16 hexadecimal digits."""
+        # A shared node is written in full when it is met first, and as its number afterwards. Keys
+        # are sorted, since graphs are equal whatever the order of their keys. The order also says
+        # which place of a shared node comes first, so sorting must come before numbering.
         numbers: dict[int, int] = {}
         digest = hashlib.sha256()
 
         def write(*content: Any) -> None:
             digest.update(json.dumps(content, default=repr).encode())
 
-        def visit(thing: ConfigNode) -> None:
-            if thing.is_shared:
-                if id(thing) in numbers:
-                    write("again", numbers[id(thing)])
+        def visit(node: ConfigNode) -> None:
+            if node.is_shared:
+                if id(node) in numbers:
+                    write("again", numbers[id(node)])
                     return
-                numbers[id(thing)] = len(numbers)
-            write(thing.content, thing.tags, len(thing.parts))
-            parts = thing.parts
-            if thing.kind == "dict" or thing.is_node:
+                numbers[id(node)] = len(numbers)
+            write(node.content, node.tags, len(node.parts))
+            parts = node.parts
+            if node.kind == "dict" or node.is_node:
                 parts = tuple(sorted(parts, key=lambda part: repr(part[0])))
             for part, child in parts:
                 write(repr(part))
@@ -449,21 +469,25 @@ class Document:
         visit(self.root)
         return digest.hexdigest()[:16]
 
-    def defaults(self, thing: ConfigNode) -> Mapping[str, ConfigNode] | None:
-        """Return the defaults of a node's class or function; None where they are not known.
+    def defaults(self, node: ConfigNode) -> Mapping[str, ConfigNode] | None:
+        """Return the defaults of a node's class or function; None where they are unknown.
 
         Args:
-          thing: A node of this document. Of a record, only the defaults of arguments that are not
+          node: A node of this document. Of a record, only the defaults of arguments that are not
             set are known, and those as plain values.
         """
         if self._builder is not None:
-            return self._builder.defaults(thing)
-        if thing.known is None:
+            return self._builder.defaults(node)
+        if node.known is None:
             return None
-        return {part: of_plain(plain) for part, plain in thing.known.items()}
+        return {part: of_plain(plain) for part, plain in node.known.items()}
 
     def origin(self, path: str) -> str:
-        """Return what set the value at a path; empty where that is not known, and for a default."""
+        """Return the origin of the value at a path; empty where unknown, and for a default.
+
+        Args:
+          path: A path of this document.
+        """
         if self._builder is not None:
             try:
                 return origin_of(self.graph, path) if path else ""
@@ -477,31 +501,37 @@ class Document:
             return ""
 
     def _recorded_origin(self, parts: Path) -> str:
-        thing, at = self.root, ""
+        # The history has an entry per assignment, by the first path of what was assigned to. A
+        # value inside of a container may have been set by itself (`layers[0]=3`) or with the whole
+        # container (`layers=[1, 2]`): every place between the last node and the value is a
+        # candidate, and the latest assignment counts.
+        node, at = self.root, ""
         candidates: list[str] = []
         for part in parts:
-            if thing.is_node:
+            if node.is_node:
                 candidates = []
-            if thing.is_shared:
-                at = self.first_paths.get(id(thing), at)
+            if node.is_shared:
+                at = self.first_paths.get(id(node), at)
             at = join(at, part)
             candidates.append(at)
-            thing = thing.by_part[part]
-        told = [self._sets.get(path) for path in candidates]
-        found = [sets[-1] for sets in told if isinstance(sets, list) and sets and _is_set(sets[-1])]
-        return max(found, key=lambda entry: entry["order"])["origin"] if found else ""
+            node = node.by_part[part]
+        recorded = [self._sets.get(path) for path in candidates]
+        sets_at = [
+            sets[-1] for sets in recorded if isinstance(sets, list) and sets and _is_set(sets[-1])
+        ]
+        return max(sets_at, key=lambda entry: entry["order"])["origin"] if sets_at else ""
 
     @functools.cached_property
     def first_paths(self) -> dict[int, str]:
-        """The first path of everything that can be shared, by the id of its thing."""
+        """The first path of every node whose identity counts, by the node's id."""
         found: dict[int, str] = {}
 
-        def visit(thing: ConfigNode, path: str) -> None:
-            if thing.is_shared:
-                if id(thing) in found:
+        def visit(node: ConfigNode, path: str) -> None:
+            if node.is_shared:
+                if id(node) in found:
                     return
-                found[id(thing)] = path
-            for part, child in thing.parts:
+                found[id(node)] = path
+            for part, child in node.parts:
                 visit(child, join(path, part))  # type: ignore[arg-type]
 
         visit(self.root, "")
@@ -513,15 +543,15 @@ def document(graph: Graph, title: str = "", detail: str = "") -> Document:
 
     Args:
       graph: A node or value.
-      title: What it is called.
+      title: The name of the document, for people.
       detail: More about it on one line.
 
     Raises:
-      RecordError: The graph goes round in a circle, or is nested too deeply.
+      RecordError: The graph contains a cycle, or is nested too deeply.
     """
     builder = Builder()
     try:
-        root = builder.thing(graph)
+        root = builder.node(graph)
     except RecursionError:
         raise RecordError(Problem("the graph is nested too deeply")) from None
     live = graph if isinstance(graph, fdl.Buildable) else None
@@ -534,11 +564,11 @@ def read(
     """Return a record as a document; nothing that it names is imported.
 
     Args:
-      text: What `to_json` wrote: the config.json of a run.
-      source: What it was read from; it becomes the title.
+      text: The output of `to_json`: the config.json of a run.
+      source: The file that it was read from; it becomes the title.
       detail: More about it on one line.
-      history: The config.history.json beside it, which tells what set each value.
-      values: The config.values.json beside it, which holds the defaults that the run had.
+      history: The config.history.json beside it, with the origin of each value.
+      values: The config.values.json beside it, with the defaults that the run had.
 
     Raises:
       RecordError: One of them cannot be read.
@@ -553,26 +583,29 @@ def read(
 
 
 def add_known(root: ConfigNode, values: Any) -> None:
-    """Note at every node the defaults that a run had, from the plain values of its graph.
+    """Set `known` of every node: the defaults that a run had, from the plain values of its graph.
 
     Args:
       root: The root of a record.
-      values: What `record.to_dict` made of the same graph. What does not match is left out.
+      values: The output of `record.to_dict` for the same graph; parts that do not match it are
+        skipped, since the two are separate files.
     """
+    # The plain values list every argument, defaults included, but no sharing; so a shared node
+    # takes its defaults from the first of its places.
     noted: set[int] = set()
 
-    def visit(thing: ConfigNode, plain: Any) -> None:
-        if id(thing) in noted or thing.is_value_node:
+    def visit(node: ConfigNode, plain: Any) -> None:
+        if id(node) in noted or node.is_value_node:
             return
-        noted.add(id(thing))
-        if isinstance(plain, list) and thing.kind in ("list", "tuple"):
-            for (_, child), below in zip(thing.parts, plain, strict=False):
+        noted.add(id(node))
+        if isinstance(plain, list) and node.kind in ("list", "tuple"):
+            for (_, child), below in zip(node.parts, plain, strict=False):
                 visit(child, below)
         elif isinstance(plain, dict):
-            if thing.is_node:
-                left = {key for key in plain if key != "class" and key not in thing.by_part}
-                thing.known = {key: plain[key] for key in sorted(left)}
-            for part, child in thing.parts:
+            if node.is_node:
+                left = {key for key in plain if key != "class" and key not in node.by_part}
+                node.known = {key: plain[key] for key in sorted(left)}
+            for part, child in node.parts:
                 if str(part) in plain:
                     visit(child, plain[str(part)])
 
@@ -587,7 +620,7 @@ def _parsed(text: str, what: str) -> Any:
 
 
 def _sets(text: str, source: str) -> Mapping[str, Any]:
-    """Return what set each path; nothing where it cannot be read."""
+    """Return the assignments of each path; none for a history of another version."""
     data = _parsed(text, f"the config.history.json beside {source}")
     if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
         return {}

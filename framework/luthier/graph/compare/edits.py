@@ -1,7 +1,7 @@
-"""The edits that make the second graph of the first, in an order in which they can be done.
+"""Edits that turn the first graph into the second, in an order in which they can be applied.
 
-What is the same thing in both is changed in place, and what is inside is changed before what is
-around it: the first path of a thing leads to it until its own edits are done.
+A node that is the same in both is changed in place, and inner nodes are changed before outer ones:
+the first path of a node leads to it until its own edits are done.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from luthier.errors import Problem
-from luthier.graph.compare import things
+from luthier.graph.compare import nodes
 from luthier.graph.compare.differ import Comparison
-from luthier.graph.compare.things import LEAF, ConfigNode, Key, children
+from luthier.graph.compare.nodes import LEAF, ConfigNode, Key, children
 from luthier.graph.record.encode import KINDS
 from luthier.graph.values import OPERATIONS
 
 VARIABLE = "variable"
-"""The telling key of a part of the first graph, in the data of what is new."""
+"""Key that marks a reference to a node of the first graph, in the data of a new value."""
 UNWRITABLE = "unwritable"
-"""The telling key of what cannot be written, in the data of what is new."""
+"""Key that marks a value that cannot be written, in the data of a new value."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
-    """One change in place of something of the first graph.
+    """One change in place of a node of the first graph.
 
     Args:
-      thing: What is changed.
+      node: The node that is changed.
       form: `set` or `del` a part; `insert` an element before a place; `add_tag` or `remove_tag`.
       part: The argument, key, place or slice; for tags, the argument.
       data: The new value, as a record with variables; None where there is none.
       tag: The tag.
     """
 
-    thing: ConfigNode
+    node: ConfigNode
     form: Literal["set", "del", "insert", "add_tag", "remove_tag"]
     part: Any
     data: Any = None
@@ -43,10 +43,14 @@ class Edit:
 
 
 class Edits:
-    """Finds the edits of one comparison.
+    """The edits of one comparison.
+
+    Everything that is new is written as the JSON of a record, in which `VARIABLE` refers to a node
+    of the first graph that is kept. `captured` collects those: a patch assigns them to variables
+    before anything is changed, overrides refer to them by path.
 
     Args:
-      comparison: What `compare` returned.
+      comparison: The result of `compare`.
     """
 
     def __init__(self, comparison: Comparison):
@@ -54,10 +58,10 @@ class Edits:
         self.differ = comparison.differ
         self.problems: list[Problem] = []
         self.captured: dict[int, ConfigNode] = {}
-        self.above: dict[
-            int, tuple[ConfigNode, Any]
-        ] = {}  # the first place of each thing of the first
-        self.places: dict[int, int] = {}  # how many places things of the second have
+        # The first place of each node of the first document: its parent, and the key there.
+        self.above: dict[int, tuple[ConfigNode, Any]] = {}
+        # The number of places of each shared node of the second document.
+        self.places: dict[int, int] = {}
         self._first_paths = comparison.b.first_paths
         self._known_same: dict[tuple[int, int], bool] = {}
         self.is_root_kept = self._same(self.a, self.b)
@@ -66,56 +70,60 @@ class Edits:
         order: list[ConfigNode] = []
         self._visit(self.a, order)
         self._count(self.b)
-        self.edits = [edit for thing in order for edit in self._edits(thing)]
+        self.edits = [edit for node in order for edit in self._edits(node)]
         self.root = None if self.is_root_kept else self.data(self.b)
 
-    def parts(self, thing: ConfigNode) -> tuple[Any, ...]:
-        """Return the first path of a thing of the first graph, part by part."""
+    def parts(self, node: ConfigNode) -> tuple[Any, ...]:
+        """Return the first path of a node of the first graph, part by part."""
         parts: list[Any] = []
-        while id(thing) in self.above:
-            thing, part = self.above[id(thing)]
+        while id(node) in self.above:
+            node, part = self.above[id(node)]
             parts.append(part)
         return tuple(reversed(parts))
 
-    def data(self, thing: ConfigNode) -> Any:
-        """Return the JSON of something of the second graph, with variables for what is kept."""
-        kept = self.differ.kept_b.get(id(thing)) if thing.is_shared else None
+    def data(self, node: ConfigNode) -> Any:
+        """Return the JSON of a node of the second graph, with variables for kept nodes."""
+        # A node that both graphs have is not written again but referred to, which keeps its
+        # identity, its history and whatever else refers to it. A new node with several places is
+        # written once, with an "id" that the others refer to, as in a record.
+        kept = self.differ.kept_b.get(id(node)) if node.is_shared else None
         if kept is not None:
             self.captured[id(kept)] = kept
             return {VARIABLE: id(kept)}
-        if self._is_plain and thing.is_value_node:
-            return self._value(thing)
-        if thing.kind == LEAF:
-            if isinstance(thing.data, dict) and "object" in thing.data:
-                return self._unwritable(thing, "has no form that code can write")
-            return thing.data
-        if thing.name and thing.content != (thing.kind, thing.name):
-            return self._unwritable(thing, "has no public name")
-        is_repeated = thing.is_shared and self.places[id(thing)] > 1
-        if is_repeated and id(thing) in self._ids:
-            return {"ref": self._ids[id(thing)]}
+        if self._is_plain and node.is_value_node:
+            return self._value(node)
+        if node.kind == LEAF:
+            if isinstance(node.data, dict) and "object" in node.data:
+                return self._unwritable(node, "has no form that code can write")
+            return node.data
+        if node.name and node.content != (node.kind, node.name):
+            return self._unwritable(node, "has no public name")
+        is_repeated = node.is_shared and self.places[id(node)] > 1
+        if is_repeated and id(node) in self._ids:
+            return {"ref": self._ids[id(node)]}
         number = len(self._ids) + 1
         if is_repeated:
-            self._ids[id(thing)] = number
-        data = self._inside(thing)
+            self._ids[id(node)] = number
+        data = self._inside(node)
         return {"id": number, **data} if is_repeated else data
 
-    def fresh(self, thing: ConfigNode) -> Any:
-        """Return the JSON of something of the second graph as if all of it were new.
+    def fresh(self, node: ConfigNode) -> Any:
+        """Return the JSON of a node of the second graph as if all of it were new.
 
         Returns:
-          None where something in it stands in other places too.
+          None where a node in it is shared with other places.
         """
+        # `data` looks up what is kept in the differ; without any, it writes everything out.
         kept, self.differ.kept_b = self.differ.kept_b, {}
         try:
-            return None if self._holds_shared(thing) else self.data(thing)
+            return None if self._holds_shared(node) else self.data(node)
         finally:
             self.differ.kept_b = kept
 
-    def plain(self, thing: ConfigNode) -> Any:
-        """Return the JSON of something of the second graph with values in the place of value nodes.
+    def plain(self, node: ConfigNode) -> Any:
+        """Return the JSON of a node of the second graph with value nodes replaced by their values.
 
-        What shares a value there has a copy of it here.
+        The result has no sharing: each user of a shared value has a copy of it.
 
         Returns:
           None where a value cannot be computed.
@@ -123,44 +131,46 @@ class Edits:
         kept, self.differ.kept_b = self.differ.kept_b, {}
         self._is_plain = True
         try:
-            return self.data(thing)
+            return self.data(node)
         except (ArithmeticError, TypeError, ValueError):
             return None
         finally:
             self.differ.kept_b, self._is_plain = kept, False
 
-    def _value(self, thing: ConfigNode) -> Any:
-        """Return the value that a value node stands for, as JSON."""
-        if not thing.is_value_node:
-            return self.data(thing)
-        if "right" not in thing.by_part:
-            return self._value(thing.by_part["value"])
-        sides = [self._value(thing.by_part[side]) for side in ("left", "right")]
-        (compute,) = (made for made in OPERATIONS if thing.name.endswith(f".{made.__name__}"))
+    def _value(self, node: ConfigNode) -> Any:
+        """Return the value of a value node, as JSON."""
+        if not node.is_value_node:
+            return self.data(node)
+        if "right" not in node.by_part:
+            return self._value(node.by_part["value"])
+        sides = [self._value(node.by_part[side]) for side in ("left", "right")]
+        (compute,) = (made for made in OPERATIONS if node.name.endswith(f".{made.__name__}"))
         return compute(*sides)
 
-    def _holds_shared(self, thing: ConfigNode) -> bool:
-        is_shared = thing.is_shared and self.places[id(thing)] > 1
-        return is_shared or any(self._holds_shared(child) for child in children(thing))
+    def _holds_shared(self, node: ConfigNode) -> bool:
+        is_shared = node.is_shared and self.places[id(node)] > 1
+        return is_shared or any(self._holds_shared(child) for child in children(node))
 
-    def _visit(self, thing: ConfigNode, order: list[ConfigNode]) -> None:
-        for part, child in thing.parts:
+    def _visit(self, node: ConfigNode, order: list[ConfigNode]) -> None:
+        # Post-order: the edits of a node come after those of everything in it.
+        for part, child in node.parts:
             if child.kind != LEAF and id(child) not in self.above and child is not self.a:
-                self.above[id(child)] = (thing, part)
+                self.above[id(child)] = (node, part)
                 self._visit(child, order)
-        if id(thing) in self.differ.kept_a:
-            order.append(thing)
+        if id(node) in self.differ.kept_a:
+            order.append(node)
 
-    def _count(self, thing: ConfigNode) -> None:
-        if thing.is_shared:
-            self.places[id(thing)] = self.places.get(id(thing), 0) + 1
-            if self.places[id(thing)] > 1:
+    def _count(self, node: ConfigNode) -> None:
+        if node.is_shared:
+            self.places[id(node)] = self.places.get(id(node), 0) + 1
+            if self.places[id(node)] > 1:
                 return
-        for child in children(thing):
+        for child in children(node):
             self._count(child)
 
     def _same(self, a: ConfigNode, b: ConfigNode) -> bool:
-        """Say whether a place that holds `a` need not be set to hold `b`."""
+        """Return whether a place that holds `a` need not be set to hold `b`."""
+        # A kept node is edited in place, so its place stays as it is, whatever changes inside.
         if a.is_shared or b.is_shared:
             return self.differ.kept_b.get(id(b)) is a
         if a.kind in (LEAF, "set", "frozenset") or a.content != b.content:
@@ -194,6 +204,9 @@ class Edits:
                     yield Edit(a, "add_tag", part, tag=tag)
 
     def _list_edits(self, a: ConfigNode, b: ConfigNode) -> Iterator[Edit]:
+        # Elements are set one by one if none changes its place. Else the stretch between the common
+        # head and tail is replaced as a whole: single insertions and deletions would shift the
+        # places that later edits, and the paths of captured nodes, refer to.
         old, new = children(a), children(b)
         if len(old) == len(new) and not self._is_reordered(old, new):
             for index, (left, right) in enumerate(zip(old, new, strict=True)):
@@ -217,46 +230,50 @@ class Edits:
             yield Edit(a, "set", slice(head, end), {"list": inserted})
 
     def _is_reordered(self, old: list[ConfigNode], new: list[ConfigNode]) -> bool:
-        """Say whether an element of a list left its place for another one of the list."""
+        """Return whether an element moved to another place of its list."""
         places = list(zip(old, new, strict=True))
         changed = [(left, right) for left, right in places if not self._same(left, right)]
         gone = {id(left) for left, _ in changed}
         gone -= {id(left) for left, right in places if self._same(left, right)}
         return any(id(self.differ.kept_b.get(id(right))) in gone for _, right in changed)
 
-    def _inside(self, thing: ConfigNode) -> dict[str, Any]:
-        if thing.kind == "dict":
-            if all(type(part) is str for part, _ in thing.parts):
-                return {"dict": {part: self.data(child) for part, child in thing.parts}}
-            pairs = [[key_data(part), self.data(child)] for part, child in thing.parts]
+    def _inside(self, node: ConfigNode) -> dict[str, Any]:
+        if node.kind == "dict":
+            if all(type(part) is str for part, _ in node.parts):
+                return {"dict": {part: self.data(child) for part, child in node.parts}}
+            pairs = [[key_data(part), self.data(child)] for part, child in node.parts]
             return {"dict": pairs}
-        if not thing.is_node and thing.kind not in ("instance", "namedtuple"):
-            return {thing.kind: [self.data(child) for child in children(thing)]}
-        given = {part: self.data(child) for part, child in thing.parts}
-        if not thing.is_node:
-            return {thing.kind: thing.name, "fields": given}
-        if not all(isinstance(part, str) for part in given) or thing.kind not in KINDS.values():
-            return self._unwritable(thing, "is a node that code cannot write")
-        if thing.kind == "tagged" and not thing.tags:
-            return self._unwritable(thing, "has no tag")
-        tags = {"tags": {part: list(found) for part, found in thing.tags}} if thing.tags else {}
-        return {thing.kind: thing.name, **tags, "arguments": given}
+        if not node.is_node and node.kind not in ("instance", "namedtuple"):
+            return {node.kind: [self.data(child) for child in children(node)]}
+        given = {part: self.data(child) for part, child in node.parts}
+        if not node.is_node:
+            return {node.kind: node.name, "fields": given}
+        if not all(isinstance(part, str) for part in given) or node.kind not in KINDS.values():
+            return self._unwritable(node, "is a node that code cannot write")
+        if node.kind == "tagged" and not node.tags:
+            return self._unwritable(node, "has no tag")
+        tags = {"tags": {part: list(found) for part, found in node.tags}} if node.tags else {}
+        return {node.kind: node.name, **tags, "arguments": given}
 
-    def _unwritable(self, thing: ConfigNode, why: str) -> dict[str, Any]:
-        what = f"{things.text_of(thing)[:60]} {why}"
-        self.problems.append(Problem(what, self._first_paths.get(id(thing), "")))
+    def _unwritable(self, node: ConfigNode, why: str) -> dict[str, Any]:
+        what = f"{nodes.text_of(node)[:60]} {why}"
+        self.problems.append(Problem(what, self._first_paths.get(id(node), "")))
         return {UNWRITABLE: what}
 
 
 def key_data(part: Any) -> Any:
-    """Return the JSON of a key of a dict."""
-    return _key_data(part.thing) if isinstance(part, Key) else part
+    """Return the JSON of a key of a dict.
+
+    Args:
+      part: The key, as documents hold it.
+    """
+    return _key_data(part.node) if isinstance(part, Key) else part
 
 
-def _key_data(thing: ConfigNode) -> Any:
-    if thing.kind == LEAF:
-        return thing.data
-    given = {part: _key_data(child) for part, child in thing.parts}
-    if thing.kind in ("instance", "namedtuple"):
-        return {thing.kind: thing.name, "fields": given}
-    return {thing.kind: list(given.values())}
+def _key_data(node: ConfigNode) -> Any:
+    if node.kind == LEAF:
+        return node.data
+    given = {part: _key_data(child) for part, child in node.parts}
+    if node.kind in ("instance", "namedtuple"):
+        return {node.kind: node.name, "fields": given}
+    return {node.kind: list(given.values())}

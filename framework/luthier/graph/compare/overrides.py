@@ -1,4 +1,4 @@
-"""A comparison as overrides that make the second graph of the first, as far as they can."""
+"""Command-line overrides that turn the first graph of a comparison into the second."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from luthier.errors import BadInput, UnknownReference
 from luthier.graph import signatures
-from luthier.graph.compare.changes import Unsayable
+from luthier.graph.compare.changes import NoOverride
 from luthier.graph.compare.differ import Comparison, Differ
 from luthier.graph.compare.document import Document, document
 from luthier.graph.compare.edits import UNWRITABLE, VARIABLE, Edit, Edits
-from luthier.graph.compare.things import ConfigNode
+from luthier.graph.compare.nodes import ConfigNode
 from luthier.graph.export.names import find
 from luthier.graph.grammar.expressions import kind_of
 from luthier.graph.grammar.names import DTYPES
@@ -22,24 +22,23 @@ from luthier.graph.public_names import is_allowed
 from luthier.graph.record.leaves import is_leaf
 from luthier.graph.values import OPERATIONS, Graph
 
-# What is new, as text of the override grammar.
-
+# Serializer of new values: records (JSON) to the override grammar.
 _OPERATIONS = {f"{made.__module__}.{made.__name__}": how for made, how in OPERATIONS.items()}
 _CONSTANT = "luthier.graph.values.constant"
 _DTYPE = "jax.numpy."
 
 
-class Unspeakable(Exception):
-    """The grammar has no word for something; the message says for what."""
+class Inexpressible(Exception):
+    """The override grammar cannot express a change; the message is the reason."""
 
 
 class Speller:
-    """Spells what is new.
+    """Serializer of new values as text of the override grammar.
 
     Args:
-      packages: Packages that a value may name at the place, beside those that every value may.
-      place: Returns the path of a part of the first graph, by its number; raises `Unspeakable`.
-      kinds: Returns the kind of node that a call inside of a call makes; None where not known.
+      packages: Packages whose names the value may use, beside those that every value may use.
+      place: Returns the path of a part of the first graph, by its number; raises `Inexpressible`.
+      kinds: Returns the kind of node that a nested call makes; None where it is not known.
     """
 
     def __init__(
@@ -51,11 +50,17 @@ class Speller:
         self._packages, self._place, self._kinds = packages, place, kinds
 
     def value(self, data: Any) -> str:
-        """Return the text behind the operator of a word.
+        """Return the text behind the operator of an override.
+
+        Args:
+          data: The JSON of a value, as `Edits.data` returns it.
 
         Raises:
-          Unspeakable: The grammar cannot say it.
+          Inexpressible: The grammar cannot express it.
         """
+        # `ref:`, `config:` and `partial:` are prefixes of a whole value: only here, at the top, can
+        # a value refer to another place, be live arithmetic, or state its kind of node. `_inside`
+        # has none of these, because inside of a call the grammar reads plain Python expressions.
         if isinstance(data, dict):
             if VARIABLE in data:
                 return self._place(data[VARIABLE])
@@ -72,11 +77,11 @@ class Speller:
         if not isinstance(data, dict):
             return repr(data)
         if VARIABLE in data:
-            raise Unspeakable("only a whole value can be what stands in another place")
+            raise Inexpressible("only a whole value can refer to another place")
         if UNWRITABLE in data:
-            raise Unspeakable(data[UNWRITABLE])
+            raise Inexpressible(data[UNWRITABLE])
         if "id" in data or "ref" in data:
-            raise Unspeakable("what is new in several places cannot be shared by words")
+            raise Inexpressible("overrides cannot share a new value between several places")
         for kind in ("config", "partial"):
             if kind in data:
                 return self._nested(data, kind)
@@ -90,6 +95,8 @@ class Speller:
         return self._leaf(data)
 
     def _leaf(self, data: dict[str, Any]) -> str:
+        # Python has literals for neither infinity nor NaN, and the grammar reads literals without
+        # names: a float that overflows is infinite, and the difference of two such is NaN.
         if "float" in data:
             return {"inf": "1e999", "-inf": "-1e999"}.get(data["float"], "1e999-1e999")
         if "name" in data:
@@ -98,45 +105,46 @@ class Speller:
             return f"{self._name(data['enum'])}.{data['member']}"
         if "path" in data and data.get("kind") == "Path":
             return repr(data["path"])
-        what = next((key for key in data if is_leaf({key: 0})), "")
-        what = what or next((key for key in data), "")
-        said = _SAID.get(what, what.replace("_", " "))
-        raise Unspeakable(f"the grammar cannot write {said}")
+        kind = next((key for key in data if is_leaf({key: 0})), "")
+        kind = kind or next((key for key in data), "")
+        raise Inexpressible(f"the grammar cannot write {_NOUNS.get(kind, kind.replace('_', ' '))}")
 
     def _name(self, name: str) -> str:
         short = name.removeprefix(_DTYPE)
         if name.startswith(_DTYPE) and DTYPES.get(short) == short:
             return short
         if name.startswith("builtins.") or not is_allowed(name, self._packages):
-            raise Unspeakable(f"a value may not name {name} here")
+            raise Inexpressible(f"a value may not name {name} here")
         return name
 
     def _dict(self, inside: Any) -> str:
         pairs = list(inside.items()) if isinstance(inside, dict) else inside
         for key, _ in pairs:
             if type(key) not in (str, int):
-                raise Unspeakable("only text and whole numbers can be keys in a value")
+                raise Inexpressible("only strings and integers can be keys in a value")
         return f"{{{', '.join(f'{key!r}: {self._inside(child)}' for key, child in pairs)}}}"
 
     def _nested(self, data: dict[str, Any], kind: str) -> str:
         if data[kind] in _OPERATIONS:
-            raise Unspeakable("only a whole value can be arithmetic that stays live")
+            raise Inexpressible("only a whole value can be arithmetic that stays live")
+        # A nested call carries no prefix: the grammar itself decides from the class whether it
+        # makes a config or a template. Where it would decide otherwise, there is no override.
         made = self._kinds(data[kind], data["arguments"])
         if made != kind:
-            raise Unspeakable(f"a call of {data[kind]} inside of a value need not make a {kind}")
+            raise Inexpressible(f"a call of {data[kind]} inside of a value need not make a {kind}")
         return self._call(data, kind)
 
     def _call(self, data: dict[str, Any], kind: str) -> str:
         if "id" in data:
-            raise Unspeakable("what is new in several places cannot be shared by words")
+            raise Inexpressible("overrides cannot share a new value between several places")
         if data.get("tags"):
-            raise Unspeakable("the grammar has no word for tags")
+            raise Inexpressible("the override grammar cannot set tags")
         if data[kind] == _CONSTANT:
-            raise Unspeakable("a new constant that places can share has no word; see ref:")
+            raise Inexpressible("overrides cannot create a constant that places share; see ref:")
         given = data["arguments"]
         for part in given:
             if not part.isidentifier():
-                raise Unspeakable(f"{part!r} cannot be written as the name of an argument")
+                raise Inexpressible(f"{part!r} cannot be written as the name of an argument")
         written = [f"{part}={self._inside(child)}" for part, child in given.items()]
         return f"{self._name(data[kind])}({', '.join(written)})"
 
@@ -144,11 +152,11 @@ class Speller:
         if not isinstance(data, dict):
             if isinstance(data, int | float) and not isinstance(data, bool) and data >= 0:
                 return repr(data)
-            raise Unspeakable("arithmetic that stays live works on numbers without a sign")
-        if VARIABLE in data:
+            raise Inexpressible("arithmetic that stays live works on numbers without a sign")
+        if VARIABLE in data:  # inside of an expression behind `ref:`, a path stands for itself
             return self._place(data[VARIABLE]).removeprefix("ref:")
         if data.get("config") not in _OPERATIONS or "id" in data or data.get("tags"):
-            raise Unspeakable("a new constant that places can share has no word; see ref:")
+            raise Inexpressible("overrides cannot create a constant that places share; see ref:")
         symbol, binding = _OPERATIONS[data["config"]]
         inner = (binding + 1, binding) if symbol == "**" else (binding, binding + 1)
         sides = [data["arguments"].get(side) for side in ("left", "right")]
@@ -157,7 +165,7 @@ class Speller:
         return f"({text})" if binding < outer else text
 
 
-_SAID = {
+_NOUNS = {
     "object": "an object",
     "complex": "a complex number",
     "bytes": "bytes",
@@ -167,107 +175,113 @@ _SAID = {
     "namedtuple": "a named tuple",
     "tagged": "a tagged value",
     "factory": "a factory",
-    "dtype": "a dtype that is no class",
+    "dtype": "a dtype without a class",
     "enum": "several members of an enum at once",
     "path": "a path of another system",
     "float": "a number that is not finite",
 }
 
 
-def word_path(path: str, parts: tuple[Any, ...]) -> str:
-    """Return a path as a word can begin with it.
+def override_path(path: str, parts: tuple[Any, ...]) -> str:
+    """Return a path that can stand at the left of an override.
 
     Args:
       path: The path, written out.
       parts: Its parts.
 
     Raises:
-      Unspeakable: The grammar would read it as another one.
+      Inexpressible: The grammar would read it as another path.
     """
+    # Keys of dicts are arbitrary text. Some do not survive the round trip through `parse_path`; and
+    # `*` is a wildcard of the grammar, `=` ends a path, and a trailing `~` deletes.
     try:
         is_read = parse_path(path) == parts and bool(parts)
     except UnknownReference:
         is_read = False
     if not is_read or any(sign in path for sign in "*=\n") or path.endswith("~"):
-        raise Unspeakable(f"no word can begin with {path or 'the root'}")
+        raise Inexpressible(f"no override can begin with {path or 'the root'}")
     return path
 
 
-# A comparison as words of the override grammar, as far as it can say them.
+# From edits to overrides.
 #
-# Where both sides are live graphs, every word is tried, and what it does not make is said to have
-# no word. For records, words follow the rules of the grammar, and what depends on classes that were
-# not imported is left out.
+# Where both sides are live graphs, the overrides are applied to the first graph, and the result is
+# compared with the second: an override that does not make its change is dropped, with a reason. For
+# records nothing is imported, so nothing can be applied; there, overrides follow from the rules of
+# the grammar, and whatever depends on a class that was not imported is left out.
 
 
 @dataclasses.dataclass(frozen=True)
-class Words:
-    """What makes the second graph of the first on the command line.
+class OverridePatch:
+    """Overrides that turn the first graph into the second on the command line.
 
     Args:
-      all_words: The words, in an order in which they can be applied.
-      unsayable: What they do not make.
-      words: The word that makes a change, by the number of the change.
-      reasons: Why no word makes a change, by the number of the change.
+      overrides: The overrides, in an order in which they can be applied.
+      omitted: The changes that they do not make.
+      by_change: The override that makes a change, by the number of the change.
+      reasons: The reason why no override makes a change, by the number of the change.
     """
 
-    all_words: tuple[str, ...]
-    unsayable: tuple[Unsayable, ...]
-    words: Mapping[int, str]
+    overrides: tuple[str, ...]
+    omitted: tuple[NoOverride, ...]
+    by_change: Mapping[int, str]
     reasons: Mapping[int, str]
 
 
 @dataclasses.dataclass
-class _Said:
+class _EditOverride:
     """An edit with its override, or the reason why it has none; with both where it has a part."""
 
     path: str
-    word: str = ""
+    override: str = ""
     reason: str = ""
 
 
-def overrides_of(comparison: Comparison, packages: Sequence[str] = ()) -> Words:
-    """Return the words that make the second graph of the first, and what they do not make.
+def overrides_of(comparison: Comparison, packages: Sequence[str] = ()) -> OverridePatch:
+    """Return the overrides that turn the first graph into the second, and the changes they omit.
 
     Args:
-      comparison: What `compare` returned.
-      packages: The user's own packages, which words may name (`[tool.luthier] packages`).
+      comparison: The result of `compare`.
+      packages: The user's own packages, which overrides may name (`[tool.luthier] packages`).
     """
-    said = _Speaking(comparison, tuple(packages)).said()
+    # Edits and changes are different cuts of the same difference: one edit (a list written as a
+    # whole) can make several changes, and a moved part needs an edit at each of its places. So each
+    # change looks for the edit at its path, or at the nearest path above it.
+    written = _Writer(comparison, tuple(packages)).written()
     if comparison.a.graph is not None and comparison.b.graph is not None:
-        _try(said, comparison, packages)
-    words: dict[int, str] = {}
+        _drop_wrong(written, comparison, packages)
+    by_change: dict[int, str] = {}
     reasons: dict[int, str] = {}
     for index, draft in enumerate(comparison.differ.drafts):
         paths = (draft.path_a, draft.path_b)
         paths = paths[::-1] if draft.kind in ("moved", "added") else paths
-        found = _about(paths[0], said) or _about(paths[1], said)
+        found = _about(paths[0], written) or _about(paths[1], written)
         if draft.kind == "default":
-            reasons[index] = "the graphs agree; the default is another"
+            reasons[index] = "both leave it at the default, and the defaults differ"
         elif found is None:
-            reasons[index] = "the words of other changes make it"
-        elif found.word:
-            words[index] = found.word
+            reasons[index] = "the overrides of other changes make it"
+        elif found.override:
+            by_change[index] = found.override
         else:
             reasons[index] = found.reason
-    return Words(
-        tuple(one.word for one in said if one.word),
-        tuple(Unsayable(one.path, one.reason) for one in said if one.reason),
-        words,
+    return OverridePatch(
+        tuple(one.override for one in written if one.override),
+        tuple(NoOverride(one.path, one.reason) for one in written if one.reason),
+        by_change,
         reasons,
     )
 
 
-def _about(path: str, said: list[_Said]) -> _Said | None:
-    """Return what is said about a path: of the path itself, or the nearest place above it."""
-    found = [one for one in said if path == one.path]
-    above = [one for one in said if path.startswith((f"{one.path}.", f"{one.path}["))]
-    everything = [one for one in said if not one.path]
+def _about(path: str, written: list[_EditOverride]) -> _EditOverride | None:
+    """Return the edit at a path, or else at the nearest path above it; None where there is none."""
+    found = [one for one in written if path == one.path]
+    above = [one for one in written if path.startswith((f"{one.path}.", f"{one.path}["))]
+    everything = [one for one in written if not one.path]
     return next(iter([*found, *sorted(above, key=lambda one: -len(one.path)), *everything]), None)
 
 
-class _Speaking:
-    """Says the edits of one comparison."""
+class _Writer:
+    """Writes the edits of one comparison as overrides."""
 
     def __init__(self, comparison: Comparison, packages: tuple[str, ...]):
         self.edits = Edits(comparison)
@@ -275,155 +289,166 @@ class _Speaking:
         self.comparison = comparison
         self.targets = [self._parts(edit) for edit in self.edits.edits]
 
-    def said(self) -> list[_Said]:
-        """Return the edits in their order, each with its word or the reason why it has none."""
+    def written(self) -> list[_EditOverride]:
+        """Return the edits in their order, each with its override or the reason why it has none."""
         if not self.edits.is_root_kept:
-            return [_Said("", reason="no word replaces the whole graph")]
-        said = []
+            return [_EditOverride("", reason="no override replaces the whole config")]
+        written = []
         for edit, parts in zip(self.edits.edits, self.targets, strict=True):
-            one = _Said(format_path(parts))
+            one = _EditOverride(format_path(parts))
             try:
-                one.word = self._word(edit, parts, one.path)
-            except Unspeakable as error:
+                one.override = self._override(edit, parts, one.path)
+            except Inexpressible as error:
                 one.reason = str(error)
-                self._say_value(edit, one)
-            said.append(one)
-        return said
+                self._set_value_alone(edit, one)
+            written.append(one)
+        return written
 
-    def _say_value(self, edit: Edit, one: _Said) -> None:
-        """Give an edit that makes a shared value the override that sets the value alone.
+    def _set_value_alone(self, edit: Edit, one: _EditOverride) -> None:
+        """Write the override that sets the value of a shared value, without its sharing.
 
-        The value is what matters most: a diff that left it out would not make the second run.
+        The value matters most: overrides that left it out would train another model.
         """
+        # Only where the value can be set at a path of its own: not for tags or list elements, and
+        # not inside of arithmetic or dataclass instances, into which no path leads.
         if edit.form != "set" or edit.tag or isinstance(edit.part, slice):
             return
-        around = (edit.thing, *self._around(edit.thing))
-        if any(thing.is_value_node or thing.kind == "instance" for thing in around):
+        around = (edit.node, *self._around(edit.node))
+        if any(node.is_value_node or node.kind == "instance" for node in around):
             return
-        new = self.edits.differ.kept_a[id(edit.thing)].by_part.get(edit.part)
+        new = self.edits.differ.kept_a[id(edit.node)].by_part.get(edit.part)
         data = None if new is None else self.edits.plain(new)
         if data is None:
             return
-        old = edit.thing.by_part.get(edit.part)
+        old = edit.node.by_part.get(edit.part)
         try:
             text = self._speller(edit, old).value(data)
-            written = word_path(one.path, self._parts(edit))
-        except Unspeakable:
+            written = override_path(one.path, self._parts(edit))
+        except Inexpressible:
             return
-        one.word = f"{written}{':=' if old is not None and old.is_node else '='}{text}"
-        one.reason = "the override sets the value alone: that several places share it is lost"
+        one.override = f"{written}{':=' if old is not None and old.is_node else '='}{text}"
+        one.reason = "the override sets the value only: its sharing between several places is lost"
 
     def _parts(self, edit: Edit) -> tuple[Any, ...]:
-        """Return the parts of the place that an edit is about; of a constant, its own place."""
-        owner = self.edits.parts(edit.thing)
-        if edit.thing.is_value_node or isinstance(edit.part, slice) or edit.form == "insert":
+        """Return the path of an edit in parts; for a constant, the place of the constant."""
+        owner = self.edits.parts(edit.node)
+        if edit.node.is_value_node or isinstance(edit.part, slice) or edit.form == "insert":
             return owner
-        return (*owner, edit.part) if edit.form == "set" or edit.thing.kind != "list" else owner
+        return (*owner, edit.part) if edit.form == "set" or edit.node.kind != "list" else owner
 
-    def _word(self, edit: Edit, parts: tuple[Any, ...], path: str) -> str:
+    def _override(self, edit: Edit, parts: tuple[Any, ...], path: str) -> str:
         if edit.tag:
-            raise Unspeakable("the grammar has no word for tags")
-        around = self._around(edit.thing)
-        if any(thing.is_value_node for thing in around):
-            raise Unspeakable("no path leads into the arithmetic of a value")
-        if any(thing.kind == "instance" for thing in around):
-            raise Unspeakable("no word changes what a dataclass instance holds")
-        if edit.thing.is_value_node:
-            return self._constant_word(edit, parts, path)
-        written = word_path(path, parts)
-        if edit.thing.kind == "list" and (edit.form != "set" or isinstance(edit.part, slice)):
+            raise Inexpressible("the override grammar cannot set tags")
+        around = self._around(edit.node)
+        if any(node.is_value_node for node in around):
+            raise Inexpressible("no path leads into the arithmetic of a value")
+        if any(node.kind == "instance" for node in around):
+            raise Inexpressible("no override changes the fields of a dataclass instance")
+        if edit.node.is_value_node:
+            return self._constant_override(edit, parts, path)
+        written = override_path(path, parts)
+        if edit.node.kind == "list" and (edit.form != "set" or isinstance(edit.part, slice)):
             return f"{written}={self._list_text(edit)}"
-        old = edit.thing.by_part.get(edit.part)
+        old = edit.node.by_part.get(edit.part)
         if edit.form == "del":
             self._check_reset(edit)
             return f"reset:{written}"
-        if old is None and edit.thing.is_node:
+        if old is None and edit.node.is_node:
             self._check_argument(edit)
-        if old is None and not edit.thing.is_node and not isinstance(edit.part, str):
-            raise Unspeakable("only text can be a new key")
+        if old is None and not edit.node.is_node and not isinstance(edit.part, str):
+            raise Inexpressible("only a string can be a new key")
         text = self._text(edit, old)
         _check_path_value(edit.data, old)
+        # `=` sets a value within the type of the place; `:=` replaces a node, or adds a key to a
+        # dict or list, which `=` rejects as a misspelt path.
         is_plain = old is None or not (old.is_node or text.startswith(("alias:", "ref:")))
-        replaces = not is_plain or (old is None and not edit.thing.is_node)
+        replaces = not is_plain or (old is None and not edit.node.is_node)
         return f"{written}{':=' if replaces else '='}{text}"
 
     def _text(self, edit: Edit, old: ConfigNode | None) -> str:
-        """Return the text of a new value; written out as new where it cannot be taken over."""
+        """Return the text of a new value, with copies where it cannot refer to the first graph."""
+        # References to the first graph are tried before copies, which lose sharing.
         speller = self._speller(edit, old)
         try:
             return speller.value(edit.data)
-        except Unspeakable:
-            new = self.edits.differ.kept_a[id(edit.thing)].by_part[edit.part]
+        except Inexpressible:
+            new = self.edits.differ.kept_a[id(edit.node)].by_part[edit.part]
             data = self.edits.fresh(new)
             if data is None:
                 raise
             return speller.value(data)
 
-    def _constant_word(self, edit: Edit, parts: tuple[Any, ...], path: str) -> str:
-        is_value = edit.form == "set" and edit.part == "value" and "name" not in edit.thing.tags
-        if not is_value or "right" in edit.thing.by_part:
-            raise Unspeakable("only the value of a constant can be set")
+    def _constant_override(self, edit: Edit, parts: tuple[Any, ...], path: str) -> str:
+        is_value = edit.form == "set" and edit.part == "value" and "name" not in edit.node.tags
+        if not is_value or "right" in edit.node.by_part:
+            raise Inexpressible("only the value of a constant can be set")
         text = self._speller(edit, None).value(edit.data)
-        return f"{word_path(path, parts)}={text}"
+        return f"{override_path(path, parts)}={text}"
 
     def _list_text(self, edit: Edit) -> str:
-        """Return a whole list, for which the grammar has words where it has none for elements."""
-        data = self.edits.fresh(self.edits.differ.kept_a[id(edit.thing)])
+        """Return the text of a whole list: no override inserts or removes an element."""
+        data = self.edits.fresh(self.edits.differ.kept_a[id(edit.node)])
         if data is None:
-            raise Unspeakable("no word inserts or removes an element, and the list shares some")
+            what = "no override inserts or removes an element, and the list holds shared ones"
+            raise Inexpressible(what)
         return self._speller(edit, None).value(data)
 
-    def _around(self, thing: ConfigNode) -> list[ConfigNode]:
+    def _around(self, node: ConfigNode) -> list[ConfigNode]:
         found = []
-        while id(thing) in self.edits.above:
-            thing, _ = self.edits.above[id(thing)]
-            found.append(thing)
+        while id(node) in self.edits.above:
+            node, _ = self.edits.above[id(node)]
+            found.append(node)
         return found
 
     def _check_reset(self, edit: Edit) -> None:
-        if not edit.thing.is_node:
+        if not edit.node.is_node:
             if not isinstance(edit.part, str):
-                raise Unspeakable("only a key that is text can be taken out of a dict")
+                raise Inexpressible("only string keys can be removed from a dict")
             return
-        known = self.comparison.a.defaults(edit.thing)
-        if edit.thing.live is not None:
-            taken = signatures.arguments(edit.thing.live.__fn_or_cls__)
+        known = self.comparison.a.defaults(edit.node)
+        if edit.node.live is not None:
+            taken = signatures.arguments(edit.node.live.__fn_or_cls__)
             if edit.part in taken.names and edit.part not in taken.defaults:
-                raise Unspeakable("has no default to reset to")
+                raise Inexpressible("has no default to reset to")
         elif known is not None and edit.part not in known and not self._default_in_b(edit):
-            raise Unspeakable("has no default that is known")
+            raise Inexpressible("has no known default")
 
     def _default_in_b(self, edit: Edit) -> bool:
-        known = self.comparison.b.defaults(self.edits.differ.kept_a[id(edit.thing)])
+        known = self.comparison.b.defaults(self.edits.differ.kept_a[id(edit.node)])
         return known is None or edit.part in known
 
     def _check_argument(self, edit: Edit) -> None:
-        if edit.thing.live is None:
+        if edit.node.live is None:
             return
-        taken = signatures.arguments(edit.thing.live.__fn_or_cls__)
+        taken = signatures.arguments(edit.node.live.__fn_or_cls__)
         if edit.part not in taken.names:
-            raise Unspeakable("no word adds a keyword that the signature does not name")
+            raise Inexpressible("no override adds a keyword that the signature does not name")
 
     def _speller(self, edit: Edit, old: ConfigNode | None) -> Speller:
-        names = [thing.name for thing in (edit.thing, old) if thing is not None and thing.name]
+        # The grammar lets a value name what is in the packages of the nodes around its place.
+        names = [node.name for node in (edit.node, old) if node is not None and node.name]
         packages = (*self.packages, *(name.split(".")[0] for name in names))
         return Speller(packages, self._place, self._kind)
 
     def _place(self, number: int) -> str:
-        """Return what says that a value is what stands in another place."""
-        thing = self.edits.captured[number]
-        parts = self.edits.parts(thing)
-        if not thing.is_node:
-            raise Unspeakable(f"no word shares a {thing.kind}")
-        if any(above.is_value_node for above in self._around(thing)):
-            raise Unspeakable("no path leads into the arithmetic of a value")
+        """Return the `ref:` or `alias:` to a part of the first graph."""
+        node = self.edits.captured[number]
+        parts = self.edits.parts(node)
+        if not node.is_node:
+            raise Inexpressible(f"no override shares a {node.kind}")
+        if any(above.is_value_node for above in self._around(node)):
+            raise Inexpressible("no path leads into the arithmetic of a value")
+        # Overrides are applied one after another: a path is read when its turn comes, after an
+        # earlier override may have replaced what the first graph had there.
         if any(parts[: len(target)] == target for target in self.targets):
-            raise Unspeakable("what it is the same as stands in another place by then")
-        path = word_path(format_path(parts), parts)
-        return f"ref:{path}" if thing.is_value_node else f"alias:{path}"
+            raise Inexpressible("the value that it refers to has been moved by then")
+        path = override_path(format_path(parts), parts)
+        return f"ref:{path}" if node.is_value_node else f"alias:{path}"
 
     def _kind(self, name: str, given: Mapping[str, Any]) -> str | None:
         """Return the kind of node that a call inside of a call makes."""
+        # Of a record, classes are not imported. Most calls make a config; modules of layers and
+        # models make templates, depending on a signature that is not known here.
         if not self.comparison.b.is_live:
             return "config" if not name.startswith(("luthier.layers", "luthier.models")) else None
         made = kind_of(find(name), dict.fromkeys(given), signatures.UNSET)
@@ -431,56 +456,69 @@ class _Speaking:
 
 
 def _check_path_value(data: Any, old: ConfigNode | None) -> None:
-    """Refuse a path of a file system where the grammar might read text."""
+    """Reject a path of a file system where the grammar would read a string.
+
+    Both are written as quoted text: the grammar makes a path only where the place holds one.
+    """
     is_path = isinstance(data, dict) and "path" in data and VARIABLE not in data
     was_path = old is not None and isinstance(old.data, dict) and "path" in old.data
     if is_path and not was_path:
-        raise Unspeakable("the grammar would read the path as text here")
+        raise Inexpressible("the grammar would read the path as text here")
 
 
-def _try(said: list[_Said], comparison: Comparison, packages: Sequence[str]) -> None:
-    """Take back the words that do not make what they are for."""
-    made = _apply_possible(comparison.a.graph, [one for one in said if one.word], packages)
-    while any(one.word for one in said):
+def _drop_wrong(
+    written: list[_EditOverride], comparison: Comparison, packages: Sequence[str]
+) -> None:
+    """Drop the overrides that do not make their change when they are applied."""
+    # The grammar has its own opinion of what a text means at a place (a name may be text or a
+    # class, defaults depend on signatures), so the overrides are applied and the result is compared
+    # with the second graph. Each round drops at least one override or ends, and a dropped one can
+    # make others wrong: a part that it would have made may be referred to.
+    made = _apply_possible(comparison.a.graph, [one for one in written if one.override], packages)
+    while any(one.override for one in written):
         differ = Differ(document(made), comparison.b)
         differ.run()
         left = [draft for draft in differ.drafts if draft.kind != "tags"]
-        # A shared thing is changed by its first path, and may be met by another one only, once the
-        # first is gone.
+        # A shared node is changed by its first path, but the differ may meet it by another path
+        # only, once the place of the first is gone.
         paths = [path for draft in left for path in _both_paths(draft.path_a, comparison.a)]
-        wrong = [one for one in (_about(path, said) for path in paths) if one is not None]
-        wrong = [one for one in wrong if one.word and not one.reason]
+        wrong = [one for one in (_about(path, written) for path in paths) if one is not None]
+        wrong = [one for one in wrong if one.override and not one.reason]
         if not wrong:
             return
         for one in wrong:
-            one.word, one.reason = "", "the grammar reads it as another value here"
-        made = apply(comparison.a.graph, [one.word for one in said if one.word], packages=packages)
+            one.override, one.reason = "", "the grammar reads it as another value here"
+        rest = [one.override for one in written if one.override]
+        made = apply(comparison.a.graph, rest, packages=packages)
 
 
 def _both_paths(path: str, document: Document) -> tuple[str, ...]:
-    """Return a path, and how it is written by the first places of what is shared on its way."""
-    thing: ConfigNode | None = document.root
+    """Return a path, and the same path by the first places of the shared nodes on its way."""
+    node: ConfigNode | None = document.root
     first = ""
     for part in parse_path(path):
-        if thing is not None and thing.is_shared:
-            first = document.first_paths.get(id(thing), first)
+        if node is not None and node.is_shared:
+            first = document.first_paths.get(id(node), first)
         first = join(first, part)
-        thing = None if thing is None else thing.by_part.get(part)
+        node = None if node is None else node.by_part.get(part)
     return (path,) if first == path else (path, first)
 
 
-def _apply_possible(graph: Graph, said: list[_Said], packages: Sequence[str]) -> Any:
-    """Apply the words that can be applied, and take the others back.
+def _apply_possible(graph: Graph, written: list[_EditOverride], packages: Sequence[str]) -> Any:
+    """Apply the overrides that can be applied, and drop the others.
 
-    All are tried at once, and only those that fail in halves: applying copies the graph.
+    `apply` copies the graph and is atomic: one override that fails undoes all. Trying them one by
+    one would copy the graph for each, so all are tried at once, and halves only where that fails.
     """
-    if not said:
+    if not written:
         return graph
     try:
-        return apply(graph, [one.word for one in said], packages=packages)
+        return apply(graph, [one.override for one in written], packages=packages)
     except BadInput as error:
-        if len(said) == 1:
-            said[0].word, said[0].reason = "", error.problems[0].what
+        if len(written) == 1:
+            written[0].override, written[0].reason = "", error.problems[0].what
             return graph
-    half = len(said) // 2
-    return _apply_possible(_apply_possible(graph, said[:half], packages), said[half:], packages)
+    half = len(written) // 2
+    return _apply_possible(
+        _apply_possible(graph, written[:half], packages), written[half:], packages
+    )

@@ -1,7 +1,7 @@
-"""A comparison as a fiddler: Python that makes the second graph of the first.
+"""A comparison as a fiddler: Python that turns the first graph into the second.
 
-Parts of the first graph that the second has in another place are put into variables before anything
-is changed.
+Parts of the first graph that the second has in another place are assigned to variables before
+anything is changed.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ from collections.abc import Sequence
 from typing import Any
 
 from luthier.errors import RecordError
-from luthier.graph.compare import things
+from luthier.graph.compare import nodes
 from luthier.graph.compare.differ import Comparison
 from luthier.graph.compare.edits import VARIABLE, Edit, Edits, key_data
-from luthier.graph.compare.things import ConfigNode, Key
+from luthier.graph.compare.nodes import ConfigNode, Key
 from luthier.graph.export.layout import Expression, Text, lay_out, string
 from luthier.graph.export.python import KINDS, PythonWriter
+from luthier.graph.paths import Path
 
 FUNCTION = "patch"
 
 
 def patch_of(comparison: Comparison, function: str = FUNCTION) -> str:
-    """Return a module with one fiddler that makes the second graph of the first.
+    """Return a module with one fiddler (a function that edits the config).
 
     Args:
-      comparison: What `compare` returned.
-      function: What to call the fiddler.
+      comparison: The result of `compare`.
+      function: The name of the fiddler.
 
     Returns:
       Python. The function takes the first graph, changes it, and returns a graph that is equal to
       the second: classes, values, sharing and tags.
 
     Raises:
-      RecordError: Something that is new cannot be named or written; all of it is told at once.
+      RecordError: New values cannot be named or written; all of them are listed.
     """
     return _Patch(comparison, function).text()
 
@@ -55,11 +56,13 @@ class _Patch:
     def text(self) -> str:
         """Return the module."""
         writer = self.writer
-        for thing in self.edits.captured.values():
-            wished = things.shared_name(thing)
-            parts = tuple(str(p) if isinstance(p, Key) else p for p in self.edits.parts(thing))
-            name = writer.variable(Text(self._place(thing)), parts, wished)
-            writer.variables[id(thing)] = name
+        # Paths lead where they should only as long as nothing has been changed: first variables for
+        # all that is taken from elsewhere, then the edits.
+        for node in self.edits.captured.values():
+            wished = nodes.shared_name(node)
+            parts = tuple(str(p) if isinstance(p, Key) else p for p in self.edits.parts(node))
+            name = writer.variable(Text(self._place(node)), parts, wished)
+            writer.variables[id(node)] = name
         for edit in self.edits.edits:
             writer.statements.append(self._statement(edit))
         is_kept = self.edits.is_root_kept
@@ -69,8 +72,8 @@ class _Patch:
         taken, given = (writer.fiddle(kind) if kind else "object" for kind in kinds)
         return "\n".join(
             [
-                f'"""What `luthier diff` wrote: makes {self.b.fingerprint} '
-                f'of {self.a.fingerprint}."""',
+                f'"""Written by `luthier diff`: turns {self.a.fingerprint} '
+                f'into {self.b.fingerprint}."""',
                 "",
                 "from __future__ import annotations",
                 "",
@@ -84,29 +87,32 @@ class _Patch:
             ]
         )
 
-    def _place(self, thing: ConfigNode) -> str:
-        """Return the expression of a thing of the first graph."""
-        if id(thing) not in self.edits.above:
+    def _place(self, node: ConfigNode) -> str:
+        """Return the expression that leads to a node of the first graph."""
+        if id(node) not in self.edits.above:
             return self.graph
-        owner, part = self.edits.above[id(thing)]
+        owner, part = self.edits.above[id(node)]
         place = self._place(owner)
         if owner.kind in ("dict", "list", "tuple") or isinstance(part, int):
             return f"{place}[{self._index(part)}]"
         return f"{place}.{part}" if _is_name(part) else f"getattr({place}, {string(part)})"
 
     def _statement(self, edit: Edit) -> str:
-        place, writer = self._place(edit.thing), self.writer
+        # Attribute syntax where the name allows it; `getattr`, `setattr` and `delattr` for keywords
+        # that are not identifiers, as functions with `**kwargs` take; brackets for keys of dicts,
+        # places of lists, and positional arguments of nodes, which Fiddle indexes by number.
+        place, writer = self._place(edit.node), self.writer
         if edit.tag:
             given = f"{place}, {self._index(edit.part)}, {writer.imports.name(edit.tag)}"
             return f"{writer.fiddle(edit.form)}({given})"
         key = self._index(edit.part)
-        is_item = not edit.thing.is_node or isinstance(edit.part, int)
+        is_item = not edit.node.is_node or isinstance(edit.part, int)
         by_function = not is_item and not _is_name(edit.part)
         target = f"{place}[{key}]" if is_item else f"{place}.{edit.part}"
         if edit.form == "del":
             return f"delattr({place}, {key})" if by_function else f"del {target}"
         named = (edit.part,) if isinstance(edit.part, str | int) else ()
-        parts = tuple(str(p) if isinstance(p, Key) else p for p in self.edits.parts(edit.thing))
+        parts = tuple(str(p) if isinstance(p, Key) else p for p in self.edits.parts(edit.node))
         made = writer.expression(edit.data, (*parts, *named))
         before, after = f"{target} = ", ""
         if edit.form == "insert":
@@ -116,7 +122,7 @@ class _Patch:
         return f"{before}{lay_out(made, 4, 4 + len(before), len(after))}{after}"
 
     def _index(self, part: Any) -> str:
-        """Return a part as it stands in brackets."""
+        """Return a part of a path as it is written in brackets."""
         if isinstance(part, slice):
             return f"{part.start}:{part.stop}"
         if isinstance(part, Key):
@@ -125,21 +131,22 @@ class _Patch:
 
 
 class _PatchWriter(PythonWriter):
-    """Writes what is new as expressions, with variables for what the first graph holds."""
+    """Writes new values as expressions, with variables for parts of the first graph."""
 
     def __init__(self, data: Sequence[Any], tags: Sequence[str], function: str, is_live: bool):
         super().__init__([*data, *({"name": tag} for tag in tags)], function)
         self.variables: dict[int, str] = {}
         self._is_live = is_live
 
-    def expression(self, data: Any, path: Any, depth: int = 0) -> Expression:
-        """Return the expression of what is new, or the variable of what is not."""
+    def expression(self, data: Any, path: Path, depth: int = 0) -> Expression:
+        """Return the expression of a new value, or the variable of a kept node."""
         if isinstance(data, dict) and VARIABLE in data:
             return Text(self.variables[data[VARIABLE]])
         return super().expression(data, path, depth)
 
     def annotated_tags(self, name: str) -> dict[str, list[str]]:
-        """Return the tags that Fiddle gives to a new node; of what a record names, none."""
+        """Return the tags that Fiddle adds to a new node by itself; none where that is unknown."""
+        # They follow from annotations of the class, and classes of a record are not imported.
         return super().annotated_tags(name) if self._is_live else {}
 
 

@@ -1,4 +1,7 @@
-"""Python expressions laid out as ruff and black lay them out, 100 columns wide."""
+"""Python expressions, formatted like ruff and black, 100 columns wide.
+
+An export is formatted as it is written, since ruff is not a dependency of luthier.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class Text:
 
     @property
     def height(self) -> int:
-        """How deep brackets are nested that take several lines: none."""
+        """The depth of nested brackets that take several lines: none."""
         return 0
 
 
@@ -34,8 +37,8 @@ class Group:
     """Expressions in brackets: a call, or a list, tuple, set or dict.
 
     Args:
-      opening: What stands before the items, such as `fdl.Config(`.
-      items: What to write in front of each expression (`dim=`, `"embed": `), and the expression.
+      opening: The text before the items, such as `fdl.Config(`.
+      items: A prefix for each expression (`dim=`, `"embed": `), and the expression.
       closing: The bracket at the end.
       is_call: Whether all arguments may share one line of their own, which lists and dicts may not.
       comma: Whether a comma follows the last item on one line too, as in `(1,)`.
@@ -49,6 +52,10 @@ class Group:
         is_call: bool = False,
         comma: bool = False,
     ):
+        # The flat form is computed once, from the flat forms of the items, and given up as soon as
+        # it exceeds a line: asking each level for the text of all below would be quadratic. The
+        # height decides when an export takes an expression out into a variable; a group that is
+        # nearly as wide as a line counts as broken, since it is going to be indented.
         self.opening, self.items, self.closing, self.is_call = opening, items, closing, is_call
         self.inside = _inside(items)
         if self.inside is not None and comma:
@@ -92,7 +99,7 @@ def lay_out(expression: Expression, indent: int, used: int, tail: int = 0) -> st
     """Return an expression as text; lines after the first are indented.
 
     Args:
-      expression: What to write.
+      expression: The expression to write.
       indent: The indentation of the line on which it begins.
       used: How many columns of that line are taken.
       tail: How many columns must be left behind it.
@@ -113,15 +120,17 @@ def lay_out(expression: Expression, indent: int, used: int, tail: int = 0) -> st
     return f"{expression.opening}{''.join(lines)}{end}{expression.closing}"
 
 
-# Leaves of a record as expressions of Python.
+# Leaves of a record as Python expressions.
 
 
 def string(text: str) -> str:
-    """Return a string as it is written in code: in double quotes, unless that takes more escapes.
+    """Return a string literal as ruff writes it: in double quotes, unless that takes more escapes.
 
     Args:
       text: Any string.
     """
+    # `repr` prefers single quotes; with a double quote appended, it always uses them, and what it
+    # escapes is known.
     body = repr(text + '"')[1:-2]  # a string with that quote is written in single ones
     if text.count('"') > text.count("'"):
         return f"'{body}'"
@@ -129,7 +138,11 @@ def string(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """Return a float as short as it can be read again: `4e-5`, `float("inf")`."""
+    """Return the shortest text that reads back as the same float: `4e-5`, `float("inf")`.
+
+    Args:
+      value: Any float.
+    """
     text = repr(value)
     if text.lstrip("-") in ("inf", "nan"):
         return f'float("{text}")'
@@ -155,7 +168,13 @@ def literal(data: Any, imports: Imports) -> Expression:
 
 
 def call(function: str, *values: Any, imports: Imports) -> Group:
-    """Return the call of a function with leaves."""
+    """Return the call of a function with leaves.
+
+    Args:
+      function: The function's name.
+      values: Its arguments, as JSON of leaves.
+      imports: The imports that the arguments need are added to these.
+    """
     return Group(f"{function}(", [("", literal(x, imports)) for x in values], ")", is_call=True)
 
 
@@ -212,7 +231,7 @@ def _named(data: dict[str, Any], imports: Imports) -> Expression:
     return Text(imports.name(data["name"]))
 
 
-# The telling key of each leaf -> how to write it.
+# Writers by the key that marks each kind of leaf in a record.
 _WRITERS: Mapping[str, Callable[[dict[str, Any], Imports], Expression]] = {
     "name": _named,
     "float": lambda data, imports: Text(number(float(data["float"]))),

@@ -1,4 +1,4 @@
-"""Names in exported text: imports of classes and functions, and variables for shared parts."""
+"""Names in exported code: imports of classes and functions, and variables for shared parts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 from luthier.graph.paths import Part, Path
 
-# How exported Python names what a graph points at: its imports, and the names they give.
+# Imports of exported Python, and the names that they bind.
 
 OURS = "luthier"
-# Modules that go by another name in everybody's code.
+# Modules with a customary alias.
 ALIASES: Mapping[str, str] = {"fiddle": "fdl", "jax.numpy": "jnp", "numpy": "np"}
 
 
 class Imports:
     """The imports of one module.
 
-    Rooms of luthier are imported from their package (`from luthier import optim`), so that a name
-    reads `optim.adamw`; all other modules by their whole names.
+    Packages of luthier are imported as `from luthier import optim`, so that a name reads
+    `optim.adamw`; all other modules by their whole names.
 
     Args:
       names: The public names that the module will use, `builtins.int` among them.
@@ -47,19 +47,32 @@ class Imports:
         return module
 
     def name(self, public: str) -> str:
-        """Return what the module calls an object of that public name."""
+        """Return the expression of an object with a public name, and import its module.
+
+        Args:
+          public: The public name.
+        """
         module, rest = split(public)
         if module == "builtins":
             return rest
         return f"{self.module(module)}.{rest}"
 
     def member(self, module: str, name: str) -> str:
-        """Have `from module import name` written, and return the name."""
+        """Import a name from a module (`from module import name`), and return the name.
+
+        Args:
+          module: The module.
+          name: The name in the module.
+        """
         self._members.setdefault(module, set()).add(name)
         return name
 
     def module(self, name: str) -> str:
-        """Have a module imported, and return what it is called."""
+        """Import a module, and return the name that it is bound to.
+
+        Args:
+          name: The module.
+        """
         self._used.add(name)
         return self._modules.setdefault(name, ALIASES.get(name, name))
 
@@ -68,7 +81,7 @@ class Imports:
         return {short.split(".")[0] for short in self._modules.values()}
 
     def lines(self) -> list[str]:
-        """Return the statements for what was used, sorted as isort does."""
+        """Return the import statements of the names that were used, sorted like isort."""
         plain, members = [], {name: list(found) for name, found in self._members.items()}
         for module in self._used:
             short = self._modules[module]
@@ -100,9 +113,10 @@ def split(public: str) -> tuple[str, str]:
     """Return the module and the rest of a public name.
 
     Args:
-      public: A dotted name, as `public_name` gives. Of what was not imported, the first name with a
-        capital letter is taken for a class, and what is before it for the module.
+      public: A dotted name, as `public_name` returns it.
     """
+    # A patch may name what a record names, of modules that were not imported and must not be. There
+    # the split is a guess by PEP 8: the first name with a capital letter is a class.
     parts = public.split(".")
     lengths = range(len(parts) - 1, 0, -1)
     length = next((n for n in lengths if ".".join(parts[:n]) in sys.modules), 0)
@@ -118,16 +132,16 @@ def find(public: str) -> Any:
     return functools.reduce(getattr, rest.split("."), sys.modules[module])
 
 
-# Names for what a graph shares: short, telling, and each given once.
+# Names for shared parts of a graph: short, descriptive and unique.
 
 _RESERVED = frozenset((*keyword.kwlist, *dir(builtins)))
 
 
 class Names:
-    """Gives names that were not given before.
+    """Generates unique names.
 
     Args:
-      taken: Names that are not to be given, beside keywords and built-in functions.
+      taken: Names to avoid, beside keywords and built-in functions.
     """
 
     def __init__(self, taken: Iterable[str] = ()):
@@ -135,12 +149,13 @@ class Names:
         self._counts: dict[str, int] = {}
 
     def give(self, path: Path, wished: str = "") -> str:
-        """Return a name for what stands at a path.
+        """Return a new name for the value at a path.
 
         Args:
-          path: Where it stands; its last names are tried first.
-          wished: What people call it.
+          path: Its path; the last names on it are tried first.
+          wished: Its own name, if it has one.
         """
+        # Deterministic in the order of the calls: the same graph exports to the same text.
         words = _words(path) or ["value"]
         candidates = [_identifier(wished)] if wished else []
         candidates += ["_".join(words[-count:]) for count in range(1, min(len(words), 3) + 1)]
@@ -162,7 +177,7 @@ class Names:
 
 
 def _words(path: Path) -> list[str]:
-    """Return the names on a path, places in lists joined to the names of their lists."""
+    """Return the names on a path, with list indices joined to the names of their lists."""
     words: list[str] = []
     for part in path:
         if isinstance(part, int) and words:

@@ -1,4 +1,4 @@
-"""A graph as a picture: boxes for nodes, placed in columns, with arrows for what is shared."""
+"""Export of a graph as SVG: a card for each node, in columns, with lines for sharing."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from luthier.graph.record.structure import Structures, entries, is_node, shared
 from luthier.graph.render import text_of
 from luthier.graph.values import Graph
 
-# What a picture of a graph shows: a card for each node, a row for each argument that is set.
+# The contents of a diagram: a card for each node, a row for each argument that is set.
 #
-# Containers that hold nodes are no cards: their entries are rows (`layers[0]`, `evaluations.test`).
-# Entries of a list that follow each other and are alike are one row.
+# Containers that hold nodes have no cards; their entries are rows (`layers[0]`,
+# `evaluations.test`). Consecutive equal entries of a list are one row, so that a stack of 48 layers
+# has one card.
 
 LABEL_LENGTH, TEXT_LENGTH = 26, 30
 MOST_ROWS = 16
@@ -34,11 +35,11 @@ class CardRow:
 
     Args:
       label: Its name, with the place inside of it.
-      text: Its value, cut to what there is room for.
+      text: Its value, cut to the length of a row.
       whole: Its path and its value, in full.
-      card: The node that it holds, where it is met first.
-      same: The node that it holds, where that has been met elsewhere.
-      constants: The constants that its value is made of.
+      card: The card of the node that it holds, where it is met first.
+      same: The card of the node that it holds, where it has been met before.
+      constants: The shared constants in its value.
     """
 
     label: str
@@ -55,15 +56,15 @@ class Card:
 
     Args:
       title: The name of its class or function.
-      note: What kind of node it is, and how often it is repeated.
-      room: The room that its class is of; `other` outside of luthier.
+      note: The kind of node, and how often it is repeated.
+      package: The package of luthier that its class is in; `other` outside of luthier.
       whole: Its path and the full name of its class.
       rows: Its set arguments.
     """
 
     title: str
     note: str
-    room: str
+    package: str
     whole: str
     rows: list[CardRow] = dataclasses.field(default_factory=list)
 
@@ -74,15 +75,15 @@ class Card:
 
 @dataclasses.dataclass(eq=False)
 class SharedConstant:
-    """A constant that arguments share, with what people call it."""
+    """A constant that arguments share, with its name."""
 
     name: str
     text: str
 
 
 @dataclasses.dataclass
-class Deck:
-    """All that a picture shows.
+class Diagram:
+    """The contents of a picture.
 
     Args:
       root: The card of the root.
@@ -93,19 +94,19 @@ class Deck:
     constants: list[SharedConstant]
 
 
-def deal(graph: Graph) -> Deck:
-    """Return what the picture of a graph shows.
+def diagram_of(graph: Graph) -> Diagram:
+    """Return the diagram of a graph.
 
     Args:
       graph: A node.
     """
-    dealer = _Dealer(graph)
-    root = dealer.card(graph, "")
-    return Deck(root, list(dealer.constants.values()))
+    builder = _DiagramBuilder(graph)
+    root = builder.card(graph, "")
+    return Diagram(root, list(builder.constants.values()))
 
 
-class _Dealer:
-    """Makes the cards of one graph; knows which nodes and constants it has met."""
+class _DiagramBuilder:
+    """Makes the cards of one graph; keeps track of the nodes and constants that were met."""
 
     def __init__(self, graph: Graph):
         self.shared = shared(graph)
@@ -122,7 +123,7 @@ class _Dealer:
         made = Card(
             title=_cut(name.rpartition(".")[2], LABEL_LENGTH),
             note=" ".join(filter(None, notes)),
-            room=_room(name),
+            package=_package_of(name),
             whole=f"{path or 'the root'}: {name}",
         )
         self.cards[id(node)] = made
@@ -135,6 +136,7 @@ class _Dealer:
 
     def rows(self, label: str, value: Any, path: str, count: int = 1) -> Iterator[CardRow]:
         """Yield the rows of an argument: one, or one for each entry of a container with nodes."""
+        # `whole` is the tooltip: the row is cut to a fixed length, since nothing measures text.
         if values.is_value_node(value):
             text = _cut(text_of(value).partition(" (shared")[0], TEXT_LENGTH)
             yield CardRow(label, text, f"{path} = {text_of(value)}", constants=self.named(value))
@@ -159,7 +161,7 @@ class _Dealer:
             yield CardRow(_cut(label, LABEL_LENGTH), _cut(text, TEXT_LENGTH), whole)
 
     def alike(self, container: Any) -> Iterator[tuple[Part, Any, int]]:
-        """Yield (part, child, how many that follow each other are alike) of a container."""
+        """Yield (part, child, length of the run of equal entries) of a container."""
         inside = entries(container) or []
         if not isinstance(container, list | tuple):
             yield from ((part, child, 1) for part, child in inside)
@@ -177,7 +179,7 @@ class _Dealer:
             yield (*first, count)
 
     def named(self, value: Any) -> list[SharedConstant]:
-        """Return the constants in a value node that have a name or are used elsewhere too."""
+        """Return the constants in a value node that have a name or several users."""
         if not values.is_value_node(value):
             return []
         if not values.is_constant(value):
@@ -193,7 +195,7 @@ class _Dealer:
         return [self.constants[id(value)]]
 
     def holds_nodes(self, value: Any) -> bool:
-        """Say whether a container holds nodes, however deep; each is looked at once."""
+        """Return whether a container holds nodes at any depth; memoized by id."""
         inside = entries(value)
         if inside is None:
             return False
@@ -205,13 +207,13 @@ class _Dealer:
 
 
 def _fewer(rows: list[CardRow]) -> list[CardRow]:
-    """Return the first rows, and one that says how many there are more."""
+    """Return the first rows, and one with the number of the others."""
     left = rows[MOST_ROWS:]
     names = ", ".join(row.label for row in left[:100])
     return [*rows[:MOST_ROWS], CardRow("…", f"{len(left)} more", names)]
 
 
-def _room(name: str) -> str:
+def _package_of(name: str) -> str:
     parts = name.split(".")
     return parts[1] if parts[0] == "luthier" and len(parts) > 2 else _OTHER
 
@@ -225,9 +227,12 @@ def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-# Where the cards of a picture stand: a column for each depth, and no two bands overlap.
+# Layout of a diagram: a column for each depth. Each card has a horizontal band that is high enough
+# for itself and for the bands of all its children, so that no two cards overlap; the card is
+# centred in its band.
 
-# In units of a picture; text is set in a face whose letters are all of one width.
+# In units of the picture. Text has no width before a browser renders it, so the face is monospaced
+# and widths are counted in letters.
 LETTER = 7.2
 ROW, HEADER, PADDING = 18, 24, 10
 COLUMN_GAP, CARD_GAP = 56, 14
@@ -256,12 +261,12 @@ class Box:
 
 
 @dataclasses.dataclass
-class PlacedDeck:
-    """A deck with a box for everything.
+class PlacedDiagram:
+    """A diagram with a box for everything.
 
     Args:
       cards: The box of every card, parents first.
-      rows: Where each row's middle is: the right edge of its card, and its height.
+      rows: The port of each row: the right edge of its card, and the middle of its height.
       constants: The box of every constant.
       width: The whole picture's width.
       height: Its height.
@@ -274,17 +279,19 @@ class PlacedDeck:
     height: float
 
 
-def place(deck: Deck) -> PlacedDeck:
-    """Return where everything of a deck stands.
+def place(diagram: Diagram) -> PlacedDiagram:
+    """Lay out a diagram.
 
     Args:
-      deck: The cards.
+      diagram: The cards.
     """
-    depths = dict(_depths(deck.root))
+    # Bands are added up from the leaves (`_bands`); then cards are placed from the root, and each
+    # hands its children the tops of their bands. Iterative, since graphs may be deep.
+    depths = dict(_depths(diagram.root))
     bands = _bands(list(depths))
     columns = _columns(depths)
     boxes: dict[Card, Box] = {}
-    tops = {deck.root: float(TOP)}
+    tops = {diagram.root: float(TOP)}
     for card, depth in depths.items():
         height, below = _height(card), _below(card, bands)
         x, width = columns[depth]
@@ -296,9 +303,9 @@ def place(deck: Deck) -> PlacedDeck:
             top += bands[child] + CARD_GAP
     rows = dict(_ports(boxes))
     right = max(box.right for box in boxes.values())
-    constants = _pills(deck, rows, right + COLUMN_GAP)
+    constants = _pills(diagram, rows, right + COLUMN_GAP)
     every = [*boxes.values(), *constants.values()]
-    return PlacedDeck(
+    return PlacedDiagram(
         boxes,
         rows,
         constants,
@@ -317,7 +324,7 @@ def _depths(root: Card) -> Iterator[tuple[Card, int]]:
 
 
 def _bands(cards: list[Card]) -> dict[Card, float]:
-    """Return the height that each card takes with all that is below it."""
+    """Return the height of each card's band: its own, or that of all bands below it."""
     bands: dict[Card, float] = {}
     for card in reversed(cards):
         bands[card] = max(_height(card), _below(card, bands))
@@ -360,10 +367,12 @@ def _ports(boxes: dict[Card, Box]) -> Iterator[tuple[CardRow, tuple[float, float
 
 
 def _pills(
-    deck: Deck, rows: dict[CardRow, tuple[float, float]], x: float
+    diagram: Diagram, rows: dict[CardRow, tuple[float, float]], x: float
 ) -> dict[SharedConstant, Box]:
     """Place the constants beside the cards, each near its users."""
-    users: dict[SharedConstant, list[float]] = {constant: [] for constant in deck.constants}
+    # Each constant wants the mean height of its users. In that order, each is pushed down only as
+    # far as the one before it requires.
+    users: dict[SharedConstant, list[float]] = {constant: [] for constant in diagram.constants}
     for row, (_, y) in rows.items():
         for constant in row.constants:
             users[constant].append(y)
@@ -378,13 +387,12 @@ def _pills(
     return boxes
 
 
-# A graph as a picture: SVG that stands alone, for light and for dark backgrounds.
+# The SVG: self-contained, for light and for dark backgrounds.
 #
-# Each node is a card with its set arguments; a line leads from an argument to the node that it
-# holds. A dashed line leads to a node that stands elsewhere too, a dotted one to a constant that is
-# shared.
+# A line leads from an argument to the node that it holds. A dashed line leads to a node that other
+# places share, a dotted one to a shared constant.
 
-# The hue of each room's colour, in degrees; what has none is grey.
+# The hue of each package's colour, in degrees; other packages are grey.
 HUES = {
     "program": 225,
     "models": 265,
@@ -426,25 +434,27 @@ def to_svg(graph: Graph) -> str:
       An SVG document. It depends on the graph alone.
 
     Raises:
-      RecordError: It is no node, or something in it cannot be named.
+      RecordError: It is not a node, or something in it cannot be named.
     """
     if not is_node(graph):
         what = f"only nodes have a picture, and this is of type {type(graph).__name__}"
         raise RecordError(Problem(what, remedy="give the path of a node"))
+    # No ids, dates or random parts: the same graph gives the same bytes, so that pictures can be
+    # kept in a repository and compared.
     made_of = fingerprint(graph)[:16]
-    deck = deal(graph)
-    placed = place(deck)
+    diagram = diagram_of(graph)
+    placed = place(diagram)
     name = graph.__arguments__.get("name")
-    title = name if isinstance(name, str) else deck.root.title
-    rooms = sorted({card.room for card in placed.cards})
-    legend = list(_legend(rooms, placed))
+    title = name if isinstance(name, str) else diagram.root.title
+    packages = sorted({card.package for card in placed.cards})
+    legend = list(_legend(packages, placed))
     width = max(placed.width, 2 * MARGIN + LETTER * (len(title) + 40), legend[-1][0])
     size = f"{width:.0f} {placed.height:.0f}"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" '
         f'width="{width:.0f}" height="{placed.height:.0f}" role="img">',
         f"<title>{_text(title)}</title>",
-        f"<style>\n{_style(rooms)}</style>",
+        f"<style>\n{_style(packages)}</style>",
         '<rect class="page" width="100%" height="100%"/>',
         f'<text class="ink title" x="{MARGIN}" y="38">{_text(title)}</text>',
         f'<text class="faint" x="{MARGIN}" y="58">{_count(len(placed.cards), "node")}, '
@@ -458,30 +468,30 @@ def to_svg(graph: Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _style(rooms: list[str]) -> str:
-    light = "".join(_tint(room, 0.93, 0.72) for room in rooms)
-    dark = "".join(_tint(room, 0.2, 0.42) for room in rooms)
+def _style(packages: list[str]) -> str:
+    light = "".join(_tint(package, 0.93, 0.72) for package in packages)
+    dark = "".join(_tint(package, 0.2, 0.42) for package in packages)
     query = "@media (prefers-color-scheme: dark) {\n"
     return f"{_STYLE}{light}{query}{_DARK_STYLE}{dark}}}\n"
 
 
-def _tint(room: str, fill: float, stroke: float) -> str:
-    return f".{room} {{ fill: {_colour(room, fill)}; stroke: {_colour(room, stroke)}; }}\n"
+def _tint(package: str, fill: float, stroke: float) -> str:
+    return f".{package} {{ fill: {_colour(package, fill)}; stroke: {_colour(package, stroke)}; }}\n"
 
 
-def _colour(room: str, lightness: float) -> str:
-    saturation = 0.55 if room in HUES else 0.0
-    parts = colorsys.hls_to_rgb(HUES.get(room, 0) / 360, lightness, saturation)
+def _colour(package: str, lightness: float) -> str:
+    saturation = 0.55 if package in HUES else 0.0
+    parts = colorsys.hls_to_rgb(HUES.get(package, 0) / 360, lightness, saturation)
     return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
 
 
-def _legend(rooms: list[str], placed: PlacedDeck) -> Iterator[tuple[float, str]]:
+def _legend(packages: list[str], placed: PlacedDiagram) -> Iterator[tuple[float, str]]:
     """Yield the entries below the title, each with its right end."""
     x = float(MARGIN)
-    for room in rooms:
-        box = f'<rect class="{room}" x="{x:g}" y="69" width="12" height="12" rx="3"/>'
-        yield from _entry(x, 18, room, box)
-        x = round(x + 18 + LETTER * len(room) + 18, 1)
+    for package in packages:
+        box = f'<rect class="{package}" x="{x:g}" y="69" width="12" height="12" rx="3"/>'
+        yield from _entry(x, 18, package, box)
+        x = round(x + 18 + LETTER * len(package) + 18, 1)
     kinds = []
     if any(row.same for row in placed.rows):
         kinds.append(("same", "the same node"))
@@ -498,7 +508,7 @@ def _entry(x: float, indent: int, text: str, mark: str) -> Iterator[tuple[float,
     yield end, f'{mark}<text class="faint" x="{x + indent:g}" y="79">{_text(text)}</text>'
 
 
-def _edges(placed: PlacedDeck) -> Iterator[str]:
+def _edges(placed: PlacedDiagram) -> Iterator[str]:
     for row, (x, y) in placed.rows.items():
         if row.card is not None:
             box = placed.cards[row.card]
@@ -517,7 +527,9 @@ def _curve(kind: str, x: float, y: float, to_x: float, to_y: float) -> str:
 
 
 def _back(x: float, y: float, box: Box) -> Iterator[str]:
-    """Yield the line to a node that stands elsewhere: to its left side, or round the right ones."""
+    """Yield the line to a shared node: to its left side, or in a bow to its right side."""
+    # Where the shared node's card is in this column or to the left, a straight curve would cross
+    # the cards between.
     to_y = box.y + HEADER / 2
     if box.x > x:
         yield _curve("same", x, y, box.x, to_y)
@@ -533,7 +545,7 @@ def _card(card: Card, box: Box) -> Iterator[str]:
     shape = f'x="{box.x:g}" y="{box.y:g}" width="{box.width:g}"'
     yield f"<g><title>{_text(card.whole)}</title>"
     yield f'<rect class="card" {shape} height="{box.height:g}" rx="6"/>'
-    yield f'<rect class="{card.room}" {shape} height="{HEADER}" rx="6"/>'
+    yield f'<rect class="{card.package}" {shape} height="{HEADER}" rx="6"/>'
     left, right = box.x + PADDING, box.right - PADDING
     yield f'<text class="ink head" x="{left:g}" y="{box.y + 16:g}">{_text(card.title)}</text>'
     if card.note:
@@ -567,5 +579,5 @@ def _count(number: int, noun: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return text as XML can hold it: escaped, without characters that XML has not."""
+    """Return text for XML: escaped, with characters that XML does not allow replaced."""
     return html.escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))

@@ -1,10 +1,12 @@
-"""A graph as a module of Python that makes an equal one: its imports and one function.
+"""Export of a graph as a Python module that makes an equal one: imports and one function.
 
 def experiment() -> fdl.Config:
     steps = value(900, name="steps")
     return fdl.Config(program.Experiment, name="quickstart", training=...)
 
-What is shared is a local variable, and so is what would be nested too deeply to be read.
+Shared parts become local variables, and so do parts that would be nested too deeply to read.
+
+This does not use Fiddle's code generation, which loses the imports of tags and arrays.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _MAKERS: Mapping[str, Callable[..., Any]] = {
 _VALUES = values.__name__
 _CONSTANT = f"{_VALUES}.constant"
 _CONTAINERS = ("list", "tuple", "set", "frozenset")
-# How deep brackets may be nested that take several lines each.
+# The largest depth of nested brackets that take several lines each.
 _DEEPEST = 4
 
 
@@ -49,14 +51,17 @@ def to_python(graph: Graph, function: str = "experiment") -> str:
 
     Args:
       graph: A node or value.
-      function: What to call the function.
+      function: The name of the function.
 
     Returns:
       Python as ruff formats it. Its graph is equal: classes, values, sharing and tags.
 
     Raises:
-      RecordError: Something in the graph cannot be named or written; all of it is told at once.
+      RecordError: Parts of the graph cannot be named or written; all of them are listed.
     """
+    # From the record, not from the live graph: everything that a record can hold can be written,
+    # names are public ones, and sharing has its numbers already. The body is written first, because
+    # it decides which imports are used.
     data = encode(graph)
     writer = PythonWriter(data, function)
     result = lay_out(writer.expression(data, ()), 4, len("    return "))
@@ -66,7 +71,7 @@ def to_python(graph: Graph, function: str = "experiment") -> str:
     made_of = fingerprint(graph)[:16]
     return "\n".join(
         [
-            f'"""What `luthier show` exported of a graph with the fingerprint {made_of}."""',
+            f'"""Exported by `luthier show` from the graph with the fingerprint {made_of}."""',
             "",
             "from __future__ import annotations",
             "",
@@ -86,10 +91,12 @@ class PythonWriter:
 
     Args:
       data: The JSON value of the record.
-      function: What the function is called that is written.
+      function: The name of the function that is written.
     """
 
     def __init__(self, data: Any, function: str):
+        # All names that imports may bind are known before the first variable is named; otherwise a
+        # variable `optim` could shadow the module in the lines below it.
         self.imports = importing.Imports(_names(data))
         taken = {*self.imports.taken(), *importing.ALIASES.values(), "pathlib", "jax", function}
         makers = {"value", *(maker.__name__ for maker in _MAKERS.values())}
@@ -99,11 +106,24 @@ class PythonWriter:
         self.annotated: dict[str, dict[str, list[str]]] = {}
 
     def fiddle(self, name: str) -> str:
-        """Return what a function or class of Fiddle is called."""
+        """Return the expression of a function or class of Fiddle.
+
+        Args:
+          name: Its name in Fiddle.
+        """
         return f"{self.imports.module('fiddle')}.{name}"
 
     def expression(self, data: Any, path: Path, depth: int = 0) -> Expression:
-        """Return the expression of what stands at a path; a variable for what is shared."""
+        """Return the expression of a value; a variable for a shared one.
+
+        Args:
+          data: The JSON of the value.
+          path: Its path, from which variables are named.
+          depth: The depth of the expression around it.
+        """
+        # Children are written before their parents, so that a variable is assigned before the
+        # statement that uses it. `remove_tag` needs a variable too: an expression of Fiddle's
+        # config adds the tags of annotations, and there is none that leaves them out.
         if not isinstance(data, dict):
             if not isinstance(data, list):
                 return literal(data, self.imports)
@@ -124,7 +144,13 @@ class PythonWriter:
         return Text(name)
 
     def variable(self, made: Expression, path: Path, wished: str = "") -> str:
-        """Assign an expression to a new variable, and return its name."""
+        """Assign an expression to a new variable, and return the variable's name.
+
+        Args:
+          made: The expression.
+          path: The path of the value, from which the variable is named.
+          wished: The value's own name, if it has one.
+        """
         name = self.names.give(path, wished)
         self.statements.append(f"{name} = {lay_out(made, 4, 4 + len(name) + 3)}")
         return name
@@ -167,7 +193,7 @@ class PythonWriter:
         return Group(f"{self.fiddle(KINDS[kind])}(", [target, *items], ")", is_call=True)
 
     def _value_node(self, name: str, arguments: dict[str, Any], path: Path) -> Expression | None:
-        """Return a value node as it is made by hand; None where that would make another one."""
+        """Return a value node as `value(...)` or the like; None where that makes another node."""
         is_constant = name == "constant" and set(arguments) in ({"value"}, {"value", "name"})
         if is_constant and arguments.get("name", "some"):
             named = [("name=", arguments["name"])] if "name" in arguments else []
@@ -184,7 +210,8 @@ class PythonWriter:
     def _keywords(
         self, arguments: dict[str, Any], tags: Mapping[str, list[str]], path: Path
     ) -> list[tuple[str, Expression]]:
-        """Return arguments as they are given by name; tagged ones with their tags."""
+        """Return keyword arguments; tagged ones with their tags."""
+        # Keywords that are not identifiers go into `**{...}`: functions with `**kwargs` take any.
         items, others = [], []
         for part in dict.fromkeys((*arguments, *tags)):
             of_part = {"value": arguments[part]} if part in arguments else {}
@@ -214,7 +241,7 @@ class PythonWriter:
         return Group(f"{self.fiddle('TaggedValue')}(", items, ")", is_call=True)
 
     def _new_tags(self, name: str, tags: Mapping[str, list[str]]) -> dict[str, list[str]]:
-        """Return the tags that Fiddle does not give by itself."""
+        """Return the tags that Fiddle does not add by itself."""
         given = self.annotated_tags(name)
         new = {
             part: [t for t in found if t not in given.get(part, ())] for part, found in tags.items()
@@ -222,7 +249,11 @@ class PythonWriter:
         return {part: found for part, found in new.items() if found}
 
     def annotated_tags(self, name: str) -> dict[str, list[str]]:
-        """Return the tags that Fiddle gives to a new node, because of annotations."""
+        """Return the tags that Fiddle adds to a new node, because of annotations.
+
+        Args:
+          name: The public name of the node's class or function.
+        """
         if name not in self.annotated:
             tags = fdl.Config(importing.find(name)).__argument_tags__
             self.annotated[name] = {k: sorted(map(public_name, found)) for k, found in tags.items()}
@@ -280,7 +311,11 @@ def _names(data: Any) -> Iterator[str]:
 
 
 def wished_name(data: dict[str, Any]) -> str:
-    """Return what people call a shared constant."""
+    """Return the name of a shared constant; empty for anything else.
+
+    Args:
+      data: The JSON of a node.
+    """
     name = data.get("arguments", {}).get("name") if data.get("config") == _CONSTANT else ""
     return name if isinstance(name, str) else ""
 

@@ -1,4 +1,4 @@
-"""Graphs as YAML, written and read."""
+"""Export of graphs as YAML, and the reader of such files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from luthier.graph.paths import Path, join, nearest
 from luthier.graph.record.encode import VERSION, encode
 from luthier.graph.values import Graph
 
-# YAML as scalars, sequences and mappings with their lines; what is referred to stands there once.
+# Reader of YAML: scalars, sequences and mappings with their lines; what aliases refer to is one
+# object.
 #
-# Scalars are those of YAML 1.2: only `true` and `false` are booleans, and `4e-5` is a number.
+# Scalars are resolved here and not by PyYAML, which follows YAML 1.1: `no` would be False, `4e-5` a
+# string, `012` ten, and `1:30` ninety. Here they are those of YAML 1.2.
 
 _CONSTANTS: Mapping[str, Any] = {
     **dict.fromkeys(("null", "Null", "NULL", "~", ""), None),
@@ -32,7 +34,7 @@ _DEEPEST = 100
 
 
 class YamlError(Exception):
-    """What stands in a line is not of a graph."""
+    """A line of YAML cannot be read as a part of a graph."""
 
     def __init__(self, what: str, line: int):
         super().__init__(what)
@@ -80,7 +82,7 @@ def read(text: str) -> Any:
       text: One document, without tags of YAML's own (`!!python/...`).
 
     Raises:
-      Unreadable: It is no YAML, or has what graphs do not need.
+      YamlError: It is not YAML, or uses a feature that graphs do not need.
     """
     import yaml  # here, because it takes a while and most commands need none
 
@@ -94,7 +96,11 @@ def read(text: str) -> Any:
 
 
 class _Reader:
-    """Reads one document, event by event: no depth and no alias makes it slow."""
+    """Reads one document, event by event.
+
+    Files may come from anyone. PyYAML's constructors recurse, resolve scalars, and hide which parts
+    were aliases; with events, nesting is a list, an alias is a reference, and tags are rejected.
+    """
 
     def __init__(self) -> None:
         self.open: list[tuple[Any, list[Any]]] = []
@@ -103,7 +109,11 @@ class _Reader:
         self.count = self.numbers = 0
 
     def read(self, text: str) -> Any:
-        """Return the document's root."""
+        """Return the document's root.
+
+        Args:
+          text: The document.
+        """
         import yaml
 
         for event in yaml.parse(text, Loader=_loader(text)):
@@ -160,7 +170,7 @@ class _Reader:
         if isinstance(target, YamlScalar):
             return target
         if any(made is target for made, _ in self.open):
-            raise YamlError(f"*{name} stands inside of what it refers to", line)
+            raise YamlError(f"*{name} is inside of the node that it refers to", line)
         if not target.number:
             self.numbers += 1
             target.number = self.numbers
@@ -174,7 +184,10 @@ class _Reader:
 
 
 def _loader(text: str) -> Any:
-    """Return the fast parser of PyYAML; the slow one where that does not know all escapes."""
+    """Return the fast parser of PyYAML, or the slow one for a text with escaped surrogates.
+
+    libyaml rejects `\\ud800`, which a string of Python may hold, and which `to_yaml` writes.
+    """
     import yaml
 
     quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -198,7 +211,7 @@ def _scalar(event: Any, line: int) -> Any:
     return text
 
 
-# A graph as YAML for people, which `from_yaml` reads back to an equal graph.
+# Writer: YAML that people can read and edit, and that `from_yaml` reads back to an equal graph.
 #
 # _target_: luthier.program.Experiment
 # name: quickstart
@@ -235,7 +248,7 @@ def to_yaml(graph: Graph) -> str:
       Text that `from_yaml` reads to an equal graph, with its sharing and tags.
 
     Raises:
-      RecordError: Something in the graph cannot be named or written; all of it is told at once.
+      RecordError: Parts of the graph cannot be named or written; all of them are listed.
     """
     data = _Translator().translate(encode(graph), ())
     if not (isinstance(data, Mapped) and TARGET in data.items and not data.anchor):
@@ -245,21 +258,21 @@ def to_yaml(graph: Graph) -> str:
 
 
 class Mapped:
-    """A mapping of YAML, with the anchor that others refer to it by."""
+    """A mapping of YAML with its anchor, if aliases refer to it."""
 
     def __init__(self, items: dict[str, Any]):
         self.items, self.anchor = items, ""
 
 
 class YamlSequence:
-    """A sequence of YAML, with the anchor that others refer to it by."""
+    """A sequence of YAML with its anchor, if aliases refer to it."""
 
     def __init__(self, items: list[Any]):
         self.items, self.anchor = items, ""
 
 
 class YamlAlias(str):
-    """A reference to what has the anchor of that name."""
+    """An alias: a reference to the anchor of that name."""
 
 
 class _Translator:
@@ -270,7 +283,12 @@ class _Translator:
         self.anchors: dict[int, str] = {}
 
     def translate(self, data: Any, path: Path) -> Any:
-        """Return the YAML of what stands at a path."""
+        """Return the YAML of a value of a record.
+
+        Args:
+          data: The JSON of the value.
+          path: Its path, from which anchors are named.
+        """
         if isinstance(data, list):
             return YamlSequence([self.translate(child, (*path, i)) for i, child in enumerate(data)])
         if not isinstance(data, dict):
@@ -312,7 +330,7 @@ class _Translator:
         return Mapped(items | self._parts(data["arguments"], path))
 
     def _parts(self, parts: dict[str, Any], path: Path) -> dict[str, Any]:
-        """Return arguments or fields; under a key of their own where one looks like ours."""
+        """Return arguments or fields; below `_arguments_` where one looks like a reserved key."""
         made = {part: self.translate(child, (*path, part)) for part, child in parts.items()}
         return {"_arguments_": Mapped(made)} if _unlike_names(made) else made
 
@@ -329,7 +347,8 @@ class _Translator:
 
 
 def _unlike_names(keys: Any) -> bool:
-    """Say whether some keys look like ours, or are too long for YAML."""
+    """Return whether some keys look like reserved ones, or are too long for YAML."""
+    # YAML allows plain keys of 1,024 characters; a longer one would need the `? key` form.
     return any(RESERVED.fullmatch(key) or len(key) > _LONGEST_KEY for key in keys)
 
 
@@ -343,7 +362,7 @@ def _leaf(data: Any) -> Any:
 
 
 def _block(data: Any, pad: str) -> Iterator[str]:
-    """Yield the lines of a mapping or sequence, one entry a line where they fit."""
+    """Yield the lines of a mapping or sequence: an entry is one line if it fits, else a block."""
     entries = data.items.items() if isinstance(data, Mapped) else ((None, v) for v in data.items)
     for key, value in entries:
         head = f"{pad}-" if key is None else f"{pad}{_string(key)}:"
@@ -354,7 +373,7 @@ def _block(data: Any, pad: str) -> Iterator[str]:
         anchor = f" &{value.anchor}" if value.anchor else ""
         below = _block(value, pad + "  ")
         if key is None and not anchor:
-            yield f"{head} {next(below).lstrip(' ')}"  # the first entry stands behind the dash
+            yield f"{head} {next(below).lstrip(' ')}"  # the first entry follows the dash
         else:
             yield head + anchor
         yield from below
@@ -362,6 +381,8 @@ def _block(data: Any, pad: str) -> Iterator[str]:
 
 def _flow(data: Any, room: int) -> str | None:
     """Return `data` on one line; None as soon as it is clear that it takes more than `room`."""
+    # Giving up early keeps this linear: every level of a deep graph asks for the flat form of all
+    # that is below it.
     if not isinstance(data, Mapped | YamlSequence):
         return _read_scalar(data)
     anchor = f"&{data.anchor} " if data.anchor else ""
@@ -387,7 +408,9 @@ def _read_scalar(data: Any) -> str:
         if text.lstrip("-") in ("inf", "nan"):
             return text.replace("inf", ".inf").replace("nan", ".nan")
         mantissa, exponent, power = text.partition("e")
-        if exponent and "." not in mantissa:  # YAML 1.1 takes `4e-05` for a string
+        # Readers of YAML 1.1, such as PyYAML, need a dot in the mantissa and a sign in the exponent
+        # to see a number; those of YAML 1.2 accept that as well.
+        if exponent and "." not in mantissa:
             mantissa += ".0"
         sign = "" if power.startswith("-") or not exponent else "+"
         return f"{mantissa}{exponent}{sign}{power.lstrip('+')}"
@@ -411,9 +434,8 @@ def _escaped(character: str) -> str:
     )
 
 
-# YAML read back to a graph: as a record, by the reader and the allow-list of records.
-#
-# Scalars are those of YAML 1.2: only `true` and `false` are booleans, and `4e-5` is a number.
+# From YAML to a graph: translated to the JSON of a record, and decoded by the reader of records
+# with its allow-list, so that one place decides what a file may import.
 
 _NODE_KEYS = (TARGET, *filter(None, NODES.values()), "_tags_", "_arguments_")
 _SEQUENCES = ("_tuple_", "_set_", "_frozenset_")
@@ -421,27 +443,26 @@ _RECORDS = ("_instance_", "_namedtuple_")
 
 
 def from_yaml(text: str, packages: Sequence[str] = (), source: str = "config.yaml") -> Any:
-    """Return the graph that `to_yaml` wrote, or people did.
+    """Return the graph of a YAML text, exported by `to_yaml` or written by hand.
 
     Args:
-      text: The YAML; of several documents or with tags of YAML's own (`!!python/...`) it is
-        refused.
+      text: The YAML: one document, without tags of YAML's own (`!!python/...`).
       packages: The user's own packages that it may name (`[tool.luthier] packages`).
-      source: What the text was read from; with the line, it becomes the origin of every value.
+      source: The file that the text was read from; with the line, it is the origin of every value.
 
     Returns:
       A graph that is equal to the one that was written, with its sharing and tags.
 
     Raises:
-      RecordError: The text cannot be read, names what may not be imported or does not exist, or
-        gives an argument that is not taken.
+      RecordError: The text cannot be read, names objects that may not be imported or do not exist,
+        or has arguments that these do not take.
     """
     try:
         root = read(text)
         if isinstance(root, Entries):
             root = _checked_root(root)
         elif not isinstance(root, Items):
-            raise YamlError(f"it is no graph, which has a {TARGET}", 1)
+            raise YamlError(f"it is not a graph: it has no {TARGET}", 1)
         converter = _Converter()
         return decode(converter.record(root, ""), packages, source, converter.lines)
     except YamlError as error:
@@ -449,7 +470,7 @@ def from_yaml(text: str, packages: Sequence[str] = (), source: str = "config.yam
 
 
 def _checked_root(root: Entries) -> Any:
-    """Return what holds the graph, without its version."""
+    """Return the part of the document that holds the graph, and check the version."""
     version = root.items.pop(FORMAT_VERSION, YamlScalar(VERSION, root.line))
     if not isinstance(version, YamlScalar) or version.value != VERSION:
         raise YamlError(f"{FORMAT_VERSION} is not {VERSION}, which this luthier reads", root.line)
@@ -457,13 +478,18 @@ def _checked_root(root: Entries) -> Any:
 
 
 class _Converter:
-    """Turns mappings of YAML into the objects of a record; notes the line of every path."""
+    """Turns mappings of YAML into the objects of a record; keeps the line of every path."""
 
     def __init__(self) -> None:
         self.lines: dict[str, int] = {}
 
     def record(self, data: Any, path: str) -> Any:
-        """Return the record of what stands at a path."""
+        """Return the record of a node of YAML.
+
+        Args:
+          data: The node.
+          path: Its path in the graph.
+        """
         self.lines[path] = data.line
         if isinstance(data, YamlReference):
             return {"ref": data.target.number}
@@ -485,6 +511,8 @@ class _Converter:
         return {key: self.record(child, join(path, key)) for key, child in items.items()}
 
     def _mapping(self, data: Entries, path: str) -> dict[str, Any]:
+        # Keys between underscores are reserved; `to_yaml` puts dicts and arguments with such keys
+        # into `_dict_` and `_arguments_`, so a mapping without any is a plain dict.
         special = [k for k in data.items if isinstance(k, str) and RESERVED.fullmatch(k)]
         if not special:
             return self._dict(data, path)
@@ -558,15 +586,15 @@ def _items(data: Any) -> list[Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Return a scalar as a record holds it."""
+    """Return a scalar as a record holds it: JSON has no infinity and no NaN."""
     is_finite = not isinstance(value, float) or value - value == 0
     return value if is_finite else {"float": repr(value)}
 
 
 def _raw(data: Any) -> Any:
-    """Return what is below a telling key: plain values, whose own telling keys lose underscores."""
+    """Return the plain value of a reserved key; reserved keys below it lose their underscores."""
     if isinstance(data, YamlReference):
-        raise YamlError("an alias cannot stand here", data.line)
+        raise YamlError("an alias is not allowed here", data.line)
     if isinstance(data, YamlScalar):
         return _finite(data.value)
     if isinstance(data, Items):

@@ -1,1 +1,1 @@
-"""Files of other configuration systems: how they change a graph, and become one."""
+"""Configs of other systems (ml_collections, gin, Hydra, konfig): read, applied and written."""

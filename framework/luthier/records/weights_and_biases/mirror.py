@@ -96,7 +96,7 @@ def log_difference(wandb: Any, wandb_run: Any, run: RunDirectory) -> None:
         description=f"what differs from {parent.title}",
         metadata={"parent": parent.title, "changes": len(comparison.changes)},
     )
-    lines = [f"{change.path or 'the root'}: {change.told}" for change in comparison.changes]
+    lines = [f"{change.path or 'the root'}: {change.summary}" for change in comparison.changes]
     for name, text in (
         ("diff.json", json.dumps(compare.to_json(comparison), indent=1)),
         ("diff.txt", "\n".join(lines) or "nothing differs"),

@@ -1,1 +1,1 @@
-"""Views of differences, in the terminal and as pages."""
+"""Views of comparisons, in the terminal and as pages."""

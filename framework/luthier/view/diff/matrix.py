@@ -1,4 +1,4 @@
-"""Differences of more than two graphs: a matrix of the settings that vary, a column per graph."""
+"""Comparison of more than two graphs: a matrix of the settings that vary, a column per graph."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ def matrix(
     """Return the matrix of several graphs against the first of them, as plain JSON values.
 
     Args:
-      title: What it is of.
+      title: Its title.
       columns: `{"title", "state", "link"}` of every graph.
       comparisons: The JSON of comparisons of the first graph with each of the others.
       objectives: `{"name", "values", "direction"}` with a value of every graph, or None.
 
     Returns:
-      `{"version", "title", "columns", "objectives", "rows"}`; a row has the `path` of something
+      `{"version", "title", "columns", "objectives", "rows"}`; a row has the `path` of a setting
       that varies, its `texts` in all graphs, and its `values` where they are plain numbers.
     """
+    # Each graph was compared with the first only. A path is a row if any of them differs there; a
+    # graph without a change at a path has the value of the first.
     paths = dict.fromkeys(
         change["path"] or change["path_before"]
         for comparison in comparisons
@@ -71,7 +73,8 @@ def _by_path(comparison: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]
 def _after(
     changes: Sequence[Mapping[str, Any]], before: tuple[str | None, Any]
 ) -> tuple[str | None, Any]:
-    """Return what a graph has at a path, as text and value."""
+    """Return the value of a graph at a path, as text and as a plain value."""
+    # Several changes of one path, or one of sharing or tags, have no single value after them.
     if not changes:
         return before
     if len(changes) == 1 and changes[0]["kind"] not in ("shared", "unshared", "tags", "moved"):
@@ -87,9 +90,10 @@ def table(matrix: Mapping[str, Any], width: int) -> RenderableType:
     """Return a matrix as text: a legend, and as many columns at a time as fit.
 
     Args:
-      matrix: What `matrix` returned.
+      matrix: The output of `matrix`.
       width: Columns of a line.
     """
+    # Titles of graphs are long, so the columns are lettered and the legend explains the letters.
     names = [_letter(index) for index in range(len(matrix["columns"]))]
     lines = [Text(cell(matrix["title"]), style="bold")]
     for name, column in zip(names, matrix["columns"], strict=True):
@@ -128,7 +132,7 @@ def _against_first(texts: Sequence[str]) -> list[str]:
 
 
 def _blocks(widths: Sequence[int], room: int) -> list[tuple[int, int]]:
-    """Return the columns that stand side by side, at least one at a time."""
+    """Return the ranges of columns that fit side by side, at least one at a time."""
     blocks, start, used = [], 0, 0
     for index, width in enumerate(widths):
         if index > start and used + width + 2 > room:
@@ -146,7 +150,8 @@ def _line(head: str, cells: Sequence[str], first: int, widths: Sequence[int], st
 
 
 def _letter(index: int) -> str:
-    """Return the name of a column as spreadsheets have it: A, B, ..., Z, AA."""
+    """Return the name of a column as in spreadsheets: A, B, ..., Z, AA."""
+    # Base 26 without a zero ("A" is 1), hence the shift by one before each division.
     letters = ""
     index += 1
     while index:
@@ -155,7 +160,7 @@ def _letter(index: int) -> str:
     return letters
 
 
-# The matrix of what varies among many trials as one HTML file.
+# The matrix as one HTML file.
 
 
 def render(matrix: Mapping[str, Any]) -> str:
@@ -164,7 +169,7 @@ def render(matrix: Mapping[str, Any]) -> str:
     Args:
       matrix: `title`; `columns`, the trials, each with `title`, `state` and `link`; `objectives`,
         each with `name`, `values` and `direction`; `rows`, the paths that vary, each with `path`,
-        `texts` and `values`, which are None where a text is no number.
+        `texts` and `values`, which are None where a text is not a number.
     """
     return document(
         matrix["title"],

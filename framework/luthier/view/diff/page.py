@@ -1,4 +1,4 @@
-"""The diff as one HTML file, to be read, searched and sent to others."""
+"""The diff as one HTML file that can be searched and sent to others, and `luthier.diff`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from luthier.graph import compare
+from luthier.graph import Graph, compare
 from luthier.graph.compare import Change, Comparison, Document
 from luthier.view.diff import terminal
 from luthier.view.page import document
@@ -18,9 +18,9 @@ def render(comparison: Mapping[str, Any], effects: Mapping[str, Any] | None = No
     """Return the page of a comparison as the text of one HTML file.
 
     Args:
-      comparison: What `luthier.graph.compare.to_json` returns.
-      effects: What follows from the changes: `quantities`, `charts` and `verdicts`; None for
-        nothing.
+      comparison: The output of `luthier.graph.compare.to_json`.
+      effects: The effects of the changes: `quantities`, `charts` and `verdicts`; None to leave
+        them out.
     """
     first, second = (side["title"] for side in comparison["sides"])
     return document(
@@ -31,12 +31,12 @@ def render(comparison: Mapping[str, Any], effects: Mapping[str, Any] | None = No
     )
 
 
-# `luthier.diff(a, b)`: what differs between two graphs, for a notebook or a program.
+# `luthier.diff(a, b)`: the difference of two graphs, for notebooks and programs.
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """What differs between two graphs; false where nothing does.
+    """The difference of two graphs; false where they are equal.
 
     Args:
       comparison: The changes, and the tree of both graphs.
@@ -68,15 +68,18 @@ class Difference:
         return render(self.as_json())
 
 
-def diff(a: Any, b: Any) -> Difference:
-    """Return what differs between two graphs.
+def diff(a: Graph | Document, b: Graph | Document) -> Difference:
+    """Compare two graphs.
 
     Args:
-      a: A node, or what `luthier.graph.compare.read` made of a record.
+      a: A node, or a record read by `luthier.graph.compare.read`.
       b: The same.
 
+    Returns:
+      The difference; empty, and so false, if and only if nothing differs.
+
     Raises:
-      RecordError: A graph goes round in a circle, or is nested too deeply.
+      RecordError: A graph contains a cycle, or is nested too deeply.
     """
     before, after = (
         graph if isinstance(graph, Document) else compare.document(graph, title)

@@ -1,4 +1,4 @@
-"""Effects as text: numbers of both sides, curves in a line, and consequences for a run."""
+"""Comparisons and their effects as text for the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from luthier.graph.paths import join, parse_path
 from luthier.terminal import Printable, cell
 
 _MOST = 8
-"""Most rows of one group; the others are counted."""
+"""The largest number of rows of a group; the others are counted."""
 _BARS = "▁▂▃▄▅▆▇█"
 _NO_NUMBER = "×"
 _WIDTH = 32
@@ -25,7 +25,7 @@ _TOTALS = ("parameters", "in all", "model FLOPs per step", "tokens per step")
 
 
 def consequences(effects: Mapping[str, Any], unicode: bool = True) -> RenderableType:
-    """Return what follows from a difference.
+    """Return the effects of a difference: quantities, curves and verdicts.
 
     Args:
       effects: The JSON of `luthier.view.effects.effects`.
@@ -42,7 +42,7 @@ def consequences(effects: Mapping[str, Any], unicode: bool = True) -> Renderable
 
 
 def _group(name: str, quantities: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """Return the totals of a group, and whatever of it differs."""
+    """Return the totals of a group, and its quantities that differ."""
     shown = [q for q in quantities if q["before"] != q["after"] or q["name"] in _TOTALS]
     if not shown:
         return []
@@ -117,7 +117,9 @@ def _chart(chart: Mapping[str, Any], unicode: bool) -> list[Text]:
 
 
 def _drawn(points: Sequence[Sequence[float]], last: float, low: float, high: float) -> str:
-    """Return a curve in blocks, on the axes of both sides."""
+    """Return a curve in block characters, on the axes of both sides."""
+    # Both curves have one scale in height and width, so that they can be compared by eye; a shorter
+    # run is padded.
     columns: list[list[float]] = [[] for _ in range(_WIDTH)]
     for x, y in points:
         columns[min(_WIDTH - 1, int(x / max(last, 1) * _WIDTH))].append(y)
@@ -126,6 +128,7 @@ def _drawn(points: Sequence[Sequence[float]], last: float, low: float, high: flo
 
 
 def _blocks(columns: Sequence[Sequence[float]], low: float, high: float) -> Iterable[str]:
+    # A column without points repeats the level before it; one of NaN and infinities only is marked.
     level = 0
     for column in columns:
         numbers = [y for y in column if math.isfinite(y)]
@@ -136,7 +139,7 @@ def _blocks(columns: Sequence[Sequence[float]], low: float, high: float) -> Iter
 
 
 def _share(y: float, low: float, high: float) -> float:
-    """Return how far up a value is; 0 where the distance cannot be told."""
+    """Return the position of a value between `low` and `high`; 0 where that has no meaning."""
     if not 0 < high - low < math.inf or not math.isfinite(y):
         return 0.0
     return (y - low) / (high - low)
@@ -149,7 +152,7 @@ def _verdict(verdict: Mapping[str, Any]) -> list[Text]:
     return [line.append(first, style=style), *(Text(f"    {reason}") for reason in reasons)]
 
 
-# Which changes of a comparison are shown.
+# Filters of the changes that are shown.
 
 Only = Literal["changed", "values", "structure"]
 
@@ -159,7 +162,7 @@ ONLY: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "values": lambda change: change["kind"] in _VALUES,
     "structure": lambda change: change["kind"] not in _VALUES,
 }
-"""What may be asked for: what has an effect, values of arguments, and all but those."""
+"""Filters by name: changes with an effect, values of arguments, and all other changes."""
 
 _PARTS = re.compile(r"\*\*\.|\*\*|\[\*\]|\*|[^*\[]+|\[")
 _PATTERNS = {
@@ -173,7 +176,7 @@ _PATTERNS = {
 def chosen(
     comparison: Mapping[str, Any], only: Only | None = None, ignore: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return a comparison with some of its changes; the tree of rows stays whole.
+    """Return a comparison with some of its changes; the tree of rows stays complete.
 
     Args:
       comparison: The JSON of a comparison.
@@ -181,6 +184,8 @@ def chosen(
       ignore: Patterns of paths to leave out with what is below them: `**.name`, `records`,
         `model.layers[*].dropout`; `*` is one part of a path, `**` any number.
     """
+    # Rows refer to changes by number, so these are renumbered. A patch makes all changes or none,
+    # and is dropped; the overrides of the remaining changes are kept.
     ignored = [pattern_of(pattern) for pattern in ignore]
     kept = [
         index
@@ -206,7 +211,7 @@ def chosen(
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Return a pattern of paths as a regular expression, which takes in what is below.
+    """Return a pattern of paths as a regular expression that includes all paths below.
 
     Args:
       text: The pattern.
@@ -219,9 +224,9 @@ def _matches(pattern: re.Pattern[str], change: Mapping[str, Any]) -> bool:
     return any(pattern.fullmatch(path) for path in (change["path"], change["path_before"]) if path)
 
 
-# A comparison as text: a tree of what differs, grouped by the parts of the graph.
+# A comparison as text: a tree of the changes, grouped by the parts of the graph.
 #
-# It reads the JSON of a comparison, so that nothing which a graph names is imported.
+# It reads the JSON of a comparison, so that nothing that a graph names is imported.
 
 UNBOUNDED = 100_000
 """A width at which no line is broken."""
@@ -254,14 +259,17 @@ class _Ascii(io.StringIO):
 def rendered(
     content: RenderableType, *, width: int = 80, colour: bool = False, unicode: bool = True
 ) -> str:
-    """Return what Rich makes of something, as text.
+    """Render a Rich renderable as text.
 
     Args:
-      content: What to draw.
+      content: The renderable.
       width: Columns of a line; `UNBOUNDED` breaks none.
-      colour: Whether to write the codes of colours.
+      colour: Whether to write escape codes of colours.
       unicode: Whether lines may be drawn with more than ASCII.
     """
+    # Everything is fixed here that Rich would otherwise take from the terminal or guess from the
+    # text: values of a config may look like markup, emoji codes or numbers to be highlighted. The
+    # encoding of the file is what Rich looks at to decide between Unicode and ASCII lines.
     file = _Unicode() if unicode else _Ascii()
     console = Console(
         file=file,
@@ -280,22 +288,26 @@ def rendered(
 
 
 def difference(comparison: Mapping[str, Any], why: bool = False) -> RenderableType:
-    """Return the tree of what differs.
+    """Return the tree of the changes.
 
     Args:
       comparison: The JSON of a comparison.
-      why: Whether to tell what set both sides of each change.
+      why: Whether to show the origins of both sides of each change.
     """
     return Group(*_heads(comparison["sides"]), _tree(comparison["changes"], why))
 
 
 def summary(changes: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many changes there are, by kind."""
+    """Return the number of changes by kind.
+
+    Args:
+      changes: The JSON of changes.
+    """
     if not changes:
         return "nothing differs"
     counts = collections.Counter(change["kind"] for change in changes)
-    told = ", ".join(f"{counts[kind]} {kind}" for kind in _ORDER if counts[kind])
-    return f"{len(changes)} change{'s' if len(changes) > 1 else ''}: {told}"
+    by_kind = ", ".join(f"{counts[kind]} {kind}" for kind in _ORDER if counts[kind])
+    return f"{len(changes)} change{'s' if len(changes) > 1 else ''}: {by_kind}"
 
 
 def _heads(sides: Sequence[Mapping[str, Any]]) -> list[Text]:
@@ -309,7 +321,7 @@ def _heads(sides: Sequence[Mapping[str, Any]]) -> list[Text]:
 
 
 class _Branch:
-    """A part of the graph: what changes there, and the parts below it."""
+    """A part of the graph: its changes, and the parts below it."""
 
     def __init__(self) -> None:
         self.changes: list[Mapping[str, Any]] = []
@@ -351,7 +363,7 @@ def _add_change(tree: Tree, name: str, change: Mapping[str, Any], why: bool) -> 
     if change["path_before"]:
         line.append(f" (was {change['path_before']})", style="dim")
     line.append(": ")
-    line.append(told(change), style=style)
+    line.append(description(change), style=style)
     if not change["effective"]:
         line.append("  (no effect)", style="dim")
     added = tree.add(line)
@@ -362,8 +374,8 @@ def _add_change(tree: Tree, name: str, change: Mapping[str, Any], why: bool) -> 
     return added
 
 
-def told(change: Mapping[str, Any]) -> str:
-    """Return what changed, on one line, with the ratio of two numbers.
+def description(change: Mapping[str, Any]) -> str:
+    """Return a change on one line, with the ratio of two numbers.
 
     Args:
       change: The JSON of a change.
@@ -376,7 +388,7 @@ def told(change: Mapping[str, Any]) -> str:
 
 
 def factor_of(ratio: float | None, difference: float | None) -> str:
-    """Return how two numbers differ: `x2`; where there is no ratio, `+3`; else nothing.
+    """Return the change of a number: `x2`; where there is no ratio, `+3`; else nothing.
 
     Args:
       ratio: The second number over the first.

@@ -1,4 +1,4 @@
-"""The effects of a change of the graph on checkpoints, compiled programs, memory and schedules."""
+"""Effects of a change of the config on checkpoints, compiled programs, memory and schedules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EffectVerdict:
     """An answer in one or a few lines.
 
     Args:
-      name: What is asked: `checkpoint`, `recompile` or `plan`.
+      name: The question: `checkpoint`, `recompile` or `plan`.
       text: The answer; its reasons are on further lines.
       severity: `warn` where something is lost or refused.
     """
@@ -38,13 +38,15 @@ class EffectVerdict:
     severity: Literal["ok", "warn"]
 
 
-def checkpoint(graphs_of: tuple[Any, Any], facts: tuple[Facts, Facts]) -> EffectVerdict:
-    """Say whether a run of the first graph can go on with the second.
+def checkpoint(graphs_of: tuple[Graph, Graph], facts: tuple[Facts, Facts]) -> EffectVerdict:
+    """Return whether a run of the first graph can continue with the second.
 
     Args:
       graphs_of: Both experiment graphs.
-      facts: What follows from them.
+      facts: The facts of both.
     """
+    # From the worst to the best: arrays that do not fit, a change that resuming rejects, a schedule
+    # that another number of steps reshapes (which needs a flag), and changes of training only.
     before, after = facts
     comparison = compare(*graphs_of)
     reasons = _misfits(before, after)
@@ -58,20 +60,20 @@ def checkpoint(graphs_of: tuple[Any, Any], facts: tuple[Facts, Facts]) -> Effect
         start = "yes, with --extend: another number of steps reshapes a schedule"
         return EffectVerdict("checkpoint", _listed(start, comparison.reshaped), "warn")
     if comparison.training:
-        start = "yes: a run of the first can go on with the second; from there on it trains by"
+        start = "yes: a run of the first can continue with the second; from there on it trains by"
         return EffectVerdict("checkpoint", _listed(start, comparison.training), "ok")
-    return EffectVerdict("checkpoint", "yes: a run of the first can go on with the second", "ok")
+    return EffectVerdict("checkpoint", "yes: a run of the first can continue with the second", "ok")
 
 
 def recompile_verdict(
-    graphs_of: tuple[Any, Any], facts: tuple[Facts, Facts], devices: Sequence[jax.Device]
+    graphs_of: tuple[Graph, Graph], facts: tuple[Facts, Facts], devices: Sequence[jax.Device]
 ) -> EffectVerdict:
-    """Say whether the second graph needs another compiled step, and what a sweep makes of it.
+    """Return whether the second graph needs another compiled step, in a run and in a sweep.
 
     Args:
       graphs_of: Both experiment graphs.
-      facts: What follows from them.
-      devices: What the first would run on.
+      facts: The facts of both.
+      devices: The devices that the first would run on.
     """
     before, after = facts
     if before.step == after.step:
@@ -102,9 +104,9 @@ def _misfits(before: Facts, after: Facts) -> list[str]:
 
 def _reshaped(before: Facts, after: Facts) -> list[str]:
     """Return the arrays of the step that have another shape, dtype or layout."""
-    told = _misfits(before, after)
-    if told:
-        return told
+    misfitting = _misfits(before, after)
+    if misfitting:
+        return misfitting
     laid_out = [
         f"{name}: {before.arrays[name]['spec']} before, {array['spec']} after"
         for name, array in after.arrays.items()
@@ -120,7 +122,7 @@ def _reshaped(before: Facts, after: Facts) -> list[str]:
     return [*batch, *laid_out]
 
 
-def _leaves(before: Any, after: Any) -> tuple[list[str], list[str]]:
+def _leaves(before: Graph, after: Graph) -> tuple[list[str], list[str]]:
     """Return the changed leaves that may enter a step as arguments, and the other changes."""
     possible, constants = [], []
     for change in graphs.diff(before, after):
@@ -144,6 +146,8 @@ def _problem_with_hoisting(
     graph: Graph, paths: Sequence[str], devices: Sequence[jax.Device]
 ) -> str | None:
     """Return why a step cannot be traced with leaves as its arguments; None where it can."""
+    # Whether a number may be a runtime argument depends on what components do with it (Python
+    # branches, shapes). No declaration says that in full, so a trace is the test.
     try:
         _ = programs.make(graph, devices, paths).traced_step
     except LuthierError as error:
@@ -161,7 +165,7 @@ def _listed(start: str, reasons: Sequence[str]) -> str:
     return "\n".join([start + (":" if shown else ""), *shown])
 
 
-# What follows from the difference of two experiments, as the JSON that views and pages read.
+# The effects of the difference of two experiments, as the JSON that views and pages read.
 
 Number = int | float | str | None
 
@@ -178,12 +182,12 @@ class Quantity:
     """A number of both sides.
 
     Args:
-      name: What it counts.
-      group: What it stands with.
-      before: Of the first side; None where there is none.
-      after: Of the second side; None where there is none.
+      name: The name of the quantity.
+      group: The heading that it is listed under.
+      before: The number of the first side; None where it has none.
+      after: The number of the second side; None where it has none.
       unit: `bytes`, `FLOPs`, or empty for a count or a text.
-      note: What else should be known of it.
+      note: A remark.
     """
 
     name: str
@@ -199,10 +203,10 @@ class EffectSubject:
     """One side, as the effects need it.
 
     Args:
-      title: What it is called, for messages.
+      title: Its name in messages.
       graph: Its experiment graph.
-      devices: What it would run on.
-      metrics_path: The metrics.jsonl of the run that it is; None where it is none.
+      devices: The devices that it would run on.
+      metrics_path: The metrics.jsonl of its run; None for a graph that was not run.
     """
 
     title: str
@@ -216,21 +220,22 @@ def effects(
     packages: Sequence[str] = (),
     report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Work out what follows from the difference of two experiments.
+    """Compute the effects of the difference of two experiments.
 
-    The state is evaluated abstractly, and what was worked out before is read from a cache.
+    The state is evaluated abstractly, and facts that were computed before are read from a cache.
 
     Args:
       subjects: Both sides.
       packages: The user's packages that the graphs are made of.
-      report: Is given one line about what is damaged in a record of metrics; None warns.
+      report: Called with one line about damaged records of metrics; None warns.
 
     Returns:
       `{"quantities": [...], "charts": [...], "verdicts": [...]}`, plain JSON values.
 
     Raises:
-      BadInput: A side is not an experiment, or cannot run on its devices; says which.
+      BadInput: A side is not an experiment, or cannot run on its devices.
     """
+    # Facts of both sides first: the problems of both are reported at once, with their titles.
     problems: list[Problem] = []
     found: list[Facts] = []
     for subject in subjects:
@@ -252,11 +257,11 @@ def effects(
 
 
 def quantities(before: Facts, after: Facts) -> list[Quantity]:
-    """Return the numbers of both sides, those that are equal too.
+    """Return the numbers of both sides, equal ones included.
 
     Args:
-      before: What follows from the first.
-      after: What follows from the second.
+      before: The facts of the first.
+      after: The facts of the second.
     """
     both = dict.fromkeys((before.devices, after.devices))
     on = f"of {' and '.join(both)}"
@@ -336,14 +341,16 @@ def _counted(
 
 def _arrays(before: Facts, after: Facts) -> list[Quantity]:
     """Return the arrays of the model that differ in shape, dtype or layout."""
+    # Only the model's arrays: those of the optimizer follow from them, and would double the list.
+    # Where the spec differs too, it is shown beside the shape, since one name has one row.
     sides = []
     for facts in (before, after):
         parts = {
             n: a for n, a in facts.arrays.items() if n.startswith(("parameters/", "variables/"))
         }
-        told = {name: f"{a['dtype']}{a['shape']}" for name, a in parts.items()}
+        arrays = {name: f"{a['dtype']}{a['shape']}" for name, a in parts.items()}
         specs = {name: a["spec"].removeprefix("PartitionSpec") for name, a in parts.items()}
-        sides.append((told, specs))
+        sides.append((arrays, specs))
     (a, specs_a), (b, specs_b) = sides
     found = []
     for name in sorted({*a, *b}):
@@ -364,8 +371,8 @@ def charts(
 
     Args:
       subjects: Both sides; metrics are charted where both are runs.
-      facts: What follows from them.
-      report: Is given one line about what is damaged in a record of metrics; None warns.
+      facts: The facts of both.
+      report: Called with one line about damaged records of metrics; None warns.
     """
     rates = facts_lib.overlaid([side.learning_rates for side in facts])
     found = [_chart(name, name, series) for name, series in rates.items()]

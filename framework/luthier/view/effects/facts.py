@@ -21,6 +21,7 @@ from luthier import graph as graphs
 from luthier import planner
 from luthier.errors import BadInput, Problem
 from luthier.graph import Graph
+from luthier.optim import Optimizer
 from luthier.parallel.bytes import array_bytes
 from luthier.planner.checks import trained
 from luthier.program import Experiment
@@ -30,12 +31,12 @@ from luthier.records.source import hash_package
 from luthier.storage import replacing
 
 NUM_POINTS = 200
-"""Most points of a schedule; of what was recorded twice as many."""
+"""The largest number of points of a schedule; recorded metrics have up to twice as many."""
 
 _NOT_SHOWN = frozenset({*PERFORMANCE, "tokens", "epochs", "learning_rate"})
 
 
-def learning_rates(optimizer: Any, steps: int) -> dict[str, list[tuple[int, float]]]:
+def learning_rates(optimizer: Optimizer, steps: int) -> dict[str, list[tuple[int, float]]]:
     """Return the schedules of an optimizer, sampled over a run.
 
     Args:
@@ -59,15 +60,15 @@ def learning_rates(optimizer: Any, steps: int) -> dict[str, list[tuple[int, floa
 def metrics(
     path: str | os.PathLike[str], report: Callable[[str], None] | None = None
 ) -> dict[str, list[tuple[int, float]]]:
-    """Return what a run recorded, by the names of metrics.
+    """Return the curves that a run recorded, by the names of metrics.
 
     Args:
       path: Its metrics.jsonl; a missing file has no curves.
-      report: Is given one line about damaged lines, which are left out; None warns.
+      report: Called with one line about damaged lines, which are skipped; None warns.
 
     Returns:
       Points (step, value) of the training steps' values (`loss`) and of each evaluation
-      (`held_out/loss`), without what is about speed; NaN and infinities are left out.
+      (`held_out/loss`), without measurements of speed; NaN and infinities are skipped.
 
     Raises:
       RunError: The file cannot be read.
@@ -90,10 +91,10 @@ def metrics(
 def overlaid(
     curves: Sequence[Mapping[str, Sequence[tuple[float, float]]]],
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the curves of two sides under one name each, as series of charts.
+    """Return the curves of two sides as series of charts, one chart for each name.
 
     Args:
-      curves: Of each side, points by name.
+      curves: The points of each side by name.
 
     Returns:
       For every name that a side has, `{"side", "name", "points"}` of the sides that have it.
@@ -110,7 +111,8 @@ def overlaid(
 
 
 def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return as many points as a chart can show: of each stretch the mean, at its last step."""
+    """Return as many points as a chart can show: the mean of each stretch, at its last step."""
+    # Means, since single points of a noisy loss would depend on where the cuts happen to fall.
     most = 2 * NUM_POINTS
     if len(points) <= most:
         return points
@@ -121,29 +123,32 @@ def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     ]
 
 
-# What was worked out before, kept in the user's cache folder by fingerprint.
+# Cache of facts, in the user's cache folder. Facts take seconds to compute, because the step is
+# lowered for them, and a diff is often repeated.
 
 _FORMAT = 2
 
 
 def folder() -> pathlib.Path:
-    """Return where effects are kept; it may not exist yet."""
+    """Return the folder of the cache; it may not exist yet."""
     root = os.environ.get("XDG_CACHE_HOME", "")
     cache = pathlib.Path(root) if os.path.isabs(root) else pathlib.Path.home() / ".cache"
     return cache / "luthier" / "effects"
 
 
 def known_facts(graph: Graph, devices: Sequence[jax.Device], packages: Sequence[str] = ()) -> Facts:
-    """Return what follows from an experiment, from the cache where it is there.
+    """Return the facts of an experiment, from the cache where it has them.
 
     Args:
       graph: An experiment graph.
-      devices: What it would run on.
-      packages: The user's packages, whose code the facts follow from as well.
+      devices: The devices that it would run on.
+      packages: The user's packages, whose code the facts depend on as well.
 
     Raises:
       BadInput: It is not an experiment, or cannot run on these devices.
     """
+    # Any file that cannot be read as facts counts as a miss: it may be damaged, or of a luthier
+    # whose facts had other fields.
     path = folder() / f"{_key(graph, devices, packages)}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):
         return Facts(**json.loads(path.read_text(encoding="utf-8")))
@@ -154,8 +159,8 @@ def known_facts(graph: Graph, devices: Sequence[jax.Device], packages: Sequence[
 
 
 def _key(graph: Graph, devices: Sequence[jax.Device], packages: Sequence[str]) -> str:
-    """Return what is equal where the same follows: graph, devices and code."""
-    # Facts follow from code as much as from the graph.
+    """Return the key of facts: equal for equal graphs, devices and code."""
+    # Facts depend on code as much as on the graph: a layer that was edited has other FLOPs.
     code = [hash_package(name) for name in ("luthier", *packages)]
     hardware = [len(devices), devices[0].device_kind]
     content = [_FORMAT, graphs.fingerprint(graph), hardware, jax.__version__, code]
@@ -169,7 +174,7 @@ def _write(path: pathlib.Path, text: str) -> None:
         file.write(text.encode())
 
 
-# What follows from one graph, found without making an array of its state.
+# Facts of one graph, computed without making an array of its state.
 
 Points = Sequence[tuple[float, float]]
 
@@ -179,19 +184,19 @@ class Facts:
     """Facts that follow from an experiment on devices; plain values, which a file can hold.
 
     Args:
-      devices: How many there are, and of what kind.
+      devices: The number and kind of the devices.
       mesh: Size of every mesh axis.
       parameters: Scalars of the model, by the first part of the parameter's name.
-      trainable: The mask that says which of them are trained, in words.
+      trainable: The mask of the trained parameters, as text.
       counts: `trained` scalars, `gradient bytes` of all that is trained, `steps` of the run, `rows
         per step`, and `tokens per step`, the positions that can be predicted.
       state_bytes: Bytes of the whole state by kind (parameters, optimizer, ...), replicas once.
       bytes_per_device: Bytes on one device by kind, gradients and the batch too.
       arrays: Every array of the state by name: its `shape`, `dtype`, and `spec` over the mesh.
-      batch: Shape and dtype of every entry of a global batch, in words.
+      batch: Shape and dtype of every entry of a global batch, as text.
       flops_per_step: FLOPs of one step: `full`, `causal`, `six_n` and `hardware`.
       learning_rates: Points (step, value) of every schedule by its name.
-      step: A hash of the step as the compiler is given it.
+      step: A hash of the lowered step, the compiler's input.
     """
 
     devices: str
@@ -214,11 +219,11 @@ def is_experiment(graph: Graph) -> bool:
 
 
 def facts_of(graph: Graph, devices: Sequence[jax.Device]) -> Facts:
-    """Work out what follows from an experiment; its state is evaluated abstractly.
+    """Compute the facts of an experiment; its state is evaluated abstractly.
 
     Args:
       graph: An experiment graph.
-      devices: What it would run on.
+      devices: The devices that it would run on.
 
     Raises:
       BadInput: It is not an experiment, or cannot run on these devices.

@@ -1,4 +1,4 @@
-"""Pages that are one file: no server, no network, nothing to install; what they show stays data."""
+"""Pages in one HTML file: no server, no network, nothing to install."""
 
 from luthier.view.page.shell import document
 

@@ -1,9 +1,8 @@
-"""The shell of a page: data, style and program in one HTML file that asks nobody for anything.
+"""The shell of a page: data, style and program in one HTML file that makes no requests.
 
-What a page shows is data that may come from anywhere: it travels as escaped JSON, the program puts
-it into the page as text (`textContent` only), and a content security policy lets the browser run
-this one program only. Programs and styles are plain JavaScript and CSS from `assets`; there is no
-build step.
+The data of a page may come from anyone. It is embedded as escaped JSON, the program inserts it as
+text (`textContent` only), and a content security policy lets the browser run this one program only.
+Programs and styles are plain JavaScript and CSS from `assets`; there is no build step.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ def document(title: str, data: Any, files: Sequence[str], without_script: str) -
 
     Args:
       title: The title of the window.
-      data: What the page shows, as plain JSON; numbers that are none become words.
+      data: The data of the page, as plain JSON; NaN and infinities become strings.
       files: Names of the scripts and styles in `assets` that make the page, in their order; the
         shared ones come first.
-      without_script: What is said where scripts are switched off.
+      without_script: The text that is shown where scripts are switched off.
     """
     names = [*_SHARED, *files]
     style = "".join(_read(name) for name in names if name.endswith(".css"))
@@ -77,11 +76,13 @@ def document(title: str, data: Any, files: Sequence[str], without_script: str) -
 
 
 def encode(data: Any) -> str:
-    """Return data as JSON that can stand in a page and can neither end its element nor open one.
+    """Return data as JSON for a script element, which it can neither end nor open another one.
 
     Args:
-      data: Plain JSON; numbers that are none become the words `nan`, `inf` and `-inf`.
+      data: Plain JSON; numbers that are not finite become the strings `nan`, `inf` and `-inf`.
     """
+    # HTML ends a script element at `</script`, even inside of a JSON string; so `<`, `>` and `&`
+    # are written as escapes of JSON. U+2028 and U+2029 were line ends in older JavaScript.
     text = json.dumps(_finite(data), separators=(",", ":"), allow_nan=False)
     return text.translate(_TABLE)
 
@@ -95,7 +96,7 @@ def _finite(data: Any) -> Any:
 
 
 def _as_text(text: str) -> str:
-    """Return a text for HTML; half of a surrogate pair, which no file holds, is a `?` there."""
+    """Return text escaped for HTML, with lone surrogates, which UTF-8 cannot hold, as `?`."""
     return html.escape(text.encode("utf-8", "replace").decode())
 
 

@@ -10,7 +10,7 @@ from ml_collections import config_dict
 
 from luthier import graph as graphs
 from luthier.errors import RecordError
-from luthier.graph.formats.config_dict.export import to_config_dict
+from luthier.graph import to_config_dict
 
 
 def _part(value):
@@ -55,7 +55,7 @@ def test_a_constant_is_one_reference_and_arithmetic_follows_it():
     assert (config.model.layers[0].hidden, config.extra) == (48, 4)
 
 
-def test_what_is_not_set_is_told_by_its_path():
+def test_what_is_not_set_is_reported_by_its_path():
     graph = parts.experiment()
     graph.model.dim = fdl.Config(graphs.value(1, "dim").__fn_or_cls__, name="dim")
     graph.extra = graphs.floor_divide(1, 0)
@@ -64,7 +64,7 @@ def test_what_is_not_set_is_told_by_its_path():
     assert [problem.path for problem in caught.value.problems] == ["model.dim", "extra"]
 
 
-def test_a_circle_is_told():
+def test_a_circle_is_reported():
     graph = _part(None)
     graph.extra = [graph]
     with pytest.raises(RecordError, match=r"extra\[0\]: the config contains a cycle"):

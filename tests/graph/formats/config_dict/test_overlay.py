@@ -15,8 +15,7 @@ from ml_collections import config_dict
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, OverrideError
-from luthier.graph import values
-from luthier.graph.formats.config_dict.overlay import apply_config_dict
+from luthier.graph import apply_config_dict, values
 
 FILES = pathlib.Path(__file__).parent / "files"
 CLU = f"{FILES}/clu_translation.py"
@@ -83,13 +82,13 @@ def test_a_clu_file_with_references_and_a_required_placeholder():
     assert _get(changed, "evaluations.held_out.every.count") == 20
     assert _get(changed, "model.layers[0].hidden") == 256
     assert _get(changed, "evaluations.held_out.data.length") == 32
-    told = r"^data.path: dataset_name cannot be computed: dataset_name is not set"
-    with pytest.raises(BadInput, match=told):
+    message = r"^data.path: dataset_name cannot be computed: dataset_name is not set"
+    with pytest.raises(BadInput, match=message):
         graphs.validate(changed, ["graph_toys"])
     graphs.validate(graphs.apply(changed, ["data.path=wmt", "note=there"]), ["graph_toys"])
 
 
-def test_a_required_placeholder_of_a_required_argument_is_told_as_every_unset_argument():
+def test_a_required_placeholder_of_a_required_argument_is_reported_as_every_unset_argument():
     config = ml_collections.ConfigDict()
     config.model = ml_collections.ConfigDict({"dim": config_dict.required_placeholder(int)})
     graph = apply_config_dict(parts.experiment(), config)
@@ -194,7 +193,7 @@ def test_texts_are_read_as_what_the_place_wants():
     assert graph.data.path == pathlib.Path("here")
 
 
-def test_why_tells_file_and_line():
+def test_why_shows_file_and_line():
     graph = apply_config_dict(parts.experiment(), "clu_translation.py:base")
     at = (FILES / "clu_translation.py").read_text().splitlines()
     line = at.index("    config.num_heads = 8") + 1
@@ -206,7 +205,7 @@ def test_why_tells_file_and_line():
     assert follows["num_train_steps"][-1].origin == f"clu_translation.py:{line}: num_train_steps"
 
 
-def test_all_that_is_wrong_is_told_at_once():
+def test_all_that_is_wrong_is_reported_at_once():
     config = ml_collections.ConfigDict(
         {
             "model": {"dim": "wide", "num_head": 2},
@@ -238,8 +237,8 @@ def test_two_keys_cannot_give_one_constant_two_values():
     with pytest.raises(OverrideError) as caught:
         apply_config_dict(graph, config)
     assert str(caught.value) == (
-        "steps: is one value with what optimizer.learning_rate.total_steps sets, and "
-        "optimizer.learning_rate.total_steps sets another [set by config_dict: steps=5]; "
+        "steps: shares its value with optimizer.learning_rate.total_steps, which sets another "
+        "[set by config_dict: steps=5]; "
         "leave one of them out: False in RENAMES"
     )
     config["optimizer"]["learning_rate"]["total_steps"] = 5

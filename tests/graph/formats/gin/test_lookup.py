@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import pathlib
+
+import fiddle as fdl
+import numpy as np
 import pytest
 from graph_toys import parts
 
+from luthier.graph import values
 from luthier.graph.formats.gin.lookup import Lookup, constants, key, registered
 from luthier.graph.formats.gin.statements import Import
+from luthier.graph.formats.gin.values import BindingTarget, check, fit
 from luthier.graph.grammar.statements import Unreadable
+from luthier.graph.signatures import UNSET
 
 
 @pytest.fixture
@@ -40,7 +47,7 @@ def test_classes_of_the_graph_by_the_ends_of_their_names(lookup):
     assert lookup.constant("graph_toys.parts.Kind.FAST") is parts.Kind.FAST
 
 
-def test_a_name_that_means_two_things(lookup):
+def test_an_ambiguous_name(lookup):
     from graph_toys import modules
 
     twin = type("Mlp", (), {"__module__": modules.__name__})
@@ -53,7 +60,7 @@ def test_a_name_that_means_two_things(lookup):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("inverse_rot", "there is nothing called 'inverse_rot'; did you mean inverse_root?"),
         ("zzzzqq", "there is nothing called 'zzzzqq'; give its full name, or import its module"),
@@ -63,25 +70,75 @@ def test_a_name_that_means_two_things(lookup):
         ),
     ],
 )
-def test_names_that_mean_nothing(lookup, name, said):
+def test_names_that_mean_nothing(lookup, name, message):
     with pytest.raises(Unreadable) as caught:
         lookup.configurable(name)
-    assert str(caught.value.problem) == said
+    assert str(caught.value.problem) == message
 
 
-def test_imports_that_fail_are_told_or_left_out():
+def test_imports_that_fail_are_reported_or_left_out():
     statements = [
         Import("os.path", False, "", "a.gin:1"),
         Import("graph_toys.broken_import", False, "", "a.gin:2"),
         Import("graph_toys.nowhere", True, "", "a.gin:3"),
     ]
-    said = [str(problem) for problem in Lookup(["graph_toys"]).import_all(statements, skip=False)]
-    assert said[0] == (
+    errors = [str(problem) for problem in Lookup(["graph_toys"]).import_all(statements, skip=False)]
+    assert errors[0] == (
         "'os.path' may not be imported: 'os' is not on the list [set by a.gin:1]; if it is yours, "
         "add it to packages under [tool.luthier] in pyproject.toml"
     )
-    assert [line.split(" failed")[0] for line in said[1:]] == [
+    assert [line.split(" failed")[0] for line in errors[1:]] == [
         "importing graph_toys.broken_import",
         "importing graph_toys.nowhere",
     ]
     assert Lookup(["graph_toys"]).import_all(statements, skip=True) == []
+
+
+LOOKUP = Lookup()
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "expected"),
+    [
+        (1, float, 1),
+        (1e3, int, 1000),
+        ([1, 2], tuple[int, ...], (1, 2)),
+        ("exact", parts.Kind, parts.Kind.EXACT),
+        ("data", pathlib.Path, pathlib.Path("data")),
+        ("None", str | None, "None"),
+        (None, int | None, None),
+    ],
+)
+def test_values_fit_or_are_converted(value, annotation, expected):
+    made = fit(value, annotation, UNSET, LOOKUP)
+    assert (made, type(made)) == (expected, type(expected))
+
+
+def test_dtypes_are_read_by_name():
+    assert np.dtype(fit("f32", np.dtype, UNSET, LOOKUP)) == np.dtype("float32")
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "message"),
+    [
+        ("7", int, "'7' is not an int"),
+        ("None", int | None, "'None' is not an int or None"),
+        (fdl.Config(parts.Mlp), int, "Mlp(...) is not an int"),
+        (1.5, int, "1.5 is not an int"),
+    ],
+)
+def test_what_does_not_fit_is_refused(value, annotation, message):
+    with pytest.raises(Unreadable) as caught:
+        fit(value, annotation, UNSET, LOOKUP)
+    assert caught.value.problem.what == message
+
+
+def test_value_nodes_are_checked_when_all_is_bound():
+    node = values.value("x", name="n")
+    assert fit(node, int, UNSET, LOOKUP) is node
+    with pytest.raises(Unreadable, match="n = 'x' is not an int"):
+        check(node, int)
+
+
+def test_an_argument_and_its_annotation():
+    assert BindingTarget(parts.Mlp, "hidden").annotation is int

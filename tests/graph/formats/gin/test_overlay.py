@@ -59,8 +59,8 @@ def test_a_reference_inherits_the_scope_of_what_it_is_for():
 
 
 def test_what_is_replaced_need_not_be_bound():
-    said = problems("Model.layers = []\nMlp.hidden = 3")
-    assert said == [
+    errors = problems("Model.layers = []\nMlp.hidden = 3")
+    assert errors == [
         "the graph has no node of Mlp [set by given]; leave it out, or allow such bindings with "
         "--gin_skip_unknown"
     ]
@@ -82,8 +82,8 @@ def test_two_bindings_cannot_move_one_constant_to_two_places():
     size = values.value(16, name="size")
     graph = parts.experiment()
     graph.model.dim = graph.model.layers[0].hidden = size
-    said = "the constant size would be 8 here and 4 by given [set by given]; set size itself"
-    with pytest.raises(BadInput, match=re.escape(said)):
+    message = "the constant size would be 8 here and 4 by given [set by given]; set size itself"
+    with pytest.raises(BadInput, match=re.escape(message)):
         overlay("Model.dim = 4\nMlp.hidden = 8", graph)
 
 
@@ -106,7 +106,7 @@ def _ruled():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("Modle.dim = 3", "there is nothing called 'Modle' [set by given]; did you mean Model?"),
         ("Model.dimm = 3", "Model has no argument 'dimm' [set by given]; did you mean dim?"),
@@ -122,15 +122,15 @@ def _ruled():
         ("Experiment.extra = @Evaluation()\nEvaluation.data = @Evaluation()", None),
     ],
 )
-def test_what_is_wrong(text, said):
+def test_what_is_wrong(text, message):
     found = problems(text)
     assert found
-    assert said is None or found == [said]
+    assert message is None or found == [message]
 
 
-def test_all_that_is_wrong_is_told_at_once():
-    said = problems("Modle.dim = 3\nModel.dim = 'x'\nx/Mlp.hidden = 2\nMODEL = 3")
-    assert len(said) == 4
+def test_all_that_is_wrong_is_reported_at_once():
+    errors = problems("Modle.dim = 3\nModel.dim = 'x'\nx/Mlp.hidden = 2\nMODEL = 3")
+    assert len(errors) == 4
 
 
 def test_unknown_names_are_left_out_on_request():
@@ -224,3 +224,136 @@ def test_a_macro_at_one_place_of_a_shared_value_takes_it_over_for_all_places():
 def test_a_dtype_that_is_referred_to_is_the_dtype():
     graph = overlay("Mlp.dtype = @jax.numpy.bfloat16")
     assert graph.model.layers[0].dtype is jnp.bfloat16
+
+
+def test_a_macro_is_one_constant_with_its_name():
+    graph = overlay("DIM = 4\nModel.dim = %DIM\nMlp.hidden = %DIM")
+    assert graph.model.dim is graph.model.layers[0].hidden
+    assert graph.model.dim.__arguments__ == {"value": 4, "name": "DIM"}
+
+
+def test_a_macro_of_a_macro_follows_it():
+    graph = overlay("A = 4\nB = %A\nModel.dim = %A\nMlp.hidden = %B")
+    graphs.set_value(graph, "model.dim", 9)
+    assert graphs.evaluate(graph.model.layers[0].hidden) == 9
+
+
+def test_scopes_belong_to_the_names_of_macros():
+    assert (
+        graphs.evaluate(
+            overlay("s/A = 4\nA = 5\nModel.dim = %s/A\nExperiment.extra = %A").model.dim
+        )
+        == 4
+    )
+
+
+def test_a_macro_of_a_reference_makes_a_node_for_each_use():
+    graph = overlay("M = @Mlp()\nModel.layers = [%M, %M]\nMlp.hidden = 3")
+    assert graph.model.layers[0] is not graph.model.layers[1]
+    assert [layer.hidden for layer in graph.model.layers] == [3, 3]
+
+
+def test_a_macro_is_converted_for_its_places():
+    graph = overlay("KIND = 'exact'\nExperiment.kind = %KIND")
+    assert graphs.evaluate(graph.kind) is parts.Kind.EXACT
+    assert problems("M = 'x'\nModel.dim = %M") == ["model.dim: 'x' is not an int [set by given]"]
+    two = "M = 'exact'\nExperiment.kind = %M\nExperiment.name = %M"
+    assert len(problems(two)) == 1
+
+
+def test_constants_of_the_graph_are_macros():
+    graph = parts.experiment()
+    graph.model.dim = values.value(16, name="size")
+    graph.model.num_heads = values.value(4, name="heads")
+    made = overlay("Mlp.hidden = %size", graph)
+    assert made.model.layers[0].hidden is made.model.dim
+    made = overlay("heads = %size\nsize = 3", graph)
+    assert graphs.evaluate(made.model.num_heads) == 3
+
+
+def test_constants_that_are_made_of_themselves():
+    graph = parts.experiment()
+    graph.model.dim = values.value(16, name="size")
+    graph.model.num_heads = values.value(4, name="heads")
+    with pytest.raises(BadInput, match=r"contains itself \[set by given\]"):
+        overlay("heads = %size\nsize = %heads", graph)
+    assert problems("A = %B\nB = %A\nModel.dim = %A") == ["%A contains itself [set by given]"]
+
+
+def test_names_that_are_no_macros():
+    graph = overlay("Experiment.kind = %graph_toys.parts.Kind.NONE\nimport graph_toys.parts")
+    assert graph.kind is parts.Kind.NONE
+    assert problems("DIM = 3\nModel.dim = %DIN") == [
+        "there is no macro or constant 'DIN' [set by given]; did you mean DIM?"
+    ]
+    assert problems("Model.dim = %ZZZ") == [
+        "there is no macro or constant 'ZZZ' [set by given]; define it: ZZZ = ..."
+    ]
+
+
+def test_a_macro_that_nothing_uses_is_reported_on_the_command_line():
+    assert problems("DIM = 3\nDIN = 4\nModel.dim = %DIM") == [
+        "nothing uses the macro 'DIN' [set by given]; did you mean DIM?"
+    ]
+
+
+def test_a_macro_in_a_list_stays_live():
+    graph = overlay("A = 1\nL = [%A, 2]\nExperiment.extra = %L")
+    assert isinstance(graph.extra, list)
+    assert isinstance(graph.extra[0], fdl.Config)
+
+
+def extra(text):
+    return overlay(f"import graph_toys.parts\n{text}").extra
+
+
+def test_a_reference_is_a_template_and_a_call_a_node():
+    made = extra("Experiment.extra = [@Mlp, @Mlp(), @Mlp()]\nMlp.hidden = 3")
+    assert [type(node) for node in made] == [fdl.Partial, fdl.Config, fdl.Config]
+    assert made[1] is not made[2]
+    assert [node.hidden for node in made] == [3, 3, 3]
+
+
+def test_a_function_is_itself_where_nothing_is_bound_to_it():
+    assert extra("Experiment.extra = @graph_toys.parts.relu") is parts.relu
+    text = "Experiment.extra = [@graph_toys.parts.untyped, @s/graph_toys.parts.untyped]"
+    plain, template = extra(f"{text}\ns/untyped.size = 4")
+    assert plain is parts.untyped
+    assert isinstance(template, fdl.Partial)
+    assert template.size == 4
+
+
+def test_keys_and_entries_of_containers():
+    made = extra("K = 'k'\nExperiment.extra = {%K: (@Mlp(), [%K])}")
+    assert list(made) == ["k"]
+    assert isinstance(made["k"][0], fdl.Config)
+    assert problems("Experiment.extra = {@Mlp(): 1}") == ["@Mlp() cannot be a key [set by given]"]
+
+
+def test_a_singleton_is_one_node():
+    text = "Experiment.extra = [@a/gin.singleton(), @a/gin.singleton()]"
+    first, second = extra(f"{text}\na/gin.singleton.constructor = @Mlp\nMlp.hidden = 4")
+    assert first is second
+    assert first.hidden == 4
+    assert problems(text) == [
+        "a/gin.singleton has no constructor [set by given]; write a/gin.singleton.constructor = "
+        "@Name"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Experiment.extra = @Experiment()", "@Experiment()"),
+        ("M = [%M]\nExperiment.extra = %M", "%M"),
+    ],
+)
+def test_what_contains_itself(text, message):
+    assert problems(text)[-1] == f"{message} contains itself [set by given]"
+
+
+def test_too_many_nodes_are_refused(monkeypatch):
+    monkeypatch.setattr("luthier.graph.formats.gin.values._MOST_NODES", 10)
+    doubling = "Experiment.extra = [@a/Mlp(), @a/Mlp(), @Model()]\nModel.layers = [%L, %L]\n"
+    doubling += "L = [@Mlp(), @Mlp(), @Mlp(), @Mlp()]"
+    assert problems(doubling)[0] == "this makes more than 10 nodes [set by given]"

@@ -31,7 +31,7 @@ def apply(*words):
     return graphs.apply(parts.experiment(), list(words), packages=TOYS)
 
 
-def told(*words):
+def errors(*words):
     with pytest.raises(OverrideError) as caught:
         apply(*words)
     return [str(problem) for problem in caught.value.problems]
@@ -70,14 +70,14 @@ def test_a_macro_is_one_constant_that_can_be_named(folder):
     assert graph.model.dim is graph.model.layers[0].hidden
     assert graphs.evaluate(graph.model.dim) == 32
     assert graphs.origin_of(graph, "model.dim") == "argument 3: gin:DIM=32"
-    assert told("gin_file:base.gin", "gin:DIN=3") == [
+    assert errors("gin_file:base.gin", "gin:DIN=3") == [
         "no constant is called 'DIN' [set by argument 2: gin:DIN=3]; did you mean gin:DIM?"
     ]
-    assert told("gin:DIM=3") == [
+    assert errors("gin:DIM=3") == [
         "no constant is called 'DIM' [set by argument 1: gin:DIM=3]; the graph has no named "
         "constants"
     ]
-    assert told("gin:DIM:=3")[0].endswith("; write gin:DIM=VALUE")
+    assert errors("gin:DIM:=3")[0].endswith("; write gin:DIM=VALUE")
 
 
 def test_a_constant_inside_of_arithmetic_can_be_named():
@@ -86,9 +86,9 @@ def test_a_constant_inside_of_arithmetic_can_be_named():
     assert graphs.evaluate(graphs.apply(graph, ["gin:dim=3"]).model.num_heads) == 6
 
 
-def test_all_problems_are_told_with_file_and_line(folder):
+def test_all_problems_are_reported_with_file_and_line(folder):
     folder("bad.gin", "Model.dimm = 3\n\nModle.dim = 4\nModel:\n  dim = 'a'\n")
-    assert told("gin_file:bad.gin", "steps=x", "gin_file:none.gin") == [
+    assert errors("gin_file:bad.gin", "steps=x", "gin_file:none.gin") == [
         "Model has no argument 'dimm' [set by bad.gin:1: Model.dimm = 3]; did you mean dim?",
         "there is nothing called 'Modle' [set by bad.gin:3: Modle.dim = 4]; did you mean Model?",
         "'a' is not an int [set by bad.gin:5: Model.dim = 'a']",
@@ -117,7 +117,7 @@ def test_a_file_that_says_what_it_describes():
     assert graphs.evaluate(graph.dim) == 7
     with pytest.raises(BadInput, match=r"'7' is not an int"):
         from_gin(text, TOYS)
-    with pytest.raises(BadInput, match=r"config.gin does not say what it describes; add a line"):
+    with pytest.raises(BadInput, match=r"config.gin does not name its root; add a line"):
         from_gin("A = 3")
 
 
@@ -158,18 +158,18 @@ def random_text(chooser):
 
 
 @pytest.mark.full
-def test_whatever_stands_in_a_file_is_read_or_told(tmp_path, monkeypatch):
+def test_any_text_of_a_file_is_read_or_rejected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     chooser = random.Random(1)
     (tmp_path / "a.gin").write_text("Mlp.hidden = 5\ninclude 'b.gin'\n")
     (tmp_path / "b.gin").write_text("N = 5\n")
-    base, read, told = parts.experiment(), 0, 0
+    base, read, num_rejected = parts.experiment(), 0, 0
     for _ in range(2000):
         text = random_text(chooser)
         try:
             graphs.apply(base, [f"gin_bindings:{text}"], packages=TOYS)
             read += 1
         except BadInput:
-            told += 1
+            num_rejected += 1
     assert read > 100
-    assert told > 1000
+    assert num_rejected > 1000

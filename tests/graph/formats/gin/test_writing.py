@@ -96,10 +96,7 @@ def test_what_gin_has_no_words_for_is_a_comment(make, directive):
     graph = fdl.Config(recorded.Part, size=make())
     text = to_gin(graph)
     assert f"# luthier: {directive}\n" in text
-    assert (
-        f"# Gin has no words for what these comments tell luthier: {directive.split()[0]} (1)."
-        in text
-    )
+    assert f"# Directives for luthier, which gin ignores: {directive.split()[0]} (1)." in text
     assert graphs.equal(from_gin(text, ["graph_toys"]), graph)
 
 
@@ -129,7 +126,7 @@ def test_long_values_have_a_line_for_each_entry():
     ]
 
 
-def test_what_cannot_be_written_is_told_with_its_path():
+def test_what_cannot_be_written_is_reported_with_its_path():
     with pytest.raises(RecordError, match="only a node can be written as gin"):
         to_gin([1])
     with pytest.raises(RecordError) as caught:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, RecordError
-from luthier.graph.formats.targets.hydra import from_hydra
+from luthier.graph import from_hydra
 
 PACKAGES = ["graph_toys"]
 TEXT = """\
@@ -42,7 +42,7 @@ experiment:
 """
 
 
-def _said(text, key="") -> list[str]:
+def errors(text, key="") -> list[str]:
     with pytest.raises(RecordError) as caught:
         from_hydra(text, PACKAGES, key=key)
     return str(caught.value).splitlines()
@@ -72,8 +72,8 @@ dim: 8
 layers: ["${shared}", "${shared}"]
 shared: {_target_: graph_toys.parts.Mlp}
 """
-    told = _said(text)
-    assert told[0].startswith("shared: graph_toys.parts.Model takes no argument 'shared'")
+    lines = errors(text)
+    assert lines[0].startswith("shared: graph_toys.parts.Model takes no argument 'shared'")
     node = {"_target_": "graph_toys.parts.Model", "dim": 8, "layers": ["${a}", "${a}"]}
     config = {"a": {"_target_": "graph_toys.parts.Mlp"}, "b": node}
     graph = from_hydra(config, PACKAGES, key="b")
@@ -82,20 +82,23 @@ shared: {_target_: graph_toys.parts.Mlp}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a: 1", "config.yaml has no _target_ at its root"),
         (
             "model: {_target_: x.Y}",
             "config.yaml has no _target_ at its root; read a part that has: model",
         ),
-        ("defaults: [a]\nb: 1", "config.yaml is composed by Hydra of others; write the composed"),
+        (
+            "defaults: [a]\nb: 1",
+            "config.yaml is to be composed by Hydra from other files; write the composed",
+        ),
         ("a: [", "config.yaml, line 2: it is not readable as YAML: "),
         ("", "config.yaml has no _target_ at its root"),
-        ("_target_: 3", "_target_ is 3, no name [set by config.yaml:1]"),
+        ("_target_: 3", "_target_ is 3, not a name [set by config.yaml:1]"),
         (
             "_target_: graph_toys.parts.Model\n_partail_: true",
-            "_partail_ means nothing here [set by config.yaml:2: _partail_]; did you mean _part",
+            "_partail_ is not a known key [set by config.yaml:2: _partail_]; did you mean _part",
         ),
         (
             "_target_: graph_toys.parts.Model\ndim: ${dimm}",
@@ -107,11 +110,11 @@ shared: {_target_: graph_toys.parts.Mlp}
         ),
         (
             "_target_: graph_toys.parts.Model\ndim: ${dropout}\ndropout: ${dim}",
-            "${dropout} goes round in a circle [set by config.yaml:2: dim]",
+            "${dropout} is a circular reference [set by config.yaml:2: dim]",
         ),
         (
             "_target_: graph_toys.parts.Model\ndim: ${.layers}\nlayers: ['${layers}']",
-            "${layers} goes round in a circle [set by config.yaml:3: layers[0]]",
+            "${layers} is a circular reference [set by config.yaml:3: layers[0]]",
         ),
         (
             "_target_: graph_toys.parts.Rules\n_args_: [1, 2, 3]",
@@ -123,22 +126,22 @@ shared: {_target_: graph_toys.parts.Mlp}
         ),
     ],
 )
-def test_what_is_wrong_is_told_by_key_and_line(text, said):
-    told = _said(text)
-    assert told[0].startswith(said), told
+def test_what_is_wrong_is_reported_by_key_and_line(text, message):
+    lines = errors(text)
+    assert lines[0].startswith(message), lines
 
 
 def test_what_may_not_be_imported_is_refused():
-    assert "os.system" in _said("_target_: os.system")[0]
+    assert "os.system" in errors("_target_: os.system")[0]
 
 
-def test_all_that_is_wrong_is_told_at_once():
+def test_all_that_is_wrong_is_reported_at_once():
     text = "_target_: graph_toys.parts.Model\ndim: ${a}\nlayers: [{_target_: 1}]\n_x_: 1"
-    assert len(_said(text)) == 3
+    assert len(errors(text)) == 3
 
 
 def test_a_key_that_is_not_there():
-    assert _said("model: {_target_: x.Y}", "modle") == [
+    assert errors("model: {_target_: x.Y}", "modle") == [
         "config.yaml has no key 'modle'; did you mean model?"
     ]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from luthier import graph as graphs
 from luthier.errors import BadInput, RecordError
-from luthier.graph.formats.targets.konfig import from_konfig
+from luthier.graph import from_konfig
 
 PACKAGES = ["graph_toys"]
 CONFIG = {
@@ -36,7 +36,7 @@ CONFIG = {
 }
 
 
-def _said(config) -> str:
+def error(config) -> str:
     with pytest.raises(RecordError) as caught:
         from_konfig(config, PACKAGES)
     return str(caught.value)
@@ -72,10 +72,10 @@ def test_the_origin_is_file_and_line():
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"a": 1}, "config.json has no __qualname__ at its root"),
-        ({"__qualname__": 3}, "__qualname__ is no name [set by config.json]"),
+        ({"__qualname__": 3}, "__qualname__ is not a name [set by config.json]"),
         ({"__qualname__": "graph_toys.parts:Rules", "__args__": 3}, "__args__ is not a list"),
         (
             {"__qualname__": "graph_toys.parts:Model", "dimm": 3},
@@ -84,8 +84,8 @@ def test_the_origin_is_file_and_line():
         ({"__qualname__": "os:system"}, "os.system"),
     ],
 )
-def test_what_is_wrong_is_told(config, said):
-    assert said in _said(config)
+def test_what_is_wrong_is_reported(config, message):
+    assert message in error(config)
 
 
 _KEYS = st.sampled_from(["__qualname__", "__const__", "__args__", "0", "1", "dim", "layers"])

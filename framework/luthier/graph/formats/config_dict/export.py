@@ -1,4 +1,4 @@
-"""A graph as a locked ConfigDict, for code that takes one."""
+"""Export of a graph as a locked ConfigDict, for code that takes one."""
 
 from __future__ import annotations
 
@@ -40,20 +40,21 @@ def to_config_dict(graph: Graph, defaults: bool = True) -> Any:
       (dtypes, functions) are themselves. Arguments that are not set and have no default are absent.
 
     Raises:
-      RecordError: A constant is not set, its arithmetic fails, or the graph goes round in a circle;
-        all of it is told at once.
+      RecordError: A constant is not set, its arithmetic fails, or the graph contains a cycle; all
+        problems are listed.
     """
     writer = _Writer(defaults)
     made = writer.convert(graph, "")
     if writer.problems:
         raise RecordError(writer.problems)
+    # Locked last: a locked ConfigDict takes no new keys, and each is filled key by key.
     for found in writer.made:
         found.lock()
     return made
 
 
 class _Writer:
-    """Converts one graph; collects what a ConfigDict cannot hold."""
+    """Converts one graph; collects the values that a ConfigDict cannot hold."""
 
     def __init__(self, defaults: bool):
         self.problems: list[Problem] = []
@@ -63,7 +64,14 @@ class _Writer:
         self._above: set[int] = set()
 
     def convert(self, value: Any, path: str) -> Any:
-        """Return what stands at a path as a ConfigDict holds it."""
+        """Return a value as a ConfigDict holds it.
+
+        Args:
+          value: A node or value.
+          path: Its path, for errors.
+        """
+        # `_known` keeps sharing: a node that is met again is the same ConfigDict. `_above` holds
+        # the ids on the way down, since a cycle would recurse without end.
         if values.is_value_node(value):
             return self._reference(value, path)
         is_structure = isinstance(value, fdl.Buildable | dict) or is_dataclass_instance(value)
@@ -92,6 +100,8 @@ class _Writer:
             items[CLASS] = display_name(type(value))
         for part, child in self._inside(value):
             items[str(part)] = self.convert(child, join(path, part))
+        # Without `convert_dict`, since the values are converted already, and a dict that the
+        # ConfigDict converted itself would be a copy, which loses sharing.
         made = ml_collections.ConfigDict(convert_dict=False, allow_dotted_keys=True)
         for name, item in items.items():
             made[name] = item
@@ -120,6 +130,7 @@ class _Writer:
         if id(node) in self._known:
             return self._known[id(node)]
         if not values.is_value_node(node):
+            # A reference without a type takes that of its value, and raises for None.
             return config_dict.FieldReference(node, None if node is not None else object)
         if values.is_constant(node):
             inside = node.__arguments__["value"]

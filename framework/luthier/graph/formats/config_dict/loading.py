@@ -1,4 +1,4 @@
-"""The line of a file that sets a key of its ConfigDict, as far as the text tells."""
+"""Files with `get_config()`: loaded, with the line that sets each key."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from luthier.graph.grammar.names import failure_line
 from luthier.graph.grammar.types import members
 from luthier.graph.origins import short_file
 from luthier.graph.paths import nearest
+
+# The line of a key. A ConfigDict does not record where its keys were set, so the lines are guessed
+# from the syntax tree, for origins only: a wrong guess costs nothing but a misleading line.
 
 Key = tuple[str, ...]
 
@@ -48,7 +51,7 @@ def find_lines(text: str) -> Callable[[Key], int]:
 
 
 def _settings(tree: ast.AST) -> Iterator[tuple[Key, int]]:
-    """Yield (key, line) for everything that looks as if it set a key; the variable is left out."""
+    """Yield (key, line) for everything that looks as if it set a key; without the variable."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -68,7 +71,7 @@ def _settings(tree: ast.AST) -> Iterator[tuple[Key, int]]:
 
 
 def _names(target: ast.expr) -> Key | None:
-    """Return the names behind a variable (`config.optimizer['lr']`); None where it is no path."""
+    """Return the names behind a variable (`config.optimizer['lr']`); None for anything else."""
     if isinstance(target, ast.Name):
         return ()
     if isinstance(target, ast.Attribute):
@@ -81,7 +84,7 @@ def _names(target: ast.expr) -> Key | None:
 
 
 def _inside(value: ast.expr, above: Key) -> Iterator[tuple[Key, int]]:
-    """Yield the keys of a dict that is written out, or made by a call such as `ConfigDict(...)`."""
+    """Yield the keys of a dict literal, or of a call such as `ConfigDict(...)`."""
     if isinstance(value, ast.Dict):
         for key, child in zip(value.keys, value.values, strict=True):
             if isinstance(key, ast.Constant):
@@ -99,22 +102,22 @@ def _inside(value: ast.expr, above: Key) -> Iterator[tuple[Key, int]]:
                 yield from _inside(keyword.value, (*above, keyword.arg))
 
 
-# Files with `get_config()`: run as ml_collections' flags run them, `FILE.py` or `FILE.py:ARG`.
+# The files: run as ml_collections' flags run them, `FILE.py` or `FILE.py:ARG`.
 
 FUNCTION, TABLE = "get_config", "RENAMES"
 SOURCE = "config_dict"
-"""What a ConfigDict that comes from no file is called."""
+"""The name of a ConfigDict that was not read from a file."""
 _WRITTEN = re.compile(r"(?P<file>.+?\.py)(?::(?P<argument>.*))?", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """What a file with `get_config()` holds.
+    """The contents of a file with `get_config()`.
 
     Args:
       config: The ConfigDict that it returned.
-      source: The file, as it is told.
-      lines: Returns the line of the file that sets a key; 0 where that cannot be said.
+      source: The file, as errors and origins show it.
+      lines: Returns the line of the file that sets a key; 0 where it is unknown.
       renames: Its `RENAMES`.
     """
 
@@ -125,7 +128,12 @@ class Loaded:
 
 
 def is_config_dict(annotation: Any) -> bool:
-    """Return whether an argument is annotated as a ConfigDict, without importing ml_collections."""
+    """Return whether an argument is annotated as a ConfigDict.
+
+    Args:
+      annotation: The annotation of the argument.
+    """
+    # By name, because most commands do not import ml_collections.
     return any(
         getattr(member, "__name__", "") == "ConfigDict"
         and member.__module__.startswith("ml_collections.")
@@ -134,26 +142,29 @@ def is_config_dict(annotation: Any) -> bool:
 
 
 def load_config_dict(written: str) -> Any:
-    """Return the ConfigDict that the `get_config` of a file makes.
+    """Return the ConfigDict that the `get_config` of a file returns.
 
     Args:
       written: `FILE.py`, or `FILE.py:ARGUMENT` where `get_config` takes one string.
 
     Raises:
-      OverrideError: The file cannot be read or fails (told by file and line), or makes none.
+      OverrideError: The file cannot be read, raises (reported with file and line), or returns
+        something else.
     """
     return load(written).config
 
 
 def load(written: str) -> Loaded:
-    """Return what a file with `get_config()` holds; see `load_config_dict`."""
+    """Return the contents of a file with `get_config()`; see `load_config_dict`."""
     match = _WRITTEN.fullmatch(written)
     if match is None:
         remedy = "write it like FILE.py or FILE.py:ARGUMENT"
-        raise OverrideError(Problem(f"{written!r} is no file with a ConfigDict", remedy=remedy))
+        raise OverrideError(Problem(f"{written!r} is not a file with a ConfigDict", remedy=remedy))
     file, argument = match["file"], match["argument"]
     text = _read(file)
     source = short_file(file)
+    # A module of its own, outside of `sys.path` and gone afterwards: two files of one name do not
+    # meet, and the file is run again each time, with its own argument.
     module = types.ModuleType(f"config_dict_of_{re.sub(r'[^a-zA-Z0-9]', '_', file)}")
     module.__file__ = file
     sys.modules[module.__name__] = module  # dataclasses look for the module that they are in
@@ -168,9 +179,9 @@ def load(written: str) -> Loaded:
     renames = getattr(module, TABLE, {})
     if not isinstance(renames, Mapping):
         remedy = 'write it like {"optimizer.lr": "optimizer.learning_rate"}'
-        raise OverrideError(Problem(f"{TABLE} of {source} is no dict", remedy=remedy))
+        raise OverrideError(Problem(f"{TABLE} of {source} is not a dict", remedy=remedy))
     return Loaded(
-        as_config_dict(made, f"what {FUNCTION} of {source} returned"),
+        as_config_dict(made, f"the value that {FUNCTION} of {source} returned"),
         source,
         find_lines(text),
         renames,
@@ -182,7 +193,7 @@ def as_config_dict(made: Any, source: str) -> Any:
 
     Args:
       made: A ConfigDict or dict.
-      source: What made it, for the error.
+      source: Its name in the error.
 
     Raises:
       OverrideError: It is neither.
@@ -195,7 +206,7 @@ def as_config_dict(made: Any, source: str) -> Any:
     if isinstance(made, Mapping):
         return ml_collections.ConfigDict(dict(made), allow_dotted_keys=True)
     remedy = "return a ConfigDict" if made is not None else "its return may be missing"
-    what = f"{source} is {type(made).__name__}, no ConfigDict"
+    what = f"{source} is of type {type(made).__name__}, not a ConfigDict"
     raise OverrideError(Problem(what, remedy=remedy))
 
 
@@ -204,7 +215,7 @@ def _read(file: str) -> str:
         with open(file, encoding="utf-8-sig") as opened:
             return opened.read()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no file can have this name"
+        reason = getattr(error, "strerror", None) or "not a valid file name"
         if isinstance(error, UnicodeDecodeError):
             reason = "it is not text in UTF-8"
         raise OverrideError(Problem(f"cannot read the file {file!r}: {reason}")) from error

@@ -1,6 +1,6 @@
-"""A ConfigDict laid over a graph: every key sets the path of its name, or that of its new name.
+"""A ConfigDict applied to a graph: every key sets the path of its name, or of its new name.
 
-What several keys refer to becomes one live value, and a required placeholder a required field.
+A reference that several keys share becomes one live value, a required placeholder a required field.
 """
 
 from __future__ import annotations
@@ -57,18 +57,20 @@ def apply_config_dict(
       renames: From keys to paths, `{"optimizer.lr": "optimizer.learning_rate"}`, with all that is
         below them; to a list of paths; or to False for what is left out. A text names a TOML file.
         They go before the `RENAMES` of the file with the ConfigDict.
-      packages: Modules that texts may name where the graph wants no text.
+      packages: Modules that strings may name, where the place does not hold a string.
 
     Raises:
-      OverrideError: Keys have no place in the graph or do not fit there; all of it is told at once.
+      OverrideError: Keys have no place in the graph or do not fit there; all of them are listed.
     """
+    # The file's own RENAMES come first and the caller's table wins: a renames file adapts somebody
+    # else's config without editing it.
     if isinstance(config, str):
         loaded = load(config)
     else:
         loaded = Loaded(as_config_dict(config, SOURCE), SOURCE)
     given = read_renames(renames) if isinstance(renames, str) else renames or {}
-    said = renames if isinstance(renames, str) else "renames"
-    table = Renames([(loaded.renames, f"{TABLE} of {loaded.source}"), (given, said)])
+    source = renames if isinstance(renames, str) else "renames"
+    table = Renames([(loaded.renames, f"{TABLE} of {loaded.source}"), (given, source)])
     around = expressions.Surroundings(packages=tuple(packages))
     overlay = _Overlay(copies.copy_graph(graph), loaded, table, around)
     overlay.apply()
@@ -78,7 +80,7 @@ def apply_config_dict(
 
 
 class _Entry(NamedTuple):
-    """A key of a ConfigDict with what it holds: a value, a reference, or another ConfigDict."""
+    """A key of a ConfigDict with its value: a plain value, a reference, or another ConfigDict."""
 
     key: Key
     value: Any
@@ -86,7 +88,7 @@ class _Entry(NamedTuple):
 
 
 class _Overlay:
-    """Sets what one ConfigDict holds in a graph, in place; collects what is wrong."""
+    """Applies one ConfigDict to a graph, in place; collects the problems."""
 
     def __init__(
         self, graph: Graph, loaded: Loaded, renames: Renames, around: expressions.Surroundings
@@ -94,12 +96,17 @@ class _Overlay:
         self.graph = graph
         self.problems: list[Problem] = []
         self._loaded, self._renames, self._around = loaded, renames, around
+        # The value of a key that is renamed to several places, made once for all of them.
         self._several: dict[Key, Any] = {}
-        self._told: dict[int, tuple[str, Any]] = {}
+        # The first key that sets a constant of the graph, and its value, by the constant's id.
+        self._first_setters: dict[int, tuple[str, Any]] = {}
         self._references = References((), self._origin)
 
     def apply(self) -> None:
-        """Set every key; leave the problems where some cannot be set."""
+        """Set every key, and collect the problems of those that cannot be set."""
+        # Parents come before their children. Either a ConfigDict has a counterpart in the graph,
+        # and then its keys are set one by one, or it is set as a whole, and then the entries below
+        # it are skipped (`below`).
         entries: list[_Entry] = []
         try:
             root = Place("", self.graph, None, "", False)
@@ -121,19 +128,19 @@ class _Overlay:
             below = () if self._set_entry(entry) else entry.key
 
     def _set_entry(self, entry: _Entry) -> bool:
-        """Set one key where it belongs; return whether what is below it is set key by key."""
-        goes_on = True
+        """Set one key at its places; return whether the keys below it are set one by one."""
+        descends = True
         for target in self._renames.targets(entry.key):
             try:
-                goes_on = self._set_at(entry, target) and goes_on
+                descends = self._set_at(entry, target) and descends
             except Unreadable as error:
                 self._add(error.problem, entry, target)
-                goes_on = False
+                descends = False
             except BadInput as error:
                 for problem in error.problems:
                     self._add(problem, entry, target)
-                goes_on = False
-        return goes_on
+                descends = False
+        return descends
 
     def _add(self, problem: Problem, entry: _Entry, target: Path) -> None:
         where = self._origin(format_path(entry.key), entry.value)
@@ -141,6 +148,7 @@ class _Overlay:
         self.problems.append(dataclasses.replace(problem, path=path, origin=where))
 
     def _set_at(self, entry: _Entry, target: Path) -> bool:
+        # Something below is renamed on its own, so this ConfigDict cannot be set as a whole.
         if entry.inside is not None and self._renames.has_below(entry.key):
             return True
         place, depth = locate(self.graph, target)
@@ -164,20 +172,24 @@ class _Overlay:
         return False
 
     def _check_class(self, inside: Any, place: Place) -> None:
-        """Refuse the ConfigDict of a node of another class, as `to_config_dict` writes it."""
-        said = inside.get(CLASS)
-        if not isinstance(said, str) or isinstance(place.value, dict):
+        """Reject a ConfigDict that `to_config_dict` wrote of a node of another class."""
+        class_name = inside.get(CLASS)
+        if not isinstance(class_name, str) or isinstance(place.value, dict):
             return
         is_real = is_node(place.value)
         here = display_name(place.value.__fn_or_cls__ if is_real else type(place.value))
-        if said != here:
-            what = f"is a node of {here}, not of {said}"
-            raise Unreadable(Problem(what, remedy=f"first replace it: {place.path}={said}()"))
+        if class_name != here:
+            what = f"is a node of {here}, not of {class_name}"
+            raise Unreadable(Problem(what, remedy=f"first replace it: {place.path}={class_name}()"))
 
     def _set(self, entry: _Entry, place: Place) -> None:
+        # A key sets either the argument, or the shared value that the argument holds: then all of
+        # the value's users follow, as they do with an override.
         annotation = annotation_at(self.graph, place)
         value = self._value_of(entry)
         where, start = self._origin(format_path(entry.key), entry.value), origins.now()
+        # A required placeholder that is not set unsets the argument, so that `validate` and the
+        # command line report it like every other required argument.
         if self._is_required(value, place):
             # A shared value stays shared: whatever sets it later moves all of its users.
             is_shared = values.is_constant(place.value)
@@ -202,7 +214,7 @@ class _Overlay:
             setting.replace_at(self.graph, place, value, where)
 
     def _value_of(self, entry: _Entry) -> Any:
-        """Return what a key sets: where it has several places, one value node for all of them."""
+        """Return the value of a key: one value node for all its places, where there are several."""
         is_one = len(self._renames.targets(entry.key)) == 1
         if is_one or entry.key not in self._several:
             value = self._converted(entry.value)
@@ -216,7 +228,7 @@ class _Overlay:
         return self._several[entry.key]
 
     def _is_required(self, value: Any, place: Place) -> bool:
-        """Return whether an argument is to be unset: its placeholder is not set, nor shared."""
+        """Return whether an argument is to be unset: its placeholder is neither set nor shared."""
         held = [made for made in self._several.values() if made is value]
         is_shared = bool(held) or self._references.is_shared(value)
         is_alone = values.is_constant(value) and not is_shared
@@ -234,16 +246,18 @@ class _Overlay:
         return admits
 
     def _refuse_two(self, entry: _Entry, place: Place, value: Any) -> None:
-        """Refuse two values for one constant of the graph."""
+        """Reject two different values for one constant of the graph."""
+        # A ConfigDict may copy by value what the graph shares. Equal copies are fine; if they
+        # differ, whichever came last would silently win.
         key = format_path(entry.key)
-        other, said = self._told.setdefault(id(place.value), (key, value))
-        if other == key or said is value or _are_equal(said, value):
+        other, first = self._first_setters.setdefault(id(place.value), (key, value))
+        if other == key or first is value or _are_equal(first, value):
             return
-        what = f"is one value with what {other} sets, and {other} sets another"
+        what = f"shares its value with {other}, which sets another"
         raise Unreadable(Problem(what, remedy="leave one of them out: False in RENAMES"))
 
     def _converted(self, value: Any) -> Any:
-        """Return a value of a ConfigDict as a graph holds it: references as value nodes."""
+        """Convert a value of a ConfigDict to a value of a graph: references become value nodes."""
         if is_reference(value):
             inside = _inside(value)
             if inside is not None:
@@ -259,7 +273,7 @@ class _Overlay:
         return {key: self._converted(child) for key, child in _items(value)}
 
     def _read(self, value: Any, annotation: Any, place: Place) -> Any:
-        """Return a plain value as the place wants it: a text as the dtype or member it names."""
+        """Convert a plain value for its place: a string to the dtype or member that it names."""
         annotation = fitting.expected(annotation, place.value)
         if isinstance(value, str) and not types.fits(value, annotation):
             near = [node.__fn_or_cls__ for node in (place.value, place.owner) if is_node(node)]
@@ -269,7 +283,7 @@ class _Overlay:
         return fitting.coerce(value, annotation)
 
     def _origin(self, key: str, value: Any = UNSET) -> str:
-        """Return who sets a key: `configs/vit.py:12: optimizer.lr=0.001`."""
+        """Return the origin of a key's value: `configs/vit.py:12: optimizer.lr=0.001`."""
         line = self._line(parse_path(key)) if key else 0
         at = f"{self._loaded.source}:{line}" if line else self._loaded.source
         if not key:
@@ -306,7 +320,7 @@ def _entries(config: Any, above: Key, around: tuple[int, ...]) -> Iterator[_Entr
 
 
 def _items(config: Any) -> Iterable[tuple[Any, Any]]:
-    """Return what a ConfigDict, dict or list holds, references as such."""
+    """Return the items of a ConfigDict, dict or list, with references as such."""
     if isinstance(config, list | tuple):
         return enumerate(config)
     if isinstance(config, dict):
@@ -318,6 +332,7 @@ def _inside(value: Any) -> Any:
     """Return the ConfigDict, or list with ConfigDicts, that a value is or refers to; else None."""
     from ml_collections import config_dict
 
+    # `_ops` and `_value` are private; see `references`.
     if is_reference(value):
         target = target_of(value)
         value = None if target._ops else target._value
@@ -341,7 +356,7 @@ def _references_in(entry: _Entry) -> Iterator[Any]:
 
 
 def _has_fields(value: Any) -> bool:
-    """Return whether keys below go on at a place: it is a node, an instance or a dict with keys."""
+    """Return whether keys below are set one by one: a node, an instance, a dict with keys."""
     is_structure = scalars.is_real_node(value) or is_dataclass_instance(value)
     return is_structure or (isinstance(value, dict) and bool(value))
 
@@ -356,7 +371,7 @@ def _check_length(given: Sequence[Any], here: Sequence[Any]) -> None:
 
 
 def _is_known(value: Any) -> bool:
-    """Return whether a value node can be computed already: no placeholder in it is unset."""
+    """Return whether a value node can be computed: it has no placeholder that is not set."""
     if not values.is_value_node(value):
         return True
     if values.is_constant(value):
@@ -370,7 +385,7 @@ def _are_equal(a: Any, b: Any) -> bool:
     return leaf_key(values.evaluate(a)) == leaf_key(values.evaluate(b))
 
 
-# Words of the override grammar: `config_dict:FILE.py[:ARG]` and `config_dict_rename:FILE.toml`.
+# Overrides: `config_dict:FILE.py[:ARG]` and `config_dict_rename:FILE.toml`.
 
 CONFIG, RENAME = "config_dict:", "config_dict_rename:"
 
@@ -381,16 +396,16 @@ def apply_words(
     every: Sequence[str],
     packages: Sequence[str] = (),
 ) -> Any:
-    """Return a graph with the ConfigDicts that words name laid over it, one after another.
+    """Return a copy of a graph with the ConfigDicts of overrides applied, one after another.
 
     Args:
       graph: A node; it is not changed.
-      words: (`config_dict:FILE.py` and the like, its origin).
-      every: All such words among the overrides, for the renames: they count wherever they stand.
-      packages: Modules that texts may name.
+      words: The overrides (`config_dict:FILE.py` and the like), each with its origin.
+      every: All such overrides, for the renames, whose position does not matter.
+      packages: Modules that strings may name.
 
     Raises:
-      OverrideError: A file cannot be read, or does not fit; all of it is told at once.
+      OverrideError: A file cannot be read, or does not fit; all problems are listed.
     """
     problems: list[Problem] = []
     for word, _ in words:
@@ -413,6 +428,6 @@ def _apply_word(graph: Graph, word: str, every: Sequence[str], packages: Sequenc
         return apply_config_dict(graph, file, tables[0] if tables else None, packages)
     if not any(other.startswith(CONFIG) for other in every):
         read_renames(tables[0])
-        what = "--config_dict_rename says nothing without --config_dict"
+        what = "--config_dict_rename has no effect without --config_dict"
         raise OverrideError(Problem(what, remedy="add --config_dict FILE.py"))
     return graph

@@ -1,8 +1,6 @@
-"""FieldReferences as live value nodes: what one ConfigDict holds twice is one constant here too.
+"""FieldReferences as live value nodes: one constant for all places of a reference.
 
-This leans on two private names of ml_collections, `FieldReference._value` and `._ops`, because
-references tell neither what they refer to nor how they compute it otherwise. What luthier has no
-live form of (`to_int`, `to_str`, `abs`, `&`, `|`) is computed once.
+Operations without a live form in luthier (`to_int`, `to_str`, `abs`, `&`, `|`) are computed once.
 """
 
 from __future__ import annotations
@@ -35,14 +33,25 @@ def is_reference(value: Any) -> bool:
 
 
 def target_of(reference: Any) -> Any:
-    """Return the innermost reference that one without arithmetic stands for."""
+    """Return the innermost reference that one without arithmetic stands for.
+
+    Args:
+      reference: A FieldReference.
+    """
+    # `_value`, `_ops` and `_required` are private names of ml_collections, read in this module and
+    # in `overlay._inside` only. `get()` is all that is public: it returns the computed value, which
+    # says neither which reference it comes from nor by which operations.
     while not reference._ops and is_reference(reference._value):
         reference = reference._value
     return reference
 
 
 def is_missing(reference: Any) -> bool:
-    """Return whether a reference is a required placeholder that nobody has set."""
+    """Return whether a reference is a required placeholder that is not set.
+
+    Args:
+      reference: A FieldReference.
+    """
     reference = target_of(reference)
     return bool(reference._required) and reference._value is None
 
@@ -52,10 +61,13 @@ class References:
 
     Args:
       found: (key, reference) for each place that holds one.
-      origin: Returns who sets a key, for the history.
+      origin: Returns the origin of a key, for the history.
     """
 
     def __init__(self, found: Iterable[tuple[str, Any]], origin: Callable[[str], str]):
+        # A value node is made only where something else follows it: a reference with one place and
+        # no arithmetic is its plain value. An operand counts twice, so that it always becomes one:
+        # the result of the arithmetic has to follow it.
         self.frozen: set[int] = set()
         self._origin = origin
         self._names: dict[int, str] = {}
@@ -107,6 +119,10 @@ class References:
         return values.value(target.get(), name)
 
     def _computed(self, target: Any) -> Any:
+        # The operations of a reference are a list, applied in order to its value. Each is a
+        # function of `operator` with the other operand in `args`, or, for reflected operations
+        # (`2 * reference`), a partial that holds the left operand. Any other operation ends the
+        # loop, and the result as it is now becomes a constant.
         left = self._operand(target._value)
         is_none = target.get() is None
         for step in target._ops:

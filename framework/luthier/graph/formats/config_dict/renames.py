@@ -1,4 +1,4 @@
-"""Rename tables: the paths of a graph that the keys of a ConfigDict mean.
+"""Rename tables: from the keys of a ConfigDict to paths of a graph.
 
 "optimizer.lr" = "optimizer.learning_rate"     # a key, and all that is below it
 image_size = ["data.size", "model.image_size"] # several places, which stay one value
@@ -25,14 +25,14 @@ Key = Path
 
 
 class Renames:
-    """What keys of a ConfigDict mean; one that is not renamed is a path as it stands.
+    """The paths of the keys of a ConfigDict; a key that is not renamed is its own path.
 
     Args:
-      tables: Tables, each with where it stands; later ones win. They map keys to a path, to several
+      tables: Tables, each with its source; later ones win. They map keys to a path, to several
         paths, or to None or False for what is left out.
 
     Raises:
-      OverrideError: Keys or paths cannot be read; all of them are told at once.
+      OverrideError: Keys or paths cannot be read; all of them are listed.
     """
 
     def __init__(self, tables: Sequence[tuple[Mapping[str, Any], str]]):
@@ -45,23 +45,33 @@ class Renames:
                 try:
                     self._table[key] = _paths(meant)
                 except BadInput as error:
-                    problems += [Problem(p.what, origin=self._told(key)) for p in error.problems]
+                    problems += [Problem(p.what, origin=self._origin(key)) for p in error.problems]
         if problems:
             raise OverrideError(problems)
 
     def targets(self, key: Key) -> list[Path]:
-        """Return the paths that a key means; none where it is left out."""
+        """Return the paths of a key; none where it is left out.
+
+        Args:
+          key: A key of the ConfigDict.
+        """
+        # The longest renamed part counts: "model" may go elsewhere as a whole, and "model.dim" not
+        # along with it.
         for end in range(len(key), 0, -1):
             if key[:end] in self._table:
                 return [(*path, *key[end:]) for path in self._table[key[:end]]]
         return [key]
 
     def has_below(self, key: Key) -> bool:
-        """Return whether something below a key is renamed."""
+        """Return whether something below a key is renamed.
+
+        Args:
+          key: A key of the ConfigDict.
+        """
         return any(len(other) > len(key) and other[: len(key)] == key for other in self._table)
 
     def unused(self, keys: Iterable[Key]) -> Iterator[Problem]:
-        """Yield the problems of renamed keys that a ConfigDict does not have.
+        """Yield a problem for each renamed key that a ConfigDict does not have.
 
         Args:
           keys: The keys that it has.
@@ -71,9 +81,9 @@ class Renames:
             if key not in known:
                 near = nearest(format_path(key), [format_path(other) for other in known])
                 what = f"{format_path(key)} is renamed, but the ConfigDict has no such key"
-                yield Problem(what, origin=self._told(key), nearest=near)
+                yield Problem(what, origin=self._origin(key), nearest=near)
 
-    def _told(self, key: Key) -> str:
+    def _origin(self, key: Key) -> str:
         return f"{self._sources[key]}: {format_path(key)}"
 
 
@@ -96,7 +106,7 @@ def read_renames(file: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise OverrideError(Problem(f"the renames in {file!r} are not text in UTF-8")) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no file can have this name"
+        reason = getattr(error, "strerror", None) or "not a valid file name"
         raise OverrideError(Problem(f"cannot read the file {file!r}: {reason}")) from None
 
 
@@ -117,18 +127,18 @@ def _paths(meant: Any) -> tuple[Path, ...]:
         return ()
     listed = meant if isinstance(meant, list | tuple) else [meant]
     if not listed or not all(isinstance(path, str) and path for path in listed):
-        what = f"{meant!r} is no path of the graph, no list of paths, and not false"
+        what = f"{meant!r} is not a path of the graph, a list of paths, or false"
         raise OverrideError(Problem(what))
     return tuple(parse_path(path) for path in listed)
 
 
-# Where the keys of a ConfigDict went, as the history of the graph tells.
+# The places that a key has set, from the origins in the history of the graph.
 
 _ORIGIN = re.compile(rf"(?:.*\.py(?::\d+)?|{SOURCE}): (?P<key>[^=\s]+)(?:=.*| \(computed once\))?")
 
 
 def places_of(graph: Graph, key: str, places: Sequence[Place]) -> list[Place]:
-    """Return the places that a key of a ConfigDict set.
+    """Return the places that a key of a ConfigDict has set.
 
     Args:
       graph: A node.
@@ -136,7 +146,7 @@ def places_of(graph: Graph, key: str, places: Sequence[Place]) -> list[Place]:
       places: Every place of the graph, and the operands of its arithmetic.
 
     Raises:
-      Unreadable: No such key set anything; the problem holds the nearest.
+      Unreadable: No such key has set anything; the problem lists the nearest ones.
     """
     found: dict[str, list[Place]] = {}
     for place in places:
@@ -153,12 +163,12 @@ def places_of(graph: Graph, key: str, places: Sequence[Place]) -> list[Place]:
 def _keys(place: Place) -> Iterator[str]:
     """Yield the keys that set a place, or the constant there."""
     if is_node(place.owner) and not values.is_value_node(place.owner):
-        yield from _told(place.owner, place.part)
+        yield from _keys_of(place.owner, place.part)
     if values.is_constant(place.value):
-        yield from _told(place.value, "value")
+        yield from _keys_of(place.value, "value")
 
 
-def _told(node: Any, part: Any) -> Iterator[str]:
+def _keys_of(node: Any, part: Any) -> Iterator[str]:
     for entry in sets_of(node, part):
         match = _ORIGIN.fullmatch(location_text(entry.location))
         if match is not None:

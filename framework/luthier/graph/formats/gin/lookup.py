@@ -1,7 +1,7 @@
-"""What a name in a gin file means: imports, the graph's own classes, `@gin.configurable`s, rooms.
+"""Names in gin files: imports, classes of the graph, `@gin.configurable`s, packages of luthier.
 
-As in gin, a name may be the end of a dotted name (`Decoder`, `models.Decoder`) as long as it means
-one thing only.
+As in gin, a name may be the end of a dotted name (`Decoder`, `models.Decoder`) as long as it is
+unambiguous.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DYNAMIC = "__gin__"
 
 
 def key(target: Any) -> int:
-    """Return what two ways to one class or function have in common: gin wraps what it registers.
+    """Return the identity of a class or function, the same for it and for gin's wrapper of it.
 
     Args:
       target: A class or function.
@@ -54,7 +54,13 @@ class Lookup:
         return self._packages
 
     def add(self, targets: Iterable[Any]) -> None:
-        """Let classes and functions of a graph be found by the ends of their names."""
+        """Let classes and functions of a graph be found by the ends of their names.
+
+        Their packages may be imported from then on: the graph names them already.
+
+        Args:
+          targets: The classes and functions.
+        """
         for target in targets:
             if id(target) in self._near:
                 continue
@@ -67,14 +73,14 @@ class Lookup:
                 self._packages = (*self._packages, package)
 
     def import_all(self, imports: Iterable[Import], skip: bool) -> list[Problem]:
-        """Import what files import; what registers itself with gin there can be found afterwards.
+        """Import the modules that files import, after which their configurables can be found.
 
         Args:
           imports: The statements.
-          skip: Whether modules that do not exist or may not be imported are left out.
+          skip: Whether modules that do not exist or may not be imported are skipped.
 
         Returns:
-          What is wrong with them.
+          The problems.
         """
         problems = []
         for statement in imports:
@@ -84,12 +90,16 @@ class Lookup:
                 self._import(statement)
             except (Unreadable, BadInput) as error:
                 problem = error.problem if isinstance(error, Unreadable) else error.problems[0]
-                told = Problem(problem.what, "", statement.where, problem.remedy, problem.nearest)
-                problems += [] if skip else [told]
+                located = Problem(
+                    problem.what, "", statement.where, problem.remedy, problem.nearest
+                )
+                problems += [] if skip else [located]
         self._known |= registered()
         return problems
 
     def _import(self, statement: Import) -> None:
+        # An import runs code, so only packages on the allow-list of records, and the user's own,
+        # may be imported. The list of libraries is by module, hence two messages.
         module = statement.module
         package, _, last = module.rpartition(".")
         # `from jax import nn` names the module jax.nn, `from optax import adamw` something in one.
@@ -113,7 +123,7 @@ class Lookup:
             self._bound[head] = sys.modules[head]
 
     def configurable(self, name: str) -> Callable[..., Any]:
-        """Return the class or function that a name means.
+        """Return the class or function of a name.
 
         Args:
           name: A dotted name, or the end of one.
@@ -127,13 +137,13 @@ class Lookup:
         return found
 
     def constant(self, name: str) -> Any:
-        """Return what `%name` means where there is no macro of this name.
+        """Return the value of `%name` where there is no macro of this name.
 
         Args:
           name: The name of a constant that is registered with gin, or a dotted name.
 
         Raises:
-          Unreadable: There is none.
+          Unreadable: There is no such constant.
         """
         ends = _ending(name, constants())
         if len(ends) == 1:
@@ -143,6 +153,9 @@ class Lookup:
         return self._find(name)
 
     def _find(self, name: str) -> Any:
+        # An export names everything in full, as a record does. In other files a name is looked for
+        # in this order: imports of the file; what the graph uses; what is registered with gin; the
+        # packages of luthier, as in overrides.
         if self._is_export:
             try:
                 return public_names.load_object(name, self._packages)
@@ -158,7 +171,8 @@ class Lookup:
         elif head in self._bound:
             return self._bound[head]
         ends = {key(found): found for found in _ending(name, self._known) if callable(found)}
-        # What the graph has goes before what gin knows of, which depends on what was imported.
+        # The classes of the graph go first: what is registered with gin depends on which modules
+        # this process happens to have imported, and must not make a name ambiguous.
         ends = {key(found): found for found in ends.values() if id(found) in self._near} or ends
         if len(ends) == 1:
             return next(iter(ends.values()))
@@ -184,9 +198,12 @@ def _modules_near(module: str) -> list[str]:
 
 
 def registered() -> dict[str, Any]:
-    """Return what is registered with gin in this process, by full names."""
+    """Return the configurables that are registered with gin in this process, by full names."""
     from gin import config
 
+    # `_REGISTRY` (and `_CONSTANTS` below) are private, but the public functions of gin resolve one
+    # name at a time: a list is needed to match ends of names against all that is registered, and to
+    # guess what was meant. These two functions are the only place that reads them.
     found = {}
     for selector, entry in config._REGISTRY.items():
         if not selector.startswith(_OWN):
@@ -202,14 +219,17 @@ def constants() -> dict[str, Any]:
 
 
 def _public(entry: Any) -> Any:
-    """Return what stands in the module of something registered: the wrapper, or what it wraps."""
+    """Return the object that a module holds under the name of a configurable."""
+    # `@gin.configurable` replaces a function in its module by a wrapper, and subclasses or changes
+    # a class; `gin.external_configurable` leaves the module as it is. Graphs and records name what
+    # the module holds, so that is what a node must be made of.
     module = sys.modules.get(getattr(entry.wrapped, "__module__", ""), None)
     own = getattr(module, getattr(entry.wrapped, "__name__", ""), None)
     return own if own is entry.wrapped else entry.wrapper
 
 
 def _ending(name: str, known: dict[str, Any]) -> list[Any]:
-    """Return what has this name; else everything whose name ends in it."""
+    """Return the object of this full name, or else all objects whose names end in it."""
     if name in known:
         return [known[name]]
     return [found for full, found in known.items() if full.endswith(f".{name}")]

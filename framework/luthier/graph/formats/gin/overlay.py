@@ -1,7 +1,8 @@
-"""Bindings on a graph, whatever their order: one pass from the root down.
+"""Bindings applied to a graph, whatever their order, in one pass from the root down.
 
-A node gets what is bound to its class before anything below it is looked at, so a binding may stand
-before the node that it configures is made, and what is replaced need not be bound.
+A node gets the bindings of its class before anything below it is visited. So a binding may come
+before the statement that makes the node which it configures, and a part that another binding
+replaces need not be bound.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ REQUIRED = ("gin.REQUIRED", "REQUIRED")
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """A binding of a class or function that was found.
+    """A binding with the class or function that its selector names.
 
     Args:
       target: The class or function.
       binding: The statement.
-      order: How many bindings stand before it.
+      order: The number of bindings before it.
     """
 
     target: Any
@@ -57,25 +58,25 @@ class Bound:
 
     @property
     def precedence(self) -> tuple[int, int]:
-        """How narrow its scope is, then how late it stands: the highest wins, as in gin."""
+        """The depth of its scope, then its order: the highest wins, as in gin."""
         scope = self.binding.scope
         return (scope.count("/") + 1 if scope else 0, self.order)
 
 
 class Overlay:
-    """Applies one unit of statements, and collects what is wrong with it.
+    """Applies one unit of statements, and collects its problems.
 
     Args:
       unit: The statements.
       packages: The user's own packages.
-      skip_unknown: Whether names that mean nothing, and bindings of nothing, are left out.
+      skip_unknown: Whether unknown names, and bindings that no node uses, are skipped.
     """
 
     def __init__(self, unit: Unit, packages: Sequence[str] = (), skip_unknown: bool = False):
         self.problems = list(unit.problems)
-        self.said = statements.gather(unit.directives, self.problems)
+        self.directives = statements.gather(unit.directives, self.problems)
         self.skip_unknown = skip_unknown
-        self.lookup = Lookup(packages, self.said.is_export)
+        self.lookup = Lookup(packages, self.directives.is_export)
         self.unit = unit
         self._bound: dict[int, list[Bound]] = {}
         self._tags: dict[int, list[tuple[str, str, Any]]] = {}
@@ -87,13 +88,13 @@ class Overlay:
         self._maker: Maker
 
     def apply(self, graph: Graph) -> Any:
-        """Bind everything in a graph, in place, and return it.
+        """Apply the bindings to a graph, in place, and return it.
 
         Args:
           graph: A node.
 
         Raises:
-          BadInput: All that is wrong.
+          BadInput: There are problems; all of them are listed.
         """
         if self._prepare(graph):
             self._visit(graph)
@@ -106,10 +107,10 @@ class Overlay:
 
         Args:
           root: The reference.
-          where: Where it stands.
+          where: The origin of the reference.
 
         Raises:
-          BadInput: All that is wrong.
+          BadInput: There are problems; all of them are listed.
         """
         graph = None
         if self._prepare(None):
@@ -127,9 +128,11 @@ class Overlay:
             raise BadInput(dict.fromkeys(_hashable(problem) for problem in self.problems))
 
     def _prepare(self, graph: Graph) -> bool:
-        """Look up all names; return whether enough is known to go on."""
+        """Look up all names; return whether enough of them are known to continue."""
+        # Names are looked up before anything is set: what an import registers can be meant by any
+        # binding of the unit, and errors about a graph that is half bound would be misleading.
         if self.problems:
-            return False  # what could not be read would be missed everywhere
+            return False  # each statement that could not be read would cause further errors
         nodes = [] if graph is None else list(copies.nodes_of(graph))
         self.lookup.add(node.__fn_or_cls__ for node in nodes if not values.is_value_node(node))
         self.problems += self.lookup.import_all(self.unit.imports, self.skip_unknown)
@@ -137,8 +140,8 @@ class Overlay:
             return False
         self._learn_names()
         macros = [found for found in self.unit.bindings if not found.argument]
-        self._constants = constants.Constants(macros, nodes, self.said, self.lookup)
-        self._maker = Maker(self._constants, self.lookup, self.said, self)
+        self._constants = constants.Constants(macros, nodes, self.directives, self.lookup)
+        self._maker = Maker(self._constants, self.lookup, self.directives, self)
         for order, binding in enumerate(self.unit.bindings):
             if binding.argument:
                 self._resolve(binding, order)
@@ -148,12 +151,12 @@ class Overlay:
         return True
 
     def _learn_names(self) -> None:
-        """Let what is named in full anywhere be named by the end of its name everywhere."""
+        """Let a class that is named in full in one place be named by the end of its name in all."""
         for binding in self.unit.bindings:
             referred = [found.name.rpartition("/")[2] for found in references(binding.value)]
             for name in (*referred, binding.selector if binding.argument else ""):
                 if "." in name and not name.startswith("gin."):
-                    with contextlib.suppress(Unreadable):  # it is told where it is used
+                    with contextlib.suppress(Unreadable):  # it is reported where it is used
                         self.lookup.add([self.lookup.configurable(name)])
 
     def _resolve(self, binding: Binding, order: int) -> None:
@@ -172,7 +175,7 @@ class Overlay:
         self._bound.setdefault(key(target), []).append(Bound(target, binding, order))
 
     def _resolve_tags(self) -> None:
-        for name, argument, tag, where in self.said.tags:
+        for name, argument, tag, where in self.directives.tags:
             scope, _, selector = name.rpartition("/")
             try:
                 target, found = self.lookup.configurable(selector), self.lookup.configurable(tag)
@@ -183,14 +186,18 @@ class Overlay:
             self._tags.setdefault(key(target), []).append((scope, argument, found))
 
     def _note_paths(self, graph: Graph) -> None:
-        """Note the words on every way to every node: a scope is looked for among them."""
+        """Note the names on every path to every node, which scopes are matched with.
+
+        A node of a given graph was not made by a reference with a scope. For it, a scope means its
+        paths: `held_out/Packed.length` binds every `Packed` below something called `held_out`.
+        """
         self._words[id(graph)] = [()]
         for place in walk(graph, defaults=False):
             if isinstance(place.value, fdl.Buildable) and not values.is_value_node(place.value):
                 self._words.setdefault(id(place.value), []).append(_path_words(place.path))
 
     def bound_to(self, target: Any, scope: str) -> list[Bound]:
-        """Return what is bound to a class or function in a scope, each argument once.
+        """Return the bindings of a class or function in a scope, one for each argument.
 
         Args:
           target: The class or function.
@@ -216,7 +223,9 @@ class Overlay:
         self._is_whole = self._is_whole and not any(references(binding.value))
 
     def _visit(self, value: Any) -> None:
-        """Bind the nodes in a value; those that were made here are bound already."""
+        """Bind the nodes in a value; nodes that `bind_new` made are bound already."""
+        # A node is bound before its children are listed: a binding may replace a child, and then it
+        # is the new one that is visited.
         pending = [value]
         while pending:
             found = pending.pop()
@@ -237,8 +246,8 @@ class Overlay:
                 )
             pending += [child for _, child in entries(found) or ()]
 
-    def bind_new(self, node: Any, scope: str) -> None:
-        """Set what is bound to the class of a node that was made in a scope.
+    def bind_new(self, node: fdl.Buildable, scope: str) -> None:
+        """Apply the bindings and tags of its class to a node that was made in a scope.
 
         Args:
           node: The node.
@@ -250,7 +259,7 @@ class Overlay:
             if _begins(scope, tagged):
                 node.__argument_tags__[argument].add(tag)
 
-    def _bind(self, node: Any, scope: str, bound: Sequence[Bound]) -> None:
+    def _bind(self, node: fdl.Buildable, scope: str, bound: Sequence[Bound]) -> None:
         for found in bound:
             try:
                 self._set(node, scope, found)
@@ -258,12 +267,16 @@ class Overlay:
                 self._add(error, found.binding.where)
                 self._lose(found.binding)
             except BadInput as error:
-                told = [dataclasses.replace(p, origin=found.binding.where) for p in error.problems]
-                self.problems += told
+                located = [
+                    dataclasses.replace(p, origin=found.binding.where) for p in error.problems
+                ]
+                self.problems += located
                 self._lose(found.binding)
 
-    def _set(self, node: Any, scope: str, found: Bound) -> None:
+    def _set(self, node: fdl.Buildable, scope: str, found: Bound) -> None:
         binding, argument = found.binding, found.binding.argument
+        # `%gin.REQUIRED` makes an argument mandatory: it is unset here, and `validate` reports it
+        # unless something sets it later.
         if isinstance(binding.value, MacroUse) and binding.value.name in REQUIRED:
             if argument in node.__arguments__:
                 del node.__arguments__[argument]
@@ -273,7 +286,7 @@ class Overlay:
         known = signatures.arguments(node.__fn_or_cls__)
         current = node.__arguments__.get(argument, known.defaults.get(argument, UNSET))
         value = self._maker.value(binding.value, scope, binding.where)
-        if not self.said.is_export:
+        if not self.directives.is_export:
             value = fitted.fit(value, target.annotation, current, self.lookup)
         # A binding without a scope sets a shared value for all its users, and a macro takes it
         # over, as a FieldReference does. One in a scope is for the nodes of that scope alone: it
@@ -289,7 +302,8 @@ class Overlay:
         origins.stamp(node, argument, value, binding.where)
 
     def _finish(self, graph: Graph) -> None:
-        """Tell what was bound to nothing, and settle the constants."""
+        """Report the bindings that no node uses, and settle the constants."""
+        # Where a reference could not be made, its bindings are unused for that reason alone.
         if not self._is_whole:
             return
         unused = [
@@ -301,7 +315,7 @@ class Overlay:
         if not self.skip_unknown:
             for found in sorted(unused, key=lambda found: found.order):
                 self._add(Unreadable(_nothing_there(found)), found.binding.where)
-        self.problems += self._constants.settle(graph, checked=not self.said.is_export)
+        self.problems += self._constants.settle(graph, checked=not self.directives.is_export)
 
     def _add(self, error: Unreadable, where: str) -> None:
         origin = error.problem.origin or where
@@ -320,7 +334,7 @@ def references(value: Any) -> Iterator[GinReference | MacroUse]:
 
 
 def check_argument(target: Any, argument: str) -> None:
-    """Raise where a class or function does not take an argument.
+    """Check that a class or function takes an argument.
 
     Args:
       target: The class or function.
@@ -346,16 +360,16 @@ def _nothing_there(found: Bound) -> Problem:
 
 
 def _begins(scope: str, own: str) -> bool:
-    """Say whether what has a scope of its own is for a node that was made in a scope."""
+    """Return whether a binding in the scope `own` applies to a node that was made in `scope`."""
     return not own or scope == own or scope.startswith(f"{own}/")
 
 
 def _lies_on(ways: Sequence[tuple[str, ...]], scope: str) -> bool:
-    """Say whether the parts of a scope stand on one of the ways to a node, in their order."""
+    """Return whether the parts of a scope are on one of the paths to a node, in their order."""
     if not scope:
         return True
     for words in ways:
-        left = iter(words)
+        left = iter(words)  # `in` consumes it: each part is looked for behind the one before
         if all(part in left for part in scope.split("/")):
             return True
     return False
@@ -376,7 +390,7 @@ def _hashable(problem: Problem) -> Problem:
     return dataclasses.replace(problem, nearest=tuple(problem.nearest))
 
 
-# Gin files read: over a graph, or to a graph of their own.
+# Gin files applied to a graph, or read as a graph of their own.
 
 _FILE, _BINDINGS, _SEARCH_PATHS, _SKIP_UNKNOWN = GIN
 _FALSE = ("", "false", "0", "no")
@@ -386,25 +400,25 @@ def from_gin(text: str, packages: Sequence[str] = (), source: str = "config.gin"
     """Return the graph that a gin file describes.
 
     Args:
-      text: What `to_gin` wrote; or any gin file with a line `# luthier: root @Name()`.
+      text: The output of `to_gin`, or any gin file with a line `# luthier: root @Name()`.
       packages: The user's own packages that it may name (`[tool.luthier] packages`).
-      source: What the text was read from; with the line, it becomes the origin of every value.
+      source: The file that the text was read from; with the line, it is the origin of every value.
 
     Returns:
-      The graph. What `to_gin` wrote becomes an equal one, with its sharing and tags.
+      The graph. The output of `to_gin` becomes an equal one, with its sharing and tags.
 
     Raises:
-      BadInput: The text cannot be read, or names what may not be imported or does not exist; all
-        of it is told at once.
+      BadInput: The text cannot be read, or names objects that may not be imported or do not exist;
+        all problems are listed.
     """
     unit = Unit()
     read_text(unit, text, source)
     overlay = Overlay(unit, packages)
-    if overlay.said.root is None:
+    if overlay.directives.root is None:
         remedy = "add a line `# luthier: root @Name()`, or name the root with --gin_root"
-        problem = Problem(f"{source} does not say what it describes", remedy=remedy)
+        problem = Problem(f"{source} does not name its root", remedy=remedy)
         raise BadInput([*overlay.problems, problem])
-    root, where = overlay.said.root
+    root, where = overlay.directives.root
     return overlay.make(root, where)
 
 
@@ -413,16 +427,16 @@ def make_root(name: str, overrides: Sequence[Any], packages: Sequence[str] = ())
 
     Args:
       name: The class or function; the end of its dotted name is enough where a file imports it.
-      overrides: The words of the command line: what their gin files import is imported.
+      overrides: The overrides of the command line: the imports of their gin files are imported.
       packages: The user's own packages.
 
     Raises:
-      BadInput: There is nothing of this name.
+      BadInput: There is no class or function of this name.
     """
     words = [word for word in overrides if isinstance(word, str) and word.startswith(GIN)]
     unit = unit_of([(word, word) for word in words], search_paths(words))
     lookup = Lookup(packages)
-    lookup.import_all(unit.imports, skip=True)  # what is wrong with them is told when they apply
+    lookup.import_all(unit.imports, skip=True)  # their problems are reported when they are applied
     try:
         return expressions.make_node(lookup.configurable(name), fdl.Config)
     except Unreadable as error:
@@ -435,19 +449,19 @@ def apply_words(
     every: Sequence[str],
     packages: Sequence[str] = (),
 ) -> Any:
-    """Apply the words of gin that stand together among the overrides, in place.
+    """Apply consecutive gin overrides, as one unit, in place.
 
     Args:
       graph: A node.
-      words: (`gin_file:a.gin` and the like, its origin).
-      every: All words of gin among the overrides: search paths and `gin_skip_unknown:` are for all.
+      words: The overrides (`gin_file:a.gin` and the like), each with its origin.
+      every: All gin overrides: search paths and `gin_skip_unknown:` are for all of them.
       packages: The user's own packages.
 
     Returns:
       The graph.
 
     Raises:
-      BadInput: All that is wrong, with file and line.
+      BadInput: There are problems; all of them are listed, with file and line.
     """
     skip = [word.partition(":")[2].strip() for word in every if word.startswith(_SKIP_UNKNOWN)]
     skip_unknown = any(value.lower() not in _FALSE for value in skip)
@@ -456,26 +470,30 @@ def apply_words(
 
 
 def files_of(words: Sequence[str]) -> dict[str, str]:
-    """Return the files that words of gin read, included ones too, and their texts.
+    """Return the files that gin overrides read, included ones too, and their texts.
 
     Args:
-      words: Overrides; those that are no words of gin count for nothing.
+      words: Overrides; others than those of gin are ignored.
     """
     own = [word for word in words if word.startswith(GIN)]
     return unit_of([(word, word) for word in own], search_paths(own)).files
 
 
 def search_paths(words: Sequence[str]) -> list[str]:
-    """Return the folders that words of gin name, in their order."""
+    """Return the search paths among gin overrides, in their order.
+
+    Args:
+      words: Gin overrides.
+    """
     given = [word.removeprefix(_SEARCH_PATHS) for word in words if word.startswith(_SEARCH_PATHS)]
     return [path.strip() for paths in given for path in paths.split(",") if path.strip()]
 
 
 def unit_of(words: Sequence[tuple[str, str]], paths: Sequence[str]) -> Unit:
-    """Return the statements of words of gin.
+    """Return the statements of gin overrides.
 
     Args:
-      words: (word, origin).
+      words: The overrides, each with its origin.
       paths: The folders in which files are looked for.
     """
     unit = Unit()

@@ -1,7 +1,7 @@
-"""Statements of gin files and bindings, with includes in their place, and where each stands.
+"""The statements of gin files and bindings, included files expanded, each with its origin.
 
-The parser is gin's own, which keeps no state. Comments that begin with `# luthier:` say what gin
-has no words for; `luthier.graph.formats.gin.statements` has them all.
+The parser is gin's own, which keeps no state. Comments that begin with `# luthier:` are directives
+for what gin cannot express; they are listed below.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Binding:
       selector: The end of a configurable's dotted name, or a macro's name.
       argument: The argument; empty for a macro.
       value: Literals, lists, tuples and dicts of them, references and macros.
-      where: Where it stands, with its text.
-      is_word: Whether it stands on the command line.
+      where: Its origin: file, line and text.
+      is_word: Whether it was given on the command line.
     """
 
     scope: str
@@ -67,7 +67,7 @@ class Binding:
 
     @property
     def target(self) -> str:
-        """What is bound, as it was written."""
+        """The scoped name whose argument is bound, as it was written."""
         return f"{self.scope}/{self.selector}" if self.scope else self.selector
 
 
@@ -83,7 +83,7 @@ class Import:
 
 @dataclasses.dataclass(frozen=True)
 class Directive:
-    """A comment for this reader: `# luthier: KIND TEXT`."""
+    """A directive: the comment `# luthier: KIND TEXT`."""
 
     kind: str
     text: str
@@ -92,13 +92,13 @@ class Directive:
 
 @dataclasses.dataclass
 class Unit:
-    """Statements that are meant together, whatever their order.
+    """Statements that are applied together, whatever their order.
 
     Args:
-      bindings: Macros and bindings, in the order in which they stand.
+      bindings: Macros and bindings, in their order.
       imports: The imports.
-      directives: The comments for this reader.
-      problems: What could not be read.
+      directives: The directives.
+      problems: The problems of statements that could not be read.
       files: The files that were read, included ones too, and their texts.
     """
 
@@ -110,8 +110,10 @@ class Unit:
 
 
 class _Delegate:
-    """What gin's parser asks what references and macros are to be."""
+    """Classes for references and macros, which gin's parser looks up here."""
 
+    # Gin's own delegate resolves names in its global registry while it parses. With plain data
+    # instead, parsing needs no registry, and leaves no trace in the process.
     configurable_reference = staticmethod(GinReference)
     macro = staticmethod(MacroUse)
 
@@ -120,10 +122,10 @@ def read_file(unit: Unit, name: str, search_paths: Sequence[str], origin: str) -
     """Add the statements of a file to a unit.
 
     Args:
-      unit: Where they are added, and what is wrong with them.
+      unit: The unit that the statements and their problems are added to.
       name: The file, as it was given.
       search_paths: Folders in which files are looked for, after the working directory.
-      origin: Who named the file.
+      origin: The origin of the name, for errors.
     """
     _read_file(unit, name, search_paths, origin, ())
 
@@ -139,11 +141,11 @@ def read_text(
     """Add the statements of a text to a unit.
 
     Args:
-      unit: Where they are added, and what is wrong with them.
+      unit: The unit that the statements and their problems are added to.
       text: Statements of gin.
-      source: What they were read from; `FILE:LINE` is their origin.
+      source: The file that they were read from; `FILE:LINE` is their origin.
       search_paths: Folders in which included files are looked for.
-      is_word: Whether they stand on the command line; then `source` alone is their origin.
+      is_word: Whether they were given on the command line; then `source` alone is their origin.
     """
     _read_text(unit, text, source, search_paths, is_word, ())
 
@@ -155,7 +157,7 @@ def read_value(text: str) -> Any:
       text: The value.
 
     Raises:
-      ValueError: It is none.
+      ValueError: It is not a value of gin.
     """
     from gin import config_parser
 
@@ -175,6 +177,8 @@ def read_value(text: str) -> Any:
 def _read_file(
     unit: Unit, name: str, search_paths: Sequence[str], origin: str, above: tuple[str, ...]
 ) -> None:
+    # Gin looks in the working directory and the search paths. Last, an include is looked for beside
+    # the file that names it, so that a folder of configs works from anywhere.
     beside = [os.path.dirname(above[-1])] if above else []
     candidates = [os.path.join(place, name) for place in ("", *search_paths, *beside)]
     path = next((found for found in candidates if os.path.isfile(found)), "")
@@ -207,14 +211,16 @@ def _read_text(
     is_word: bool,
     above: tuple[str, ...],
 ) -> None:
-    """Add the statements of a text; those of included files stand in their place."""
+    """Add the statements of a text; an include is replaced by the statements of its file."""
     from gin import config_parser
 
+    # Order matters where two bindings set the same argument (the later wins, as in gin), so an
+    # included file is read where its statement is, and not after the file around it.
     lines = text.splitlines()
 
     def place(number: int) -> str:
-        said = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-        return source if is_word else f"{source}:{number}: {said}".removesuffix(": ")
+        line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        return source if is_word else f"{source}:{number}: {line}".removesuffix(": ")
 
     for number, directive in _directives(text):
         unit.directives.append(dataclasses.replace(directive, where=place(number)))
@@ -234,11 +240,11 @@ def _read_text(
 
 
 def _with_target(where: str, found: Any) -> str:
-    """Return where a binding stands, without its comment; in a block, with what it is about."""
-    head, said = re.fullmatch(r"(.*?:\d+: )?(.*)", where, re.DOTALL).groups("")  # type: ignore
-    said = re.sub(r"\s+#[^'\"]*$", "", said)
+    """Return the origin of a binding without its comment; in a block, with the block's head."""
+    head, statement = re.fullmatch(r"(.*?:\d+: )?(.*)", where, re.DOTALL).groups("")  # type: ignore
+    statement = re.sub(r"\s+#[^'\"]*$", "", statement)
     target = f"{found.scope}/{found.selector}" if found.scope else found.selector
-    return f"{head}{said if said.startswith(target) else f'{target}.{said}'}"
+    return f"{head}{statement if statement.startswith(target) else f'{target}.{statement}'}"
 
 
 def _binding(found: Any, where: str, is_word: bool) -> Binding:
@@ -251,7 +257,7 @@ def _binding(found: Any, where: str, is_word: bool) -> Binding:
 
 @dataclasses.dataclass(frozen=True)
 class _Failure:
-    """What the parser could not read."""
+    """A statement that the parser could not read."""
 
     what: str
     line: int
@@ -259,9 +265,12 @@ class _Failure:
 
 
 def _statements(text: str) -> Iterator[Any]:
-    """Yield the statements of a text; after one that cannot be read, go on behind its line."""
+    """Yield the statements of a text; after an unreadable one, continue behind its line."""
     from gin import config_parser
 
+    # All problems of a file are reported at once, so parsing resumes after an error. Where it
+    # resumes is a guess: the rest of a multi-line value may be reported as errors of its own, hence
+    # a limit on their number. The tokenizer cannot resume, so its errors end the text.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of escapes in strings: the text is the user's
         try:
@@ -290,22 +299,23 @@ def _statements(text: str) -> Iterator[Any]:
 
 def _failure(error: Exception, line: int = 1) -> _Failure:
     if isinstance(error, tokenize.TokenError):
-        said, (line, _) = error.args
-        return _Failure(f"cannot read this as gin: {said}", line)
+        message, (line, _) = error.args
+        return _Failure(f"cannot read this as gin: {message}", line)
     if isinstance(error, RecursionError):
         return _Failure("the value is nested too deeply", line)
-    said = str(getattr(error, "msg", None) or error)
-    token = _TOKEN.search(said)
+    message = str(getattr(error, "msg", None) or error)
+    token = _TOKEN.search(message)
     if token:
         what = f"cannot read {token[1]!r} as a value of gin"
         return _Failure(what, getattr(error, "lineno", None) or line, "text needs quotes")
-    said = " ".join(said.split())[:200].rstrip(".")
-    what = f"cannot read this as gin: {said[:1].lower()}{said[1:]}"
+    message = " ".join(message.split())[:200].rstrip(".")
+    what = f"cannot read this as gin: {message[:1].lower()}{message[1:]}"
     return _Failure(what, getattr(error, "lineno", None) or line)
 
 
 def _directives(text: str) -> Iterator[tuple[int, Directive]]:
-    """Yield the comments that are meant for this reader, with their lines."""
+    """Yield the directives of a text, with their lines."""
+    # From tokens and not from lines: `#` may stand inside of a string.
     if "luthier:" not in text:
         return
     try:
@@ -314,19 +324,21 @@ def _directives(text: str) -> Iterator[tuple[int, Directive]]:
             if match:
                 yield token.start[0], Directive(match[1], match[2].strip(), "")
     except (SyntaxError, tokenize.TokenError):
-        return  # the parser says so
+        return  # the parser reports it
 
 
-# Comments in gin files for what gin has no words for; every export begins with the first.
+# Directives: comments in gin files for what gin cannot express. Gin ignores them, so that an export
+# is a valid gin file all the same. Every export begins with the first.
 #
-# # luthier: format 1 what follows is an export: its values are taken as they stand # luthier: root
-# @Experiment() what the file describes, where there is no graph to change # luthier: partial
-# scope/Name @scope/Name is a template, though it has no arguments # luthier: factory scope/Name
-# @scope/Name is made anew for every call (fdl.ArgFactory) # luthier: instance scope/Name
-# @scope/Name() is made at once, and is no node # luthier: tag scope/Name.arg pkg.Tag the argument
-# has this tag # luthier: shared NAME every %NAME is one and the same; gin makes one for each #
-# luthier: called NAME "dim" the constant NAME is called so; null: it has no name # luthier: value
-# NAME {"dtype": ...} %NAME is this value, written as in JSON records
+#   # luthier: format 1                    this is an export: values are taken exactly as written
+#   # luthier: root @Experiment()          the root, where there is no graph to change
+#   # luthier: partial scope/Name          @scope/Name is a template, though it has no arguments
+#   # luthier: factory scope/Name          @scope/Name is made anew for every call (fdl.ArgFactory)
+#   # luthier: instance scope/Name         @scope/Name() is an object made on reading, not a node
+#   # luthier: tag scope/Name.arg pkg.Tag  the argument has this tag
+#   # luthier: shared NAME                 every %NAME is the same node; gin makes one for each
+#   # luthier: called NAME "dim"           the name of the constant NAME; null: it has no name
+#   # luthier: value NAME {"dtype": ...}   %NAME is this value, in the JSON of records
 
 VERSION = "1"
 KINDS = (
@@ -337,14 +349,14 @@ KINDS = (
 
 @dataclasses.dataclass
 class Directives:
-    """What the directives of a unit say.
+    """The directives of a unit, gathered.
 
     Args:
-      is_export: Whether values are taken as they stand.
+      is_export: Whether values are taken exactly as written.
       root: The value of the root, with its origin; None where none is named.
       kinds: `partial`, `factory` or `instance` for scoped names.
       tags: (scoped name, argument, tag, origin).
-      shared: The macros that are one and the same in every place.
+      shared: The macros whose value is one shared node.
       called: The names of constants by their macros.
       values: JSON values by their macros, with their origins.
     """
@@ -359,11 +371,11 @@ class Directives:
 
 
 def gather(directives: Sequence[Directive], problems: list[Problem]) -> Directives:
-    """Return what directives say.
+    """Gather directives.
 
     Args:
-      directives: The comments, as they stand.
-      problems: What is wrong with them is added here.
+      directives: The comments, in their order.
+      problems: The list that problems are added to.
     """
     found = Directives()
     for directive in directives:
@@ -376,6 +388,8 @@ def gather(directives: Sequence[Directive], problems: list[Problem]) -> Directiv
 
 
 def _add(found: Directives, directive: Directive) -> None:
+    # An unknown directive is an error and not a comment: it is misspelt, or of a later luthier, and
+    # the graph would silently be another one.
     kind, text = directive.kind, directive.text
     if kind not in KINDS:
         raise ValueError(f"there is no directive {kind!r}")

@@ -19,26 +19,28 @@ from luthier.graph.load import decode
 from luthier.graph.paths import is_node, nearest, walk
 from luthier.graph.values import Graph
 
-# Values of gin in the places that they are for: as they stand where they fit, else converted.
+# Type coercion: values of gin as the annotations of their places require.
 
-# Gin spells these without quotes: text that looks like them is text.
+# Gin writes these without quotes, so text in quotes that looks like one of them stays text.
 _SPELLED = (bool, int, float, type(None))
 
 
 def fit(value: Any, annotation: Any, current: Any, lookup: Lookup) -> Any:
-    """Return a value as a place wants it.
+    """Return a value of gin converted to the annotation of its place.
 
     Args:
-      value: What gin says.
+      value: The value, as gin's parser read it.
       annotation: The annotation of the place.
-      current: What is there now, or the default.
-      lookup: Knows the user's packages.
+      current: The current value of the place, or its default.
+      lookup: The lookup, for the user's packages.
 
     Raises:
-      Unreadable: It does not fit, and text is not what the grammar of overrides reads there either.
+      Unreadable: It does not fit, nor does the override grammar read it as something that does.
     """
+    # Gin has no types: `dtype = 'bfloat16'` and `activation = 'gelu'` are text in most files. Where
+    # text does not fit, it is read as the value of an override would be at the same place.
     if values.is_value_node(value):
-        return value  # checked when all is bound
+        return value  # checked by `settle`, when its value is final
     if is_node(value):
         types.check(value, annotation)
         return value
@@ -76,11 +78,12 @@ def _fits(value: Any, annotation: Any) -> bool:
     return True
 
 
-# Macros as constants of a graph: one live value node for all places that use the macro.
+# Macros as constants of a graph: one live value node for all places that use the macro, so that an
+# override of the constant reaches all of them, as a binding of the macro would in gin.
 #
 # A macro that is, or holds, a reference has no value that could be shared: as in gin, every use of
 # it makes a node of its own. Where the graph has a constant of a macro's name, the macro is that
-# one.
+# constant.
 
 
 class Constants:
@@ -89,20 +92,20 @@ class Constants:
     Args:
       macros: The definitions of macros, later ones before earlier ones.
       nodes: The nodes of the graph.
-      said: What the directives say.
-      lookup: Finds what is no macro.
+      directives: The directives of the file.
+      lookup: Finds names that are not macros.
     """
 
     def __init__(
         self,
         macros: Iterable[Binding],
         nodes: Iterable[fdl.Buildable],
-        said: Directives,
+        directives: Directives,
         lookup: Lookup,
     ):
         self.macros = {macro.target: macro for macro in macros}
         self.singletons: dict[str, Binding] = {}
-        self._said = said
+        self._directives = directives
         self._lookup = lookup
         self._made: dict[str, fdl.Config] = {}
         self._others: dict[str, Any] = {}
@@ -132,6 +135,7 @@ class Constants:
         Raises:
           Unreadable: It is made of itself.
         """
+        # `_asked` holds the macros on the way: `a = %b` and `b = %a` would recurse without end.
         if name in self._of_graph:
             return self._of_graph[name]
         if name not in self._made:
@@ -142,7 +146,7 @@ class Constants:
             inside = macro.value
             if isinstance(inside, MacroUse):
                 inside = self.node(inside.name)
-            called = self._said.called.get(name, name)
+            called = self._directives.called.get(name, name)
             with history.suspend_tracking():
                 made = values.value(inside, name=called)
             origins.stamp(made, "__fn_or_cls__", made.__fn_or_cls__, macro.where)
@@ -151,21 +155,21 @@ class Constants:
         return self._made[name]
 
     def other(self, name: str) -> Any:
-        """Return what a name means that is no macro.
+        """Return the value of a name that is not a macro, such as a constant of gin.
 
         Args:
-          name: What stands behind the `%`.
+          name: The name behind the `%`.
 
         Raises:
-          Unreadable: It means nothing.
+          Unreadable: The name is unknown.
         """
         if name not in self._others:
             self._others[name] = self._find(name)
         return self._others[name]
 
     def _find(self, name: str) -> Any:
-        if name in self._said.values:
-            data, where = self._said.values[name]
+        if name in self._directives.values:
+            data, where = self._directives.values[name]
             try:
                 return decode(data, self._lookup.packages)
             except BadInput as error:
@@ -180,20 +184,26 @@ class Constants:
             raise Unreadable(Problem(error.problem.what, "", "", remedy, near)) from None
 
     def plain(self, node: Any) -> Any:
-        """Return what a constant holds, or the node itself where that is no constant."""
+        """Return the value of a value node; any other node itself.
+
+        Args:
+          node: A node.
+        """
         return values.evaluate(node) if values.is_value_node(node) else node
 
     def assign(self, node: fdl.Config, value: Any, where: str) -> None:
-        """Note that a constant of the graph gets another value.
+        """Note the new value of a constant of the graph; `settle` sets it.
 
         Args:
           node: The constant.
           value: Its new value.
-          where: Who says so.
+          where: The origin of the value.
 
         Raises:
           Unreadable: Another binding gives it another value.
         """
+        # Set at the end, since bindings have no order: each of them must see the old graph. Two
+        # bindings that reach the same constant by different users have to agree.
         _, before, first = self._assigned.setdefault(id(node), (node, value, where))
         if type(before) is not type(value) or before != value:
             name = values.expression(node)
@@ -209,13 +219,16 @@ class Constants:
           checked: Whether values must fit the annotations of their places.
 
         Returns:
-          What is wrong.
+          The problems.
         """
+        # Last of all, when every place that uses a constant exists: only then is it known which
+        # annotations its value must fit, and which macros are used at all.
         problems: list[Problem] = []
         for name, macro in self.macros.items():
             if name in self._of_graph and self.is_live(name):
                 self._reassign(name, macro, problems)
-        for name, made in self._made.items():  # last, for its value is what people look for
+        # The history ends with the binding's line and not with the line that made the constant.
+        for name, made in self._made.items():
             origins.stamp(made, "value", made.value, self.macros[name].where)
         for node, value, where in self._assigned.values():
             setting.replace(node, "value", value, where)
@@ -251,6 +264,9 @@ class Constants:
 
     def _fit(self, made: fdl.Config, users: Sequence[tuple[Any, str]], where: str) -> list[Problem]:
         """Convert a constant for the places that use it: `'bfloat16'` where dtypes are wanted."""
+        # A macro may be another macro (`a = %b`): the value is in the innermost constant. It is
+        # converted for each user in turn and then checked for all, because the conversion for one
+        # may not fit another.
         holder = made
         while values.is_constant(holder.__arguments__.get("value")):
             holder = holder.__arguments__["value"]
@@ -280,7 +296,7 @@ def _users(graph: Graph) -> dict[int, list[tuple[Any, str]]]:
             if isinstance(place.owner, fdl.Buildable) and isinstance(place.part, str):
                 hints = signatures.type_hints(place.owner.__fn_or_cls__)
                 annotation = hints.get(place.part, Any)
-            node = place.value  # and the macro that has taken it over
+            node = place.value  # and the constants behind it, of macros that refer to macros
             while values.is_constant(node):
                 found.setdefault(id(node), []).append((annotation, place.path))
                 node = node.__arguments__.get("value")
@@ -288,12 +304,12 @@ def _users(graph: Graph) -> dict[int, list[tuple[Any, str]]]:
 
 
 def _is_plain(value: Any, macros: dict[str, Binding], above: tuple[str, ...] = ()) -> bool:
-    """Say whether a macro's value is a literal, or another macro whose value is one."""
+    """Return whether a macro's value is a literal, or another macro whose value is one."""
     if isinstance(value, GinReference):
         return False
     if isinstance(value, MacroUse):
         if value.name in above:
-            return True  # a circle, which is told where it is made
+            return True  # a cycle, which is reported where the constant is made
         if value.name not in macros:
             return False
         return _is_plain(macros[value.name].value, macros, (*above, value.name))
@@ -307,6 +323,7 @@ def _is_plain(value: Any, macros: dict[str, Binding], above: tuple[str, ...] = (
 
 # Values of gin as values of a graph: references become nodes, macros constants.
 
+# A file of a few lines, each of which uses the one before it twice, makes 2**n nodes.
 _MOST_NODES = 100_000
 _SINGLETON = ("singleton", "gin.singleton")
 
@@ -320,18 +337,18 @@ class BindingTarget:
 
     @property
     def annotation(self) -> Any:
-        """What the argument's values must be; `Any` where nothing says so."""
+        """The annotation of the argument; `Any` without one."""
         return signatures.type_hints(self.function).get(self.argument, Any)
 
 
 class Binder(Protocol):
-    """What knows the bindings."""
+    """The bindings, as the maker of nodes needs them: `overlay.Overlay`."""
 
     def bound_to(self, target: Any, scope: str) -> list[Any]:
-        """Return what is bound to a class or function in a scope."""
+        """Return the bindings of a class or function in a scope."""
 
-    def bind_new(self, node: Any, scope: str) -> None:
-        """Set what is bound to the class of a new node."""
+    def bind_new(self, node: fdl.Buildable, scope: str) -> None:
+        """Apply the bindings of its class to a new node."""
 
 
 class Maker:
@@ -340,29 +357,31 @@ class Maker:
     Args:
       constants: The macros.
       lookup: Finds classes and functions.
-      said: What the directives say.
+      directives: The directives of the file.
       binder: Knows the bindings.
     """
 
-    def __init__(self, constants: Constants, lookup: Lookup, said: Directives, binder: Binder):
+    def __init__(
+        self, constants: Constants, lookup: Lookup, directives: Directives, binder: Binder
+    ):
         self._constants = constants
         self._lookup = lookup
-        self._said = said
+        self._directives = directives
         self._binder = binder
         self._chain: list[Any] = []
         self._count = 0
         self._once: dict[str, Any] = {}
 
     def value(self, value: Any, scope: str, where: str) -> Any:
-        """Return the value of a binding, made anew.
+        """Return the value of a binding; every call makes new nodes.
 
         Args:
-          value: What was read.
+          value: The value, as gin's parser read it.
           scope: The scopes of the node that it is for: its references inherit them.
-          where: Where it stands.
+          where: The origin of the binding.
 
         Raises:
-          Unreadable: It means nothing.
+          Unreadable: A name in it is unknown, or it contains itself.
         """
         if isinstance(value, GinReference):
             return self._refer(value, scope, where)
@@ -386,7 +405,7 @@ class Maker:
         return made
 
     def _macro(self, name: str, scope: str, where: str) -> Any:
-        if name in self._said.shared and self._constants.has(name):
+        if name in self._directives.shared and self._constants.has(name):
             if name not in self._once:
                 self._once[name] = self._inside(name, "", where)
             return self._once[name]
@@ -397,23 +416,26 @@ class Maker:
         return self._constants.other(name)
 
     def _inside(self, name: str, scope: str, where: str) -> Any:
-        """Return a macro's value, as if it stood where the macro is used."""
+        """Return a macro's value, as if it were written where the macro is used."""
         with self._entered(("%", name), f"%{name}"):
             macro: Binding = self._constants.macros[name]
             return self.value(macro.value, scope, macro.where)
 
-    def _entered(self, item: Any, said: str) -> _Entered:
+    def _entered(self, item: Any, written: str) -> _Entered:
         if item in self._chain:
-            raise Unreadable(f"{said} contains itself")
+            raise Unreadable(f"{written} contains itself")
         return _Entered(self._chain, item)
 
     def _refer(self, reference: GinReference, outer: str, where: str) -> Any:
+        # `@Name()` is a call, so a config. `@Name` is the function itself, in gin; here a class
+        # becomes a template (its parent calls it), and a function is itself unless something is
+        # bound to it: then it must be a template too, to carry the arguments.
         own, _, name = reference.name.rpartition("/")
         scope = own or outer
         if name in _SINGLETON:
             return self._singleton(scope, where)
         target = self._lookup.configurable(name)
-        wished = self._said.kinds.get(reference.name)
+        wished = self._directives.kinds.get(reference.name)
         kind: type[fdl.Buildable] = fdl.Config
         if not reference.is_called:
             kind = fdl.ArgFactory if wished == "factory" else fdl.Partial
@@ -431,13 +453,16 @@ class Maker:
         self._count += 1
         if self._count > _MOST_NODES:
             raise Unreadable(f"this makes more than {_MOST_NODES:,} nodes")
+        # Fiddle would record this line of Python as the origin; `stamp` gives it that of the file.
         with history.suspend_tracking():
-            node = kind(target) if self._said.is_export else expressions.make_node(target, kind)
+            node = (
+                kind(target) if self._directives.is_export else expressions.make_node(target, kind)
+            )
         origins.stamp(node, "__fn_or_cls__", target, where)
         return node
 
     def _singleton(self, scope: str, where: str) -> Any:
-        """Return what `@scope/gin.singleton()` means: one node for all places."""
+        """Return the node of `@scope/gin.singleton()`: one for all places."""
         binding = self._constants.singletons.get(scope)
         if binding is None or not isinstance(binding.value, GinReference):
             what = f"{scope}/gin.singleton has no constructor"
@@ -455,12 +480,12 @@ class Maker:
             return node.__fn_or_cls__(**node.__arguments__)
         except Exception as error:  # whatever the class's own code raises
             name = getattr(node.__fn_or_cls__, "__name__", "it")
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            raise Unreadable(f"{name} refuses its fields: {said}") from error
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            raise Unreadable(f"{name} refuses its fields: {message}") from error
 
 
 class _Entered:
-    """Notes what is being made, while it is."""
+    """Keeps an item on a chain while it is made, to detect values that contain themselves."""
 
     def __init__(self, chain: list[Any], item: Any):
         self._chain, self._item = chain, item

@@ -1,4 +1,4 @@
-"""A graph as a gin file, which gin itself accepts and `from_gin` reads back to an equal graph.
+"""Export of a graph as a gin file, which gin accepts and `from_gin` reads back to an equal graph.
 
     dim = 256
 
@@ -6,9 +6,9 @@
         dim = %dim
         norm = @luthier.layers.RMSNorm
 
-A class that occurs more than once gets a scope for each node. Constants are macros, arithmetic on
-them are functions of gin. What gin has no words for (tags, sharing, dtypes) stands in comments that
-begin with `# luthier:`; the head of the file counts them.
+A class that occurs more than once gets a scope for each node. Constants are macros, and arithmetic
+on them is calls of functions. What gin cannot express (tags, sharing, dtypes) is written as
+directives, in comments that begin with `# luthier:`; the head of the file counts them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def to_gin(graph: Graph) -> str:
       Text that `gin.parse_config` accepts, and that `from_gin` reads to an equal graph.
 
     Raises:
-      RecordError: Something in the graph cannot be named or written; all of it is told at once.
+      RecordError: Parts of the graph cannot be named or written; all of them are listed.
     """
     data = encode(graph)
     if not isinstance(data, dict) or not any(kind in data for kind in _NODES[:3]):
@@ -61,10 +61,12 @@ def _lines(writer: _Writer, root: str) -> Iterator[str]:
     yield "# Written by luthier: gin.parse_config accepts it, luthier reads it to an equal graph."
     counts = collections.Counter(kind for kind, _ in writer.directives)
     if counts:
-        said = ", ".join(f"{kind} ({count})" for kind, count in sorted(counts.items()))
-        yield f"# Gin has no words for what these comments tell luthier: {said}."
+        kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(counts.items()))
+        yield f"# Directives for luthier, which gin ignores: {kinds}."
     yield f"# luthier: format {VERSION}"
     yield f"# luthier: root {root}"
+    # With gin's dynamic registration, the classes need no `@gin.configurable`: gin resolves names
+    # by the imports of the file.
     yield "from __gin__ import dynamic_registration"
     yield ""
     yield from (f"import {module}" for module in sorted(writer.modules))
@@ -107,7 +109,7 @@ class _Group:
 
 
 class _Writer:
-    """Turns the objects of a record into blocks, macros and comments."""
+    """Turns the objects of a record into blocks, macros and directives."""
 
     def __init__(self, data: Any):
         self.modules: set[str] = set()
@@ -122,7 +124,11 @@ class _Writer:
         self._values: dict[str, str] = {}
 
     def _count(self, data: Any) -> None:
-        """Count how often classes and functions occur."""
+        """Count how often each class and function occurs.
+
+        A binding without a scope is for every use of a name, so only a name that occurs once can be
+        written without one.
+        """
         if isinstance(data, list):
             for item in data:
                 self._count(item)
@@ -138,7 +144,12 @@ class _Writer:
             self._count(data.get(inside) if isinstance(data.get(inside), list) else None)
 
     def text(self, data: Any, path: Path) -> Any:
-        """Return the value of gin for what stands at a path."""
+        """Return the JSON of a value as gin writes it.
+
+        Args:
+          data: The JSON.
+          path: Its path, from which names of scopes and macros are made.
+        """
         if isinstance(data, list):
             return _Group("[", self._items(data, path), "]")
         if not isinstance(data, dict):
@@ -164,6 +175,8 @@ class _Writer:
             return self._named(data["name"])
         if "enum" in data and _IDENTIFIER.fullmatch(str(data.get("member", ""))):
             return f"%{self._noted(data['enum'])}.{data['member']}"
+        # Gin reads Python literals, which have none for infinity; a float that overflows is
+        # infinite. NaN has no such spelling, and is written as a directive.
         if data.keys() == {"float"} and "inf" in data["float"]:
             return data["float"].replace("inf", "1e999")
         return self._value(data, path)
@@ -180,12 +193,19 @@ class _Writer:
         return _Group("{", items, "}")
 
     def node(self, data: dict[str, Any], path: Path) -> str:
-        """Return the reference to a node, the block of which is written."""
+        """Return the reference to a node, and add the block with its bindings.
+
+        Args:
+          data: The JSON of the node.
+          path: Its path.
+        """
         kind = next(kind for kind in _NODES if kind in data)
         is_instance = kind in ("instance", "namedtuple")
         target = self._noted(data[kind])
         is_alone = self._counts[data[kind]] == 1 and not is_instance
         scoped = target if is_alone else f"{self._names.give(path)}/{target}"
+        # Children add their blocks while the bindings of their parent are written. The parent's is
+        # inserted before them, so that the file reads from the root down.
         place = len(self.blocks)
         bindings = []
         for argument, child in data["fields" if is_instance else "arguments"].items():
@@ -205,6 +225,8 @@ class _Writer:
 
     def _constant(self, data: dict[str, Any], path: Path) -> str:
         """Return the macro of a constant."""
+        # The macro is named like the constant if that is possible; a directive keeps the real name
+        # where it is not (it is taken, or not an identifier, or the constant has none).
         given = data["arguments"]
         name = self._names.give(path, given.get("name", ""))
         if "id" in data:
@@ -216,10 +238,11 @@ class _Writer:
         return f"%{name}"
 
     def _share(self, data: dict[str, Any], path: Path) -> str:
-        """Return the macro of what stands in several places."""
+        """Return the macro of a shared value or node."""
         made = {key: value for key, value in data.items() if key != "id"}
         name = self._shared[data["id"]] = self._names.give(path, wished_name(data))
         text = self._made(made, path)
+        # A value that is a macro already (an enum member, a directive's value) needs no second one.
         if isinstance(text, str) and text.startswith("%") and "(" not in text:
             self._shared[data["id"]] = text[1:]  # it has a name already
             return text
@@ -228,6 +251,9 @@ class _Writer:
         return f"%{name}"
 
     def _named(self, name: str) -> str:
+        # `@Name` of a class would be read as a template, so an object that is no function is named
+        # by `%`. A function `@name` must not pick up the bindings of a node of the same function:
+        # it gets a scope in which nothing is bound.
         target = self._noted(name)
         if not _is_function(target):
             return f"%{target}"
@@ -248,10 +274,10 @@ class _Writer:
         return name
 
     def _value(self, data: dict[str, Any], path: Path) -> str:
-        """Return the macro of a value that gin cannot spell."""
+        """Return the macro of a value that gin cannot express, with its directive."""
         text = json.dumps(data)
         if '"ref"' in text:
-            what = "is shared inside of something that gin cannot spell"
+            what = "is shared inside of a value that gin cannot express"
             self.problems.append(Problem(what, format_path(path)))
         if text not in self._values:
             self._values[text] = self._names.give(path)
@@ -260,7 +286,7 @@ class _Writer:
 
 
 def _is_simple_constant(data: dict[str, Any]) -> bool:
-    """Say whether a node is what `graph.value` makes of a plain value."""
+    """Return whether a node is one that `graph.value` makes of a plain value."""
     if data.get("config") != _CONSTANT or "tags" in data:
         return False
     given = data["arguments"]
@@ -274,7 +300,7 @@ def _is_simple_constant(data: dict[str, Any]) -> bool:
 
 
 def _is_literal(data: Any) -> bool:
-    """Say whether a value is one that a macro can hold and share."""
+    """Return whether a value is a literal, which a macro can hold and share."""
     if isinstance(data, list):
         return all(map(_is_literal, data))
     if not isinstance(data, dict):

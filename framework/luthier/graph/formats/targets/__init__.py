@@ -1,4 +1,4 @@
-"""Dicts that name what they build, of Hydra and NeMo (`_target_`) and konfig: read as graphs."""
+"""Configs of Hydra, NeMo-Run (`_target_`) and konfig (`__qualname__`), read as graphs."""
 
 from __future__ import annotations
 

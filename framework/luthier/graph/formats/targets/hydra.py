@@ -1,4 +1,4 @@
-"""Dicts with `_target_` as Hydra and NeMo-Run write them, read as a graph.
+"""Configs with `_target_`, as Hydra and NeMo-Run write them, read as a graph.
 
 model:
   _target_: optax.adamw
@@ -6,7 +6,7 @@ model:
   learning_rate: ${training.rate}
 
 A plain value that `${...}` refers to is one constant at all its places; a node that it refers to is
-made anew, as Hydra does. `???` is a required field.
+made again for each place, as in Hydra. `???` is a required field.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ def from_hydra(
     Args:
       config: Its text in YAML, or a dict.
       packages: The user's own packages that it may name (`[tool.luthier] packages`).
-      source: What it was read from; with the line, it becomes the origin of every value.
+      source: The file that it was read from; with the line, it is the origin of every value.
       key: The key of the part to read; empty for the whole.
 
     Raises:
-      RecordError: It cannot be read, names what may not be imported, or gives an argument that is
-        not taken; all of it is told at once.
+      RecordError: It cannot be read, names objects that may not be imported, or has arguments that
+        these do not take; all problems are listed.
     """
+    # Hydra itself is not needed, and nothing is instantiated: the config is translated to the JSON
+    # of a record, which `decode` checks against the allow-list like any other record.
     tree = read_tree(config, source)
     start = _start(tree, key)
     translator = _Translator(tree, packages)
@@ -69,7 +71,8 @@ def _start(tree: Tree, key: str) -> Path:
         return start
     if not start and isinstance(found, Mapping) and "defaults" in found:
         remedy = "write the composed config with `python APP.py --cfg job --resolve`"
-        raise RecordError(Problem(f"{tree.source} is composed by Hydra of others", remedy=remedy))
+        what = f"{tree.source} is to be composed by Hydra from other files"
+        raise RecordError(Problem(what, remedy=remedy))
     inside = found.items() if isinstance(found, Mapping) else ()
     nodes = [
         format_path((*start, name))
@@ -82,9 +85,12 @@ def _start(tree: Tree, key: str) -> Path:
 
 
 class _Translator:
-    """Turns plain values into the objects of a record; collects what is wrong, with its key."""
+    """Turns plain values into the objects of a record; collects problems, with their keys."""
 
     def __init__(self, tree: Tree, packages: Sequence[str]):
+        # `_shared` is found in a first pass over all interpolations: a value that is written before
+        # the first reference to it must become a constant as well. `_within` holds the keys of the
+        # nodes that are being copied, to detect cycles.
         self.problems: list[Problem] = []
         self._tree, self._packages = tree, packages
         self._lines: dict[Path, int] = {}
@@ -95,16 +101,20 @@ class _Translator:
         }
 
     def lines_below(self, start: Path) -> dict[str, int]:
-        """Return the line of every path of the graph that begins at a key."""
+        """Return the line of every path, relative to a key.
+
+        Args:
+          start: The key of the root of the graph.
+        """
         return {format_path(path[len(start) :]): line for path, line in self._lines.items()}
 
     def record(self, data: Any, key: Path, path: Path) -> Any:
-        """Return the record of what a key holds.
+        """Return the record of the value of a key.
 
         Args:
-          data: What it holds.
-          key: Where it stands in the config.
-          path: Where it goes in the graph, below the key of the root.
+          data: The value.
+          key: Its key in the config. An interpolation reads a value of one key for another place.
+          path: Its path in the graph, below the key of the root.
         """
         self._lines[path] = self._tree.lines.get(key, 0)
         if isinstance(data, Mapping):
@@ -126,9 +136,9 @@ class _Translator:
     def _wrong(self, problem: Problem | str, key: Path) -> None:
         found = Problem(problem) if isinstance(problem, str) else problem
         origin = self._tree.origin(key)
-        told = Problem(found.what, origin=origin, remedy=found.remedy, nearest=found.nearest)
-        if told not in self.problems:
-            self.problems.append(told)
+        located = Problem(found.what, origin=origin, remedy=found.remedy, nearest=found.nearest)
+        if located not in self.problems:
+            self.problems.append(located)
 
     def _dict(self, data: Mapping[Any, Any], key: Path, path: Path) -> Any:
         if all(isinstance(name, str) for name in data):
@@ -137,9 +147,11 @@ class _Translator:
         return {"dict": pairs}
 
     def _node(self, data: Mapping[Any, Any], key: Path, path: Path) -> Any:
+        # `hydra.utils.get_class` and the like are calls that return the object of a name: here, the
+        # name itself. Other keys between underscores are options of Hydra, not arguments.
         target = data[TARGET]
         if not isinstance(target, str):
-            return self._wrong(f"{TARGET} is {target!r}, no name", key)
+            return self._wrong(f"{TARGET} is {target!r}, not a name", key)
         if target in _GETTERS:
             return {"name": data.get("path")}
         flags = [n for n in data if isinstance(n, str) and re.fullmatch(r"_[a-z]+_", n)]
@@ -171,7 +183,7 @@ class _Translator:
         return {n: self.record(v, (*at, i), (*path, n)) for n, (i, v) in named.items()}
 
     def _plain(self, data: Any, key: Path, path: Path) -> Any:
-        """Return the record of what is not to be instantiated: a dict stays one."""
+        """Return the record of a value below `_recursive_: false`: a dict stays a dict."""
         if isinstance(data, Mapping):
             return {"dict": [[n, self._plain(v, (*key, n), path)] for n, v in data.items()]}
         if isinstance(data, list | tuple):
@@ -179,6 +191,8 @@ class _Translator:
         return self.record(data, key, path)
 
     def _interpolated(self, text: str, key: Path, path: Path) -> Any:
+        # A text with an interpolation inside (`runs/${name}`) is computed once. An interpolation as
+        # a whole is a constant that stays shared, or a copy of a node.
         whole = _INTERPOLATION.fullmatch(text)
         try:
             if whole is None:
@@ -190,14 +204,14 @@ class _Translator:
         if found in self._shared and data != MISSING:
             return self._constant(found, data)
         if found in self._within or found == key[: len(found)]:
-            return self._wrong(f"{text} goes round in a circle", key)
+            return self._wrong(f"{text} is a circular reference", key)
         self._within.append(found)
         made = self.record(data, found, path)
         self._within.pop()
         return made
 
     def _constant(self, key: Path, data: Any) -> Any:
-        """Return the constant that a key is, which others follow."""
+        """Return the constant of a key that other keys refer to."""
         if key in self._numbers:
             return {"ref": self._numbers[key]}
         number = self._numbers[key] = len(self._numbers) + 1
@@ -207,13 +221,15 @@ class _Translator:
     def _text(self, written: str, key: Path) -> str:
         found = self._tree.at(self._follow(written, key, ()))
         if isinstance(found, Mapping | list):
-            raise UnknownReference(Problem(f"${{{written}}} is no text"))
+            raise UnknownReference(Problem(f"${{{written}}} is not text"))
         if isinstance(found, str) and "${" in found:
             raise UnknownReference(Problem(f"${{{written}}} holds references of its own"))
         return str(found)
 
     def _follow(self, written: str, key: Path, seen: tuple[Path, ...]) -> Path:
         """Return the key that `${written}` at a key refers to in the end."""
+        # Leading dots are relative, as in OmegaConf: `${.x}` is a sibling, each further dot one
+        # level up. `${a}` may hold `${b}` itself; the chain is followed to its end.
         if ":" in written:
             remedy = "write the value, or the config as `--cfg job --resolve` does"
             what = f"${{{written}}} is computed by a resolver, which is not read"
@@ -233,17 +249,17 @@ class _Translator:
         if whole is None:
             return found
         if found in seen:
-            raise UnknownReference(Problem(f"${{{written}}} goes round in a circle"))
+            raise UnknownReference(Problem(f"${{{written}}} is a circular reference"))
         return self._follow(whole[1], found, (*seen, found))
 
     def _referred(self, key: Path, text: str) -> list[Path]:
-        """Return the plain values that a text refers to as a whole."""
+        """Return the key of the plain value that a text refers to as a whole, if it does."""
         whole = _INTERPOLATION.fullmatch(text)
         if whole is None:
             return []
         try:
             found = self._follow(whole[1], key, ())
-        except UnknownReference:  # told when the text is read
+        except UnknownReference:  # reported when the text is read
             return []
         data = self._tree.at(found)
         is_plain = not isinstance(data, Mapping | list) and "${" not in str(data)

@@ -1,14 +1,14 @@
-"""ConfigDicts as konfig (of Kauldron) writes them, read as a graph.
+"""ConfigDicts of konfig (Kauldron), read as a graph.
 
 {"__qualname__": "optax:adam", "learning_rate": {"__qualname__": "optax:constant_schedule", "0": 1}}
 
-Arguments by position have their numbers for keys, or stand in `__args__`; `{"__const__": NAME}` is
+Positional arguments have numbers for keys, or are listed in `__args__`; `{"__const__": NAME}` is
 the object of that name. Lists become tuples, as konfig makes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from luthier.errors import BadInput, Problem, RecordError
@@ -26,11 +26,11 @@ def from_konfig(config: Any, packages: Sequence[str] = (), source: str = "config
     Args:
       config: Its text in JSON, or the ConfigDict or dict itself.
       packages: The user's own packages that it may name (`[tool.luthier] packages`).
-      source: What it was read from; with the line, it becomes the origin of every value.
+      source: The file that it was read from; with the line, it is the origin of every value.
 
     Raises:
-      RecordError: It cannot be read, names what may not be imported, or gives an argument that is
-        not taken; all of it is told at once.
+      RecordError: It cannot be read, names objects that may not be imported, or has arguments that
+        these do not take; all problems are listed.
     """
     tree = read_tree(config, source)
     if not (isinstance(tree.root, Mapping) and QUALNAME in tree.root):
@@ -38,8 +38,8 @@ def from_konfig(config: Any, packages: Sequence[str] = (), source: str = "config
     problems: list[Problem] = []
 
     def wrong(problem: Problem, key: Path) -> None:
-        told = Problem(problem.what, origin=tree.origin(key), remedy=problem.remedy)
-        problems.append(told)
+        located = Problem(problem.what, origin=tree.origin(key), remedy=problem.remedy)
+        problems.append(located)
 
     try:
         data = _record(tree.root, (), packages, wrong)
@@ -50,7 +50,7 @@ def from_konfig(config: Any, packages: Sequence[str] = (), source: str = "config
     lines = {format_path(key): line for key, line in tree.lines.items() if _is_written(key)}
     graph = decode(data, packages, source, lines)
     if not is_node(graph):  # `builtins:tuple`, say
-        raise RecordError(Problem(f"{source} describes a plain value, and no node"))
+        raise RecordError(Problem(f"{source} describes a plain value, not a node"))
     return graph
 
 
@@ -58,8 +58,14 @@ def _is_written(key: Path) -> bool:
     return all(isinstance(part, str | int) for part in key)
 
 
-def _record(data: Any, key: Path, packages: Sequence[str], wrong: Any) -> Any:
-    """Return the record of what stands at a key."""
+def _record(
+    data: Any, key: Path, packages: Sequence[str], wrong: Callable[[Problem, Path], None]
+) -> Any:
+    """Return the record of the value of a key.
+
+    As for Hydra, konfig is not needed and nothing is instantiated: the config is translated to the
+    JSON of a record, which `decode` checks against the allow-list.
+    """
 
     def below(child: Any, name: Any) -> Any:
         return _record(child, (*key, name), packages, wrong)
@@ -73,7 +79,7 @@ def _record(data: Any, key: Path, packages: Sequence[str], wrong: Any) -> Any:
             return wrong(error.problems[0], key)
     if CONST in data:
         if len(data) > 1:
-            return wrong(Problem(f"{CONST} stands with other keys"), key)
+            return wrong(Problem(f"{CONST} cannot be combined with other keys"), key)
         return {"name": _dotted(data[CONST])}
     if QUALNAME not in data:
         return {"dict": [[name, below(child, name)] for name, child in data.items()]}
@@ -85,6 +91,8 @@ def _record(data: Any, key: Path, packages: Sequence[str], wrong: Any) -> Any:
     positional += [(ARGS, child) for child in listed]
     taken = {QUALNAME, ARGS, *_positions(data)}
     kind = "config"
+    # Two callables are structure and not nodes: konfig writes a tuple as a call of `tuple`, and a
+    # partial as a call of `functools.partial`, whose first argument is the wrapped function.
     if target == "builtins.tuple":
         (_, inside), *_ = positional or [("0", ())]
         return below(inside, "0")
@@ -92,7 +100,7 @@ def _record(data: Any, key: Path, packages: Sequence[str], wrong: Any) -> Any:
         kind, (_, wrapped), positional = "partial", positional[0], positional[1:]
         target = _dotted(wrapped.get(CONST)) if isinstance(wrapped, Mapping) else None
     if not isinstance(target, str):
-        return wrong(Problem(f"{QUALNAME} is no name"), key)
+        return wrong(Problem(f"{QUALNAME} is not a name"), key)
     try:
         named = by_name(target, positional, packages)
     except BadInput as error:
@@ -107,7 +115,7 @@ def _dotted(name: Any) -> Any:
 
 
 def _positions(data: Mapping[Any, Any]) -> list[str]:
-    """Return the keys that are numbers: 0, 1 and so on, as far as they go."""
+    """Return the keys of positional arguments: 0, 1 and so on, without a gap."""
     count = 0
     while str(count) in data:
         count += 1

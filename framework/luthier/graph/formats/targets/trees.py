@@ -1,4 +1,4 @@
-"""What a file or dict of another framework holds: plain values, and the line of every key."""
+"""Files or dicts of other frameworks as plain values, with the line of every key."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from luthier.graph.export import yaml
 from luthier.graph.paths import Part, Path, format_path, nearest
 from luthier.graph.public_names import load_object
 
+# Aliases of YAML are expanded, and a few lines of aliases of aliases stand for 2**n values.
 _MOST = 100_000
 
 
@@ -21,7 +22,7 @@ class Tree:
 
     Args:
       root: The outermost value.
-      source: What it was read from.
+      source: The file that it was read from.
       lines: The line of each key, where there are lines.
     """
 
@@ -30,7 +31,7 @@ class Tree:
     lines: dict[Path, int] = dataclasses.field(default_factory=dict)
 
     def at(self, key: Path) -> Any:
-        """Return what stands at a key.
+        """Return the value of a key.
 
         Raises:
           KeyError: There is no such key.
@@ -46,18 +47,18 @@ class Tree:
         return value
 
     def origin(self, key: Path) -> str:
-        """Return where a key stands, for an error."""
+        """Return the origin of a key, with its line where that is known, for an error."""
         line = self.lines.get(key, 0)
         at = f"{self.source}:{line}" if line else self.source
         return f"{at}: {format_path(key)}" if key else at
 
 
 def read_tree(config: Any, source: str) -> Tree:
-    """Return what a text of YAML or JSON, or a dict, holds.
+    """Return the values of a text of YAML or JSON, or of a dict.
 
     Args:
       config: The text, or a dict or ConfigDict.
-      source: What it was read from.
+      source: The file that it was read from.
 
     Raises:
       RecordError: The text cannot be read.
@@ -78,16 +79,21 @@ def read_tree(config: Any, source: str) -> Tree:
 
 
 class _Plain:
-    """Turns the events of YAML into plain values; aliases stand for what they refer to."""
+    """Turns the nodes of YAML into plain values, with aliases expanded."""
 
     def __init__(self, lines: dict[Path, int]):
         self.lines, self.count = lines, 0
 
     def convert(self, data: Any, key: Path) -> Any:
-        """Return the plain value of what stands at a key."""
+        """Return the plain value of a node of YAML.
+
+        Args:
+          data: The node.
+          key: Its key.
+        """
         self.count += 1
         if self.count > _MOST:
-            raise yaml.YamlError("its aliases stand for too much", data.line)
+            raise yaml.YamlError(f"its aliases expand to more than {_MOST:,} values", data.line)
         self.lines[key] = data.line
         if isinstance(data, yaml.YamlReference):
             data = data.target
@@ -99,7 +105,7 @@ class _Plain:
 
 
 def by_name(target: str, given: list[Any], packages: Any) -> dict[Part, Any]:
-    """Return arguments that are given by position with their names.
+    """Return positional arguments with their names: a graph has no positional arguments.
 
     Args:
       target: The name of the class or function.
@@ -107,7 +113,7 @@ def by_name(target: str, given: list[Any], packages: Any) -> dict[Part, Any]:
       packages: The user's own packages that it may be in.
 
     Raises:
-      RecordError: It may not be imported, or takes less.
+      RecordError: It may not be imported, or takes fewer arguments.
     """
     if not given:
         return {}
@@ -121,5 +127,10 @@ def by_name(target: str, given: list[Any], packages: Any) -> dict[Part, Any]:
 
 
 def unknown_key(key: str, known: tuple[str, ...]) -> Problem:
-    """Return the problem of a telling key that is none of those known."""
-    return Problem(f"{key} means nothing here", nearest=nearest(key, known))
+    """Return the problem of an unknown key.
+
+    Args:
+      key: The key.
+      known: The keys that are known.
+    """
+    return Problem(f"{key} is not a known key", nearest=nearest(key, known))

@@ -58,7 +58,7 @@ function isPoint(scaleX, scaleY) {
   return ([x, y]) => Number.isFinite(x) && Number.isFinite(y) && (scaleY.kind !== "log" || y > 0) && (scaleX.kind !== "log" || x > 0);
 }
 
-/** The path through points; a point that is none breaks the line. */
+/** The path through points; one that cannot be drawn (NaN, or not positive on a log scale) breaks it. */
 function linePath(points, xs, ys) {
   const good = isPoint(xs, ys);
   let pen = "M";

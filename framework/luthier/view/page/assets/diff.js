@@ -1,4 +1,5 @@
-// The page of a diff: a tree of what changed, of which only the rows in sight are in the document.
+// The page of a diff: a tree of the changes. Only the rows in sight are in the document, so that a
+// large graph scrolls smoothly.
 
 const KINDS = {
   changed: ["changed", "another value"],
@@ -8,7 +9,7 @@ const KINDS = {
   reset: ["reset", "is at its default again"],
   default: ["default", "the default itself is another one"],
   class: ["class", "another class or function"],
-  moved: ["moved", "stands at another place"],
+  moved: ["moved", "is at another place"],
   shared: ["shared", "is now one and the same as another place"],
   unshared: ["split", "is no longer the same as another place"],
   tags: ["tags", "other tags"],
@@ -17,13 +18,13 @@ const ROW_HEIGHT = 28;
 const MARGIN_ROWS = 12;
 const LONGEST_STRETCH = 12;
 const SIDES = ["A", "B"];
-/** Where the selected setting is told below the tree, and not beside it. */
+/** Where the selected setting is shown below the tree, and not beside it. */
 const NARROW = window.matchMedia("(max-width: 70rem)");
 
 const { comparison, effects } = readData();
 const changes = comparison.changes;
 
-// ---- what there is -------------------------------------------------------------------------
+// ---- the rows ------------------------------------------------------------------------------
 
 /** Rows as the page needs them: parents, all their changes, the text that is searched. */
 function prepareRows() {
@@ -34,10 +35,10 @@ function prepareRows() {
     above[row.depth] = index;
     return { ...row, index, parent, key: row.path || row.path_before, changes: row.change === null ? [] : [row.change], side: sideOf(row) };
   });
-  const told = new Set(rows.flatMap((row) => row.changes));
+  const shownChanges = new Set(rows.flatMap((row) => row.changes));
   const places = new Map(rows.map((row) => [row.key, row]));
   changes.forEach((change, number) => {
-    if (told.has(number)) return;
+    if (shownChanges.has(number)) return;
     const place = places.get(change.path) || (change.path_before && places.get(change.path_before));
     if (place) place.changes.push(number);
     else {
@@ -163,7 +164,7 @@ function marked(text) {
   return found;
 }
 
-/** A class without its module, where that is enough to tell it from the other side. */
+/** A class without its module, unless both sides have classes of that name in different modules. */
 function short(text, other) {
   const bare = (name) => /^(?:[a-z]+ )?(?:[A-Za-z_]\w*\.)+([A-Za-z_]\w*)$/.exec(name)?.[1];
   const own = bare(text);
@@ -235,7 +236,7 @@ function positionOf(index) {
   return index === null ? -1 : state.shown.findIndex((item) => item.row && item.row.index === index);
 }
 
-/** Make the list anew and say what is in it. */
+/** Rebuild the list, and show the number of its rows. */
 function refresh() {
   const { shown, found, foundChanges, filtered } = listRows();
   state.shown = shown;
@@ -248,7 +249,7 @@ function refresh() {
   draw(true);
 }
 
-/** Select a row: show what there is to say about it, and bring it into sight. */
+/** Select a row: show its details, and scroll it into view. */
 function select(index, { scroll = true, link = true } = {}) {
   state.active = index;
   if (index !== null) {
@@ -280,7 +281,7 @@ function step(direction) {
     const { row } = state.shown[at];
     if (row && row.changes.length) return select(row.index);
   }
-  return say(direction > 0 ? "That was the last change" : "That was the first change");
+  return announce(direction > 0 ? "That was the last change" : "That was the first change");
 }
 
 function moveBy(delta, isEdge) {
@@ -305,7 +306,7 @@ function openGap(item) {
 
 const panel = el("aside", { class: "panel inspector", "aria-label": "The selected setting" });
 
-/** What differs in two texts, marked. */
+/** Two texts with their different parts marked. */
 function withoutCommon(before, after) {
   let start = 0;
   while (start < before.length && start < after.length && before[start] === after[start]) start += 1;
@@ -318,7 +319,7 @@ function withoutCommon(before, after) {
 function inspect(row) {
   panel.classList.toggle("idle", !row);
   if (!row) {
-    panel.replaceChildren(el("p", { class: "muted" }, "Select a setting to see all of it. ", el("kbd", null, "j"), " and ", el("kbd", null, "k"), " go from change to change."));
+    panel.replaceChildren(el("p", { class: "muted" }, "Select a setting to see all of it. ", el("kbd", null, "j"), " and ", el("kbd", null, "k"), " move between changes."));
     return;
   }
   const close = el("button", { class: "bare close", type: "button", "aria-label": "Close", onclick: () => select(null) }, "✕");
@@ -354,14 +355,14 @@ function changeParts(change, row) {
     change.gained?.length ? ["gained", change.gained.join(", ")] : null,
   ].filter(Boolean);
   const copied = change.override === null || change.override === undefined
-    ? el("p", { class: "muted" }, "No override says this", change.no_override ? `: ${change.no_override}` : "", ". ", comparison.patch ? "The fiddler does." : "")
+    ? el("p", { class: "muted" }, "No override makes this change", change.no_override ? `: ${change.no_override}` : "", ". ", comparison.patch ? "The fiddler does." : "")
     : el("pre", { class: "override" }, change.override);
   return [head,
     ...sides.map(([text, origin], side) => (text === null ? null : el("div", { class: `side side-${side}-box` },
       el("h3", null, el("b", { class: `side-${side}` }, SIDES[side]), origin ? el("span", { class: "origin" }, ` from ${origin}`) : null),
       el("pre", { class: "value" }, texts[side])))).filter(Boolean),
     facts.length ? el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", null, name), el("dd", { class: "mono" }, value)])) : null,
-    change.effective ? null : el("p", { class: "muted" }, "What is built stays the same."),
+    change.effective ? null : el("p", { class: "muted" }, "The built objects stay the same."),
     copied].filter(Boolean);
 }
 
@@ -372,5 +373,5 @@ function copyOverride(change) {
 function copyActive() {
   const row = state.active === null ? null : rows[state.active];
   const change = row && row.changes.map((n) => changes[n]).find((one) => typeof one.override === "string");
-  return change ? copyOverride(change) : say(row ? "No override says this" : "Select a change first");
+  return change ? copyOverride(change) : announce(row ? "No override makes this change" : "Select a change first");
 }

@@ -1,4 +1,4 @@
-// The controls of the diff's page, and how it is put together.
+// The controls of the page of a diff, and its assembly.
 
 const DIFF_KEYS = [
   ["j k", "next and previous change"],
@@ -71,8 +71,8 @@ const copyAll = el("button", { type: "button", id: "copy-overrides", disabled: !
   copyText(overrides.map(shellQuote).join(" "), `${plural(overrides.length, "override")} copied`) }, "Copy overrides ", el("span", { class: "count" }, overrides.length));
 const copyPatch = el("button", { type: "button", id: "copy-fiddler", disabled: !comparison.patch, onclick: () =>
   copyText(comparison.patch, "Fiddler copied") }, "Copy fiddler");
-const unsaid = unsayable.length ? el("details", { class: "unsaid" },
-  el("summary", null, `${plural(unsayable.length, "change")} that no override says`),
+const withoutOverride = unsayable.length ? el("details", { class: "without-override" },
+  el("summary", null, `${plural(unsayable.length, "change")} without an override`),
   el("ul", null, unsayable.map((one) => el("li", null, el("code", null, one.path), ` ${one.reason}`)))) : null;
 
 // ---- the pointer and the keys --------------------------------------------------------------
@@ -139,9 +139,9 @@ function followLink() {
   let path = location.hash.slice(1);
   try {
     path = decodeURIComponent(path);
-  } catch { /* a sign that stands for itself */ }
+  } catch { /* a lone % is no escape, and is taken literally */ }
   const row = rowOfPath.get(path);
-  if (!row) say(`Nothing is called ${path} here`);
+  if (!row) announce(`There is no setting ${path}`);
   else select(row.index, { link: false });
   return Boolean(row);
 }
@@ -159,8 +159,8 @@ function sideCard(side, number) {
 const help = helpDialog(DIFF_KEYS);
 const idle = changes.filter((change) => !change.effective).length;
 const summary = !changes.length ? "Nothing differs"
-  : `${plural(changes.length, "change")}${idle ? `, ${idle} of them without effect on what is built` : ""}`;
-const jumps = [["effects", "What follows"], ["curves", "Curves"]].filter(([id]) => effects?.[id === "effects" ? "quantities" : "charts"]?.length)
+  : `${plural(changes.length, "change")}${idle ? `, ${idle} of them without effect on the built objects` : ""}`;
+const jumps = [["effects", "Effects"], ["curves", "Curves"]].filter(([id]) => effects?.[id === "effects" ? "quantities" : "charts"]?.length)
   .map(([id, text]) => el("button", { class: "bare", type: "button", onclick: () => document.getElementById(id).scrollIntoView() }, text));
 
 showPage(
@@ -174,7 +174,7 @@ showPage(
       el("div", { class: "chips" }, search, pathField, pathList, views, everything, el("span", { class: "grow" }), copyAll, copyPatch),
       el("div", { class: "chips second" }, el("div", { class: "chips", role: "group", "aria-label": "Only these kinds" }, kindButtons), el("span", { class: "grow" }), count)),
     el("div", { class: "columns" }, grid, panel),
-    unsaid,
+    withoutOverride,
     el("div", { class: "follows" }, effectSections(effects))));
 refresh();
 if (!followLink()) {

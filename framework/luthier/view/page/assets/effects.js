@@ -1,6 +1,6 @@
-// What follows from a diff: verdicts, quantities before and after, curves of both sides.
+// The effects of a diff: verdicts, quantities before and after, curves of both sides.
 
-/** A verdict in one line; what there is to list is behind it. */
+/** A verdict on one line; its reasons open below it. */
 function verdictChip(verdict) {
   const [first, ...rest] = verdict.text.split("\n").map((line) => line.trim().replace(/^- /, "")).filter(Boolean);
   const isWarning = verdict.severity === "warn";
@@ -24,7 +24,7 @@ function quantityTable(quantities) {
     return el("tbody", null, el("tr", { class: "group" }, el("th", { colspan: 5, scope: "rowgroup" }, group)), lines, more);
   });
   return el("div", { class: "panel scroller quantities-panel" }, el("table", { class: "plain quantities" },
-    el("caption", { class: "visually-hidden" }, "What follows from the changes"),
+    el("caption", { class: "visually-hidden" }, "Effects of the changes"),
     el("thead", null, el("tr", null, el("th", { scope: "col" }, "Quantity"),
       el("th", { scope: "col", class: "number" }, el("b", { class: "side-0" }, "A")),
       el("th", { scope: "col", class: "number" }, el("b", { class: "side-1" }, "B")),
@@ -51,16 +51,16 @@ function pairOfBars(one, most) {
 }
 
 /** The sections of effects; `effects` may be nothing. */
-function effectSections(found) {
-  if (!found) return [];
+function effectSections(effects) {
+  if (!effects) return [];
   const sections = [];
-  if (found.quantities?.length) {
+  if (effects.quantities?.length) {
     sections.push(el("section", { class: "section", id: "effects", "aria-labelledby": "effects-title" },
-      el("header", null, el("h2", { id: "effects-title" }, "What follows")), quantityTable(found.quantities)));
+      el("header", null, el("h2", { id: "effects-title" }, "Effects")), quantityTable(effects.quantities)));
   }
-  if (found.charts?.length) {
+  if (effects.charts?.length) {
     sections.push(el("section", { class: "section", id: "curves", "aria-labelledby": "curves-title" },
-      el("header", null, el("h2", { id: "curves-title" }, "Curves")), el("div", { class: "charts" }, found.charts.map(lineChart))));
+      el("header", null, el("h2", { id: "curves-title" }, "Curves")), el("div", { class: "charts" }, effects.charts.map(lineChart))));
   }
   return sections;
 }

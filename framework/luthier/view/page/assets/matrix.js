@@ -1,4 +1,4 @@
-// A matrix: rows are settings that vary, columns are trials, what counts as better stands on top.
+// A matrix: rows are settings that vary, columns are trials, objectives are on top.
 
 /** How far every number of a row is on the way from its lowest to its highest; nothing for texts. */
 function shades(values) {
@@ -53,13 +53,13 @@ function matrixCell(line, column) {
   return cell;
 }
 
-/** The table of a matrix, with a line that tells how it is sorted. */
+/** The table of a matrix, with a line that shows how it is sorted. */
 function matrixTable(data) {
   const lines = [...data.objectives.map((row) => matrixLine(row, true)), ...data.rows.map((row) => matrixLine(row, false))];
   const columns = data.columns;
   const sorted = { line: null, isDown: false };
   const table = el("table", { class: "matrix" });
-  const told = el("p", { class: "muted", role: "status", "aria-live": "polite" });
+  const status = el("p", { class: "muted", role: "status", "aria-live": "polite" });
 
   const head = (order) => el("thead", null, el("tr", null, el("th", { scope: "col", class: "corner" },
     el("button", { class: "bare sort", type: "button", onclick: () => sort(null) }, "Trial")),
@@ -77,7 +77,7 @@ function matrixTable(data) {
         el("th", { scope: "row", "aria-sort": line === sorted.line ? (sorted.isDown ? "descending" : "ascending") : "none" },
           el("button", { class: "bare sort", type: "button", title: line.note || null, onclick: () => sort(line) }, line.name, mark(line))),
         order.map((i) => matrixCell(line, i))))));
-    told.textContent = sorted.line ? `Sorted by ${sorted.line.name}, ${sorted.isDown ? "highest" : "lowest"} first` : `${plural(columns.length, "trial")}, in their order`;
+    status.textContent = sorted.line ? `Sorted by ${sorted.line.name}, ${sorted.isDown ? "highest" : "lowest"} first` : `${plural(columns.length, "trial")}, in their order`;
   }
 
   function sort(line) {
@@ -90,5 +90,5 @@ function matrixTable(data) {
     if (button) button.focus();
   }
   show();
-  return [told, el("div", { class: "panel scroller", tabindex: "0", role: "region", "aria-label": data.title }, table)];
+  return [status, el("div", { class: "panel scroller", tabindex: "0", role: "region", "aria-label": data.title }, table)];
 }

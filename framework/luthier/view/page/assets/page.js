@@ -30,7 +30,7 @@ function readData() {
 const SUFFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 const BINARY = [[2 ** 50, "PiB"], [2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 
-/** A number as people read it; what is no number is given back as text. */
+/** A readable number; anything else as text. */
 function formatNumber(value, unit) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
@@ -56,7 +56,7 @@ function significant(value, digits) {
   return value.toExponential(digits - 1).replace(/\.?0+e/, "e").replace("e+", "e");
 }
 
-/** What became of a number: `×2`, `+12.5 %`, or the difference. */
+/** The change of a number: `×2`, `+12.5 %`, or the difference. */
 function formatChange(before, after) {
   if (typeof before !== "number" || typeof after !== "number" || before === after) return "";
   if (before > 0 && after > 0) {
@@ -71,12 +71,12 @@ function plural(count, one, many) {
   return `${count.toLocaleString("en")} ${count === 1 ? one : many || `${one}s`}`;
 }
 
-/** A word for a POSIX shell. */
+/** An argument quoted for a POSIX shell. */
 function shellQuote(word) {
   return /^[A-Za-z0-9_./,:=+@%-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
-/** An address that can only lead somewhere, never run something; nothing for all others. */
+/** An address of a safe scheme; null for any other (`javascript:` would run code). */
 function safeLink(text) {
   if (!text) return null;
   try {
@@ -89,15 +89,15 @@ function safeLink(text) {
 const toast = el("p", { class: "toast", role: "status", "aria-live": "polite" });
 let toastTimer = 0;
 
-/** Say something for a moment, aloud too. */
-function say(text) {
+/** Show a message for a moment; screen readers announce it. */
+function announce(text) {
   toast.textContent = text;
   clearTimeout(toastTimer);
   toastTimer = setTimeout(() => { toast.textContent = ""; }, 2500);
 }
 
-/** Put a text on the clipboard, also where the page was not opened from a safe place. */
-async function copyText(text, told) {
+/** Copy a text. Without a secure context (a page from http: or file:) there is no clipboard API. */
+async function copyText(text, message) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
@@ -109,9 +109,9 @@ async function copyText(text, told) {
     const done = document.execCommand("copy");
     area.remove();
     if (focused) focused.focus();
-    if (!done) return say("The browser did not let this page copy");
+    if (!done) return announce("The browser did not let this page copy");
   }
-  return say(told);
+  return announce(message);
 }
 
 function storedTheme() {
@@ -150,7 +150,7 @@ function themeButton() {
   return button;
 }
 
-/** A dialog that tells the keys; `keys` holds pairs of keys and what they do. */
+/** A dialog that lists the keys; `keys` holds pairs of keys and their actions. */
 function helpDialog(keys) {
   const dialog = el("dialog", { "aria-labelledby": "help-title" },
     el("h2", { id: "help-title" }, "Keyboard"),

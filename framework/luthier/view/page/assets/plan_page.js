@@ -33,7 +33,7 @@ function tiles() {
   const step = plan.step;
   const isEstimated = plan.needed_bytes !== null && plan.needed_bytes === plan.estimated_bytes;
   const verdict = (plan.fits === null ? "–" : plan.fits ? "fits" : "does not fit") + (isEstimated ? " by estimate" : "");
-  // Products take what they take; of bytes moved, the compiled program tells an upper bound alone.
+  // The time of matrix products is a lower bound; for bytes, the compiled program gives only an upper bound.
   const [least, most] = step.binding === "compute" ? ["≥", "≤"] : ["≈", "≈"];
   const limit = plan.limit_bytes === null ? "no limit is known" : `of ${bytes(plan.limit_bytes)} on each device`;
   return el("dl", { class: "tiles" },
@@ -61,13 +61,13 @@ function memorySection() {
   return section("memory", "Memory of a device", [
     el("div", { class: "panel memory" }, image,
       el("ul", { class: "keys" }, parts.map(([kind, size], i) => el("li", { class: `key part-${Math.min(i, 5)}` }, el("span", { class: "words" }, `${kind} ${bytes(size)}`))))),
-    plan.residuals.length ? listing("What layers keep", ["among the temporaries by the analytic model, not all at a time", "bytes on a device#"], [["gradients", bytes(plan.gradient_bytes)], ...plan.residuals.map((r) => [`kept for the backward pass: ${r.name}`, bytes(r.bytes_per_device)])]) : null,
-    plan.live.length ? listing("Largest arrays at the peak", ["largest arrays at the peak", "bytes on a device#", "where it is made"], plan.live.map((t) => [el("code", null, t.array), bytes(t.bytes_per_device), t.scope || t.opcode])) : null],
+    plan.residuals.length ? listing("Temporaries by the analytic model", ["among the temporaries by the analytic model, not all at a time", "bytes on a device#"], [["gradients", bytes(plan.gradient_bytes)], ...plan.residuals.map((r) => [`kept for the backward pass: ${r.name}`, bytes(r.bytes_per_device)])]) : null,
+    plan.live.length ? listing("Largest arrays at the peak", ["largest arrays at the peak", "bytes on a device#", "made at"], plan.live.map((t) => [el("code", null, t.array), bytes(t.bytes_per_device), t.scope || t.opcode])) : null],
     plan.limit_bytes ? `the line is the limit, ${bytes(plan.limit_bytes)}` : null);
 }
 
 function proposalsSection() {
-  return section("proposals", plan.fits === false ? "Changes that fit" : "Other layouts", plan.proposals.map((one) => {
+  return section("proposals", plan.fits === false ? "Changes that fit" : "Other shardings", plan.proposals.map((one) => {
     const words = one.overrides.join(" ");
     return el("div", { class: "panel proposal" },
       el("span", null, `${bytes(one.needed_bytes)}, ${secondsText(one.step_seconds)} a step, ${one.is_compiled ? "compiled" : "estimated"}`),
@@ -99,7 +99,7 @@ document.addEventListener("keydown", (event) => {
 
 const mesh = Object.entries(plan.mesh).map(([axis, size]) => `${axis}=${size}`).join(" × ") || "one device";
 const rows = `${formatNumber(plan.rows.per_step)} rows and ${formatNumber(plan.tokens_per_step)} tokens a step, ${formatNumber(plan.rows.per_device)} rows on a device at a time`;
-const notices = [...(plan.refusal ? [`The compiler says: ${plan.refusal}`] : []), ...plan.notes];
+const notices = [...(plan.refusal ? [`Compiler error: ${plan.refusal}`] : []), ...plan.notes];
 
 showPage(
   pageHead("luthier plan", `${plan.experiment} on ${plan.slice}`, el("p", { class: "muted" }, `${plan.devices.count} × ${plan.devices.kind}; mesh ${mesh}; ${rows}`),
@@ -110,5 +110,5 @@ showPage(
     plan.proposals.length ? proposalsSection() : null,
     memorySection(),
     workSection(),
-    section("sharding", "Where parameters live", listing("Parameters", ["parameter", "shape", "layout", "bytes on a device#", "why"],
+    section("sharding", "Sharding of parameters", listing("Parameters", ["parameter", "shape", "layout", "bytes on a device#", "why"],
       plan.sharding.map((p) => [el("code", null, p.name), p.shape.join(" × ") || "scalar", el("code", null, p.spec), bytes(p.bytes_per_device), p.reason])))));

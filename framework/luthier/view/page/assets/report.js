@@ -14,9 +14,9 @@ function tiles() {
   const best = report.best.length === 1 ? report.trials[report.best[0]] : null;
   return el("dl", { class: "tiles" },
     best ? tile(`Best ${report.metrics[0]}`, formatNumber(best.values[0]), `trial ${best.number}`)
-      : tile("Best", report.best.length ? plural(report.best.length, "trial") : "–", report.best.length ? "none of which another beats" : "no trial is complete"),
+      : tile("Best", report.best.length ? plural(report.best.length, "trial") : "–", report.best.length ? "not dominated by another" : "no trial is complete"),
     tile("Complete", `${count("complete")}`, others.join(", ") || "nothing else"),
-    tile("Driven for", secondsText(report.seconds), plural(report.slices.length, "slice")),
+    tile("Driver time", secondsText(report.seconds), plural(report.slices.length, "slice")),
     tile("Device time", secondsText(report.device_seconds), "of all devices together"));
 }
 
@@ -38,7 +38,7 @@ function trialRow(trial) {
       onclick: () => copyText(command, "Command copied") }, "Copy command")));
 }
 
-function foundTrials() {
+function matchingTrials() {
   const words = table.filter.toLowerCase().split(/\s+/).filter(Boolean);
   const found = report.trials.filter((t) => (!table.states.size || table.states.has(t.state))
     && words.every((word) => `${t.number} ${t.state} ${t.words} ${t.reason}`.toLowerCase().includes(word)));
@@ -53,7 +53,7 @@ function foundTrials() {
 }
 
 function showTrials() {
-  const found = foundTrials();
+  const found = matchingTrials();
   const shown = table.isWhole ? found : found.slice(0, FIRST_ROWS);
   trialBody.replaceChildren(...shown.map(trialRow));
   more.hidden = shown.length === found.length;
@@ -97,7 +97,7 @@ function section(id, title, children, note) {
     el("header", null, el("h2", { id: `${id}-title` }, title), note ? el("span", { class: "muted" }, note) : null), children);
 }
 
-// ---- one trial lights up wherever it is shown ------------------------------------------------
+// ---- one trial is highlighted wherever it is shown ------------------------------------------------
 
 let lit = [];
 document.addEventListener("pointerover", (event) => {
@@ -134,13 +134,13 @@ showPage(
   el("main", null,
     tiles(),
     best.length ? el("p", { class: "best-words" }, best.length === 1 ? "The best sets " : "On the front: ", best.map((t, i) => [i ? "; " : null, el("code", null, shortened(t.words))])) : null,
-    report.trials.length ? section("charts", "What came of it", el("div", { class: "charts" },
+    report.trials.length ? section("charts", "Results", el("div", { class: "charts" },
       isComplete ? report.metrics.map((_, i) => historyChart(report, i)) : el("p", { class: "panel chart muted" }, "No trial is complete yet."),
       isComplete && report.metrics.length > 1 ? paretoChart(report) : null,
       importanceChart(report),
       isComplete && hasMatrix ? parallelChart(report) : null,
-      report.spans.length ? timelineChart(report) : null)) : el("p", { class: "muted empty-study" }, "No trial was begun yet."),
-    hasMatrix ? section("matrix", "What varied", el("div", { class: "matrix-place" }, matrixTable(report.matrix)),
+      report.spans.length ? timelineChart(report) : null)) : el("p", { class: "muted empty-study" }, "No trial has started yet."),
+    hasMatrix ? section("matrix", "Varied settings", el("div", { class: "matrix-place" }, matrixTable(report.matrix)),
       report.matrix.left_out ? `the best and the newest; ${plural(report.matrix.left_out, "trial")} left out` : null) : null,
     report.trials.length ? trialSection() : null));
 showTrials();

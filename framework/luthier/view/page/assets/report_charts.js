@@ -7,7 +7,7 @@ function chartPanel(name, note, image, { legend, size = "" } = {}) {
     el("figcaption", null, el("span", { class: "name" }, name), legend || el("span", { class: "note" }, note)), image);
 }
 
-/** Whether numbers are better told on a logarithmic scale. */
+/** Whether a logarithmic scale suits the numbers. */
 function scaleKind(numbers) {
   const low = numbers.reduce((a, b) => Math.min(a, b), Infinity);
   const high = numbers.reduce((a, b) => Math.max(a, b), -Infinity);
@@ -73,7 +73,7 @@ function importanceChart(report) {
   const rough = settings < 50 ? ", a rough guess" : "";
   return el("figure", { class: "panel chart" },
     el("figcaption", null, el("span", { class: "name" }, "Importance"), el("span", { class: "note" }, `PED-ANOVA of ${plural(settings, "setting")}${rough}`)),
-    el("ul", { class: "shares", "aria-label": "Share of each setting in what made trials good" },
+    el("ul", { class: "shares", "aria-label": "Importance of each setting" },
       rows.slice(0, 10).map((row) => el("li", null, el("span", { class: "mono" }, row.path), " ", el("span", { class: "number" }, `${(row.share * 100).toFixed(0)} %`),
         svg("svg", { viewBox: "0 0 100 6", preserveAspectRatio: "none", "aria-hidden": "true" },
           svg("rect", { class: "bar-track", x: 0, y: 0, width: 100, height: 6 }), svg("rect", { class: "bar", x: 0, y: 0, width: row.share * 100, height: 6 }))))));

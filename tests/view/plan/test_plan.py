@@ -1,8 +1,11 @@
 import dataclasses
+import json
+import re
 
 import pytest
 
-from luthier.view.plan import duration, lines_of
+from luthier.view.plan import duration, lines_of, render
+from tests.browsing import check_accessible
 from tests.view.plan.reports import report
 
 
@@ -15,7 +18,7 @@ def test_every_part_is_a_line():
         "  temporaries   2.0 GiB",
         "    kept for the backward pass: mlp_up  1.0 GiB",
         "DOES NOT FIT: needs 17.0 GiB (estimated before: 16.0 GiB) of 15.8 GiB",
-        "the compiler says: Used 17G of 15.75G hbm",
+        "compiler error: Used 17G of 15.75G hbm",
         "  full      6.4e+05 a step  5000 a token  3 x forward, attention over all pairs",
         "  all-gather  fsdp (across slices)        26  4.0 KiB              3.8 KiB",
         "pipeline model.stack: 4 stages, 8 microbatches, bubble fraction 27.3%",
@@ -72,7 +75,7 @@ def test_estimated_parts_are_listed_under_the_sum_of_the_model_that_they_come_fr
     ]
 
 
-def test_arrays_that_account_for_little_of_the_temporaries_are_said_to():
+def test_arrays_that_account_for_little_of_the_temporaries_have_a_note():
     """As for the quickstart on v5e-16, whose only named array at the peak has 128 bytes."""
     live = [{"array": "f32[32]", "bytes_per_device": 128, "scope": "", "opcode": "copy"}]
     lines = list(lines_of(report(bytes_per_device={"temporaries": 9 * 2**19}, live=live)))
@@ -94,5 +97,32 @@ def test_arrays_that_account_for_little_of_the_temporaries_are_said_to():
         (864_000, "10 days"),
     ],
 )
-def test_times_are_told_in_their_unit(seconds, text):
+def test_times_are_reported_in_their_unit(seconds, text):
     assert duration(seconds) == text
+
+
+def test_the_page_holds_the_plan():
+    text = render(report())
+    (inside,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    assert json.loads(inside) == json.loads(json.dumps(report().to_dict()))
+    assert "<title>x on v5e-16</title>" in text
+
+
+def test_the_page_shows_every_part(open_page):
+    page = open_page(render(report()))
+    shown = page.locator("main").inner_text()
+    for words in ("does not fit", "mlp_up", "all-gather", "fsdp (across slices)", "embed -> fsdp"):
+        assert words in shown, words
+    assert "Used 17G of 15.75G hbm" in page.locator(".verdicts").inner_text()
+    assert page.locator(".proposal code").inner_text().startswith("parallelism.mesh.fsdp=8")
+    check_accessible(page)
+
+
+def test_a_plan_by_shapes_has_a_page_too(open_page):
+    bare = report(
+        level="shapes", residuals=[], live=[], collectives=[], proposals=[], pipelines={},
+        refusal="", needed_bytes=2**30, notes=[],
+    )  # fmt: skip
+    page = open_page(render(bare))
+    assert "fits" in page.locator(".tiles").inner_text()
+    assert page.locator("#proposals").count() == 0

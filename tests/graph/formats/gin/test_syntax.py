@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from luthier.graph.formats.gin.statements import (
+    Directive,
     GinReference,
     MacroUse,
     Unit,
+    gather,
     read_file,
     read_text,
     read_value,
@@ -18,7 +20,7 @@ def read(text, **options):
     return unit
 
 
-def said(unit):
+def errors(unit):
     return [str(problem) for problem in unit.problems]
 
 
@@ -54,8 +56,8 @@ def test_words_of_the_command_line_are_their_own_origin():
     assert unit.bindings[0].is_word
 
 
-def test_every_statement_that_cannot_be_read_is_told():
-    assert said(read("A.b = abc\nA.c = 1\nA.d 3\nA.e = [1\n")) == [
+def test_every_statement_that_cannot_be_read_is_reported():
+    assert errors(read("A.b = abc\nA.c = 1\nA.d 3\nA.e = [1\n")) == [
         "cannot read 'abc' as a value of gin [set by a.gin:1: A.b = abc]; text needs quotes",
         "cannot read this as gin: couldn't parse statement, expected ':' or '=' "
         "[set by a.gin:3: A.d 3]",
@@ -91,7 +93,7 @@ def test_a_circle_a_missing_file_and_one_that_is_not_text(tmp_path, monkeypatch)
     (tmp_path / "bytes.gin").write_bytes(b"\xff\xfe\xff")
     unit = Unit()
     read_file(unit, "a.gin", [], "here")
-    assert said(unit) == [
+    assert errors(unit) == [
         "the gin file a.gin includes itself [set by b.gin:1: include 'a.gin']",
         f"there is no gin file 'no.gin' in ., {tmp_path} [set by a.gin:2: include 'no.gin']",
         "cannot read bytes.gin: it is not text in UTF-8 [set by a.gin:3: include 'bytes.gin']",
@@ -104,3 +106,47 @@ def test_one_value():
     for text in ("@a b", "", "@", "x"):
         with pytest.raises(ValueError):
             read_value(text)
+
+
+def read_directives(*lines):
+    problems = []
+    found = gather([Directive(*line.split(" ", 1), "here") for line in lines], problems)
+    return found, [str(problem) for problem in problems]
+
+
+def test_all_of_them():
+    found, problems = read_directives(
+        "format 1",
+        "root @a.B()",
+        "partial x/f",
+        "factory g",
+        "instance P",
+        "tag x/f.y p.Tag",
+        "shared M",
+        'called dim_2 "dim"',
+        "called size null",
+        'value N {"dtype": "int8"}',
+    )
+    assert not problems
+    assert found.is_export
+    assert found.root == (GinReference("a.B", True), "here")
+    assert found.kinds == {"x/f": "partial", "g": "factory", "P": "instance"}
+    assert found.tags == [("x/f", "y", "p.Tag", "here")]
+    assert found.shared == {"M"}
+    assert found.called == {"dim_2": "dim", "size": ""}
+    assert found.values == {"N": ({"dtype": "int8"}, "here")}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("format 2", "format 2 is not 1, which this luthier reads [set by here]"),
+        ("rot @a", "there is no directive 'rot' [set by here]; did you mean root?"),
+        ("root 3", "'3' is not a reference; write @Name() [set by here]"),
+        ("tag f p.Tag", "a tag directive is `tag scope/Name.argument package.Tag` [set by here]"),
+        ("value N {", "'{' is not JSON [set by here]"),
+        ("called N 3", "3 is not a name [set by here]"),
+    ],
+)
+def test_what_cannot_be_read(line, message):
+    assert read_directives(line)[1] == [message]
