@@ -13,10 +13,10 @@ def console() -> NoReturn:
         from luthier.cli.completion import candidates
 
         sys.exit(candidates.main())
-    from luthier.cli import main, start
+    from luthier.cli import command_line, start
 
     start.prepare(sys.argv[1:])
-    main.console()
+    command_line.console()
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def trained(tmp_path_factory) -> Path:
     before = os.getcwd()
     os.chdir(folder)
     try:
-        assert main.main(["train", "trials.tiny", "--wandb", "off"]) == 0
+        assert main(["train", "trials.tiny", "--wandb", "off"]) == 0
     finally:
         os.chdir(before)
     return folder

@@ -113,7 +113,7 @@ def test_the_table_is_long():
 @pytest.mark.parametrize(("words", "told"), BAD_INPUTS, ids=lambda value: " ".join(value)[:60])
 def test_bad_inputs(project, capsys, words, told):
     before = sorted(path for path in project.rglob("*") if "__pycache__" not in path.parts)
-    assert main.main(words) == EXIT_BAD_INPUT
+    assert main(words) == EXIT_BAD_INPUT
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
     assert len(lines) == len(told), captured.err
@@ -145,7 +145,7 @@ def test_bad_inputs_of_a_process(project, words):
 
 
 def test_errors_tell_which_argument_set_it(project, capsys):
-    assert main.main(["train", TINY, "seed=1", "training.stpes=10"]) == EXIT_BAD_INPUT
+    assert main(["train", TINY, "seed=1", "training.stpes=10"]) == EXIT_BAD_INPUT
     assert re.search(r"argument 2: training\.stpes=10", capsys.readouterr().err)
 
 
@@ -171,11 +171,11 @@ def test_a_recorded_run_is_an_experiment(project, monkeypatch):
 def test_flags_files_and_fiddlers_in_order(project, monkeypatch, capsys):
     (project / "words.txt").write_text("# seeds\nseed=3\n#Nothing=4\n")
     words = ["seed=1", "--overrides", "words.txt", "--fiddler=freeze('embedding')"]
-    assert main.main(["show", "--exp", TINY, *words]) == EXIT_BAD_INPUT
+    assert main(["show", "--exp", TINY, *words]) == EXIT_BAD_INPUT
     assert "words.txt:3: #Nothing=4" in capsys.readouterr().err
     (project / "words.txt").write_text("# seeds\nseed=3\n")
     words += ["--job_log_dir=logs", "--fdl.seed+=1"]
-    assert main.main(["show", "--exp", TINY, *words]) == 0
+    assert main(["show", "--exp", TINY, *words]) == 0
     out = capsys.readouterr().out
     assert "seed = 4" in out
     assert "luthier.optim.NotMatching" in out
@@ -188,7 +188,7 @@ def test_a_recorded_graph_in_a_file_and_nodes_of_a_run(trained, tmp_path, monkey
     recorded = tmp_path / "graph.json"
     recorded.write_text(config.read_text())
     words = ["--fdl_config_file", str(recorded), "model.dim=8", "model=run:last.model"]
-    assert main.main(["show", *words, "model"]) == 0
+    assert main(["show", *words, "model"]) == 0
     assert "dim = 16" in capsys.readouterr().out
 
 
@@ -196,7 +196,7 @@ def test_fiddlers_of_the_project(project, monkeypatch, capsys):
     text = "import fiddle as fdl\ndef seven(graph: fdl.Config):\n    graph.seed = 7\n"
     (project / "fiddlers_of_mine.py").write_text(text)
     (project / "pyproject.toml").write_text('[tool.luthier]\nfiddlers = ["fiddlers_of_mine"]\n')
-    assert main.main(["show", TINY, "fiddler:seven"]) == 0
+    assert main(["show", TINY, "fiddler:seven"]) == 0
     assert "seed = 7" in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import study as studies
-from luthier.cli.main import main
+from luthier.cli import main
 from luthier.errors import RecordError
 from luthier.records import trust
 

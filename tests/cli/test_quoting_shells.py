@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from graph_toys import grammar_cases
 
-from luthier.cli import flags, main
+from luthier.cli import COMMANDS, flags, parser_of
 from luthier.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ def documented_commands() -> list[str]:
 
 def helped_words() -> list[str]:
     """Return the words of the grammar in what `--help` prints."""
-    texts = [main.parser_of(command).format_help() for command in main.COMMANDS]
+    texts = [parser_of(command).format_help() for command in COMMANDS]
     found = re.findall(r"(?:reset:|fiddler:|[\w.:\[\]*]+[:+*-]?=)[^\s`|,;]+", " ".join(texts))
     return sorted({word.rstrip(".") for word in found if not word.startswith("-")})
 

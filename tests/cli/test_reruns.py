@@ -83,7 +83,7 @@ def _losses(run):
 def test_a_rerun_repeats_the_run_to_the_last_bit(copied, capsys):
     first = records.find("runs", "last")
     words = ["train", f"run:{first.id[:5]}", "--wandb", "off"]
-    assert main.main(words) == 0
+    assert main(words) == 0
     out = capsys.readouterr().out
     assert out.startswith(
         f"the graph of run tiny/{first.id}, with these changes:\nnothing changes\n"
@@ -98,7 +98,7 @@ def test_a_rerun_repeats_the_run_to_the_last_bit(copied, capsys):
 def test_what_overrides_change_is_told_before_training(copied, capsys):
     first = records.find("runs", "last")
     words = ["train", f"run:{first.id}", "optimizer.b2=0.9", "--wandb", "off", "--dry-run"]
-    assert main.main(words) == 0
+    assert main(words) == 0
     told, _, rest = capsys.readouterr().out.partition("\n")
     assert told == f"the graph of run tiny/{first.id}, with these changes:"
     assert rest.startswith(
@@ -111,7 +111,7 @@ def test_what_overrides_change_is_told_before_training(copied, capsys):
 def test_what_goes_on_with_a_run_is_compared_with_it(copied, capsys):
     first = records.find("runs", "last")
     words = ["train", "trials.tiny", "--wandb", "off", "--run", first.id, "--dry-run"]
-    assert main.main([*words, "optimizer.b2=0.9", "name=tiny"]) == 0
+    assert main([*words, "optimizer.b2=0.9", "name=tiny"]) == 0
     assert capsys.readouterr().out.splitlines()[:4] == [
         f"- tiny/{first.id}  (run tiny/{first.id}, finished at step 4)",
         "+ this graph",
@@ -119,5 +119,5 @@ def test_what_goes_on_with_a_run_is_compared_with_it(copied, capsys):
         "└── ~ optimizer.b2: 0.95 -> 0.9 (x0.947) (was left at its default)",
     ]
     for run in (first.id, "unknown"):  # which training complains about
-        assert main.main([*words[:5], run, "--dry-run"]) == 0
+        assert main([*words[:5], run, "--dry-run"]) == 0
         assert capsys.readouterr().out.startswith("5,808 parameters")

@@ -32,7 +32,7 @@ def folder(importable_project):
 
 
 def run(capsys, *words):
-    code = main.main(list(words))
+    code = main(list(words))
     out = capsys.readouterr()
     return code, out.out, out.err
 

@@ -51,7 +51,7 @@ def folder(importable_project):
 
 @pytest.mark.usefixtures("folder")
 def test_what_users_registered_is_found(capsys):
-    assert main.main(["show", "trials.tiny", "--gin_file", "own.gin", "optimizer"]) == 0
+    assert main(["show", "trials.tiny", "--gin_file", "own.gin", "optimizer"]) == 0
     shown = capsys.readouterr().out.splitlines()
     start = shown.index("  learning_rate: registered_parts.OwnSchedule")
     assert shown[start + 1 : start + 3] == [
@@ -59,7 +59,7 @@ def test_what_users_registered_is_found(capsys):
         "      rate = 0.5 (shared as RATE)",
     ]
     words = ["show", "trials.tiny", "--gin_file=own.gin", "--gin.half.rat=1"]
-    assert main.main(words) == 2
+    assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     told = "halved has no argument 'rat' [set by argument 2: gin_bindings:half.rat = 1]"
     assert line == f"luthier: {told}; did you mean rate?"

@@ -35,7 +35,7 @@ def test_a_mistake_is_refused_in_one_line(mistake, tmp_path, monkeypatch, capsys
     if "recorded" in mistake:
         record(tmp_path / "taken", json.loads(mistake["recorded"]))
     before = sorted(tmp_path.rglob("*"))
-    assert main.main(mistake["words"]) == 2
+    assert main(mistake["words"]) == 2
     assert capsys.readouterr().err == f"luthier: {mistake['says']}\n"
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -46,7 +46,7 @@ from luthier import graph  # what reading a record needs
 from luthier.cli.commands import show, train
 from luthier.cli import main
 before = set(sys.modules)
-code = main.main(sys.argv[1:])
+code = main(sys.argv[1:])
 new = {name.partition(".")[0] for name in set(sys.modules) - before}
 print("imported:", *sorted(new - {"luthier"} - set(sys.stdlib_module_names)))
 print("stdlib:", *sorted({"antigravity", "this", "os.system", "turtle"} & set(sys.modules)))

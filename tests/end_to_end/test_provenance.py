@@ -74,7 +74,7 @@ def project(tmp_path, monkeypatch):
 
 def _chain(reference, words, capsys):
     """Return (value, what set it) of the lines that `luthier show --why model.dim` prints."""
-    assert main.main(["show", reference, *words, "--why", "model.dim"]) == 0
+    assert main(["show", reference, *words, "--why", "model.dim"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split(maxsplit=2) for line in lines[3:] if line.startswith("model.dim ")]
     return [(value, by) for _, value, by in rows]

@@ -120,17 +120,17 @@ def test_a_model_that_its_config_json_contradicts_is_refused_before_anything_is_
     ]
     words = ["train", "configs.lm.quickstart", *SHRUNK, *HELD, restore, "--dry-run"]
     words += [f"records.directory={tmp_path / 'runs'}"]
-    assert main.main(words) == 2
+    assert main(words) == 2
     err = capsys.readouterr().err
     assert "rope_theta is 77 in config.json" in err
     assert "set class:Rotary.base=77" in err
     assert not (tmp_path / "runs").exists()
     agreeing = ["class:Rotary.base=77", "class:RMSNorm.epsilon=0.25"]
     agreeing += ["model.block.attention.num_heads=8", "model.block.attention.num_kv_heads=4"]
-    assert main.main([*words, *agreeing]) == 0
+    assert main([*words, *agreeing]) == 0
     capsys.readouterr()
     waived = 'restore.differing=["rope_theta", "rms_norm_eps", "num_"]'
-    assert main.main([*words, waived]) == 0
+    assert main([*words, waived]) == 0
     assert "# meant to differ from config.json: rope_theta" in capsys.readouterr().out
 
 

@@ -135,7 +135,7 @@ def _answer(write: Callable[[Path], None], command: str) -> list[str]:
             os.chdir(folder)
             write(Path(folder))
             with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
-                main.main([*shlex.split(command), "--dry-run", "--devices", "cpu:1"])
+                main([*shlex.split(command), "--dry-run", "--devices", "cpu:1"])
     finally:
         os.chdir(before)
     lines = [line.rstrip() for line in told.getvalue().splitlines()]

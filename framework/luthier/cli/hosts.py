@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from luthier import environment
-from luthier.cli import main as command_line
+from luthier.cli import command_line
 from luthier.cli.arguments import Problems, positive, whole
 from luthier.errors import LuthierError
 

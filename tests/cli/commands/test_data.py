@@ -15,7 +15,7 @@ from luthier.cli import main
 )
 def test_a_tokenizer_is_trained(project, capsys, source):
     words = ["data", "train-tokenizer", "made/bpe.json", "--vocab-size", "270", *source]
-    assert main.main(words) == 0
+    assert main(words) == 0
     assert "model.vocab_size=270" in capsys.readouterr().out
     tokenizer = data.Bpe(str(project / "made" / "bpe.json"))
     assert tokenizer.decode(tokenizer.encode("the fox")) == "the fox"
@@ -24,7 +24,7 @@ def test_a_tokenizer_is_trained(project, capsys, source):
 def test_json_lines(project):
     (project / "lines.jsonl").write_text('{"words": "the quick brown fox"}\n' * 20)
     words = ["data", "train-tokenizer", "bpe.json", "--vocab-size", "262"]
-    assert main.main([*words, "--json-lines", "lines.jsonl", "--field", "words"]) == 0
+    assert main([*words, "--json-lines", "lines.jsonl", "--field", "words"]) == 0
     assert (project / "bpe.json").exists()
 
 
@@ -40,7 +40,7 @@ def test_json_lines(project):
     ],
 )
 def test_bad_input(project, capsys, words, told):
-    assert main.main(["data", *words]) == 2
+    assert main(["data", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
     assert not (project / "a").exists()
@@ -48,11 +48,11 @@ def test_bad_input(project, capsys, words, told):
 
 def test_a_corpus_is_prepared_and_verified(project, capsys):
     words = ["data", "prepare", "made/corpus", "--text", "text.txt", "--processes", "1"]
-    assert main.main(words) == 0
+    assert main(words) == 0
     captured = capsys.readouterr()
     assert "prepared made/corpus: 1 documents, 1,760 bytes, 1,762 tokens" in captured.out
     assert "1 of 1 shards, 1 of 1 documents" in captured.err
-    assert main.main(["data", "prepare", "made/corpus", "--verify"]) == 0
+    assert main(["data", "prepare", "made/corpus", "--verify"]) == 0
     assert "1 shards are as they were written" in capsys.readouterr().out
     node = data.Prepared("made/corpus", 32, data.Concatenate())
     packed = data.Packed(data.TextFiles("text.txt"), data.Bytes(), 32, data.Concatenate())
@@ -62,9 +62,9 @@ def test_a_corpus_is_prepared_and_verified(project, capsys):
 def test_files_and_a_vocabulary(project, capsys):
     (project / "a.jsonl").write_text('{"text": "the quick brown fox"}\n' * 40)
     common = ["--json-lines", "a.jsonl"]
-    assert main.main(["data", "train-tokenizer", "v.json", "--vocab-size", "262", *common]) == 0
+    assert main(["data", "train-tokenizer", "v.json", "--vocab-size", "262", *common]) == 0
     words = ["data", "prepare", "made", "--tokenizer", "v.json", "--shards", "4", "--json"]
-    assert main.main([*words, "--processes", "2", *common]) == 0
+    assert main([*words, "--processes", "2", *common]) == 0
     manifest = json.loads(capsys.readouterr().out.partition("\n{")[2].join("{}")[:-1])
     assert (manifest["documents"], len(manifest["shards"])) == (40, 4)
     assert manifest["tokenizer"]["vocab_size"] == 262
@@ -72,21 +72,21 @@ def test_files_and_a_vocabulary(project, capsys):
 
 def test_a_dry_run_writes_nothing(project, capsys):
     words = ["data", "prepare", "made", "--experiment", "trials.tiny", "--dry-run"]
-    assert main.main(words) == 0
+    assert main(words) == 0
     out = capsys.readouterr().out
     assert "1 documents, 1,760 bytes, 1,762 tokens" in out
     assert "nothing was written" in out
-    assert main.main([*words, "--json"]) == 0
+    assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tokens"] == 1762
     assert not (project / "made").exists()
 
 
 def test_inspect(project, capsys):
-    assert main.main(["data", "inspect", "trials.tiny", "data.length=16"]) == 0
+    assert main(["data", "inspect", "trials.tiny", "data.length=16"]) == 0
     out = capsys.readouterr().out
     for told in ("unigram_entropy", "AAAAAAAAAAAAAAAA", "tokenizing", "1,024 to 2,047", "8x16"):
         assert told in out
-    assert main.main(["data", "inspect", "trials.tiny", "--json", "--batches", "3"]) == 0
+    assert main(["data", "inspect", "trials.tiny", "--json", "--batches", "3"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(report["batches"]) == 3
     assert "fox" in "".join(row["targets"] for batch in report["batches"] for row in batch)

@@ -20,7 +20,7 @@ def cache(tmp_path_factory, monkeypatch):
 
 
 def _run(capsys, *words):
-    code = main.main(["diff", *words])
+    code = main(["diff", *words])
     found = capsys.readouterr()
     return code, found.out, found.err
 
@@ -143,7 +143,7 @@ def test_bad_input_is_one_line_and_exit_code_2(project, capsys, words, text):
 
 
 def test_git_diff_reads_records_by_textconv(project, capsys):
-    assert main.main(["show", "trials.tiny", "--output", "config.json"]) == 0
+    assert main(["show", "trials.tiny", "--output", "config.json"]) == 0
     capsys.readouterr()
     code, out, _ = _run(capsys, "--textconv", "config.json")
     assert code == 0
@@ -153,7 +153,7 @@ def test_git_diff_reads_records_by_textconv(project, capsys):
 def test_help_imports_no_jax_and_no_fiddle():
     code = (
         "import sys; from luthier.cli import main\n"
-        "try: main.main(['diff', '--help'])\n"
+        "try: main(['diff', '--help'])\n"
         "except SystemExit: pass\n"
         "sys.exit(sorted({'jax', 'fiddle', 'flax', 'rich'} & set(sys.modules)) or 0)"
     )

@@ -15,7 +15,7 @@ def show(project, capsys):
     """Runs `luthier show trials.tiny ...` and returns what it prints."""
 
     def run(*words: str) -> str:
-        assert main.main(["show", TINY, *words]) == 0
+        assert main(["show", TINY, *words]) == 0
         return capsys.readouterr().out
 
     return run
@@ -107,7 +107,7 @@ def test_the_file_says_the_form(show, project, capsys):
     assert show("--output", "x.yaml", "seed=5").startswith("x.yaml: ")
     read = graphs.from_yaml((project / "x.yaml").read_text())
     assert read.seed == 5
-    assert main.main(["show", "x.yaml", "--why", "seed"]) == 0
+    assert main(["show", "x.yaml", "--why", "seed"]) == 0
     assert "x.yaml:4" in capsys.readouterr().out
     show("--output", "x.txt")
     assert (project / "x.txt").read_text() == show()
@@ -115,7 +115,7 @@ def test_the_file_says_the_form(show, project, capsys):
 
 def test_exported_python_is_an_experiment(show, project, capsys):
     show("--output", "copied_by_show.py", "seed=5")
-    assert main.main(["show", "copied_by_show"]) == 0
+    assert main(["show", "copied_by_show"]) == 0
     assert capsys.readouterr().out == show("seed=5")
 
 
@@ -140,6 +140,6 @@ def test_exported_python_is_an_experiment(show, project, capsys):
     ],
 )
 def test_what_does_not_go_together(project, capsys, words, problem):
-    assert main.main(["show", TINY, *words]) == 2
+    assert main(["show", TINY, *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"luthier: {problem}")

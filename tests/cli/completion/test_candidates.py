@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from luthier.cli import main
+from luthier.cli import COMMANDS
 from luthier.cli.completion import candidates, index
 
 
@@ -23,7 +23,7 @@ def started(monkeypatch) -> list[str]:
 
 
 def test_commands(indexed):
-    assert words("") == list(main.COMMANDS)
+    assert words("") == list(COMMANDS)
     assert words("e") == ["evaluate", "export"]
     assert words("--v") == ["--version"]
     assert words("nothing ") == []

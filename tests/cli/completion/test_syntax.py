@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import os
 
-from luthier.cli import main
+from luthier.cli import COMMANDS
 from luthier.cli.completion import candidates
 
 
 def test_what_is_cached_is_what_the_parsers_say(cache):
     first = candidates.commands()
     assert first == candidates.commands()
-    assert first["commands"] == main.COMMANDS
+    assert first["commands"] == COMMANDS
     assert first["options"]["train"]["--wandb"][:2] == [True, ["off", "offline", "online"]]
     assert first["options"]["train"]["--new"][0] is False
     assert first["places"]["train"][0] == ["REF", []]

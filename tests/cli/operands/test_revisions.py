@@ -99,7 +99,7 @@ def test_a_revision_is_evaluated_in_a_copy_and_the_tree_is_untouched(repository)
 
 def test_the_command_compares_revisions(repository, capsys):
     Path("mine/parts.py").write_text(PARTS)
-    assert main.main(["diff", "HEAD~1:mine.rates", "mine.rates", "--why", "--exit-code"]) == 1
+    assert main(["diff", "HEAD~1:mine.rates", "mine.rates", "--why", "--exit-code"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[2:] == [
         "1 change: 1 changed",

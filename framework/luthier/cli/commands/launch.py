@@ -56,12 +56,12 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       arguments: What `add_arguments` describes.
       unknown: Problems of the command line found so far.
     """
-    from luthier.cli import main
+    from luthier.cli.command_line import parser_of
 
     if "--" in arguments.argv:  # argparse loses where the words of the other command begin
         place = arguments.argv.index("--")
         words = arguments.argv[place + 1 :]
-        arguments, unknown = main.parser_of("launch").parse(arguments.argv[:place])
+        arguments, unknown = parser_of("launch").parse(arguments.argv[:place])
         arguments.words += words
     problems = Problems(unknown)
     wants = bool(arguments.words)
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if not wants:
         return _list(arguments)
     words = arguments.words[1:]
-    given, more = main.parser_of("train").parse(words)
+    given, more = parser_of("train").parse(words)
     given.argv = words
     return launch_training(given, arguments.on, Problems(more), only_print=arguments.print)
 

@@ -230,11 +230,11 @@ def _state() -> str:
 
 
 def _found() -> dict:
-    from luthier.cli import flags, main
+    from luthier.cli import command_line, flags
 
     options, places = {}, {}
-    for command in main.COMMANDS:
-        parser = main.parser_of(command)
+    for command in command_line.COMMANDS:
+        parser = command_line.parser_of(command)
         # argparse has no public list of a parser's options. "==SUPPRESS==" is the value of
         # `argparse.SUPPRESS`, written out because argparse itself is not imported here.
         shown = [action for action in parser._actions if action.help != "==SUPPRESS=="]
@@ -254,7 +254,7 @@ def _found() -> dict:
             if not action.option_strings
         ]
     return {
-        "commands": dict(main.COMMANDS),
+        "commands": dict(command_line.COMMANDS),
         "flags": list(flags.flags()),
         "options": options,
         "places": places,

@@ -8,7 +8,7 @@ from luthier.cli.completion.scripts import SCRIPTS
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell(capsys, shell):
-    assert main.main(["completion", shell]) == 0
+    assert main(["completion", shell]) == 0
     assert capsys.readouterr().out == SCRIPTS[shell]
 
 
@@ -22,7 +22,7 @@ def test_the_script_of_a_shell(capsys, shell):
     ],
 )
 def test_what_is_no_shell(capsys, words, told):
-    assert main.main(["completion", *words]) == 2
+    assert main(["completion", *words]) == 2
     assert capsys.readouterr().err == (
         f"luthier: {told}; write `luthier completion bash or zsh or fish`\n"
     )
@@ -30,13 +30,13 @@ def test_what_is_no_shell(capsys, words, told):
 
 def test_words_are_answered(capsys, monkeypatch):
     monkeypatch.setenv("LUTHIER_WORDS", "tra\n")
-    assert main.main(["completion", "words"]) == 0
+    assert main(["completion", "words"]) == 0
     assert capsys.readouterr().out == "train\ttrain an experiment, or continue its run\n"
 
 
 def test_the_help_tells_how_to_install_it(capsys):
     with pytest.raises(SystemExit):
-        main.main(["completion", "--help"])
+        main(["completion", "--help"])
     said = capsys.readouterr().out
     for line in (
         'eval "$(luthier completion bash)"',

@@ -40,7 +40,7 @@ def damaged(trained, tmp_path, monkeypatch):
 )
 def test_a_line_tells_what_is_damaged_and_all_else_is_shown(damaged, capsys, words):
     run, notice = damaged
-    assert main.main([word.format(run.name) for word in words]) == 0
+    assert main([word.format(run.name) for word in words]) == 0
     found = capsys.readouterr()
     told = [line for line in found.err.splitlines() if "effects import" not in line]
     assert len(told) == 1
@@ -52,7 +52,7 @@ def test_a_line_tells_what_is_damaged_and_all_else_is_shown(damaged, capsys, wor
 
 def test_a_line_tells_of_damage_where_the_time_went(damaged, capsys):
     run, _ = damaged
-    assert main.main(["runs", run.name, "--goodput"]) == 0
+    assert main(["runs", run.name, "--goodput"]) == 0
     found = capsys.readouterr()
     assert found.out
     (line,) = found.err.splitlines()
