@@ -18,7 +18,7 @@ TINY = "trials.tiny"
 # The words of a command line, and what each line of the answer must hold.
 BAD_INPUTS = [
     # experiments
-    (["train"], ["no experiment is named"]),
+    (["train"], ["no experiment is given"]),
     (["train", "training.steps=3"], ["is an override, not an experiment"]),
     (["train", "trials.tinny"], ["trials.tiny"]),
     (["train", "no_such_package.tiny"], ["no_such_package"]),
@@ -91,14 +91,14 @@ BAD_INPUTS = [
     (["show", TINY, "--why", "optimzer.b2"], ["optimizer.b2"]),
     # other commands
     (["trian", TINY], ["train"]),
-    (["evaluate"], ["no run is named"]),
+    (["evaluate"], ["no run is given"]),
     (["evaluate", "nothing"], ["nothing"]),
     (["evaluate", "nothing", "--step", "soon"], ["soon", "nothing"]),
     (["generate", "nothing", "--temperature", "warm"], ["warm"]),
     (["generate", "nothing", "--top-p", "2"], ["top-p"]),
     (["generate", "nothing", "--max-new-tokens", "0"], ["max-new-tokens"]),
     (["runs", "nothing"], ["nothing"]),
-    (["runs", "--sync", "wandb"], ["wants a run"]),
+    (["runs", "--sync", "wandb"], ["needs a run"]),
     (["init"], ["no name"]),
     (["list"], ["configs/"]),
     (["data"], ["no action"]),

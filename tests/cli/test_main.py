@@ -198,7 +198,7 @@ def test_help_of_fiddle(project, capsys, name):
     out = capsys.readouterr().out
     assert "seed = 5" in out
     assert "(default)" in out
-    assert out.endswith("`luthier help overrides` has all forms\n")
+    assert out.endswith("`luthier help overrides` describes all forms\n")
 
 
 def test_commands_about_experiments_tell_of_the_flags_of_others():

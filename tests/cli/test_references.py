@@ -77,7 +77,7 @@ def test_several_runs_with_one_beginning_are_told(importable_project):
 def test_runs_that_do_not_exist_are_refused(importable_project):
     with pytest.raises(errors.UnknownReference, match="no run 'ab': there are no runs in runs"):
         experiments.load_reference("run:ab")
-    with pytest.raises(errors.BadInput, match="'run:' names no run; write `run:ID`"):
+    with pytest.raises(errors.BadInput, match="'run:' does not name a run; write `run:ID`"):
         experiments.load_reference("run:")
 
 

@@ -54,13 +54,13 @@ def test_another_graph_is_that_of_another_run(graph):
 
 def test_what_changes_in_the_recorded_graph_is_told(graph, capsys):
     run = _record(graph, "ab12", "finished")
-    reruns.tell_changes(run, graph, graphs.apply(graph, ["seed=9"]))
+    reruns.print_changes(run, graph, graphs.apply(graph, ["seed=9"]))
     assert capsys.readouterr().out == (
-        "the graph of run tiny/ab12, with these changes:\n"
+        "the config of run tiny/ab12, with these changes:\n"
         "argument 1: seed=9\n"
         "  ~ seed: 0 -> 9 (was left at its default)\n"
     )
-    reruns.tell_changes(run, graph, graph)
+    reruns.print_changes(run, graph, graph)
     assert capsys.readouterr().out.endswith("with these changes:\nnothing changes\n")
 
 
@@ -86,7 +86,7 @@ def test_a_rerun_repeats_the_run_to_the_last_bit(copied, capsys):
     assert main(words) == 0
     out = capsys.readouterr().out
     assert out.startswith(
-        f"the graph of run tiny/{first.id}, with these changes:\nnothing changes\n"
+        f"the config of run tiny/{first.id}, with these changes:\nnothing changes\n"
     )
     second = records.find("runs", f"{first.id}-2")
     assert second.read_config() == first.read_config()
@@ -100,7 +100,7 @@ def test_what_overrides_change_is_told_before_training(copied, capsys):
     words = ["train", f"run:{first.id}", "optimizer.b2=0.9", "--wandb", "off", "--dry-run"]
     assert main(words) == 0
     told, _, rest = capsys.readouterr().out.partition("\n")
-    assert told == f"the graph of run tiny/{first.id}, with these changes:"
+    assert told == f"the config of run tiny/{first.id}, with these changes:"
     assert rest.startswith(
         "argument 1: optimizer.b2=0.9\n  ~ optimizer.b2: 0.95 -> 0.9 (was left at its default)\n"
     )

@@ -46,7 +46,7 @@ def test_the_experiment_stands_first_and_once():
     words, problems = flags.translate(["--fdl_config", "a", "--fdl_config", "b"])
     assert words == ["a"]
     assert [str(problem) for problem in problems] == [
-        "two experiments are named: a and b; leave out one"
+        "two experiments are given: a and b; leave out one"
     ]
 
 
@@ -102,24 +102,28 @@ def test_the_nearest_names_that_pax_has(named):
     with pytest.raises(UnknownReference) as caught:
         flags.find_experiment("tasks.lm.params.c4.Small8Replicas")
     assert str(caught.value) == (
-        "there is no experiment 'tasks.lm.params.c4.Small8Replicas', as it stands or below "
-        "configs/; did you mean Small4Replicas?; `luthier list` shows them"
+        "there is no experiment 'tasks.lm.params.c4.Small8Replicas', neither importable nor below "
+        "configs/; did you mean Small4Replicas?; `luthier list` lists experiments"
     )
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("twin", "'twin' may mean configs.lm.twin and configs.vision.twin; write more of the name"),
+        (
+            "twin",
+            "'twin' is ambiguous: it may mean configs.lm.twin or configs.vision.twin; "
+            "write more of the name",
+        ),
         (
             "pax_c4.C4Spmd1BAdam4Replicas",
-            "there is no experiment 'pax_c4.C4Spmd1BAdam4Replicas', as it stands or below "
-            "configs/; `luthier list` shows them",
+            "there is no experiment 'pax_c4.C4Spmd1BAdam4Replicas', neither importable nor below "
+            "configs/; `luthier list` lists experiments",
         ),
         (
             "small.Bigg",
-            "there is no experiment 'small.Bigg', as it stands or below configs/; "
-            "did you mean configs.lm.small:Big?; `luthier list` shows them",
+            "there is no experiment 'small.Bigg', neither importable nor below configs/; "
+            "did you mean configs.lm.small:Big?; `luthier list` lists experiments",
         ),
     ],
 )

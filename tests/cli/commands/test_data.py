@@ -53,7 +53,7 @@ def test_a_corpus_is_prepared_and_verified(project, capsys):
     assert "prepared made/corpus: 1 documents, 1,760 bytes, 1,762 tokens" in captured.out
     assert "1 of 1 shards, 1 of 1 documents" in captured.err
     assert main(["data", "prepare", "made/corpus", "--verify"]) == 0
-    assert "1 shards are as they were written" in capsys.readouterr().out
+    assert "1 shards match their digests" in capsys.readouterr().out
     node = data.Prepared("made/corpus", 32, data.Concatenate())
     packed = data.Packed(data.TextFiles("text.txt"), data.Bytes(), 32, data.Concatenate())
     assert node.num_rows == packed.num_rows
@@ -96,15 +96,18 @@ def test_inspect(project, capsys):
     ("words", "told"),
     [
         (["prepare", "--text", "text.txt"], "no folder"),
-        (["prepare", "a", "--text", "text.txt", "--vocab-size", "9"], "is for train-tokenizer"),
-        (["inspect", "trials.tiny", "--dry-run"], "--dry-run is for prepare"),
+        (
+            ["prepare", "a", "--text", "text.txt", "--vocab-size", "9"],
+            "is an option of train-tokenizer",
+        ),
+        (["inspect", "trials.tiny", "--dry-run"], "--dry-run is an option of prepare"),
         (["prepare", "a"], "nothing to prepare is given"),
         (["prepare", "a", "--text", "x", "--json-lines", "y"], "--text and --json-lines"),
         (["prepare", "a", "--text", "gone*.txt"], "gone"),
-        (["prepare", "a", "--experiment", "trials.tiny", "--tokenizer", "t"], "--tokenizer is for"),
+        (["prepare", "a", "--experiment", "trials.tiny", "--tokenizer", "t"], "--tokenizer needs"),
         (["prepare", "a", "--verify"], "not a prepared corpus"),
-        (["prepare", "a", "--verify", "--text", "x"], "--verify and --text"),
-        (["inspect"], "no experiment is named"),
+        (["prepare", "a", "--verify", "--text", "x"], "--verify cannot be combined with --text"),
+        (["inspect"], "no experiment is given"),
         (["inspect", "trials.tiny", "data.lenght=3"], "length"),
         (["inspect", "trials.tiny", "data.length=100000"], "too few for a batch of 8 rows"),
         (["inspekt", "trials.tiny"], "did you mean inspect"),

@@ -64,12 +64,12 @@ def test_json_holds_all_of_it(hosts, capsys):
 def test_nothing_wrong_is_said_too(hosts, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "examine", lambda directory: [WELL])
     assert main(["doctor"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "nothing is found to be wrong"
+    assert capsys.readouterr().out.splitlines()[-1] == "no problems found"
 
 
 def test_options_that_contradict_each_other_are_refused(hosts, capsys):
     assert main(["doctor", "--distributed", "--processes", "2"]) == 2
-    assert "three ways to the same" in capsys.readouterr().err
+    assert "cannot be combined" in capsys.readouterr().err
     assert hosts == []
 
 
@@ -129,7 +129,7 @@ def test_an_engine_and_options_of_hosts_are_two_ways(site, capsys):
     site(Standing("finished"), "")
     assert main(["doctor", "--on", "site", "--distributed"]) == 2
     assert capsys.readouterr().err == (
-        "luthier: --on starts the processes itself; leave out the options of hosts\n"
+        "luthier: --on starts the processes itself; leave out the options of several processes\n"
     )
 
 

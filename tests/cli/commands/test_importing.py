@@ -29,7 +29,7 @@ def test_python_is_printed_and_what_is_left_over_told_beside_it(here, capsys):
     out, err = capsys.readouterr()
     assert "def experiment() -> fdl.Config:" in out
     first, *lines = err.splitlines()
-    assert first == f"{len(lines)} settings have no place in it:"
+    assert first == f"{len(lines)} settings have no equivalent:"
     where = "task.model.lm_tpl.softmax_tpl.weight_split_dims_mapping"
     assert f"  {where}.wt = [data, mdl] (WeightSharding): {TOLD}" in lines
 
@@ -65,11 +65,11 @@ def test_the_dumper_is_printed(capsys):
 
 
 ERRORS = {
-    ("import", "pax"): "no file is named; `luthier import pax --print-dumper > dump_pax.py` writes "
-    "what makes one",
+    ("import", "pax"): "no file is given; `luthier import pax --print-dumper > dump_pax.py` writes "
+    "the script that makes one",
     ("import", "pax", "no.json"): "cannot read no.json: No such file or directory",
-    ("import", "pax", "gpt.json", "--to", "py", "--output", "x.yaml"): "--to py and x.yaml say two "
-    "things",
+    ("import", "pax", "gpt.json", "--to", "py", "--output", "x.yaml"): "--to py and x.yaml name "
+    "different formats; leave out --to",
     ("import", "pax", "gpt.json", "--output", "no/x.py"): "cannot write no/x.py: no such file or "
     "directory [set by --output]",
 }

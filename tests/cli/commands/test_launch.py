@@ -39,15 +39,18 @@ def test_the_command_for_the_machines_of_a_tpu(project, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (["--print"], ["nothing is named that would be launched; write luthier launch --on "]),
+        (["--print"], ["no command to launch is given; write luthier launch --on "]),
         (["train", TINY], ["--on is missing; write --on slurm:nodes=2"]),
         (["sweep", "x", "--on", "slurm"], ["cannot launch `luthier sweep`; only `train` can be "]),
-        (["train", TINY, "--on", "slurm", "--all"], ["--list, --all and --cancel are for jobs "]),
+        (
+            ["train", TINY, "--on", "slurm", "--all"],
+            ["--list, --all and --cancel cannot be combined "],
+        ),
         (
             ["--on", "slurm:nods=2", "--", "train", TINY, "--processes", "2", "sed=3"],
             [
                 "slurm has no setting 'nods' [set by --on]; did you mean nodes?",
-                "--processes and --on are two ways to run",
+                "--processes cannot be combined with --on",
                 "sed: ",
             ],
         ),
@@ -90,7 +93,7 @@ def test_a_site_that_refuses_leaves_nothing_behind(project, capsys, monkeypatch)
 def test_no_jobs_here(project, capsys):
     assert main(["launch"]) == 0
     out = capsys.readouterr().out
-    assert out == "no job is in a queue or runs; --all lists those that are over\n"
+    assert out == "no job is queued or running; --all lists finished jobs, too\n"
 
 
 @pytest.mark.full
@@ -102,7 +105,7 @@ def test_a_run_is_launched_listed_and_its_script_is_kept(project, capsys, monkey
     (run,) = (project / "runs" / "tiny").iterdir()
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"run tiny/{run.name} is job ")
-    assert first.endswith(" of local; `luthier launch` tells how it stands")
+    assert first.endswith(" of local; `luthier launch` shows its state")
     assert second == f"script and logs: {run}/launch/1"
     assert (
         f"train {TINY} --wandb off --devices nothing --run {run.name}"

@@ -98,10 +98,10 @@ def test_a_search_lists_overrides(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([TINY], "no slice is named; write --slice v5e-16, h100:8 or cpu:8"),
+        ([TINY], "no target is given; write --slice v5e-16, h100:8 or cpu:8"),
         ([TINY, "--slice", "v5f-4"], "--slice: no device is called 'v5f'; did you mean v5p"),
         ([TINY, "--slice", "cpu:4", "model.dims=3"], "did you mean"),
-        (["--slice", "cpu:4"], "no experiment is named"),
+        (["--slice", "cpu:4"], "no experiment is given"),
         (
             [TINY, "--slice", "v5e-4", "--level", "shapes", "--html", "no/such/x.html"],
             "cannot write",
@@ -127,9 +127,9 @@ def test_progress_tells_the_time_that_is_left(monkeypatch):
 
     monkeypatch.setattr("sys.stderr", shown := Terminal())
     with plan._Progress() as progress:
-        progress.tell({"phase": "compile", "seconds_left": 40.4})
+        progress.update({"phase": "compile", "seconds_left": 40.4})
         assert progress.line() == "compile, about 40 s left"
-        progress.tell({"phase": "shapes", "seconds_left": None})
+        progress.update({"phase": "shapes", "seconds_left": None})
         assert progress.line() == "shapes"
     assert shown.getvalue().endswith("\r\x1b[K")
 

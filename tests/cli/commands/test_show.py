@@ -122,20 +122,21 @@ def test_exported_python_is_an_experiment(show, project, capsys):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--params", "--why"), "--params and --why are different questions; ask one at a time"),
-        (("--params", "--to", "py"), "--to says nothing to --params; leave it out"),
-        (("--changes", "optimizer"), "optimizer says nothing to --changes; leave it out"),
-        (("--to", "py", "--json"), "--to py and --json say different forms; leave out one"),
+        (("--params", "--why"), "--params and --why cannot be combined; use one at a time"),
+        (("--params", "--to", "py"), "--to has no effect with --params; leave it out"),
+        (("--changes", "optimizer"), "optimizer has no effect with --changes; leave it out"),
+        (("--to", "py", "--json"), "--to py and --json name different formats; leave out one"),
         (
             ("--to", "svg", "--output", "x.py"),
-            "--to svg and --output x.py say different forms; leave out one",
+            "--to svg and --output x.py name different formats; leave out one",
         ),
         (
             ("--to", "py", "--defaults"),
-            "--defaults is for tree and table; py holds what is set; leave it out",
+            "--defaults needs the format tree or table; py has only values that are set; leave it "
+            "out",
         ),
-        (("--to", "py", "model", "data"), "--to py is of one path, not of 2; leave out others"),
-        (("--devices", "cpu:2"), "--devices is for --sharding and --params; add --sharding"),
+        (("--to", "py", "model", "data"), "--to py takes one path, not 2; leave out the others"),
+        (("--devices", "cpu:2"), "--devices needs --sharding or --params; add --sharding"),
         (("--to", "svg", "name"), "only nodes have a picture, and this is of type str; "),
     ],
 )

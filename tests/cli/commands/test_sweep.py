@@ -101,14 +101,14 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
         ),
         ([*WRAPPED, "rate=log(1e-2,1e-4)"], "0.01 is not below 0.0001 [set by space: rate]"),
         ([*WRAPPED, "rate=choice()"], "a choice needs two options or more [set by space: rate]"),
-        (["show"], "show takes one study; write luthier sweep show DIR"),
+        (["show"], "show needs one study; write luthier sweep show DIR"),
         (["show", "absent"], "there is no study 'absent'; studies/ holds no studies"),
         ([STUDY, "--sampler", "gird"], "--sampler: there is no sampler 'gird'"),
-        ([STUDY, "--space", "rate=log(1,2)"], "--space, --when and --sweep are for experiments"),
-        ([STUDY, "--all"], "--as is for `luthier sweep best`, --all, --html and --sync are for"),
+        ([STUDY, "--space", "rate=log(1,2)"], "--space, --when and --sweep apply to experiments"),
+        ([STUDY, "--all"], "--as is an option of `luthier sweep best`; --all, --html and --sync"),
         (["--resume", "absent"], "there is no study 'absent'"),
-        ([STUDY, "--retry", "failed"], "--retry is for a study that exists; add --resume DIR"),
-        ([], "no experiment is named"),
+        ([STUDY, "--retry", "failed"], "--retry needs a study to resume; add --resume DIR"),
+        ([], "no experiment is given"),
     ],
 )
 def test_bad_input_is_one_line(project, capsys, words, line):
@@ -125,8 +125,8 @@ def test_a_baseline_that_fails_is_told_with_its_traceback_and_ends_the_command(p
     told = capsys.readouterr().err.splitlines()
     assert told == [
         "luthier: the baseline failed: ValueError: boom; `luthier sweep --resume studies/toy "
-        "--retry failed` runs what failed again, with the source as it is then; the same command "
-        "as before starts the study afresh",
+        "--retry failed` reruns failed trials with the source as it is then; the same command as "
+        "before restarts the study",
         "`luthier sweep show studies/toy/0` prints its traceback",
     ]
     (project / "studies/toy/trials/0000/traceback.txt").write_text("Traceback of\nValueError: boom")

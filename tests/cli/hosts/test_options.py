@@ -66,8 +66,7 @@ def test_each_of_them_sees_gpus_of_its_own():
     [
         (
             ["--processes", "2", "--distributed"],
-            "--processes, --coordinator and --distributed are three ways to the same; leave out "
-            "all but one",
+            "--processes, --coordinator and --distributed cannot be combined; keep one of them",
         ),
         (
             ["--coordinator", "10.0.0.1:8476", "--process-id", "0"],
@@ -83,11 +82,11 @@ def test_each_of_them_sees_gpus_of_its_own():
         ),
         (
             ["--processes", "3", "--devices", "cpu:8"],
-            "3 processes cannot share cpu:8; give --devices cpu:N or gpu:N, N a multiple of 3",
+            "3 processes cannot split cpu:8; give --devices cpu:N or gpu:N, N a multiple of 3",
         ),
         (
             ["--processes", "2"],
-            "2 processes cannot share devices that are not counted; give --devices cpu:N or "
+            "2 processes cannot split devices without a count; give --devices cpu:N or "
             "gpu:N, N a multiple of 2",
         ),
     ],

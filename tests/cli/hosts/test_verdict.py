@@ -51,7 +51,7 @@ def test_the_killed_process_is_named_with_what_is_saved(end, run, tmp_path):
     found = judge([end(0, None, **run), end(1, -9)])
     assert found.code == 1
     assert found.lines(tmp_path / "logs") == [
-        "process 1 of 2 ended (signal 9); the run is saved at step 20; continue it with: luthier "
+        "process 1 of 2 ended (signal 9); the run is saved at step 20; resume it with: luthier "
         f"train configs.lm.quickstart (logs: {tmp_path / 'logs'})"
     ]
 
@@ -60,7 +60,7 @@ def test_before_the_first_save_it_is_to_be_started_again(end, tmp_path):
     notes = {"run": str(tmp_path / "run"), "again": "luthier train tiny"}
     found = judge([end(0, -9, **notes), end(1, None)])
     assert found.lines(None) == [
-        "process 0 of 2 ended (signal 9); nothing of the run is saved yet; start it again with: "
+        "process 0 of 2 ended (signal 9); no checkpoint of the run is saved yet; restart it with: "
         "luthier train tiny"
     ]
 

@@ -238,7 +238,7 @@ def test_commands_tell_of_a_damaged_journal_and_repair_it(
     assert again.is_over
     assert _outcome(path) == _outcome(retried)
     assert main(["sweep", "repair", "toy"]) == 0
-    assert capsys.readouterr().out.endswith("journal.jsonl is whole; nothing to repair\n")
+    assert capsys.readouterr().out.endswith("journal.jsonl is not damaged; nothing to repair\n")
 
 
 def _is_refused(words, capsys):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli.operands.operand import Operand
 from luthier.errors import BadInput, Problem
-from luthier.graph import Graph
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 
 def effects_of(before: Operand, after: Operand, devices: str | None = None) -> dict[str, Any]:

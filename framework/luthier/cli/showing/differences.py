@@ -13,12 +13,14 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from luthier.cli.operands.operand import Operand
 from luthier.errors import BadInput, Problem, RecordError
-from luthier.graph import Graph
 from luthier.terminal import printable
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 # `luthier diff A B C ...`: many operands against the first, as a matrix.
 

@@ -6,12 +6,14 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli.printing import table
 from luthier.errors import BadInput, Problem
-from luthier.graph import Graph
 from luthier.terminal import cell
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 SUFFIXES = {
     ".py": "py",

@@ -6,10 +6,12 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from luthier.cli.printing import table
-from luthier.graph import Graph
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 _HEADS = ("parameter", "shape", "dtype", "axes", "spec", "initializer", "scalars", "size")
 

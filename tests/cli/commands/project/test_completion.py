@@ -15,7 +15,7 @@ def test_the_script_of_a_shell(capsys, shell):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "no shell is named"),
+        ([], "no shell is given"),
         (["tcsh"], "'tcsh' is not a shell"),
         (["words"], "'words' is not a shell"),
         (["index"], "'index' is not a shell"),
@@ -31,7 +31,7 @@ def test_what_is_no_shell(capsys, words, told):
 def test_words_are_answered(capsys, monkeypatch):
     monkeypatch.setenv("LUTHIER_WORDS", "tra\n")
     assert main(["completion", "words"]) == 0
-    assert capsys.readouterr().out == "train\ttrain an experiment, or continue its run\n"
+    assert capsys.readouterr().out == "train\ttrain an experiment, or resume its run\n"
 
 
 def test_the_help_tells_how_to_install_it(capsys):

@@ -53,6 +53,6 @@ def test_components_of_other_packages(project, capsys):
 def test_an_unknown_component_has_a_hint(capsys):
     assert main(["help", "adamv"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("luthier: there is no page and no component 'adamv'; did you mean adamw")
+    assert line.startswith("luthier: there is no page or component 'adamv'; did you mean adamw")
     assert main(["help", "luthier.optim.adamv"]) == 2
     assert "did you mean luthier.optim.adamw" in capsys.readouterr().err

@@ -53,7 +53,7 @@ def test_a_misspelt_folder_is_one_line_and_nothing_is_written(tmp_path, capsys):
     [
         (["--weights", "ema"], "average"),
         (["--family", "lama"], "llama"),
-        (["--ema", "--weights", "parameters"], "two things"),
+        (["--ema", "--weights", "parameters"], "cannot be combined"),
         (["--to", "pickle"], "safetensors"),
     ],
 )

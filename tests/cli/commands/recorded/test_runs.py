@@ -182,11 +182,11 @@ def test_what_differs_between_runs(importable_project, capsys):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["a", "--diff"], "--diff wants two runs; write `luthier runs ID ID --diff`"),
-        (["a", "b"], "2 runs are named; name one, or add --diff to see what differs"),
-        (["a", "b", "--diff", "--sync", "wandb"], "--sync and --diff are two things to do"),
-        (["--goodput"], "--goodput wants a run; write `luthier runs ID --goodput`"),
-        (["a", "--goodput", "--sync", "wandb"], "--goodput and --sync are two things to do"),
+        (["a", "--diff"], "--diff needs two runs; write `luthier runs ID ID --diff`"),
+        (["a", "b"], "2 runs are given; give one, or add --diff to compare them"),
+        (["a", "b", "--diff", "--sync", "wandb"], "--sync and --diff cannot be combined"),
+        (["--goodput"], "--goodput needs a run; write `luthier runs ID --goodput`"),
+        (["a", "--goodput", "--sync", "wandb"], "--goodput and --sync cannot be combined"),
         (["a", "b", "--diff"], "no run 'a': there are no runs in runs"),
     ],
 )

@@ -1,6 +1,12 @@
-"""List the runs, look at one of them, see what differs, or sync one to Weights & Biases.
+"""List runs, show or compare them, or sync one to Weights & Biases.
 
-ID is a run's id or its beginning, NAME/ID, a folder, or `last`.
+ID is a run's id or the beginning of it, NAME/ID, a folder, or `last`.
+
+examples:
+  luthier runs
+  luthier runs last
+  luthier runs last --goodput
+  luthier runs 3f2a 77c1 --diff
 """
 
 from __future__ import annotations
@@ -14,41 +20,44 @@ from typing import Any
 
 from luthier.cli import project
 from luthier.cli.arguments import Problems
-from luthier.cli.printing import print_json, table, tell, tell_damage
+from luthier.cli.printing import notice, print_json, report_damage, table
 from luthier.errors import EXIT_DONE, BadInput, LuthierError, Problem
 from luthier.terminal import cell
 
 DIRECTORY = "runs"
 QUEUE_SECONDS = 3.0
-"""How long queues may take to say how runs stand there."""
+"""Time limit for the answers of queues: a list of runs should not wait for a cluster."""
 
 
 def add_directory(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says where runs are kept."""
+    """Add the option for the folder of runs."""
     parser.add_argument(
-        "--directory", default=DIRECTORY, metavar="DIR", help="where runs are kept (default: runs)"
+        "--directory",
+        default=DIRECTORY,
+        metavar="DIR",
+        help="the folder of the runs (default: runs)",
     )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
-    parser.add_argument("runs", nargs="*", metavar="ID", help="the run to look at")
+    parser.add_argument("runs", nargs="*", metavar="ID", help="the run to show")
+    parser.add_argument("--diff", action="store_true", help="compare two or more runs")
+    parser.add_argument("--sync", choices=["wandb"], help="rebuild the run in W&B from its record")
     parser.add_argument(
-        "--diff", action="store_true", help="show what differs between two runs or more"
-    )
-    parser.add_argument("--sync", choices=["wandb"], help="rebuild the run there from its record")
-    parser.add_argument(
-        "--goodput", action="store_true", help="show where its time went, over all restarts"
+        "--goodput",
+        action="store_true",
+        help="show where the time of the run went, over all restarts",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_directory(parser)
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Print what is asked for; return the exit code.
+    """Run `luthier runs`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
@@ -65,12 +74,11 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     directory = records.find(arguments.directory, arguments.runs[0])
     if arguments.sync:
         mirrored = records.rebuild(directory)
-        hint = f"; with a key and a network: wandb sync {mirrored.path}"
-        print(mirrored.url or f"mirrored offline in {mirrored.path}{hint}")
+        print(mirrored.url or f"wrote offline files; upload with: wandb sync {mirrored.path}")
         return EXIT_DONE
     if arguments.goodput:
         return _goodput(directory, arguments.json)
-    tell_damage([directory.metrics_path])
+    report_damage([directory.metrics_path])
     summary = records.summarize(directory)
     queued = _queued([summary]).get(directory.path)
     if arguments.json:
@@ -81,21 +89,21 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 
 def _check(arguments: argparse.Namespace, problems: Problems) -> None:
-    """Add what is wrong with the options as they stand together."""
+    """Add the problems of options that do not go together."""
     if arguments.sync and not arguments.runs:
-        problems.add("--sync wants a run", remedy="write `luthier runs ID --sync wandb`")
+        problems.add("--sync needs a run", remedy="write `luthier runs ID --sync wandb`")
     if arguments.sync and arguments.diff:
-        problems.add("--sync and --diff are two things to do", remedy="leave out one")
+        problems.add("--sync and --diff cannot be combined", remedy="leave out one")
     if arguments.goodput and not arguments.runs:
-        problems.add("--goodput wants a run", remedy="write `luthier runs ID --goodput`")
+        problems.add("--goodput needs a run", remedy="write `luthier runs ID --goodput`")
     if arguments.goodput and (arguments.sync or arguments.diff):
         other = "--sync" if arguments.sync else "--diff"
-        problems.add(f"--goodput and {other} are two things to do", remedy="leave out one")
+        problems.add(f"--goodput and {other} cannot be combined", remedy="leave out one")
     if arguments.diff and len(arguments.runs) < 2:
-        problems.add("--diff wants two runs", remedy="write `luthier runs ID ID --diff`")
+        problems.add("--diff needs two runs", remedy="write `luthier runs ID ID --diff`")
     if len(arguments.runs) > 1 and not arguments.diff:
-        remedy = "name one, or add --diff to see what differs"
-        problems.add(f"{len(arguments.runs)} runs are named", remedy=remedy)
+        remedy = "give one, or add --diff to compare them"
+        problems.add(f"{len(arguments.runs)} runs are given", remedy=remedy)
 
 
 def _goodput(directory: Any, as_json: bool) -> int:
@@ -103,7 +111,7 @@ def _goodput(directory: Any, as_json: bool) -> int:
     from luthier import records
     from luthier.cli.showing import goodput
 
-    spans = records.read_spans(directory.goodput_path, tell)
+    spans = records.read_spans(directory.goodput_path, notice)
     account = records.account_of(spans, alive=directory.writer() is not None)
     if as_json:
         print_json(goodput.as_json(account))
@@ -113,7 +121,7 @@ def _goodput(directory: Any, as_json: bool) -> int:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    """Print what differs between runs, as `luthier diff` does."""
+    """Print the differences between runs, as `luthier diff` does."""
     from luthier.cli.operands import recorded
     from luthier.cli.showing import differences
 
@@ -125,7 +133,7 @@ def _diff(arguments: argparse.Namespace) -> int:
         with problems.collected():
             operands.append(recorded.read_run(name, arguments.directory, packages))
     problems.raise_any()
-    tell_damage(o.metrics_path for o in operands if o.metrics_path is not None)
+    report_damage(o.metrics_path for o in operands if o.metrics_path is not None)
     if len(operands) > 2:
         differences.print_matrix(differences.matrix_of(operands), arguments.json)
         return EXIT_DONE
@@ -145,8 +153,10 @@ def print_code_difference(one: str, other: str, root: str) -> None:
     Args:
       one: A run.
       other: Another one.
-      root: Where runs are kept.
+      root: The folder of the runs.
     """
+    # The graphs can be equal while the code that they name is not. Each run has a copy of the
+    # user's own files, so the comparison is of what ran, not of what is in the working tree now.
     import difflib
 
     from luthier import records
@@ -172,9 +182,9 @@ def print_code_difference(one: str, other: str, root: str) -> None:
 
 
 def _queued(summaries: Sequence[Any]) -> dict[Any, tuple[Any, Any]]:
-    """Return the newest job of each run that was launched, with how it stands, by the run's folder.
+    """Return the newest job of each launched run, with its state, by the folder of the run.
 
-    No engine is asked for a run whose own record says that it is finished.
+    Engines are not queried for a run whose own record has the status finished.
     """
     from luthier.launch import jobs as launches
 
@@ -193,31 +203,32 @@ def _queued(summaries: Sequence[Any]) -> dict[Any, tuple[Any, Any]]:
         for path, (launch, is_finished) in newest.items()
         if is_finished
     }
-    asked = [launch for launch, is_finished in newest.values() if not is_finished]
-    for launch, job, standing in standings.standings(asked, QUEUE_SECONDS):
+    pending = [launch for launch, is_finished in newest.values() if not is_finished]
+    for launch, job, standing in standings.standings(pending, QUEUE_SECONDS):
         queued[launch.of] = (job, standing)
     return queued
 
 
-def _tell_damaged_ends(summaries: Sequence[Any]) -> None:
-    """Tell of records that are damaged where the list is read from: near their ends."""
+def _report_damaged_ends(summaries: Sequence[Any]) -> None:
+    """Report records that are damaged near their ends, where the list is read from."""
+    # Reading every file of metrics in full would take minutes for a large folder; a single run is
+    # checked in full when it is shown.
     from luthier.storage import looks_whole
 
     for summary in summaries:
         path = summary.directory.metrics_path
         if not looks_whole(path):
             try:
-                tell_damage([path])
-            except LuthierError as error:  # of one run, and the others are listed
-                tell(str(error))
+                report_damage([path])
+            except LuthierError as error:  # concerns one run; the others are still listed
+                notice(str(error))
 
 
 def _list(summaries: list[Any], arguments: argparse.Namespace) -> int:
-    _tell_damaged_ends(summaries)
+    _report_damaged_ends(summaries)
     queued = _queued(summaries)
     if arguments.json:
-        told = [_as_json(summary, queued.get(summary.directory.path)) for summary in summaries]
-        print_json(told)
+        print_json([_as_json(each, queued.get(each.directory.path)) for each in summaries])
         return EXIT_DONE
     if not summaries:
         print(f"no runs in {arguments.directory}/")
@@ -247,7 +258,7 @@ def _list(summaries: list[Any], arguments: argparse.Namespace) -> int:
 
 
 def _queue_lines(job: Any, standing: Any) -> list[tuple[str, str]]:
-    """Say how the job of a run stands."""
+    """Return the rows about the job of a run."""
     hosts = f" on {', '.join(standing.hosts)}" if standing.hosts else ""
     lines = [("queue", f"{standing.state}{hosts}: job {job.id} of {job.engine}")]
     return [*lines, ("", standing.detail)] if standing.detail else lines
@@ -310,7 +321,8 @@ def _steps(status: Any) -> str:
 
 
 def _evaluations(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
-    """Name one metric of each evaluation set: that for comparing tokenizers where it is there."""
+    """Return one metric of each evaluation set, preferably nats per byte."""
+    # Nats per byte compare models with different tokenizers, which a list of runs may well have.
     shown = []
     for evaluation, values in evaluations.items():
         name = next((n for n in ("nats_per_byte", "loss", *values) if n in values), None)
