@@ -33,8 +33,7 @@ def test_a_record_is_built_and_that_is_said(tiny, capsys):
     found = building.effects_of(recorded, of_graph("b", lambda: tiny))
     assert all(q["before"] == q["after"] for q in found["quantities"])
     assert capsys.readouterr().err == (
-        "luthier: effects import what the records name, of luthier, its libraries and your "
-        "packages (run:x)\n"
+        "luthier: computing effects imports the classes that the records name (run:x)\n"
     )
 
 

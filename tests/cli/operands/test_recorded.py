@@ -67,14 +67,14 @@ def test_a_mirror_without_a_record_is_that_of_the_run_around_it(tiny, make_run):
     with pytest.raises(BadInput) as caught:
         recorded.find(str(mirrored))
     assert str(caught.value) == (
-        f"{mirrored} holds no recorded graph: luthier writes files/luthier/config.json; give the "
-        "folder of the run, or the config.json of it"
+        f"{mirrored} has no recorded config: there is no files/luthier/config.json; give the "
+        "folder of the run, or its config.json"
     )
 
 
 def test_a_run_without_its_record_is_told(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(UnknownReference, match=r"is a run's folder without its config\.json"):
+    with pytest.raises(UnknownReference, match=r"is the folder of a run without config\.json"):
         recorded.find(str(tmp_path))
 
 

@@ -203,7 +203,7 @@ def test_no_repository_and_no_git(tmp_path, monkeypatch):
     with pytest.raises(BadInput) as caught:
         revisions.find("HEAD~1:a.b")
     assert str(caught.value) == (
-        "HEAD~1:a.b names a revision, and there is no git here; install git, or give a run or a "
+        "HEAD~1:a.b is a git revision, but git is not installed; install git, or give a run or a "
         "record"
     )
     assert revisions.find("nothing:here") is None

@@ -18,8 +18,8 @@ def test_a_trial_is_found_by_its_number(study):
 @pytest.mark.parametrize(
     ("reference", "text"),
     [
-        ("rates", "'rates' names no trial of a study; write study:NAME/7"),
-        ("rates/9", "rates has no trial 9; its trials go from 0 to 2"),
+        ("rates", "'rates' is not a trial of a study; write study:NAME/7"),
+        ("rates/9", "rates has no trial 9; it has the trials 0 to 2"),
         ("rate/1", "there is no study 'rate'; did you mean rates?"),
     ],
 )
@@ -32,7 +32,7 @@ def test_what_is_not_there_is_refused(study, reference, text):
 def test_a_study_of_one_trial_has_nothing_to_compare(study):
     for number in (1, 2):
         shutil.rmtree(study / "trials" / f"000{number}")
-    with pytest.raises(UnknownReference, match=r"^the study rates has one trial yet$"):
+    with pytest.raises(UnknownReference, match=r"^the study rates has only one trial yet$"):
         recorded.every("rates")
 
 

@@ -58,5 +58,7 @@ def test_all_that_is_wrong_is_told_at_once(tiny):
 
 
 def test_the_standard_input_is_read_once(tiny):
-    with pytest.raises(BadInput, match=r"^the standard input is one operand; write - once$"):
+    with pytest.raises(
+        BadInput, match=r"^the standard input can be one operand only; write - once$"
+    ):
         _read("-", "-")

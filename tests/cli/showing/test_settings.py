@@ -15,10 +15,10 @@ luthier.optim.part
   max_rate: float | None = 0.1  (0 <= max_rate < 1)
       How fast.
   warmup_steps: int  (in steps; required)
-  dim: int  (1 <= dim; handed down by the component above)
+  dim: int  (1 <= dim; passed down by the component above)
       D.
 
-  It must hold that
+  Constraints:
       warmup_steps < 3
 """
 
@@ -32,9 +32,9 @@ A part.
 | `max_rate` | `float \\| None` | `0.1` | `0 <= x < 1` | How fast. |
 | `warmup_steps` | `int` | - | steps |  |
 
-It must hold that `warmup_steps < 3`.
+Constraints: `warmup_steps < 3`.
 
-Handed down: `dim`.
+Passed down: `dim`.
 """
 
 

@@ -19,7 +19,7 @@ _STRIP_WIDTH = 72
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as `h:mm:ss`, or with decimals where they are few."""
+    """Return seconds as `h:mm:ss`, or with decimals if they are less than a minute."""
     if seconds < 60:
         return f"{seconds:.2f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -54,7 +54,7 @@ def lines_of(account: Any, name: str) -> list[str]:
 
     Args:
       account: An account of `luthier.records`.
-      name: What the run is called.
+      name: The name of the run.
     """
     if not account.lifetimes:
         return [f"{name}: no time was recorded"]
@@ -72,6 +72,7 @@ def lines_of(account: Any, name: str) -> list[str]:
 
 
 def _by_kind(account: Any) -> list[str]:
+    """Return the table of time by kind of work, with bars; kinds without time are left out."""
     rows = []
     for kind in (*_ORDER, "lost", "idle"):
         seconds = account.seconds.get(kind, 0.0)
@@ -102,10 +103,12 @@ def _by_process(account: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
 
 
 def _chart(account: Any) -> list[str]:
-    """Return the run as a strip of equal spans of time, each with the letter of its main work.
+    """Return the run as a strip of characters, each an equal span of time, and a legend.
 
-    Within a process the kinds stand in the order of a life, not where each happened.
+    Within a process the kinds are in the order of a typical life, not where each happened.
     """
+    # A record has sums per process, not every span. The ends of the parts are rounded, and not
+    # their lengths: rounding errors then do not add up, and the strip has its full width.
     parts: list[tuple[str, float]] = []
     for life in account.lifetimes:
         parts.append((_IDLE, life.idle))

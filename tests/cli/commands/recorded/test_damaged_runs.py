@@ -42,7 +42,7 @@ def test_a_line_tells_what_is_damaged_and_all_else_is_shown(damaged, capsys, wor
     run, notice = damaged
     assert main([word.format(run.name) for word in words]) == 0
     found = capsys.readouterr()
-    told = [line for line in found.err.splitlines() if "effects import" not in line]
+    told = [line for line in found.err.splitlines() if "effects imports" not in line]
     assert len(told) == 1
     assert told[0].startswith("luthier: ")
     assert told[0].endswith(notice)
