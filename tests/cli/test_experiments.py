@@ -110,14 +110,14 @@ def test_the_table_is_long():
     assert len(BAD_INPUTS) >= 30
 
 
-@pytest.mark.parametrize(("words", "told"), BAD_INPUTS, ids=lambda value: " ".join(value)[:60])
-def test_bad_inputs(project, capsys, words, told):
+@pytest.mark.parametrize(("words", "messages"), BAD_INPUTS, ids=lambda value: " ".join(value)[:60])
+def test_bad_inputs(project, capsys, words, messages):
     before = sorted(path for path in project.rglob("*") if "__pycache__" not in path.parts)
     assert main(words) == EXIT_BAD_INPUT
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
-    assert len(lines) == len(told), captured.err
-    for line, part in zip(lines, told, strict=True):
+    assert len(lines) == len(messages), captured.err
+    for line, part in zip(lines, messages, strict=True):
         assert line.startswith("luthier: ")
         assert part in line
     assert "Traceback" not in captured.err + captured.out
@@ -144,7 +144,7 @@ def test_bad_inputs_of_a_process(project, words):
     assert not (project / "runs").exists()
 
 
-def test_errors_tell_which_argument_set_it(project, capsys):
+def test_errors_name_the_argument_that_set_the_value(project, capsys):
     assert main(["train", TINY, "seed=1", "training.stpes=10"]) == EXIT_BAD_INPUT
     assert re.search(r"argument 2: training\.stpes=10", capsys.readouterr().err)
 

@@ -62,7 +62,7 @@ def test_every_command_explains_itself(name, capsys):
     ("words", "nearest"),
     [(["trian"], "train"), (["evalaute"], "evaluate"), (["--halp"], ""), (["frobnicate"], "")],
 )
-def test_unknown_commands_tell_the_nearest(words, nearest, capsys):
+def test_unknown_commands_suggest_the_nearest(words, nearest, capsys):
     assert main(words) == errors.EXIT_BAD_INPUT
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("luthier: unknown ")
@@ -92,9 +92,9 @@ def test_our_bugs_show_their_traceback(command, capsys, monkeypatch):
     monkeypatch.setattr(crash, "is_users", lambda filename: False)
     command(lambda: _raise(ZeroDivisionError("oops")))
     assert main(["probe"]) == errors.EXIT_BUG
-    told = capsys.readouterr().err
-    assert "Traceback" in told
-    assert told.endswith("luthier: this is a bug in luthier: ZeroDivisionError: oops\n")
+    output = capsys.readouterr().err
+    assert "Traceback" in output
+    assert output.endswith("luthier: this is a bug in luthier: ZeroDivisionError: oops\n")
 
 
 def test_an_error_in_the_users_code_is_one_line_with_its_place(command, capsys, tmp_path):
@@ -201,6 +201,6 @@ def test_help_of_fiddle(project, capsys, name):
     assert out.endswith("`luthier help overrides` describes all forms\n")
 
 
-def test_commands_about_experiments_tell_of_the_flags_of_others():
+def test_commands_about_experiments_list_the_flags_of_other_frameworks():
     assert "--fiddler NAME" in parser_of("train").format_help()
     assert "--fiddler" not in parser_of("evaluate").format_help()

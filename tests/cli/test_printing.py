@@ -8,12 +8,12 @@ def _refuse(word):
 
 
 def test_numbers_that_are_none_are_words(capsys):
-    told = {
+    values = {
         "loss": [float("nan"), 1.5],
         "best": {"at": float("-inf"), "step": 3},
         "rows": (1, None),
     }
-    print_json(told)
+    print_json(values)
     assert json.loads(capsys.readouterr().out, parse_constant=_refuse) == {
         "loss": ["nan", 1.5],
         "best": {"at": "-inf", "step": 3},

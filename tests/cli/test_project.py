@@ -30,7 +30,7 @@ def test_settings_may_be_absent(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[tool.luthier", "cannot read"),
         ('[tool.luthier]\npackages = "mine"\n', "not a list"),
@@ -41,11 +41,11 @@ def test_settings_may_be_absent(tmp_path):
         ('[tool]\nluthier = "x"\n', "not a table"),
     ],
 )
-def test_bad_settings(tmp_path, text, told):
+def test_bad_settings(tmp_path, text, message):
     _write(tmp_path, text)
     with pytest.raises(BadInput, match=r"pyproject\.toml") as caught:
         project.find(tmp_path)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_all_problems_at_once(tmp_path):

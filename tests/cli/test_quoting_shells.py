@@ -143,8 +143,8 @@ def test_words_of_documented_commands_without_quotes(type_into):
     for number, got in type_into([f"luthier {word}" for word in words]).items():
         if got != [words[number]]:
             changed = [f"argument {n}: {word}" for n, word in enumerate(got, 1)]
-            told = flags.with_hints([flags.Problem("no", origin=o) for o in changed], got)
-            assert any(flags.HINT in str(problem) for problem in told), (words[number], got)
+            hinted = flags.with_hints([flags.Problem("no", origin=o) for o in changed], got)
+            assert any(flags.HINT in str(problem) for problem in hinted), (words[number], got)
 
 
 def test_words_of_the_grammar_without_quotes(type_into, shell):

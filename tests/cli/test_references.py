@@ -64,7 +64,7 @@ def test_the_recorded_history_is_versioned(importable_project):
     assert data["sets"]["model.dim"][0]["value"] == 16
 
 
-def test_several_runs_with_one_beginning_are_told(importable_project):
+def test_several_runs_with_one_beginning_are_listed(importable_project):
     for id in ("ab12", "ab34"):
         _record(experiments.load_reference(TINY), id)
     with pytest.raises(errors.RunError) as caught:

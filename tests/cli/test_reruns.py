@@ -52,7 +52,7 @@ def test_another_graph_is_that_of_another_run(graph):
     assert reruns.choose_run(run, graphs.apply(graph, ["name=other"])) == (None, False)
 
 
-def test_what_changes_in_the_recorded_graph_is_told(graph, capsys):
+def test_changes_of_the_recorded_graph_are_printed(graph, capsys):
     run = _record(graph, "ab12", "finished")
     reruns.print_changes(run, graph, graphs.apply(graph, ["seed=9"]))
     assert capsys.readouterr().out == (
@@ -95,12 +95,12 @@ def test_a_rerun_repeats_the_run_to_the_last_bit(copied, capsys):
     assert _losses(second) == _losses(first)
 
 
-def test_what_overrides_change_is_told_before_training(copied, capsys):
+def test_changes_by_overrides_are_printed_before_training(copied, capsys):
     first = records.find("runs", "last")
     words = ["train", f"run:{first.id}", "optimizer.b2=0.9", "--wandb", "off", "--dry-run"]
     assert main(words) == 0
-    told, _, rest = capsys.readouterr().out.partition("\n")
-    assert told == f"the config of run tiny/{first.id}, with these changes:"
+    title, _, rest = capsys.readouterr().out.partition("\n")
+    assert title == f"the config of run tiny/{first.id}, with these changes:"
     assert rest.startswith(
         "argument 1: optimizer.b2=0.9\n  ~ optimizer.b2: 0.95 -> 0.9 (was left at its default)\n"
     )

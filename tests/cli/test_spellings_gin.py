@@ -60,12 +60,12 @@ def test_a_class_without_an_experiment(folder, capsys):
     assert out.splitlines()[:3] == lines
 
 
-def test_bad_input_is_told_with_file_and_line(folder, capsys):
+def test_bad_input_is_reported_with_file_and_line(folder, capsys):
     (folder / "bad.gin").write_text("Decodr.dim = 3\n")
     words = ["show", "trials.tiny", "--gin_file=bad.gin", "--gin.Training.stepz=3", "--gin_rot=a"]
-    code, out, told = run(capsys, *words)
+    code, out, errors = run(capsys, *words)
     assert (code, out) == (EXIT_BAD_INPUT, "")
-    first, *others = told.splitlines()
+    first, *others = errors.splitlines()
     assert first.startswith("luthier: unknown option '--gin_rot'; did you mean --gin_root")
     assert [line.removeprefix("luthier: ") for line in others] == [
         "there is nothing called 'Decodr' [set by bad.gin:1: Decodr.dim = 3]; did you mean "

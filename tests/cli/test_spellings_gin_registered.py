@@ -61,5 +61,5 @@ def test_what_users_registered_is_found(capsys):
     words = ["show", "trials.tiny", "--gin_file=own.gin", "--gin.half.rat=1"]
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    told = "halved has no argument 'rat' [set by argument 2: gin_bindings:half.rat = 1]"
-    assert line == f"luthier: {told}; did you mean rate?"
+    message = "halved has no argument 'rat' [set by argument 2: gin_bindings:half.rat = 1]"
+    assert line == f"luthier: {message}; did you mean rate?"

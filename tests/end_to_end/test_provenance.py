@@ -90,7 +90,7 @@ def test_the_chain_is_whole_and_in_order(project, capsys):
     _assert_chain(_chain("trial", WORDS, capsys), CHAIN)
 
 
-def test_a_recorded_run_tells_the_same_and_what_came_after(project, capsys):
+def test_a_recorded_run_has_the_same_history_and_later_changes(project, capsys):
     packages = ("my_fiddlers",)
     graph = graphs.apply(graphs.resolve("trial"), WORDS)
     run = records.RunDirectory.create("runs", "traced", "ab12", configuration=configuration(graph))

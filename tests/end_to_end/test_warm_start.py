@@ -82,7 +82,7 @@ def test_a_run_that_goes_on_reads_its_own_checkpoint(base, shrunk, tmp_path):
     assert any((before[name] != array).any() for name, array in _parameters(again).items())
 
 
-def test_what_does_not_fit_is_all_told_and_nothing_is_written(base, shrunk, tmp_path):
+def test_all_mismatches_are_reported_and_nothing_is_written(base, shrunk, tmp_path):
     _, exported = base
     graph = shrunk(
         *HELD,
@@ -135,9 +135,7 @@ def test_a_model_that_its_config_json_contradicts_is_refused_before_anything_is_
 
 
 @pytest.mark.full
-def test_what_config_json_said_beside_the_model_leaves_with_the_tuned_weights(
-    base, shrunk, tmp_path
-):
+def test_other_fields_of_config_json_leave_with_the_tuned_weights(base, shrunk, tmp_path):
     folder = tmp_path / "weights"
     shutil.copytree(base[1].directory, folder)
     config = json.loads((folder / "config.json").read_text())

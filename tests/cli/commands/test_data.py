@@ -29,7 +29,7 @@ def test_json_lines(project):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         (["train-tokeniser"], "train-tokenizer"),
         (["train-tokenizer", "--text", "text.txt"], "no file"),
@@ -39,10 +39,10 @@ def test_json_lines(project):
         (["train-tokenizer", "a", "--text", "text.txt", "--vocab-size", "9"], "258"),
     ],
 )
-def test_bad_input(project, capsys, words, told):
+def test_bad_input(project, capsys, words, text):
     assert main(["data", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert text in line
     assert not (project / "a").exists()
 
 
@@ -84,8 +84,8 @@ def test_a_dry_run_writes_nothing(project, capsys):
 def test_inspect(project, capsys):
     assert main(["data", "inspect", "trials.tiny", "data.length=16"]) == 0
     out = capsys.readouterr().out
-    for told in ("unigram_entropy", "AAAAAAAAAAAAAAAA", "tokenizing", "1,024 to 2,047", "8x16"):
-        assert told in out
+    for text in ("unigram_entropy", "AAAAAAAAAAAAAAAA", "tokenizing", "1,024 to 2,047", "8x16"):
+        assert text in out
     assert main(["data", "inspect", "trials.tiny", "--json", "--batches", "3"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(report["batches"]) == 3
@@ -93,7 +93,7 @@ def test_inspect(project, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         (["prepare", "--text", "text.txt"], "no folder"),
         (
@@ -113,5 +113,5 @@ def test_inspect(project, capsys):
         (["inspekt", "trials.tiny"], "did you mean inspect"),
     ],
 )
-def test_bad_input_of_prepare_and_inspect(project, capsys, words, told):
-    test_bad_input(project, capsys, words, told)
+def test_bad_input_of_prepare_and_inspect(project, capsys, words, text):
+    test_bad_input(project, capsys, words, text)

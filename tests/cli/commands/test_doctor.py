@@ -35,7 +35,7 @@ def hosts(monkeypatch, tmp_path):
     return asked
 
 
-def test_the_table_and_what_is_wrong_are_told(hosts, capsys):
+def test_the_table_and_the_findings_are_printed(hosts, capsys):
     assert main(["doctor", "--directory", "elsewhere"]) == 0
     versions, *table, last = capsys.readouterr().out.splitlines()
     assert hosts == ["elsewhere"]
@@ -61,7 +61,7 @@ def test_json_holds_all_of_it(hosts, capsys):
     assert len(report["findings"]) == 1
 
 
-def test_nothing_wrong_is_said_too(hosts, monkeypatch, capsys):
+def test_no_findings_are_reported_too(hosts, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "examine", lambda directory: [WELL])
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "no problems found"
@@ -111,11 +111,11 @@ def test_an_engine_starts_it_on_its_machines(site, capsys, tmp_path):
     words = "--directory runs --json --devices cpu:4 --distributed --join-seconds 300"
     assert list(group.command) == ["-m", "luthier", "doctor", *words.split()]
     assert group.directory.startswith(f"{tmp_path}/runs/doctor/")
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("the table\n", "job 17 of site: waiting\n")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("the table\n", "job 17 of site: waiting\n")
 
 
-def test_what_fails_elsewhere_is_told_here(site, capsys):
+def test_a_failure_on_other_machines_is_reported_here(site, capsys):
     engine = site(Standing("failed", "exit code 2"), "luthier: no GPU can be seen here\n\n")
     assert main(["doctor", "--on", "site"]) == 2
     place = engine.submitted[0].directory

@@ -24,7 +24,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_python_is_printed_and_what_is_left_over_told_beside_it(here, capsys):
+def test_python_is_printed_and_leftovers_are_listed_beside_it(here, capsys):
     assert main(["import", "pax", "gpt.json"]) == 0
     out, err = capsys.readouterr()
     assert "def experiment() -> fdl.Config:" in out
@@ -76,7 +76,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("words", ERRORS, ids=" ".join)
-def test_bad_input_is_told_in_a_line(here, capsys, words):
+def test_bad_input_is_reported_in_a_line(here, capsys, words):
     assert main(list(words)) == 2
     assert capsys.readouterr().err == f"luthier: {ERRORS[words]}\n"
 

@@ -60,9 +60,9 @@ def test_the_command_for_the_machines_of_a_tpu(project, capsys, monkeypatch):
 def test_bad_input(words, lines, project, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
     assert main(["launch", *words]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == len(lines), told
-    for found, wanted in zip(told, lines, strict=True):
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == len(lines), errors
+    for found, wanted in zip(errors, lines, strict=True):
         assert found.startswith(f"luthier: {wanted}")
     assert not (project / "runs").exists()
 
@@ -75,9 +75,9 @@ def test_a_site_that_refuses_leaves_nothing_behind(project, capsys, monkeypatch)
     sbatch.write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-    told = "luthier: cannot submit job.sh: sbatch: error: no such partition\n"
+    errors = "luthier: cannot submit job.sh: sbatch: error: no such partition\n"
     assert main(["train", TINY, "--on", "slurm:partition=gpus"]) == 2
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == errors
     assert list((project / "runs" / "tiny").iterdir()) == []
     (commands / "sbatch").write_text("#!/bin/sh\necho 12\n")
     assert main(["train", TINY, "--on", "slurm"]) == 0
@@ -85,7 +85,7 @@ def test_a_site_that_refuses_leaves_nothing_behind(project, capsys, monkeypatch)
     sbatch.write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
     capsys.readouterr()
     assert main(["train", TINY, "--on", "slurm:partition=gpus", "--run", run.name]) == 2
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == errors
     assert [path.name for path in (run / "launch").iterdir()] == ["1"]  # what was there stays
     assert (run / "config.json").exists()
 
@@ -124,7 +124,7 @@ def test_a_run_is_launched_listed_and_its_script_is_kept(project, capsys, monkey
     assert "cannot read 'nothing'" in log
 
 
-def test_words_that_say_where_are_not_said_again():
+def test_options_that_choose_the_engine_are_not_passed_on():
     words = ["a", "--on", "slurm", "x=1", "--on=ray", "--new", "--run", "3"]
     assert launch._words(words) == ["a", "x=1", "--run", "3"]
 

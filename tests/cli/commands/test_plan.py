@@ -23,7 +23,7 @@ def _own(monkeypatch, tmp_path, project):
     jax.devices()  # so that no test chooses how many devices the session has
 
 
-def test_shapes_are_told_in_this_process(capsys):
+def test_shapes_are_planned_in_this_process(capsys):
     assert main(["plan", TINY, "--slice", "v5e-4", "--level", "shapes", "--sharding"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("tiny on v5e-4: 4 x TPU v5 lite\n")
@@ -59,9 +59,9 @@ def test_a_device_that_is_in_no_table_is_a_node(capsys):
 
 @pytest.mark.slow
 def test_a_device_that_is_in_no_table_is_compiled_for(capsys):
-    told = targets.missing_compiler(targets.read("h100:4"))
-    if told:
-        pytest.skip(told)
+    reason = targets.missing_compiler(targets.read("h100:4"))
+    if reason:
+        pytest.skip(reason)
     slice = f"luthier.planner.GpuSlice(chip={CHIP}, devices_per_host=4)"
     assert main(["plan", TINY, "--slice", slice, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -120,7 +120,7 @@ def test_all_problems_come_at_once(capsys):
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
-def test_progress_tells_the_time_that_is_left(monkeypatch):
+def test_progress_shows_the_time_left(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True

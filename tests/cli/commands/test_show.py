@@ -53,7 +53,7 @@ def test_why_shows_what_set_a_value(show):
     assert json.loads(show("seed=5", "--why", "seed", "--json"))
 
 
-def test_why_without_a_path_tells_of_all_values(show):
+def test_why_without_a_path_lists_all_values(show):
     assert "model.dim" in show("--why")
     assert "argument 1: seed=5" in show("--why", "seed=5")
     assert show("seed=5", "--why", "seed") == show("seed", "--why", "seed=5")
@@ -73,7 +73,7 @@ def test_params(show):
     assert out.splitlines()[-1].startswith("10 parameters, ")
 
 
-def test_sharding_tells_the_reason_of_every_parameter(show):
+def test_sharding_prints_the_reason_for_every_parameter(show):
     parameters = [p["name"] for p in json.loads(show("--params", "--json"))["parameters"]]
     out = show("--sharding", "parallelism.mesh.fsdp=2", "parallelism.mesh.tensor=2")
     lines = {line.split()[0]: line for line in out.splitlines() if line}

@@ -26,7 +26,7 @@ STUDY = "simulated_engine:study"
 WRAPPED = ["simulated_engine:experiment", "--objective", "held_out/loss", "--space"]
 
 
-def test_a_study_is_driven_shown_and_its_best_is_told(project, capsys):
+def test_a_study_is_driven_and_shown_with_its_best_trial(project, capsys):
     assert main(["sweep", STUDY, "base.steps=2", "--trials", "5"]) == 0
     out = capsys.readouterr().out
     assert "trial 4: complete; held_out/loss " in out
@@ -112,18 +112,18 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
     ],
 )
 def test_bad_input_is_one_line(project, capsys, words, line):
-    (told,) = _refused(capsys, *words)
-    assert told.startswith(f"luthier: {line}")
+    (errors,) = _refused(capsys, *words)
+    assert errors.startswith(f"luthier: {line}")
     assert not (project / "studies").exists()
 
 
 FAILING = "simulated_engine:failing_study"
 
 
-def test_a_baseline_that_fails_is_told_with_its_traceback_and_ends_the_command(project, capsys):
+def test_a_baseline_that_fails_is_reported_with_its_traceback_and_ends_the_command(project, capsys):
     assert main(["sweep", FAILING]) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert told == [
+    errors = capsys.readouterr().err.splitlines()
+    assert errors == [
         "luthier: the baseline failed: ValueError: boom; `luthier sweep --resume studies/toy "
         "--retry failed` reruns failed trials with the source as it is then; the same command as "
         "before restarts the study",
@@ -148,10 +148,10 @@ def test_no_complete_trial_is_a_failure(project, capsys):
 
 
 @pytest.mark.full
-def test_a_fault_of_the_machine_is_told_with_what_to_do(project, capsys):
+def test_a_fault_of_the_machine_is_reported_with_a_remedy(project, capsys):
     assert main(["sweep", FAILING, "engine.ends={2: ['faulted', 'faulted']}"]) == 2
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told == (
+    (errors,) = capsys.readouterr().err.splitlines()
+    assert errors == (
         "luthier: no device group is left: cannot write there: No space left on device; free space "
         "or repair the machine, then `luthier sweep --resume studies/toy`: no trial is lost"
     )

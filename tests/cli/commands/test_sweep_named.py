@@ -42,7 +42,7 @@ def folder(importable_project):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_misspelt_name_is_told_before_anything_is_written(folder, capsys, form):
+def test_a_misspelt_name_is_reported_before_anything_is_written(folder, capsys, form):
     flags, name, _ = FORMS[form]
     words = ["--space", f"{name}S=log(1e-3,1e-1)", "--wandb", "off"]
     assert main(["sweep", "trials.tiny", *flags, *words[:2]]) == 2
@@ -79,9 +79,9 @@ def test_a_name_is_swept_by_real_training(folder, capsys, form):
     assert main(["sweep", "best", str(study)]) == 0
     best = capsys.readouterr().out.split()
     assert [word.partition("=")[0] for word in best] in ([], [name])
-    told = studies.trial_graph(f"{study}/1")
-    flag = f"{name}={graphs.evaluate(graphs.get(told, 'optimizer.learning_rate.peak'))!r}"
+    trial = studies.trial_graph(f"{study}/1")
+    flag = f"{name}={graphs.evaluate(graphs.get(trial, 'optimizer.learning_rate.peak'))!r}"
     assert main(["show", "trials.tiny", *flags, "optimizer.learning_rate.peak", flag]) == 0
-    assert repr(graphs.evaluate(graphs.get(told, "optimizer.learning_rate.peak"))) in (
+    assert repr(graphs.evaluate(graphs.get(trial, "optimizer.learning_rate.peak"))) in (
         capsys.readouterr().out
     )

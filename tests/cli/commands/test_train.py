@@ -43,12 +43,12 @@ def test_dry_run_refuses_what_a_run_would(project, monkeypatch, capsys, override
     (project / "file").touch()
     before = sorted(project.iterdir())
     assert main(["train", TINY, "--dry-run", override]) == 2
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith(f"luthier: {line}")
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"luthier: {line}")
     assert sorted(project.iterdir()) == before
 
 
-def test_dry_run_tells_how_much_is_trained(project, capsys):
+def test_dry_run_prints_how_much_is_trained(project, capsys):
     words = ["train", TINY, "--dry-run"]
     assert main(words) == 0
     all_of_them = capsys.readouterr().out.split()[0]

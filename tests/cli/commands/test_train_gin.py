@@ -34,8 +34,8 @@ def test_the_operative_gin_file_is_kept_with_the_run(importable_project, capsys)
         "import sys, gin; gin.parse_config(open(sys.argv[1]).read()); print(gin.config_str())"
     )
     command = [sys.executable, "-c", accepted, str(run / "operative_config.gin")]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "RATE = 0.01" in said
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "RATE = 0.01" in output
     capsys.readouterr()
     assert main(["show", str(run / "operative_config.gin"), "--to", "json"]) == 0
     assert (

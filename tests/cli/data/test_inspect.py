@@ -6,11 +6,11 @@ from luthier.cli.commands import data
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "text"),
     [(1234, "1,234"), (0.123456, "0.1235"), ("a\n\tb", r"a\n\tb"), ([1, 2], "[1, 2]"), ("é", "é")],
 )
-def test_cells(value, told):
-    assert data._text(value) == told
+def test_cells(value, text):
+    assert data._text(value) == text
 
 
 def test_a_mixture_is_shown(capsys):
@@ -26,5 +26,5 @@ def test_a_mixture_is_shown(capsys):
     }
     data._show(report)
     out = capsys.readouterr().out
-    for told in ("75.00%", "75.01%", "[bold]x", "AAB.", "the first 8 of 9", "2 to 3", "2.5"):
-        assert told in out
+    for text in ("75.00%", "75.01%", "[bold]x", "AAB.", "the first 8 of 9", "2 to 3", "2.5"):
+        assert text in out

@@ -6,13 +6,13 @@ from luthier.cli.commands import data
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(0.2, "0:00"), (61, "1:01"), (3599.6, "1:00:00"), (90061, "25:01:01")]
+    ("seconds", "text"), [(0.2, "0:00"), (61, "1:01"), (3599.6, "1:00:00"), (90061, "25:01:01")]
 )
-def test_clock(seconds, told):
-    assert data._clock(seconds) == told
+def test_clock(seconds, text):
+    assert data._clock(seconds) == text
 
 
-def test_lines_tell_the_time_left_by_what_was_made_now(monkeypatch, capsys):
+def test_the_time_left_counts_only_shards_made_now(monkeypatch, capsys):
     now = iter([0.0, 5.0, 20.0, 40.0])
     monkeypatch.setattr(data.time, "monotonic", lambda: next(now))
     with data._bar(3, 100) as report:

@@ -25,7 +25,7 @@ def test_the_terminal_is_for_what_python_prints_and_the_code_is_passed_on():
 
 
 @pytest.mark.full
-def test_an_orphan_is_told_to_save_and_ends():
+def test_an_orphan_is_asked_to_save_and_ends():
     orphan = """
 import os, signal, sys, time
 from luthier.cli import hosts

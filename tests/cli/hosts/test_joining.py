@@ -21,7 +21,7 @@ def calls(monkeypatch, tmp_path):
     return found
 
 
-def test_it_joins_tells_its_parent_and_leaves(calls, tmp_path):
+def test_it_joins_notifies_its_launcher_and_leaves(calls, tmp_path):
     stdout = sys.stdout
     with joined(Process({"num_processes": 2, "process_id": 0})):
         assert sys.stdout is stdout
@@ -31,7 +31,7 @@ def test_it_joins_tells_its_parent_and_leaves(calls, tmp_path):
     assert json.loads((tmp_path / "notes.json").read_text()) == {"process": 0, "processes": 1}
 
 
-def test_whoever_fails_tells_the_others_why_and_does_not_wait_for_them(calls):
+def test_a_failing_process_sends_the_others_its_reason_and_does_not_wait_for_them(calls):
     with pytest.raises(DataError), joined(Process()):
         raise DataError([Problem("no file", "data"), Problem("nor another")])
     assert calls[1:] == ["data: no file nor another"]

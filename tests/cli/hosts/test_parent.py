@@ -41,8 +41,8 @@ def supervise(tmp_path, monkeypatch, capfd):
         members = [{"process_id": index, "num_processes": 2} for index in (0, 1)]
         start = time.monotonic()
         found = launcher.supervise([Process(member) for member in members], ["train"])
-        told = capfd.readouterr()
-        return found, time.monotonic() - start, told.out, told.err
+        captured = capfd.readouterr()
+        return found, time.monotonic() - start, captured.out, captured.err
 
     return run
 
@@ -88,7 +88,7 @@ def test_the_primary_speaks_and_the_others_write_logs(supervise, tmp_path):
     assert not (tmp_path / "temporary").exists()
 
 
-def test_when_one_is_killed_the_others_end_and_one_line_is_told(supervise, tmp_path):
+def test_when_one_is_killed_the_others_end_and_one_line_is_printed(supervise, tmp_path):
     code, seconds, _, err = supervise(
         """
         print("C++ stack", file=sys.stderr, flush=True)
@@ -104,7 +104,7 @@ def test_when_one_is_killed_the_others_end_and_one_line_is_told(supervise, tmp_p
     assert err == f"luthier: process 1 of 2 ended (signal 9) (logs: {tmp_path / 'temporary'})\n"
 
 
-def test_an_error_of_all_is_told_once_and_waited_for(supervise):
+def test_an_error_of_all_is_printed_once_and_waited_for(supervise):
     code, _, _, err = supervise("""
         time.sleep(0.5 * index)
         print("luthier: no such experiment", file=sys.stderr)

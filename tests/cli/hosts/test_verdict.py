@@ -75,8 +75,8 @@ def test_whom_jax_names_is_blamed_and_not_whom_it_ended(end, run, names):
 
 def test_without_the_coordinator_the_others_blame_it(end):
     found = judge([end(1, -6, NO_COORDINATOR)])
-    told = "process 0 of 2 (the coordinator) ended, is stopped, or cannot be reached"
-    assert found.lines(None) == [told]
+    line = "process 0 of 2 (the coordinator) ended, is stopped, or cannot be reached"
+    assert found.lines(None) == [line]
 
 
 def test_a_process_that_was_seen_to_die_comes_before_what_the_others_say(end):
@@ -84,7 +84,7 @@ def test_a_process_that_was_seen_to_die_comes_before_what_the_others_say(end):
     assert found.lines(None) == ["process 0 of 2 ended (signal 9)"]
 
 
-def test_bad_input_of_all_is_told_once(end, run):
+def test_bad_input_of_all_is_reported_once(end, run):
     log = "a warning\nluthier: optimizer.b2: 3 is too much\nluthier: no data\n"
     found = judge([end(0, 2, log, **run), end(1, 2, log)])
     assert found.code == 2
@@ -123,10 +123,10 @@ def test_bad_input_of_one_is_the_cause_where_jax_ended_the_others_over_it(end, r
     assert judge([first, end(1, -9)]).code == 1
 
 
-def test_an_abort_gives_way_to_what_the_process_told_before(end):
-    told = "process 0 of 2 ended, is stopped, or cannot be reached; stacks: runs/stacks"
-    found = judge([end(1, -6, "Fatal Python error: Aborted\n", silent=told)])
-    assert found.reasons == [told]
+def test_an_abort_gives_way_to_the_notes_of_the_process(end):
+    line = "process 0 of 2 ended, is stopped, or cannot be reached; stacks: runs/stacks"
+    found = judge([end(1, -6, "Fatal Python error: Aborted\n", silent=line)])
+    assert found.reasons == [line]
     assert judge([end(1, -6)]).reasons == ["process 1 of 2 ended (signal 6)"]
 
 
@@ -138,7 +138,7 @@ def test_the_primary_knows_best_who_is_silent(end, code):
     assert judge([*ends, primary, end(3, None)]).reasons == ["process 3 of 4 ..."]
 
 
-def test_what_a_process_said_comes_before_its_silence(end):
+def test_the_message_of_a_process_comes_before_its_silence(end):
     ends = [end(0, -6, silent="process 1 of 3 is silent"), end(2, -6, lost="process 1 of 3 ended")]
     assert judge(ends).reasons == ["process 1 of 3 ended"]
 

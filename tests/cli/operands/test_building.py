@@ -28,7 +28,7 @@ def test_each_side_is_planned_on_as_many_devices_as_its_mesh_has(tiny, capsys):
 
 
 @pytest.mark.full
-def test_a_record_is_built_and_that_is_said(tiny, capsys):
+def test_a_record_is_built_with_a_notice(tiny, capsys):
     recorded = of_record("run:x", Record(graphs.to_json(tiny)))
     found = building.effects_of(recorded, of_graph("b", lambda: tiny))
     assert all(q["before"] == q["after"] for q in found["quantities"])

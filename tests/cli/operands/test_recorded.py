@@ -72,7 +72,7 @@ def test_a_mirror_without_a_record_is_that_of_the_run_around_it(tiny, make_run):
     )
 
 
-def test_a_run_without_its_record_is_told(tmp_path):
+def test_a_run_without_its_record_is_an_error(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(UnknownReference, match=r"is the folder of a run without config\.json"):
         recorded.find(str(tmp_path))

@@ -88,7 +88,7 @@ def test_a_revision_is_evaluated_in_a_copy_and_the_tree_is_untouched(repository)
     assert _state(repository) == before
     assert list(Path(tempfile.gettempdir()).iterdir()) == []
     document = operand.document
-    values = {part: thing.data for part, thing in document.root.parts}
+    values = {part: node.data for part, node in document.root.parts}
     assert values == {"rate": 0.75, "decay": 0.1}
     assert document.origin("decay") == "mine/rates.py:7"
     assert document.origin("rate") == "argument 1: rate=0.75"
@@ -160,7 +160,7 @@ def test_a_record_of_a_revision_is_read_without_a_process(repository, monkeypatc
          "mine.rates:experiment"),
     ],
 )  # fmt: skip
-def test_what_a_revision_has_not_is_told(repository, word, text):
+def test_missing_parts_of_a_revision_are_errors(repository, word, text):
     with pytest.raises(BadInput) as caught:
         _read(word)
     assert str(caught.value) == text

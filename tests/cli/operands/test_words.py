@@ -45,7 +45,7 @@ def test_a_study_is_all_of_its_trials(study):
     ]
 
 
-def test_all_that_is_wrong_is_told_at_once(tiny):
+def test_all_problems_are_reported_at_once(tiny):
     with pytest.raises(BadInput) as caught:
         _read("trials.tinny", "trials.tiny sed=1", "run:x", "", "trials.tiny 'a")
     assert str(caught.value).splitlines() == [

@@ -37,7 +37,7 @@ def test_what_is_gone_stands_below_what_took_it(importable_project, capsys):
     assert lines[5].startswith("  - evaluations.held_out: luthier.program.Evaluation(")
 
 
-def test_what_changes_twice_is_told_once(importable_project, capsys):
+def test_a_value_that_changes_twice_is_listed_once(importable_project, capsys):
     before = experiments.load_reference("trials.tiny")
     lines = _printed(before, ["seed=5", "seed=6"], capsys)
     assert lines == ["argument 2: seed=6", "  ~ seed: 0 -> 6 (was left at its default)"]
@@ -65,7 +65,7 @@ def test_what_no_word_changed_says_so(importable_project, capsys):
     assert "test_changes.py" in lines[1]
 
 
-def test_nothing_is_told_as_such(importable_project, capsys):
+def test_no_change_is_reported_as_such(importable_project, capsys):
     before = experiments.load_reference("trials.tiny")
     differences.print_changes(before, before)
     assert capsys.readouterr().out == "nothing changes\n"

@@ -31,7 +31,7 @@ def test_the_table_has_a_line_for_each_value(graph):
     ]
 
 
-def test_the_table_tells_tags_defaults_and_what_is_shared(graph):
+def test_the_table_shows_tags_defaults_and_sharing(graph):
     graph.model.norm = graph.model.block.norm
     fdl.add_tag(graph.optimizer.learning_rate, "peak", Special)
     lines = forms.written(graph, "table", defaults=True).splitlines()

@@ -31,9 +31,7 @@ def test_a_default_says_so(importable_project, capsys):
     assert lines[-1].split(maxsplit=2)[2] == "the default of luthier.program.Experiment"
 
 
-def test_constants_tell_what_they_are_shared_with_and_arithmetic_what_it_follows(
-    importable_project, capsys
-):
+def test_constants_list_their_other_paths_and_arithmetic_its_operands(importable_project, capsys):
     graph = experiments.load_reference("trials.tiny")
     graph.training.global_batch_size = graphs.multiply(graph.training.steps, 2)
     graph = graphs.apply(graph, ["training.steps=6"])
@@ -50,7 +48,7 @@ def test_long_values_are_cut(importable_project, capsys):
     assert f"'{'n' * 46}…" in _printed(graph, "name", capsys)[-1]
 
 
-def test_without_a_path_everything_that_is_set_is_told(importable_project, capsys):
+def test_without_a_path_everything_that_is_set_is_listed(importable_project, capsys):
     graph = graphs.apply(experiments.load_reference("trials.tiny"), ["seed=5"])
     lines = _printed(graph, "", capsys)
     assert lines[0].split() == ["path", "value", "set", "by"]

@@ -13,7 +13,7 @@ def test_the_script_of_a_shell(capsys, shell):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([], "no shell is given"),
         (["tcsh"], "'tcsh' is not a shell"),
@@ -21,10 +21,10 @@ def test_the_script_of_a_shell(capsys, shell):
         (["index"], "'index' is not a shell"),
     ],
 )
-def test_what_is_no_shell(capsys, words, told):
+def test_what_is_no_shell(capsys, words, message):
     assert main(["completion", *words]) == 2
     assert capsys.readouterr().err == (
-        f"luthier: {told}; write `luthier completion bash or zsh or fish`\n"
+        f"luthier: {message}; write `luthier completion bash or zsh or fish`\n"
     )
 
 
@@ -34,14 +34,14 @@ def test_words_are_answered(capsys, monkeypatch):
     assert capsys.readouterr().out == "train\ttrain an experiment, or resume its run\n"
 
 
-def test_the_help_tells_how_to_install_it(capsys):
+def test_the_help_explains_how_to_install_it(capsys):
     with pytest.raises(SystemExit):
         main(["completion", "--help"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for line in (
         'eval "$(luthier completion bash)"',
         'eval "$(luthier completion zsh)"',
         "luthier completion fish > ~/.config/fish/completions/luthier.fish",
     ):
-        assert line in said
-    assert "words" not in said.partition("options:")[0].partition("usage:")[2].partition("\n")[0]
+        assert line in output
+    assert "words" not in output.partition("options:")[0].partition("usage:")[2].partition("\n")[0]

@@ -25,14 +25,14 @@ def test_help_alone_lists_the_commands(capsys):
 
 
 @pytest.mark.parametrize("name", ["adamw", "AdamW", "luthier.optim.AdamW", "luthier.optim.adamw"])
-def test_a_component_tells_its_settings(capsys, name):
+def test_a_component_lists_its_settings(capsys, name):
     assert main(["help", name]) == 0
     out = capsys.readouterr().out
     assert out.startswith("luthier.optim.adamw\n  Adam with decoupled weight decay.\n")
     assert "  b1: float = 0.9  (0 <= b1 < 1)\n      Decay of the first moment.\n" in out
 
 
-def test_all_components_of_a_name_are_told(capsys):
+def test_all_components_of_a_name_are_listed(capsys):
     assert main(["help", "Classification"]) == 0
     out = capsys.readouterr().out
     assert "luthier.tasks.Classification\n" in out

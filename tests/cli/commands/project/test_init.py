@@ -60,7 +60,7 @@ def test_an_empty_folder_may_exist_and_parents_are_made(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("", "no name"),
         ("9lives", "letters, digits"),
@@ -78,18 +78,18 @@ def test_an_empty_folder_may_exist_and_parents_are_made(tmp_path):
         ("file/inner", "not a folder"),
     ],
 )
-def test_bad_names_and_places(tmp_path, capsys, name, told):
+def test_bad_names_and_places(tmp_path, capsys, name, message):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "something").write_text("precious")
     (tmp_path / "file").write_text("precious")
     before = sorted(tmp_path.rglob("*"))
     assert main(["init", name]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line
     assert sorted(tmp_path.rglob("*")) == before, "nothing is written"
 
 
-def test_unknown_options_and_bad_names_are_told_together(capsys):
+def test_unknown_options_and_bad_names_are_reported_together(capsys):
     assert main(["init", "9lives", "--force"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
 

@@ -30,17 +30,17 @@ def test_json_and_an_earlier_step(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--evaluation", "hled_out"], "held_out"),
         (["--step", "3"], "3"),
         (["--ema"], "average"),
     ],
 )
-def test_what_the_run_does_not_have(words, told, capsys):
+def test_what_the_run_does_not_have(words, message, capsys):
     assert main(["evaluate", "last", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line
 
 
 @pytest.mark.full

@@ -12,7 +12,7 @@ def _there(trained, monkeypatch):
     monkeypatch.chdir(trained)
 
 
-def test_a_model_of_no_family_is_told_and_writes_nothing(tmp_path, capsys):
+def test_a_model_of_no_family_is_an_error_and_writes_nothing(tmp_path, capsys):
     assert main(["export", "last", "--to", "safetensors", "--output", f"{tmp_path}/x"]) == 2
     err = capsys.readouterr().err
     assert "of no family" in err
@@ -49,7 +49,7 @@ def test_a_misspelt_folder_is_one_line_and_nothing_is_written(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--weights", "ema"], "average"),
         (["--family", "lama"], "llama"),
@@ -57,6 +57,6 @@ def test_a_misspelt_folder_is_one_line_and_nothing_is_written(tmp_path, capsys):
         (["--to", "pickle"], "safetensors"),
     ],
 )
-def test_what_is_wrong_with_the_words(words, told, capsys):
+def test_what_is_wrong_with_the_words(words, message, capsys):
     assert main(["export", "last", *words]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -102,7 +102,7 @@ def _launched(run, id):
     launches.make_launch(launches.new_folder(run), Slurm(), "luthier train", (), [job])
 
 
-def test_a_launched_run_tells_how_it_stands_in_the_queue(importable_project, monkeypatch, capsys):
+def test_a_launched_run_shows_its_state_in_the_queue(importable_project, monkeypatch, capsys):
     from luthier.launch import Slurm, Standing
 
     def never(engine, jobs):
@@ -116,11 +116,11 @@ def test_a_launched_run_tells_how_it_stands_in_the_queue(importable_project, mon
         assert "queue" not in capsys.readouterr().out
     asked = []
 
-    def told(engine, jobs):
+    def answer(engine, jobs):
         asked.append([job.id for job in jobs])
         return [Standing("waiting", "PENDING (Priority)", ("n1", "n2"))] * len(jobs)
 
-    monkeypatch.setattr(Slurm, "standings", told)
+    monkeypatch.setattr(Slurm, "standings", answer)
     _launched(waits, "12")
     _launched(waits, "13")  # the newest counts
     over = _record(["seed=2"], "cc33")
