@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from luthier import records
 from luthier.cli import main
+from luthier.trainer.opening import configuration, run_id
 
 # The toy components of the tests of luthier.graph.
 TOYS = str(Path(__file__).resolve().parents[1] / "graph" / "importable")
@@ -95,6 +97,20 @@ def importable_project(project, monkeypatch) -> Path:
     """The same, with the folder on `sys.path`, as the command line has it."""
     monkeypatch.syspath_prepend(project)
     return project
+
+
+@pytest.fixture
+def make_run():
+    """Return a function that records a run of a graph, as training does.
+
+    Without an id, the run gets the one that training would give it.
+    """
+
+    def make(graph, id=None, name="tiny", root="runs"):
+        recorded = configuration(graph)
+        return records.RunDirectory.create(root, name, id or run_id(graph), configuration=recorded)
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from luthier import cli
 from luthier import graph as graphs
-from luthier.cli import experiments, main
-from luthier.cli.arguments import Problems
+from luthier.cli import Problems, main
 from luthier.errors import EXIT_BAD_INPUT, BadInput
 
 TINY = "trials.tiny"
@@ -152,18 +152,18 @@ def test_errors_name_the_argument_that_set_the_value(project, capsys):
 def test_overrides_are_applied_to_the_graph(project, monkeypatch):
     monkeypatch.syspath_prepend(str(project))
     problems = Problems()
-    graph, packages = experiments.load(TINY, ["seed=7"], problems, command="train")
+    graph, packages = cli.load(TINY, ["seed=7"], problems, command="train")
     assert graphs.get(graph, "seed") == 7
     assert packages == ()
 
 
 def test_a_recorded_run_is_an_experiment(project, monkeypatch):
     monkeypatch.syspath_prepend(str(project))
-    graph, _ = experiments.load(TINY, ["seed=7"], Problems(), command="train")
+    graph, _ = cli.load(TINY, ["seed=7"], Problems(), command="train")
     folder = project / "somewhere"
     folder.mkdir()
     (folder / "config.json").write_text(graphs.to_json(graph))
-    again, _ = experiments.load(str(folder), ["name=other"], Problems(), command="show")
+    again, _ = cli.load(str(folder), ["name=other"], Problems(), command="show")
     assert graphs.get(again, "seed") == 7
     assert graphs.get(again, "name") == "other"
 
@@ -204,7 +204,7 @@ def test_problems_known_before_are_raised_with_the_others(project):
     problems = Problems()
     problems.add("one")
     with pytest.raises(BadInput) as caught:
-        experiments.load("no_such_package", [], problems, command="train")
+        cli.load("no_such_package", [], problems, command="train")
     assert len(caught.value.problems) == 2
 
 
@@ -224,4 +224,4 @@ def test_problems_known_before_are_raised_with_the_others(project):
     ],
 )
 def test_is_override(word, expected):
-    assert experiments.is_override(word) is expected
+    assert cli.is_override(word) is expected

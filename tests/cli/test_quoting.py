@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.cli.flags import HINT, with_hints
+from luthier.cli import HINT, with_hints
 from luthier.errors import Problem
 
 # What arrives, and what was typed.

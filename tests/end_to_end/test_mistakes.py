@@ -9,10 +9,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import fiddle as fdl
 import pytest
 
+from luthier import graph as graphs
 from luthier.cli import main
-from luthier.graph.record.encode import FORMAT, VERSION
 
 MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())["mistake"]
 
@@ -20,8 +21,9 @@ MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())[
 def record(folder: Path, node: dict) -> None:
     """Write the record of a graph, as a run has it."""
     folder.mkdir()
-    text = json.dumps({"format": FORMAT, "version": VERSION, "graph": node})
-    (folder / "config.json").write_text(text)
+    document = json.loads(graphs.to_json(fdl.Config(dict)))  # the format and version of today
+    assert "graph" in document
+    (folder / "config.json").write_text(json.dumps({**document, "graph": node}))
 
 
 def test_there_are_enough_of_them():

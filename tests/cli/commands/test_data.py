@@ -6,6 +6,7 @@ import pytest
 
 from luthier import data
 from luthier.cli import main
+from luthier.cli.commands import data as command
 
 
 @pytest.mark.parametrize(
@@ -115,3 +116,56 @@ def test_inspect(project, capsys):
 )
 def test_bad_input_of_prepare_and_inspect(project, capsys, words, text):
     test_bad_input(project, capsys, words, text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1234, "1,234"), (0.123456, "0.1235"), ("a\n\tb", r"a\n\tb"), ([1, 2], "[1, 2]"), ("é", "é")],
+)
+def test_cells(value, text):
+    assert command._text(value) == text
+
+
+def test_a_mixture_is_shown(capsys):
+    stages = {"planned": [0.75, 0.5], "observed": [0.7501, 0.5]}
+    components = [{"name": "web", "rows": 1000, "epochs": 2.5, **stages}]
+    report = {
+        "describe": {"rows": 1000, "components": {}},
+        "mixture": components,
+        "spec": {"inputs": {"shape": [8, 16], "dtype": "int32"}},
+        "batches": [[{"targets": "[bold]x", "segments": "AAB."}] * 9],
+        "lengths": [{"from": 2, "to": 3, "count": 5}],
+        "seconds": {"reading": 0.5},
+    }
+    command._show(report)
+    out = capsys.readouterr().out
+    for text in ("75.00%", "75.01%", "[bold]x", "AAB.", "the first 8 of 9", "2 to 3", "2.5"):
+        assert text in out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0:00"), (61, "1:01"), (3599.6, "1:00:00"), (90061, "25:01:01")]
+)
+def test_clock(seconds, text):
+    assert command._clock(seconds) == text
+
+
+def test_the_time_left_counts_only_shards_made_now(monkeypatch, capsys):
+    now = iter([0.0, 5.0, 20.0, 40.0])
+    monkeypatch.setattr(command.time, "monotonic", lambda: next(now))
+    with command._bar(3, 100) as report:
+        report({"documents": 20}, True)
+        report({"documents": 40}, False)
+        report({"documents": 40}, False)
+    assert capsys.readouterr().err.splitlines() == [
+        "2 of 3 shards, 60 of 100 documents, 0:20 left",
+        "3 of 3 shards, 100 of 100 documents, 0:00 left",
+    ]
+
+
+def test_a_bar_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    with command._live_bar(100) as report:
+        report({"documents": 100}, False)
+    assert "100/100" in capsys.readouterr().err

@@ -3,13 +3,12 @@ from __future__ import annotations
 import pytest
 
 from luthier import graph as graphs
-from luthier.cli.arguments import Problems
-from luthier.cli.operands import words
+from luthier.cli import Problems
 from luthier.errors import BadInput
 
 
-def _read(*operands):
-    return words.read_all(operands, Problems())
+def _read(*words):
+    return operands.read_all(words, Problems())
 
 
 def test_a_reference_takes_overrides_in_one_word(tiny):
@@ -22,7 +21,7 @@ def test_a_reference_takes_overrides_in_one_word(tiny):
 
 
 def test_a_record_takes_overrides_too_and_is_built_then(tiny, make_run, tmp_path):
-    make_run(tiny)
+    make_run(tiny, "ab12cd34")
     (tmp_path / "x.json").write_text(graphs.to_json(tiny))
     for word in ("run:ab seed=4", "x.json seed=4"):
         (operand,) = _read(word)

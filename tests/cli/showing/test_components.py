@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from luthier.cli.showing.settings import NOT_OF_GRAPHS, PACKAGES, components, describe
+from luthier.cli.showing import NOT_OF_GRAPHS, PACKAGES, components, describe
 
 
 class Base:

@@ -8,7 +8,8 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import layers
-from luthier.cli.showing.parameters import Parameter, parameters, print_parameters, subtotals
+from luthier.cli.showing import Parameter, print_parameters, subtotals
+from luthier.cli.showing import list_parameters as parameters
 
 
 def _parameter(name, scalars):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from luthier.cli import main
-from luthier.cli.completion.scripts import SCRIPTS
+from luthier.cli.completion import SCRIPTS
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -2,19 +2,19 @@ from __future__ import annotations
 
 import pytest
 
+from luthier import cli
 from luthier.cli import main
-from luthier.cli.commands.project import help as help_command
 
 
 def test_every_page_can_be_read(capsys):
-    assert help_command.pages()
-    for page in help_command.pages():
+    assert cli.manual_pages()
+    for page in cli.manual_pages():
         assert main(["help", page]) == 0
         assert capsys.readouterr().out.startswith("# ")
 
 
 def test_a_misspelt_page_has_a_hint(capsys):
-    page = help_command.pages()[0]
+    page = cli.manual_pages()[0]
     assert main(["help", page[:-1]]) == 2
     assert f"did you mean {page}" in capsys.readouterr().err
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from luthier.cli import main
-from luthier.cli.listing import Alias, Listed, find
+from luthier.cli import Alias, Listed, main
+from luthier.cli import find_experiments as find
 
 EXPERIMENTS = '''"""A small model of English."""
 import module_that_does_not_exist
