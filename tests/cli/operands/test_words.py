@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from luthier import graph as graphs
-from luthier.cli import Problems
+from luthier.cli import Problems, operands
 from luthier.errors import BadInput
 
 
