@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from luthier.errors import BadInput, Problem
@@ -168,7 +168,7 @@ def whole(text: str) -> int:
     return number
 
 
-def number_within(low: float, high: float, above: bool = False):
+def number_within(low: float, high: float, above: bool = False) -> Callable[[str], float]:
     """Return a parser of numbers within limits, for argparse's `type=`.
 
     Args:

@@ -124,6 +124,8 @@ def parser_of(command: str) -> arguments.Parser:
     Args:
       command: A name in `COMMANDS`.
     """
+    # The docstring of the module is the description. Options that several commands have are added
+    # here, so that they are the same everywhere.
     module = _module(command)
     parser = arguments.Parser(
         prog=f"luthier {command}",

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from luthier.cli import flags, project
 from luthier.cli.arguments import Problems
@@ -14,6 +14,7 @@ from luthier.errors import BadInput, Problem, RunError
 
 if TYPE_CHECKING:
     from luthier.graph import Graph
+    from luthier.records import RunDirectory
 
 RUN = "run:"
 STUDY = "study:"
@@ -21,7 +22,7 @@ RUNS = "runs"
 """The folder in which runs are looked up."""
 
 
-def load_reference(reference: str, packages: Sequence[str] = ()) -> Any:
+def load_reference(reference: str, packages: Sequence[str] = ()) -> Graph:
     """Return the graph that a reference names.
 
     Args:
@@ -48,7 +49,7 @@ def load_reference(reference: str, packages: Sequence[str] = ()) -> Any:
     return graphs.resolve(reference)
 
 
-def find_run(reference: str) -> Any:
+def find_run(reference: str) -> RunDirectory | None:
     """Return the directory of the run that a reference names; None if it names something else.
 
     Args:
@@ -69,7 +70,7 @@ def find_run(reference: str) -> Any:
     return records.find(RUNS, name)
 
 
-def _load_run(run: Any, packages: Sequence[str]) -> Any:
+def _load_run(run: RunDirectory, packages: Sequence[str]) -> Graph:
     from luthier import graph as graphs
     from luthier.graph.recorded_defaults import restore_defaults
     from luthier.records import trust
@@ -104,7 +105,7 @@ def load(
     *,
     command: str,
     checked: bool = True,
-) -> tuple[Any, tuple[str, ...]]:
+) -> tuple[Graph, tuple[str, ...]]:
     """Return the graph that a command line describes.
 
     Args:
@@ -199,12 +200,12 @@ def _bare(word: str) -> str:
     return word.strip().removeprefix("--fdl.").strip()
 
 
-def _recorded(packages: Sequence[str]) -> Callable[[str], Any]:
+def _recorded(packages: Sequence[str]) -> Callable[[str], Graph]:
     """Return the function that loads the graph of a run, for `model=run:ID.model`."""
     # Cached for one command line: several overrides often take values of the same run.
 
     @functools.cache
-    def load_run(run: str) -> Any:
+    def load_run(run: str) -> Graph:
         from luthier import graph as graphs
         from luthier import records
         from luthier.records import trust
@@ -259,7 +260,7 @@ def _resolve(
     return None
 
 
-def _from_targets(reference: str, packages: Sequence[str]) -> Any:
+def _from_targets(reference: str, packages: Sequence[str]) -> Graph:
     """Return the graph of `hydra:FILE`, `hydra:FILE:KEY` or `konfig:FILE`."""
     from luthier import graph as graphs
 

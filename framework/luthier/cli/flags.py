@@ -164,7 +164,7 @@ def translate(
         if not equals and index + 1 < end:
             value = words[next(coming)]
         if not value:
-            problems.append(Problem(f"{name} has no value", remedy="`luthier help overrides`"))
+            problems.append(Problem(f"{name} has no value", remedy="see `luthier help overrides`"))
         elif name in _WORDS:
             translated.append(_WORDS[name] + value)
         else:

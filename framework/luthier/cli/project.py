@@ -54,6 +54,7 @@ def _settings(path: Path) -> dict[str, tuple[str, ...]]:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(Problem(f"cannot read {path}: {error}")) from error
+    # An unknown name is an error: a misspelt `packages` would silently forbid what the user allows.
     ours = settings.get("tool", {}).get("luthier", {})
     origin = f"[tool.luthier] in {path}"
     if not isinstance(ours, dict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from luthier.cli.showing import differences
 from luthier.errors import BadInput
@@ -11,9 +11,10 @@ from luthier.terminal import cell
 
 if TYPE_CHECKING:
     from luthier.graph import Graph
+    from luthier.records import RunDirectory
 
 
-def choose_run(recorded: Any, graph: Graph) -> tuple[str | None, bool]:
+def choose_run(recorded: RunDirectory, graph: Graph) -> tuple[str | None, bool]:
     """Return the run to resume, and whether to start a new one, for `luthier train run:ID`.
 
     A recorded graph is trained in a new run, beside the recorded one. If that run was started
@@ -44,7 +45,7 @@ def choose_run(recorded: Any, graph: Graph) -> tuple[str | None, bool]:
     return None, True
 
 
-def print_changes(recorded: Any, before: Graph, after: Graph) -> None:
+def print_changes(recorded: RunDirectory, before: Graph, after: Graph) -> None:
     """Print the changes that the command line makes to a recorded graph.
 
     Args:

@@ -368,6 +368,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
+    # Problems of the options are raised together with those of the experiment, if there is one:
+    # `inspect` and --experiment load it with the problems found so far.
     problems = Problems(unknown)
     _check(arguments, problems)
     if arguments.action == "inspect":

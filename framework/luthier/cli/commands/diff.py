@@ -102,6 +102,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     from luthier.cli.operands import words
     from luthier.cli.showing import differences
 
+    # How many operands there are is known only now: `study:NAME` stands for all of its trials.
     operands = words.read_all(arguments.operands, problems)
     report_damage(o.metrics_path for o in operands if o.metrics_path is not None)
     if len(operands) == 2:

@@ -79,6 +79,8 @@ def _examine(arguments: argparse.Namespace) -> int:
     from luthier.parallel import distributed, hosts
     from luthier.records import read_source
 
+    # Collective: every process measures at the same time, and process 0 gets the results of all of
+    # them.
     hosts.configure(arguments.devices)
     hosts.devices()
     found = doctor.examine(arguments.directory)

@@ -145,7 +145,7 @@ def launch_training(
     return _submit(engine, chosen, arguments, (graph, packages), words)
 
 
-def with_engine(study: Any, on: str | None) -> Any:
+def with_engine(study: Graph, on: str | None) -> Graph:
     """Return a study whose trials run on the engine of --on, with the settings of the site.
 
     Args:
@@ -280,6 +280,9 @@ def _jobs() -> list[tuple[Any, Any, Any]]:
 
 def _list(arguments: argparse.Namespace) -> int:
     """Print the jobs of this folder, without the finished ones unless --all is given."""
+    # States come from the queues themselves, which are asked once for all jobs of an engine; a
+    # queue that does not answer gives "unknown", so that one broken cluster does not hide the
+    # others.
     from luthier.launch.engine import LIVE
 
     shown = [row for row in _jobs() if arguments.all or row[2].state in LIVE]

@@ -78,6 +78,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems = Problems(unknown)
     if not arguments.slice:
         problems.add("no target is given", remedy="write --slice v5e-16, h100:8 or cpu:8")
+    # The target is read before the experiment, so that both are reported if both are wrong.
     target = None
     with problems.collected():
         if arguments.slice:
@@ -127,6 +128,7 @@ def _report(
 
 
 def _show(report: Any, arguments: argparse.Namespace) -> None:
+    # The page first: if it cannot be written, nothing has been printed that looks like success.
     if arguments.html:
         from luthier.view.plan import render
 

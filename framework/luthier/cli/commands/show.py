@@ -165,6 +165,8 @@ def _show_graph(
 ) -> None:
     from luthier import graph as graphs
 
+    # Unknown paths are collected, too. The formats of a whole file take one path only, since two
+    # documents in a file could not be read back.
     nodes = []
     for path in paths:
         with problems.collected():

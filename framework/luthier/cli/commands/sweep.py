@@ -184,6 +184,8 @@ def _end(outcome: Any) -> int:
     """Print the outcome of a study; return the exit code."""
     from luthier.study.views.text import best_lines, headline, read_standing
 
+    # Exit codes: 0 for a study that is over with a complete trial, also at its time limit; 75 if it
+    # was preempted and should be started again; 130 after Ctrl-C; 2 or 1 if it gave up.
     standing = read_standing(outcome.directory)
     print("\n".join([headline(standing), *best_lines(standing), *outcome.notices]))
     show = f"`luthier sweep show {outcome.directory}` lists the trials"
@@ -262,7 +264,7 @@ def _with_function(reference: str | None) -> str | None:
     return f"{reference}:study" if is_study else reference
 
 
-def _wrap(arguments: argparse.Namespace, base: Any, packages: Sequence[str]) -> Any:
+def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -> Graph:
     """Return a study of an experiment."""
     # Without --space, --sweep alone describes a table of trials, which are all run: a grid. A mixed
     # space is sampled.
@@ -281,7 +283,7 @@ def _wrap(arguments: argparse.Namespace, base: Any, packages: Sequence[str]) -> 
     return samplers.study_of(graphs.get(base, "name"), base, space, node, packages)
 
 
-def _with_options(arguments: argparse.Namespace, study: Any) -> Any:
+def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
     """Return the study with the sampler, the objectives and the engine of the command line."""
     from luthier import graph as graphs
     from luthier.study import samplers
@@ -357,6 +359,7 @@ def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
     if len(arguments.words) != 1:
         problems.add("repair needs one study", remedy="write luthier sweep repair DIR")
     problems.raise_any()
+    # Only on request, and never by `show`: the driver of the study may be alive and writing.
     from luthier.study.driver.repair import repair
 
     repaired = repair(arguments.words[0])

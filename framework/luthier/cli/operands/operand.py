@@ -7,7 +7,10 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Operand:
 
     title: str
     document: Any
-    load: Callable[[], Any]
+    load: Callable[[], Graph]
     is_recorded: bool
     packages: Sequence[str] = ()
     metrics_path: Path | None = None
@@ -53,7 +56,7 @@ class Operand:
 
 
 def of_graph(
-    title: str, load: Callable[[], Any], *, detail: str = "", packages: Sequence[str] = ()
+    title: str, load: Callable[[], Graph], *, detail: str = "", packages: Sequence[str] = ()
 ) -> Operand:
     """Return the operand of a graph that is built in this process.
 
@@ -114,7 +117,7 @@ def of_record(
     return Operand(title, document, load, True, packages, **settings)
 
 
-def _load(record: Record, title: str, packages: Sequence[str]) -> Any:
+def _load(record: Record, title: str, packages: Sequence[str]) -> Graph:
     from luthier import graph as graphs
 
     if record.path is not None:

@@ -9,11 +9,14 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli import experiments
 from luthier.cli.operands.operand import Operand, Record, ResultOperand, of_record
 from luthier.errors import BadInput, LuthierError, Problem, RecordError, RunError, UnknownReference
+
+if TYPE_CHECKING:
+    from luthier.records import RunDirectory
 
 STANDARD_INPUT = "-"
 MIRRORED = "luthier"
@@ -32,7 +35,7 @@ class RecordPlace:
 
     name: str
     path: Path | None
-    run: Any = None
+    run: RunDirectory | None = None
 
 
 def find(name: str) -> RecordPlace | None:
@@ -93,7 +96,7 @@ def read(place: RecordPlace, packages: Sequence[str] = ()) -> Operand:
     if place.path is None:
         return of_record("standard input", Record(sys.stdin.read()), packages=packages)
     if place.run is not None:
-        return _read_run(place, packages)
+        return _read_run(place.name, place.run, packages)
     folder = place.path.parent
     record = _record(place.path)
     if is_trial(folder):
@@ -144,7 +147,7 @@ def _text(path: Path) -> str:
         raise RecordError(Problem(f"cannot read {path}: {reason}")) from error
 
 
-def _read_run(place: RecordPlace, packages: Sequence[str]) -> Operand:
+def _read_run(title: str, run: RunDirectory, packages: Sequence[str]) -> Operand:
     """Return the operand of a run, with its status and its last evaluation."""
     # The values come from status.json, which is small; whether lower or higher is better is in the
     # last evaluation of the metrics file, which is read from its end. Either may be missing or
@@ -152,7 +155,6 @@ def _read_run(place: RecordPlace, packages: Sequence[str]) -> Operand:
     from luthier.records.events import Evaluation
     from luthier.records.metrics_file import read_last
 
-    run = place.run
     name = f"{run.name}/{run.id}"
     record = _record(run.config_path, name)
     state, objectives = "", []
@@ -170,7 +172,7 @@ def _read_run(place: RecordPlace, packages: Sequence[str]) -> Operand:
             if isinstance(value, int | float)
         ]
     return of_record(
-        place.name,
+        title,
         record,
         detail=f"run {name}, {state}" if state else f"run {name}",
         packages=packages,

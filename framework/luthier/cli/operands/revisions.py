@@ -90,6 +90,8 @@ def read(
     Raises:
       BadInput: The revision has no such experiment, or it cannot be built.
     """
+    # A record is taken from git as it is. An experiment has to be built, and by the code of the
+    # revision: today's luthier would apply today's defaults, and hide what the comparison is for.
     git = _Git(f"{revision.name}:{revision.reference}")
     when = git.output("log", "-1", "--format=%h of %cs: %s", revision.commit)
     detail = f"revision {when}"

@@ -6,13 +6,16 @@ import functools
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from luthier.cli import experiments, project
 from luthier.cli.arguments import Problems
 from luthier.cli.operands import recorded, revisions
 from luthier.cli.operands.operand import Operand, of_graph
 from luthier.errors import BadInput, Problem
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 COMMAND = "diff"
 
@@ -84,6 +87,6 @@ def _load(name: str, overrides: Sequence[str], word: str, packages: Sequence[str
     return of_graph(word, load, packages=packages)
 
 
-def _graph(name: str, overrides: Sequence[str]) -> Any:
+def _graph(name: str, overrides: Sequence[str]) -> Graph:
     graph, _ = experiments.load(name, overrides, Problems(), command=COMMAND, checked=False)
     return graph

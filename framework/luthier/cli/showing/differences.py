@@ -319,7 +319,7 @@ class _Set(NamedTuple):
     origin: str
 
 
-def print_changes(before: Any, after: Any) -> None:
+def print_changes(before: Graph, after: Graph) -> None:
     """Print the difference between a graph and what a command line made of it.
 
     The changes are listed below the argument or the line of a file that caused them. A value that
@@ -353,7 +353,7 @@ def print_changes(before: Any, after: Any) -> None:
     print("\n".join(lines) or "nothing changes")
 
 
-def _new_sets(before: Any, after: Any) -> list[_Set]:
+def _new_sets(before: Graph, after: Graph) -> list[_Set]:
     """Return the entries that `after` has and `before` has not, the latest first."""
     # Not by sequence numbers: they are global, and `before` is often loaded after `after`.
     old = {(each.path, each.origin) for each in _sets(before)}
@@ -401,7 +401,7 @@ def _cause(sets: list[_Set], change: Any) -> _Set | None:
     return None
 
 
-def _written_path(after: Any, change: Any, title: str) -> str:
+def _written_path(after: Graph, change: Any, title: str) -> str:
     """Return the path that the user wrote for a shared value, instead of its first path."""
     # A shared value has several paths, and a change is listed under the first. The user should find
     # the one of the override again, if it is the same value.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli.printing import table
+
+if TYPE_CHECKING:
+    from luthier.records import Account
 
 _ORDER = ("step", "data_wait", "evaluate", "show", "save", "init", "compile", "other")
 _NAMES = {"data_wait": "data wait", "lost": "lost work"}
@@ -27,7 +30,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def as_json(account: Any) -> dict[str, Any]:
+def as_json(account: Account) -> dict[str, Any]:
     """Return an account of `luthier.records` as JSON values."""
     return {
         "total_seconds": account.total,
@@ -49,7 +52,7 @@ def as_json(account: Any) -> dict[str, Any]:
     }
 
 
-def lines_of(account: Any, name: str) -> list[str]:
+def lines_of(account: Account, name: str) -> list[str]:
     """Return the lines that show an account.
 
     Args:
@@ -71,7 +74,7 @@ def lines_of(account: Any, name: str) -> list[str]:
     return lines
 
 
-def _by_kind(account: Any) -> list[str]:
+def _by_kind(account: Account) -> list[str]:
     """Return the table of time by kind of work, with bars; kinds without time are left out."""
     rows = []
     for kind in (*_ORDER, "lost", "idle"):
@@ -84,7 +87,7 @@ def _by_kind(account: Any) -> list[str]:
     return table(["where", "time", "share", ""], rows)
 
 
-def _by_process(account: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _by_process(account: Account) -> tuple[list[str], list[tuple[Any, ...]]]:
     heads = ["process", "began", "after", "from step", "to step", "ended", "ran", "lost work"]
     rows = [
         (
@@ -102,7 +105,7 @@ def _by_process(account: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
     return heads, rows
 
 
-def _chart(account: Any) -> list[str]:
+def _chart(account: Account) -> list[str]:
     """Return the run as a strip of characters, each an equal span of time, and a legend.
 
     Within a process the kinds are in the order of a typical life, not where each happened.

@@ -62,6 +62,7 @@ def print_parameters(graph: Graph, devices: Sequence[Any], as_json: bool) -> Non
     Raises:
       BadInput: The model cannot be built or sharded.
     """
+    # JSON has exact numbers; the table has sizes rounded for people.
     found = parameters(graph, devices)
     if as_json:
         counts = {subtree: sums.scalars for subtree, sums in subtotals(found).items()}

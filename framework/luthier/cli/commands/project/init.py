@@ -43,6 +43,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
+    # Nothing is written unless every check has passed; a folder that exists must be empty.
     problems = Problems(unknown)
     folder = Path(arguments.name or "")
     package = folder.name.replace("-", "_")

@@ -53,6 +53,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
+    # A misspelt family is reported together with the other problems, before any weights are read.
     problems = Problems(unknown)
     if arguments.ema and arguments.weights == "parameters":
         problems.add("--ema and --weights parameters cannot be combined", remedy="leave out one")

@@ -16,13 +16,17 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli import project
 from luthier.cli.arguments import Problems
 from luthier.cli.printing import notice, print_json, report_damage, table
 from luthier.errors import EXIT_DONE, BadInput, LuthierError, Problem
 from luthier.terminal import cell
+
+if TYPE_CHECKING:
+    from luthier.launch import Job, Standing
+    from luthier.records import RunDirectory, RunSummary, Status
 
 DIRECTORY = "runs"
 QUEUE_SECONDS = 3.0
@@ -60,6 +64,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
       arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
+    # Everything here reads files that a running process may be writing, and that may be damaged:
+    # damage is reported on the standard error, and what can be read is shown.
     problems = Problems(unknown)
     _check(arguments, problems)
     problems.raise_any()
@@ -106,7 +112,7 @@ def _check(arguments: argparse.Namespace, problems: Problems) -> None:
         problems.add(f"{len(arguments.runs)} runs are given", remedy=remedy)
 
 
-def _goodput(directory: Any, as_json: bool) -> int:
+def _goodput(directory: RunDirectory, as_json: bool) -> int:
     """Print where the time of a run went."""
     from luthier import records
     from luthier.cli.showing import goodput
@@ -125,6 +131,8 @@ def _diff(arguments: argparse.Namespace) -> int:
     from luthier.cli.operands import recorded
     from luthier.cli.showing import differences
 
+    # By the folder of --directory, which `luthier diff run:ID` does not have; so operands are read
+    # here.
     problems, operands = Problems(), []
     packages: tuple[str, ...] = ()
     with problems.collected():
@@ -181,13 +189,16 @@ def print_code_difference(one: str, other: str, root: str) -> None:
         print("\n".join(lines))
 
 
-def _queued(summaries: Sequence[Any]) -> dict[Any, tuple[Any, Any]]:
+def _queued(summaries: Sequence[RunSummary]) -> dict[Any, tuple[Any, Any]]:
     """Return the newest job of each launched run, with its state, by the folder of the run.
 
     Engines are not queried for a run whose own record has the status finished.
     """
     from luthier.launch import jobs as launches
 
+    # A run that was submitted several times (it was preempted, or given up) has a job for each
+    # start; only the newest can still be alive. All queues are asked at once and share one time
+    # limit.
     newest = {}
     for summary in summaries:
         found = launches.launches(summary.directory.path)
@@ -209,7 +220,7 @@ def _queued(summaries: Sequence[Any]) -> dict[Any, tuple[Any, Any]]:
     return queued
 
 
-def _report_damaged_ends(summaries: Sequence[Any]) -> None:
+def _report_damaged_ends(summaries: Sequence[RunSummary]) -> None:
     """Report records that are damaged near their ends, where the list is read from."""
     # Reading every file of metrics in full would take minutes for a large folder; a single run is
     # checked in full when it is shown.
@@ -224,7 +235,9 @@ def _report_damaged_ends(summaries: Sequence[Any]) -> None:
                 notice(str(error))
 
 
-def _list(summaries: list[Any], arguments: argparse.Namespace) -> int:
+def _list(summaries: list[RunSummary], arguments: argparse.Namespace) -> int:
+    """Print the table of all runs."""
+    # The column `queue` is there only if some run was launched on a cluster.
     _report_damaged_ends(summaries)
     queued = _queued(summaries)
     if arguments.json:
@@ -257,14 +270,16 @@ def _list(summaries: list[Any], arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _queue_lines(job: Any, standing: Any) -> list[tuple[str, str]]:
+def _queue_lines(job: Job, standing: Standing) -> list[tuple[str, str]]:
     """Return the rows about the job of a run."""
     hosts = f" on {', '.join(standing.hosts)}" if standing.hosts else ""
     lines = [("queue", f"{standing.state}{hosts}: job {job.id} of {job.engine}")]
     return [*lines, ("", standing.detail)] if standing.detail else lines
 
 
-def _describe(summary: Any, queued: tuple[Any, Any] | None) -> list[str]:
+def _describe(summary: RunSummary, queued: tuple[Any, Any] | None) -> list[str]:
+    """Return the lines about one run, with control characters escaped."""
+    # The rows without a name continue the one above: a message may have several lines.
     status, directory = summary.status, summary.directory
     rows = [
         ("run", f"{directory.name}/{directory.id}"),
@@ -294,7 +309,7 @@ def _describe(summary: Any, queued: tuple[Any, Any] | None) -> list[str]:
     return [f"{name:<{width}}  {text}".rstrip() for name, text in rows]
 
 
-def _as_json(summary: Any, queued: tuple[Any, Any] | None) -> dict[str, Any]:
+def _as_json(summary: RunSummary, queued: tuple[Any, Any] | None) -> dict[str, Any]:
     queue = None
     if queued is not None:
         job, standing = queued
@@ -316,7 +331,7 @@ def _size(num_bytes: int) -> str:
     return format_bytes(num_bytes)
 
 
-def _steps(status: Any) -> str:
+def _steps(status: Status) -> str:
     return f"{status.step}/{status.total_steps}" if status.total_steps else str(status.step)
 
 
