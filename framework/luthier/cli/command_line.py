@@ -94,7 +94,7 @@ flags of other frameworks:
 
 def _usage() -> str:
     groups = [
-        "\n".join([f"{title}:", *(f"  {name:<10} {text}" for name, text in commands.items())])
+        "\n".join([f"{title}:", *(f"  {name:<11} {text}" for name, text in commands.items())])
         for title, commands in GROUPS.items()
     ]
     return textwrap.dedent(

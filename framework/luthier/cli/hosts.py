@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of several processes to `parser`."""
     hosts = parser.add_argument_group(
         "several processes",
-        "Run the same command on every host, with its own --process-id. All hosts must share the\n"
-        "disk of records.directory.",
+        "Run the same command on every host, with its own --process-id. All hosts\n"
+        "must share the disk of records.directory.",
     )
     hosts.add_argument(
         "--processes",
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     hosts.add_argument(
         "--distributed",
         action="store_true",
-        help="detect the three from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and "
+        help="detect these from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and "
         "JAX_PROCESS_ID, or from SLURM, Open MPI, Kubernetes or Cloud TPU",
     )
     hosts.add_argument(

@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run steps twice and compare the results bit for bit",
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="the same as --extend")
+    parser.add_argument("-y", "--yes", action="store_true", help="short for --extend")
     launch.add_engine(parser)
     hosts.add_arguments(parser)
 
