@@ -79,7 +79,7 @@ def test_a_second_process_finds_what_the_first_compiled(tmp_path):
         "print(jax.jit(lambda x: x * 3 + 1)(2))"
     )
 
-    def told():
+    def log():
         done = subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, **variables, "JAX_PLATFORMS": "cpu"},
@@ -90,8 +90,8 @@ def test_a_second_process_finds_what_the_first_compiled(tmp_path):
         assert done.stdout == "7\n"
         return done.stderr
 
-    assert "Persistent compilation cache hit" not in told()
-    assert "Persistent compilation cache hit" in told()
+    assert "Persistent compilation cache hit" not in log()
+    assert "Persistent compilation cache hit" in log()
 
 
 def test_the_oldest_programs_go_first(tmp_path):

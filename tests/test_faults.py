@@ -37,7 +37,7 @@ def test_the_innermost_cause_decides_what_kind_of_fault_it_is(error, kind):
     assert faults.classify(error) is faults.Fault(kind)
 
 
-def test_a_fault_that_may_pass_is_told_from_one_that_stays():
+def test_transient_faults_differ_from_permanent_ones():
     assert faults.is_transient(OSError(errno.EIO, ""))
     assert not faults.is_transient(OSError(errno.EROFS, ""))
     assert not faults.is_transient(ValueError("x"))

@@ -4,9 +4,9 @@
     luthier.plan(graph, slice="v5e-16")
     result = luthier.train(graph)
 
-What the command line does is a function here; what graphs are made of is in the packages. Both are
-imported when they are first named: `import luthier` costs nothing. Type checkers and editors find
-the signatures in `__init__.pyi`.
+Each command of the command line is a function here; the components of a graph are in the packages.
+Both are imported when they are first named: `import luthier` costs nothing. Type checkers and
+editors find the signatures in `__init__.pyi`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+# `module:function` of every function at the root. They are resolved in `__getattr__` and not
+# imported above, because nearly all of them import JAX, which takes seconds: `luthier --help` and
+# Tab import this module, too (`tests/repo/test_imports.py` holds that).
 _FUNCTIONS = {
     "diff": "luthier.view.diff.page:diff",
     "evaluate": "luthier.trainer.trained:evaluate_run",
@@ -83,6 +86,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    # Python calls this only where the module has no such attribute. Packages become attributes when
+    # they are imported; functions are looked up again at every use, which costs a dictionary
+    # access.
     if name in _FUNCTIONS:
         module, _, function = _FUNCTIONS[name].partition(":")
         return getattr(importlib.import_module(module), function)

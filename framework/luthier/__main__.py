@@ -1,4 +1,4 @@
-"""The command `luthier`, which `python -m luthier` is too; a Tab is answered without the rest."""
+"""Entry point of the command `luthier` and of `python -m luthier`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import NoReturn
 
 def console() -> NoReturn:
     """Run the command line of this process and exit."""
+    # A Tab has to be answered in a fraction of a second, so completion comes before the imports of
+    # the command line (argparse alone takes longer than an answer) and before `start.prepare`,
+    # which may replace the process.
     if sys.argv[1:] == ["completion", "words"] and "LUTHIER_WORDS" in os.environ:
         from luthier.cli.completion import candidates
 
         sys.exit(candidates.main())
-    from luthier.cli import main, start
+    from luthier.cli import command_line, start
 
     start.prepare(sys.argv[1:])
-    main.console()
+    command_line.console()
 
 
 if __name__ == "__main__":

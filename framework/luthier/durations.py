@@ -1,7 +1,11 @@
-"""Lengths of training, in the unit that the user thinks in.
+"""Lengths of training, in steps, tokens, epochs or seconds.
 
 A duration is a node of the graph (`checkpoints.every = Seconds(600)`), swapped like any other node.
 `training.steps` alone is a plain number, because schedules share it as a value node.
+
+Steps, tokens, epochs and seconds are needed by `checkpoint` (save every), `program` (stop after,
+evaluate every) and `trainer` (is it due?), which must not import each other; so durations are a
+module of their own, below them.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ class Duration(Protocol):
 def _check(duration: Duration) -> None:
     if not (math.isfinite(duration.count) and duration.count > 0):
         raise ValueError(
-            f"{type(duration).__name__} wants a finite count > 0, not {duration.count}"
+            f"{type(duration).__name__} needs a finite count > 0, not {duration.count}"
         )
 
 
@@ -44,7 +48,7 @@ class Steps:
     """A number of optimizer steps.
 
     Args:
-      count: How many.
+      count: Number of steps.
     """
 
     count: int
@@ -62,7 +66,7 @@ class Tokens:
     """A number of training tokens (targets with non-zero weight).
 
     Args:
-      count: How many.
+      count: Number of tokens.
     """
 
     count: float
@@ -77,10 +81,10 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """A number of passes over the training rows; fractions are allowed.
+    """A number of passes over the training examples; fractions are allowed.
 
     Args:
-      count: How many.
+      count: Number of epochs.
     """
 
     count: float
@@ -89,7 +93,7 @@ class Epochs:
         _check(self)
 
     def measure(self, progress: Progress) -> float:
-        """Return the passes over the training rows."""
+        """Return the passes over the training examples."""
         return progress.epochs
 
 
@@ -98,7 +102,7 @@ class Seconds:
     """A number of seconds spent training, over all restarts.
 
     Args:
-      count: How many.
+      count: Number of seconds.
     """
 
     count: float

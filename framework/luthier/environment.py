@@ -1,18 +1,19 @@
 """Sets up a process before it imports JAX.
 
-These things can be set at the start only:
+These settings take effect only at the start of a process:
 
 * Large pages. XLA's CPU client allocates the temporary memory of a step anew at every step; the C
   library maps such blocks from the system and gives them back, so that each step touches all of its
   pages for the first time. With pages of 4 KiB that is a fault for each, which cost a quarter of
   the step of a small language model (`tools/bench/peers.py`). The GNU C Library asks for large
   pages where `GLIBC_TUNABLES` holds `glibc.malloc.hugetlb=1`.
-* What is compiled is kept on the disk, so that a second start of the same program does not compile
+* JAX's persistent compilation cache, so that a second start of the same program does not compile
   it again.
-* Native crashes leave the stacks of all threads.
-* Whose process it is: one that computes an answer for another ends with it.
-* The collector of cycles, which by default looks for them at every 700 new objects, walked through
-  what imports and traces had made again and again: a tenth of a start (`tools/bench/shapes.py`).
+* Stack traces of all threads at a native crash.
+* The parent process: a process that computes an answer for another one ends with it.
+* The threshold of the garbage collector. By default it looks for cycles after every 700 new
+  objects, and walked through the objects of imports and traces again and again: a tenth of the
+  start-up time (`tools/bench/shapes.py`).
 
 Source: the manual of the GNU C Library, "Memory Allocation Tunables"; the kernel's
   Documentation/admin-guide/mm/transhuge.rst; JAX, "Persistent compilation cache".
@@ -36,37 +37,42 @@ TUNABLES = "GLIBC_TUNABLES"
 LARGE_PAGES = "glibc.malloc.hugetlb"
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 MOST_BYTES = 8 * 2**30
-"""The limit for compiled programs on the disk; beyond it the oldest are dropped at a start."""
+"""Size limit of the compilation cache; beyond it the oldest programs are deleted at a start."""
 
 NEW_OBJECTS = 200_000
-"""After so many, cycles are looked for among them; older ones in the usual proportion."""
+"""New objects between two garbage collections; older generations keep their usual proportion."""
 
 _MODES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _PROCESSOR = Path("/proc/cpuinfo")
 _POLL_SECONDS = 0.5
-_FIRST_VERSION = (2, 35)  # of the GNU C Library, that knows the tunable
+_FIRST_VERSION = (2, 35)  # the first GNU C Library that knows the tunable
 
 
 _native = {"reported": False}
 
 
 def report_native_crashes() -> None:
-    """Have this process write the stacks of all threads when native code fails in it.
+    """Make this process write the stacks of all threads when native code crashes in it.
 
-    They go to the standard error; a run sends them to a file of its own.
+    They go to the standard error; a run redirects them to a file of its own.
     """
+    # A crash in XLA, a collective or a driver ends the process without a Python traceback; the
+    # stacks are all that is left to say which call it was in.
     with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):  # no stderr
         faulthandler.enable(all_threads=True)
         _native["reported"] = True
 
 
 def reports_native_crashes() -> bool:
-    """Return whether `report_native_crashes` set this process up, and nobody else did."""
+    """Return whether `report_native_crashes` enabled the fault handler of this process."""
     return _native["reported"]
 
 
 def forget_terminal() -> None:
-    """Let output to a terminal that is gone go nowhere: writing to it would be an error."""
+    """Discard output to a terminal that is gone: writing to it would be an error."""
+    # After SIGHUP (a closed terminal, a lost connection) every write to it fails with EIO, also the
+    # prints of a run that is saving its last checkpoint. The descriptor is replaced, and not only
+    # `sys.stdout`, because native code writes past Python's streams.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             if os.isatty(number := stream.fileno()):
@@ -76,9 +82,9 @@ def forget_terminal() -> None:
 
 
 def end_with(parent: int) -> None:
-    """End this process, whatever it does, soon after the one that asked for its work has ended.
+    """End this process soon after its parent has ended, whatever it is doing.
 
-    What it computes may take minutes and all of the memory, and nobody would read the answer.
+    Its work may take minutes and all of the memory, and nobody would read the answer.
 
     Args:
       parent: The id of the process that started this one.
@@ -86,7 +92,8 @@ def end_with(parent: int) -> None:
 
     def follow() -> None:
         # A child of a process that has ended is adopted by another one, so that its parent's id
-        # changes; this works on every Unix, and for a parent that was killed.
+        # changes; this works on every Unix, and for a parent that was killed. `_exit`, because the
+        # main thread may be deep in a compilation, which no exception reaches.
         while os.getppid() == parent:
             time.sleep(_POLL_SECONDS)
         os._exit(1)
@@ -99,13 +106,14 @@ def large_pages(
     modes: str | None = None,
     c_library: tuple[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the variables that ask for large pages; none where it is no use, or decided already.
+    """Return the variables that request large pages; none if they have no effect or are set.
 
     Args:
-      environment: Of the process. Whoever has set the tunable, to whatever, is obeyed.
-      modes: What the kernel says of large pages; the mode in brackets holds. With `always` they
-        come without being asked for, with `never` asking is in vain. None asks the kernel.
-      c_library: Its name and version; None asks it.
+      environment: The variables of the process. A tunable that is set already, to any value, is
+        left alone.
+      modes: The kernel's modes of large pages; the one in brackets is active. With `always` they
+        come without a request, with `never` a request has no effect. None reads the kernel's file.
+      c_library: The name and version of the C library; None detects them.
     """
     if modes is None:
         modes = _MODES.read_text(encoding="utf-8") if _MODES.exists() else ""
@@ -120,14 +128,15 @@ def large_pages(
 
 
 def kept_programs(environment: Mapping[str, str], shortest: float) -> dict[str, str]:
-    """Return the variables that make JAX keep what it compiles below the user's cache folder.
+    """Return the variables that put JAX's compilation cache below the user's cache folder.
 
-    Programs for a CPU are made for its very kind, and homes are shared by machines: each kind has
-    a folder of its own.
+    Programs for a CPU use the instruction sets of that very CPU, and a home directory is often
+    shared by machines; so each kind of processor has a folder of its own.
 
     Args:
-      environment: Of the process. A folder that is set, also to nothing, is left as it is.
-      shortest: Seconds of compiling from which on a program is kept.
+      environment: The variables of the process. A folder that is set already, even to nothing, is
+        left as it is.
+      shortest: The least compile time, in seconds, of a program that is cached.
     """
     if CACHE in environment:
         return {}
@@ -140,7 +149,7 @@ def kept_programs(environment: Mapping[str, str], shortest: float) -> dict[str, 
 
 
 def collect_rarely() -> None:
-    """Look for cycles of dead objects after more new ones than Python does by default.
+    """Run the garbage collector less often than Python does by default.
 
     A collector that is off stays off.
     """
@@ -150,14 +159,17 @@ def collect_rarely() -> None:
 
 
 def drop_oldest(folder: str, most_bytes: int = MOST_BYTES) -> None:
-    """Delete the oldest files of a folder until the others take at most so many bytes.
+    """Delete the oldest files of a folder until the others take at most `most_bytes`.
 
-    A program that is gone is compiled again. What another process deletes meanwhile is no error.
+    A deleted program is compiled again. A file that another process deletes meanwhile is not an
+    error.
 
     Args:
-      folder: With files only; it need not be there.
-      most_bytes: That may stay.
+      folder: A folder of files; it need not exist.
+      most_bytes: The number of bytes that may stay.
     """
+    # JAX's cache is not bounded by default, and a file's time is that of its last write; several
+    # processes of a user may do this at the same time, so nothing here relies on what was listed.
     found = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -174,12 +186,12 @@ def drop_oldest(folder: str, most_bytes: int = MOST_BYTES) -> None:
 
 
 def _kind_of_processor() -> str:
-    """Return a name of what machine code may use here."""
+    """Return a name for the instruction sets of this processor."""
     flags = ""
     if _PROCESSOR.exists():
         # The flags, and not the model's name: machine code may use an instruction set or not, and
         # containers can hide some of them.
         lines = _PROCESSOR.read_text(encoding="utf-8", errors="replace").splitlines()
         flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    told = hashlib.sha256(flags.encode()).hexdigest()[:8]
-    return f"{platform.machine()}-{told}"
+    digest = hashlib.sha256(flags.encode()).hexdigest()[:8]
+    return f"{platform.machine()}-{digest}"

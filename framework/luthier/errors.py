@@ -1,7 +1,7 @@
-"""Every exception that luthier raises on purpose.
+"""All exceptions that luthier raises on purpose.
 
-A message says what is wrong, where (a path of the graph, and the place that set it), and the
-remedy. Errors of one kind are collected, so that a user sees all of them at once.
+A message says what is wrong, where (a path of the graph, and the place that set the value), and how
+to fix it. Errors of one kind are collected, so that a user sees all of them at once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ EXIT_INTERRUPTED = 130
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with the input, told in one line.
+    """One problem with the input, formatted as one line.
 
     Args:
-      what: What is wrong, with the offending name or value in it.
+      what: The problem, with the offending name or value in it.
       path: The path in the graph that it concerns (`optimizer.learning_rate`), or empty.
       origin: Where the value was set (`argument 3`, `configs/lm/quickstart.py:41`), or empty.
-      remedy: What to do about it, or empty.
-      nearest: Valid names near to what was given, best first.
+      remedy: How to fix it, or empty.
+      nearest: Valid names that resemble the given one, best first.
     """
 
     what: str
@@ -49,7 +49,9 @@ class Problem:
             line += f"; did you mean {' or '.join(self.nearest)}?"
         if self.remedy:
             line += f"; {self.remedy}"
-        # Messages hold names and texts of files that somebody else may have made.
+        # One line, because logs, `status.json` and the parents of processes take an error apart by
+        # lines. Escaped, because messages hold names and texts of files that somebody else may have
+        # made.
         return printable(" ".join(line.split()))
 
 
@@ -60,7 +62,7 @@ class LuthierError(Exception):
 
 
 class BadInput(LuthierError):
-    """What the user gave cannot be used; `problems` holds every reason, one line each."""
+    """Invalid input; `problems` holds every reason, one line each."""
 
     exit_code = EXIT_BAD_INPUT
 
@@ -90,7 +92,7 @@ class RecordError(BadInput):
 
 
 class ShardingError(BadInput):
-    """Arrays cannot be laid out on the mesh as the rules say."""
+    """Arrays cannot be sharded over the mesh by the rules."""
 
 
 class DataError(BadInput):
@@ -102,15 +104,15 @@ class CheckpointError(BadInput):
 
 
 class RunError(BadInput):
-    """A run directory is in use, finished, or cannot be continued."""
+    """A run directory is in use, finished, or cannot be resumed."""
 
 
 class VersionError(BadInput):
-    """A file was written by another version of luthier, which this one cannot read; it is kept."""
+    """A file was written by a version of luthier that this one cannot read; the file is kept."""
 
 
 class LockLost(LuthierError):
-    """Another process has taken over what this one was writing; nothing more may be written."""
+    """Another process has taken over the lock; this process must not write any more."""
 
 
 class TrainingStopped(LuthierError):

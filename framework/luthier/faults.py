@@ -3,12 +3,12 @@
 One table serves single runs, sweeps and launch scripts, so that a full disk means the same thing
 everywhere: it is never the fault of the trial that happened to meet it.
 
-* PLACE: the disk is full, EIO, a lost mount, ECC or NCCL errors, a killed worker, a lost peer. Try
-  again, elsewhere where there is an elsewhere; it never counts against a trial.
-* CODE: an exception in the user's code or in ours. Stop; keep the traceback.
-* DATA: data is missing or unreadable, a record is damaged. Refuse to start.
-* NUMERIC: NaN, divergence, too many skipped steps: that is the result of the experiment.
-* VERSION: a file was written by another version of luthier or of a library. Refuse; change nothing.
+* PLACE: a full disk, EIO, a lost mount, ECC or NCCL errors, a killed worker, a lost peer. The work
+  is tried again, on other devices where there are any; it never counts against a trial.
+* CODE: an exception in the user's code or in ours. The run stops and keeps the traceback.
+* DATA: data is missing or unreadable, or a record is damaged. The run does not start.
+* NUMERIC: NaN, divergence, too many skipped steps. This is the result of the experiment.
+* VERSION: a file was written by another version of luthier or of a library. It is left unchanged.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Fault(enum.Enum):
 
 
 class RemoteFault(LuthierError):
-    """An error of another process, which told what it says and what kind of fault it is.
+    """An error of another process, reported with its message and its kind of fault.
 
     Args:
       text: The error, in one line.
-      fault: Its kind: the text alone would not tell a `MemoryError` from a wrong program.
+      fault: Its kind. The text alone cannot distinguish a `MemoryError` from a wrong program.
     """
 
     def __init__(self, text: str, fault: Fault):
@@ -44,8 +44,9 @@ class RemoteFault(LuthierError):
         self.fault = fault
 
 
-# What the operating system says about disks, networks and limits. ENOENT, EISDIR, ENOTDIR, EEXIST
-# and EINVAL are left out: they nearly always mean a wrong path in somebody's code.
+# Errors of the operating system about disks, networks and limits. ENOENT, EISDIR, ENOTDIR, EEXIST
+# and EINVAL are left out: they nearly always mean a wrong path in somebody's code. Not every name
+# exists on every system (EREMOTEIO is Linux's), hence `hasattr`.
 _PLACE_ERRNOS = frozenset(
     getattr(errno, name)
     for name in (
@@ -61,8 +62,8 @@ _PLACE_ERRNOS = frozenset(
 TRANSIENT_ERRNOS = _PLACE_ERRNOS - {errno.EROFS, errno.EFBIG, errno.ENODEV}
 
 # Device and communication failures arrive as RuntimeErrors of XLA, TensorStore or the coordination
-# service: only their text tells them from a wrong program. RESOURCE_EXHAUSTED is not here: a model
-# that does not fit its device is the trial's own fault.
+# service: only their text distinguishes them from a wrong program. RESOURCE_EXHAUSTED is not here:
+# a model that does not fit its device is the trial's own fault.
 _PLACE_TEXT = re.compile(
     r"ECC error|uncorrectable|NCCL (?:error|operation)|CUDA_ERROR_(?:ECC|HARDWARE"
     r"|DEVICE_UNAVAILABLE|LAUNCH_FAILED|ILLEGAL_ADDRESS|SYSTEM)|Xid|fell off the bus|DATA_LOSS"
@@ -74,7 +75,10 @@ _OS_ERROR_TEXT = re.compile(r"OS error code: (\d+)|\[Errno (\d+)\]")
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and what it was raised from, each once, the outermost first."""
+    """Yield an exception and its causes, each once, the outermost first."""
+    # As Python prints a traceback: `__cause__` (raise ... from) comes before `__context__`, which
+    # `raise ... from None` suppresses. Nothing keeps such a chain from being a circle, hence
+    # `seen`.
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -86,9 +90,10 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def error_number(error: BaseException) -> int | None:
-    """Return the operating system's number for an exception or for what it was raised from.
+    """Return the `errno` of an exception or of its causes; None where there is none.
 
-    TensorStore and XLA put the number into their text; it is looked for there, too.
+    TensorStore and XLA raise no `OSError` but put the number into their message; it is read from
+    there.
     """
     for link in chain(error):
         if isinstance(link, OSError) and link.errno:
@@ -106,6 +111,10 @@ def classify(error: BaseException) -> Fault:
     Args:
       error: The exception as it was caught, with its causes.
     """
+    # The order decides. What is certain comes first: a verdict of the process that saw the error, a
+    # version, NaN. Then the operating system's numbers and the types of Python, then the texts of
+    # native libraries, which are the least reliable. `DataError` comes last, because a source that
+    # is unreadable since its mount is lost is a fault of the place, and worth another try.
     links = tuple(chain(error))
     for link in links:
         if isinstance(link, RemoteFault):

@@ -1,8 +1,8 @@
-"""What luthier changes in other libraries, which no import does.
+"""Patches of other libraries, which are installed explicitly and never by an import.
 
-Three things, each without an effect on numbers:
+There are three, none of which changes numbers:
 
-- Flax's metaclass tells the arguments of NNX classes, so that Fiddle checks their names
+- Flax's metaclass exposes the arguments of NNX classes, so that Fiddle checks their names
   (`graph/signatures.py`).
 - Fiddle's history names the lines of a reference or fiddler that set a value, and not those of
   luthier (`graph/origins.py`).
@@ -19,14 +19,15 @@ from luthier.parallel import random_bits
 
 
 def install() -> Callable[[], None]:
-    """Install all of it now; what is installed already stays as it is.
+    """Install all patches now; patches that are installed already stay as they are.
 
     Functions of luthier do this themselves when they are called: `luthier.graph.resolve` before it
-    imports a module of yours, and whatever compiles. Call it first in a notebook that makes nodes
-    by hand, so that Fiddle refuses a wrong argument at once, and not `validate` later.
+    imports a module of yours, and every function that compiles. Call `install` first in a notebook
+    that makes nodes by hand, so that Fiddle rejects a wrong argument at once, and not `validate`
+    later.
 
     Returns:
-      A function that takes everything away again.
+      A function that removes all patches again.
 
     Example:
       >>> import luthier
@@ -35,10 +36,11 @@ def install() -> Callable[[], None]:
     """
     signatures.install()
     origins.install()
-    put_back = random_bits.install()
+    restore_random_bits = random_bits.install()
 
     def undo() -> None:
-        put_back()
+        # In the opposite order of installing, as for all patches that may wrap each other.
+        restore_random_bits()
         origins.uninstall()
         signatures.uninstall()
 

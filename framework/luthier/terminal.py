@@ -4,7 +4,7 @@ A terminal obeys control characters in whatever is printed: they set its title, 
 links, and some terminals answer them as if the user had typed. Names of folders, messages in
 status.json, values in records and names of files come from whoever shared them. So every table and
 message passes through `printable`, which makes such characters visible; `protect` is a second
-barrier around the streams of the command line, for what does not.
+barrier around the streams of the command line, for text that does not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import sys
 from typing import Any, TextIO
 
 # Controls of ASCII, DEL and the controls of Latin-1 (an 8-bit CSI is U+009B); marks that reorder
-# text (bidirectional overrides, isolates); separators of lines; tags, which are invisible; and
+# text (bidirectional overrides, isolates), with which a file name can read backwards; separators of
+# lines; tags, which are invisible; and
 # surrogates, which stand for bytes in names of files that are not UTF-8.
 _CONTROLS = (
     *range(0x20),
@@ -39,24 +40,26 @@ def _escape(code: int) -> str:
 _IN_CELL = {code: _escape(code) for code in _CONTROLS}
 _IN_TEXT = {code: text for code, text in _IN_CELL.items() if chr(code) not in "\t\n"}
 
-# Colours, cursor movements within what is being drawn, erasing of lines: what Rich draws with.
+# The escape sequences that Rich draws with: colours, cursor movements, erasing of lines, hiding the
+# cursor. Titles (OSC) and queries, which a terminal answers as if the user had typed, are not among
+# them.
 _DRAWING = re.compile(r"(\x1b\[[0-9;]{0,24}[mKABCDG]|\x1b\[\?25[hl]|[\r\x08])")
 
 
 def printable(text: str) -> str:
-    """Return a text of others with its control characters escaped, except line ends and tabs.
+    """Return an untrusted text with its control characters escaped, except line ends and tabs.
 
     Args:
-      text: What a record, a file, another process or a model says.
+      text: Text of a record, a file, another process or a model.
     """
     return text.translate(_IN_TEXT)
 
 
 def cell(text: str) -> str:
-    """Return a text of others for a cell or a line of its own: line ends are escaped, too.
+    """Return an untrusted text for a table cell or a single line: line ends are escaped, too.
 
     Args:
-      text: What a record, a file, another process or a model says.
+      text: Text of a record, a file, another process or a model.
     """
     return text.translate(_IN_CELL)
 
@@ -65,12 +68,14 @@ class Printable:
     """A Rich renderable, with the control characters in its texts escaped.
 
     Args:
-      content: What is drawn; its styles stay.
+      content: The renderable to draw; its styles stay.
     """
 
     def __init__(self, content: Any):
         self._content = content
 
+    # The protocol by which Rich renders foreign objects. The texts are escaped after rendering,
+    # when they are segments, because the styles are no longer part of the text then.
     def __rich_console__(self, console: Any, options: Any) -> Any:
         from rich.segment import Segment
 
@@ -82,16 +87,18 @@ class Printable:
 
 
 class _Protected:
-    """A stream to a terminal that passes on what draws, and shows all other controls escaped."""
+    """A terminal stream that passes on drawing sequences and escapes other control characters."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
 
     def write(self, text: str) -> int:
-        # `split` with a group: what draws has the odd places.
+        # `split` with a group: the drawing sequences are at the odd places.
         parts = _DRAWING.split(text)
         parts[::2] = [printable(part) for part in parts[::2]]
         self._stream.write("".join(parts))
+        # The length of what was asked for, as the protocol of streams has it, not of what was
+        # written.
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -107,4 +114,5 @@ def protect() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream.isatty():
+            # Only at a terminal: a pipe or a file gets the bytes as they are.
             setattr(sys, name, _Protected(stream))

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from luthier import records
 from luthier.cli import main
+from luthier.trainer.opening import configuration, run_id
 
 # The toy components of the tests of luthier.graph.
 TOYS = str(Path(__file__).resolve().parents[1] / "graph" / "importable")
@@ -97,6 +99,20 @@ def importable_project(project, monkeypatch) -> Path:
     return project
 
 
+@pytest.fixture
+def make_run():
+    """Return a function that records a run of a graph, as training does.
+
+    Without an id, the run gets the one that training would give it.
+    """
+
+    def make(graph, id=None, name="tiny", root="runs"):
+        recorded = configuration(graph)
+        return records.RunDirectory.create(root, name, id or run_id(graph), configuration=recorded)
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
     """A project with one run of `trials.tiny`, trained to its end; not to be changed."""
@@ -104,7 +120,7 @@ def trained(tmp_path_factory) -> Path:
     before = os.getcwd()
     os.chdir(folder)
     try:
-        assert main.main(["train", "trials.tiny", "--wandb", "off"]) == 0
+        assert main(["train", "trials.tiny", "--wandb", "off"]) == 0
     finally:
         os.chdir(before)
     return folder

@@ -4,16 +4,16 @@ import argparse
 
 import pytest
 
-from luthier.cli import arguments
+from luthier import cli
 from luthier.errors import BadInput, Problem
 
 
-def _parser() -> arguments.Parser:
-    parser = arguments.Parser(prog="luthier train")
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog="luthier train")
     parser.add_argument("reference", nargs="?")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--devices")
-    parser.add_argument("--seed", type=arguments.whole)
+    parser.add_argument("--seed", type=cli.whole)
     parser.add_argument("--new", action="store_true")
     return parser
 
@@ -74,10 +74,10 @@ def test_options_that_were_taken_out_before_are_suggested():
 @pytest.mark.parametrize(
     ("read", "text", "number"),
     [
-        (arguments.whole, "0", 0),
-        (arguments.positive, "7", 7),
-        (arguments.number_within(0, 1), "0", 0.0),
-        (arguments.number_within(0, 1, above=True), "1", 1.0),
+        (cli.whole, "0", 0),
+        (cli.positive, "7", 7),
+        (cli.number_within(0, 1), "0", 0.0),
+        (cli.number_within(0, 1, above=True), "1", 1.0),
     ],
 )
 def test_numbers(read, text, number):
@@ -87,13 +87,13 @@ def test_numbers(read, text, number):
 @pytest.mark.parametrize(
     ("read", "text"),
     [
-        (arguments.whole, "-1"),
-        (arguments.whole, "1.5"),
-        (arguments.positive, "0"),
-        (arguments.number_within(0, 1), "nan"),
-        (arguments.number_within(0, 1), "2"),
-        (arguments.number_within(0, 1), "one"),
-        (arguments.number_within(0, 1, above=True), "0"),
+        (cli.whole, "-1"),
+        (cli.whole, "1.5"),
+        (cli.positive, "0"),
+        (cli.number_within(0, 1), "nan"),
+        (cli.number_within(0, 1), "2"),
+        (cli.number_within(0, 1), "one"),
+        (cli.number_within(0, 1, above=True), "0"),
     ],
 )
 def test_numbers_out_of_range(read, text):
@@ -102,7 +102,7 @@ def test_numbers_out_of_range(read, text):
 
 
 def test_problems_are_collected_and_raised_once():
-    problems = arguments.Problems([Problem("first")])
+    problems = cli.Problems([Problem("first")])
     with problems.collected():
         raise BadInput([Problem("second"), Problem("third")])
     problems.add("fourth", remedy="do this")
@@ -112,7 +112,7 @@ def test_problems_are_collected_and_raised_once():
 
 
 def test_no_problems_raise_nothing():
-    problems = arguments.Problems()
+    problems = cli.Problems()
     with problems.collected():
         pass
     problems.raise_any()

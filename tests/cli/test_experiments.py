@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from luthier import cli
 from luthier import graph as graphs
-from luthier.cli import experiments, main
-from luthier.cli.arguments import Problems
+from luthier.cli import Problems, main
 from luthier.errors import EXIT_BAD_INPUT, BadInput
 
 TINY = "trials.tiny"
@@ -18,7 +18,7 @@ TINY = "trials.tiny"
 # The words of a command line, and what each line of the answer must hold.
 BAD_INPUTS = [
     # experiments
-    (["train"], ["no experiment is named"]),
+    (["train"], ["no experiment is given"]),
     (["train", "training.steps=3"], ["is an override, not an experiment"]),
     (["train", "trials.tinny"], ["trials.tiny"]),
     (["train", "no_such_package.tiny"], ["no_such_package"]),
@@ -91,14 +91,14 @@ BAD_INPUTS = [
     (["show", TINY, "--why", "optimzer.b2"], ["optimizer.b2"]),
     # other commands
     (["trian", TINY], ["train"]),
-    (["evaluate"], ["no run is named"]),
+    (["evaluate"], ["no run is given"]),
     (["evaluate", "nothing"], ["nothing"]),
     (["evaluate", "nothing", "--step", "soon"], ["soon", "nothing"]),
     (["generate", "nothing", "--temperature", "warm"], ["warm"]),
     (["generate", "nothing", "--top-p", "2"], ["top-p"]),
     (["generate", "nothing", "--max-new-tokens", "0"], ["max-new-tokens"]),
     (["runs", "nothing"], ["nothing"]),
-    (["runs", "--sync", "wandb"], ["wants a run"]),
+    (["runs", "--sync", "wandb"], ["needs a run"]),
     (["init"], ["no name"]),
     (["list"], ["configs/"]),
     (["data"], ["no action"]),
@@ -110,14 +110,14 @@ def test_the_table_is_long():
     assert len(BAD_INPUTS) >= 30
 
 
-@pytest.mark.parametrize(("words", "told"), BAD_INPUTS, ids=lambda value: " ".join(value)[:60])
-def test_bad_inputs(project, capsys, words, told):
+@pytest.mark.parametrize(("words", "messages"), BAD_INPUTS, ids=lambda value: " ".join(value)[:60])
+def test_bad_inputs(project, capsys, words, messages):
     before = sorted(path for path in project.rglob("*") if "__pycache__" not in path.parts)
-    assert main.main(words) == EXIT_BAD_INPUT
+    assert main(words) == EXIT_BAD_INPUT
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
-    assert len(lines) == len(told), captured.err
-    for line, part in zip(lines, told, strict=True):
+    assert len(lines) == len(messages), captured.err
+    for line, part in zip(lines, messages, strict=True):
         assert line.startswith("luthier: ")
         assert part in line
     assert "Traceback" not in captured.err + captured.out
@@ -144,26 +144,26 @@ def test_bad_inputs_of_a_process(project, words):
     assert not (project / "runs").exists()
 
 
-def test_errors_tell_which_argument_set_it(project, capsys):
-    assert main.main(["train", TINY, "seed=1", "training.stpes=10"]) == EXIT_BAD_INPUT
+def test_errors_name_the_argument_that_set_the_value(project, capsys):
+    assert main(["train", TINY, "seed=1", "training.stpes=10"]) == EXIT_BAD_INPUT
     assert re.search(r"argument 2: training\.stpes=10", capsys.readouterr().err)
 
 
 def test_overrides_are_applied_to_the_graph(project, monkeypatch):
     monkeypatch.syspath_prepend(str(project))
     problems = Problems()
-    graph, packages = experiments.load(TINY, ["seed=7"], problems, command="train")
+    graph, packages = cli.load(TINY, ["seed=7"], problems, command="train")
     assert graphs.get(graph, "seed") == 7
     assert packages == ()
 
 
 def test_a_recorded_run_is_an_experiment(project, monkeypatch):
     monkeypatch.syspath_prepend(str(project))
-    graph, _ = experiments.load(TINY, ["seed=7"], Problems(), command="train")
+    graph, _ = cli.load(TINY, ["seed=7"], Problems(), command="train")
     folder = project / "somewhere"
     folder.mkdir()
     (folder / "config.json").write_text(graphs.to_json(graph))
-    again, _ = experiments.load(str(folder), ["name=other"], Problems(), command="show")
+    again, _ = cli.load(str(folder), ["name=other"], Problems(), command="show")
     assert graphs.get(again, "seed") == 7
     assert graphs.get(again, "name") == "other"
 
@@ -171,11 +171,11 @@ def test_a_recorded_run_is_an_experiment(project, monkeypatch):
 def test_flags_files_and_fiddlers_in_order(project, monkeypatch, capsys):
     (project / "words.txt").write_text("# seeds\nseed=3\n#Nothing=4\n")
     words = ["seed=1", "--overrides", "words.txt", "--fiddler=freeze('embedding')"]
-    assert main.main(["show", "--exp", TINY, *words]) == EXIT_BAD_INPUT
+    assert main(["show", "--exp", TINY, *words]) == EXIT_BAD_INPUT
     assert "words.txt:3: #Nothing=4" in capsys.readouterr().err
     (project / "words.txt").write_text("# seeds\nseed=3\n")
     words += ["--job_log_dir=logs", "--fdl.seed+=1"]
-    assert main.main(["show", "--exp", TINY, *words]) == 0
+    assert main(["show", "--exp", TINY, *words]) == 0
     out = capsys.readouterr().out
     assert "seed = 4" in out
     assert "luthier.optim.NotMatching" in out
@@ -188,7 +188,7 @@ def test_a_recorded_graph_in_a_file_and_nodes_of_a_run(trained, tmp_path, monkey
     recorded = tmp_path / "graph.json"
     recorded.write_text(config.read_text())
     words = ["--fdl_config_file", str(recorded), "model.dim=8", "model=run:last.model"]
-    assert main.main(["show", *words, "model"]) == 0
+    assert main(["show", *words, "model"]) == 0
     assert "dim = 16" in capsys.readouterr().out
 
 
@@ -196,7 +196,7 @@ def test_fiddlers_of_the_project(project, monkeypatch, capsys):
     text = "import fiddle as fdl\ndef seven(graph: fdl.Config):\n    graph.seed = 7\n"
     (project / "fiddlers_of_mine.py").write_text(text)
     (project / "pyproject.toml").write_text('[tool.luthier]\nfiddlers = ["fiddlers_of_mine"]\n')
-    assert main.main(["show", TINY, "fiddler:seven"]) == 0
+    assert main(["show", TINY, "fiddler:seven"]) == 0
     assert "seed = 7" in capsys.readouterr().out
 
 
@@ -204,7 +204,7 @@ def test_problems_known_before_are_raised_with_the_others(project):
     problems = Problems()
     problems.add("one")
     with pytest.raises(BadInput) as caught:
-        experiments.load("no_such_package", [], problems, command="train")
+        cli.load("no_such_package", [], problems, command="train")
     assert len(caught.value.problems) == 2
 
 
@@ -224,4 +224,4 @@ def test_problems_known_before_are_raised_with_the_others(project):
     ],
 )
 def test_is_override(word, expected):
-    assert experiments.is_override(word) is expected
+    assert cli.is_override(word) is expected

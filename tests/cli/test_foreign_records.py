@@ -12,7 +12,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import study as studies
-from luthier.cli.main import main
+from luthier.cli import main
 from luthier.errors import RecordError
 from luthier.records import trust
 
@@ -80,8 +80,10 @@ def test_a_hostile_record_is_refused_and_runs_nothing(command, tmp_path, capsys)
         before = sorted(tmp_path.rglob("*"))
         words = [word.format(run=run, here=tmp_path) for word in COMMANDS[command]]
         assert main(words) == 2, name
-        told = capsys.readouterr()
-        assert len([line for line in told.err.splitlines() if repr(name) in line]) == 1, told.err
+        captured = capsys.readouterr()
+        assert len([line for line in captured.err.splitlines() if repr(name) in line]) == 1, (
+            captured.err
+        )
         assert sorted(tmp_path.rglob("*")) == before, name
     assert (tmp_path / "victim" / "thesis.txt").read_text() == "years"
 
@@ -112,9 +114,9 @@ def test_packages_of_the_user_load_for_other_projects_only_when_trusted(project,
     run, mark = _naming_the_package(tmp_path / "elsewhere")
     words = ["train", str(run), "--dry-run"]
     assert main(words) == 2
-    told = capsys.readouterr().err
-    assert f"names your package acting; if you know who made it, add: --trust {run}" in told
-    assert len(told.splitlines()) == 1
+    captured = capsys.readouterr().err
+    assert f"names your package acting; if you know who made it, add: --trust {run}" in captured
+    assert len(captured.splitlines()) == 1
     assert not mark.exists()
     assert main([*words, "--trust", str(run)]) == 0
     assert mark.exists()

@@ -10,7 +10,7 @@ import types
 import pytest
 
 from luthier import errors
-from luthier.cli import main
+from luthier.cli import COMMANDS, main, parser_of
 from luthier.records import crash
 
 
@@ -23,7 +23,7 @@ def command(monkeypatch):
         module.add_arguments = lambda parser: None
         module.run = lambda arguments, unknown: function()
         monkeypatch.setitem(sys.modules, "luthier.cli.commands.probe", module)
-        monkeypatch.setitem(main.COMMANDS, "probe", "a probe")
+        monkeypatch.setitem(COMMANDS, "probe", "a probe")
 
     return install
 
@@ -33,27 +33,27 @@ def _raise(error):
 
 
 def test_help_lists_every_command(capsys):
-    assert main.main(["--help"]) == 0
+    assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in main.COMMANDS)
+    assert all(name in out for name in COMMANDS)
 
 
 def test_no_command_is_bad_input_and_shows_the_help(capsys):
-    assert main.main([]) == errors.EXIT_BAD_INPUT
+    assert main([]) == errors.EXIT_BAD_INPUT
     assert "usage: luthier" in capsys.readouterr().out
 
 
 def test_version(capsys):
     import luthier
 
-    assert main.main(["--version"]) == 0
+    assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"luthier {luthier.__version__}\n"
 
 
-@pytest.mark.parametrize("name", sorted(main.COMMANDS))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_explains_itself(name, capsys):
     with pytest.raises(SystemExit) as caught:
-        main.parser_of(name).parse(["--help"])
+        parser_of(name).parse(["--help"])
     assert caught.value.code == 0
     assert f"usage: luthier {name}" in capsys.readouterr().out
 
@@ -62,8 +62,8 @@ def test_every_command_explains_itself(name, capsys):
     ("words", "nearest"),
     [(["trian"], "train"), (["evalaute"], "evaluate"), (["--halp"], ""), (["frobnicate"], "")],
 )
-def test_unknown_commands_tell_the_nearest(words, nearest, capsys):
-    assert main.main(words) == errors.EXIT_BAD_INPUT
+def test_unknown_commands_suggest_the_nearest(words, nearest, capsys):
+    assert main(words) == errors.EXIT_BAD_INPUT
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("luthier: unknown ")
     assert nearest in line
@@ -72,29 +72,29 @@ def test_unknown_commands_tell_the_nearest(words, nearest, capsys):
 def test_bad_input_is_one_line_for_each_problem(command, capsys):
     problems = [errors.Problem("a is wrong", path="x.a"), errors.Problem("b is\nwrong")]
     command(lambda: _raise(errors.OverrideError(problems)))
-    assert main.main(["probe"]) == errors.EXIT_BAD_INPUT
+    assert main(["probe"]) == errors.EXIT_BAD_INPUT
     assert capsys.readouterr().err == "luthier: x.a: a is wrong\nluthier: b is wrong\n"
 
 
 def test_debug_shows_the_traceback_of_bad_input(command, capsys):
     command(lambda: _raise(errors.BadInput("wrong")))
-    assert main.main(["probe", "--debug"]) == errors.EXIT_BAD_INPUT
+    assert main(["probe", "--debug"]) == errors.EXIT_BAD_INPUT
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_stopped_training_is_a_line_and_an_error(command, capsys):
     command(lambda: _raise(errors.TrainingStopped("5 steps in a row were skipped")))
-    assert main.main(["probe"]) == errors.EXIT_BUG
+    assert main(["probe"]) == errors.EXIT_BUG
     assert capsys.readouterr().err == "luthier: 5 steps in a row were skipped\n"
 
 
 def test_our_bugs_show_their_traceback(command, capsys, monkeypatch):
     monkeypatch.setattr(crash, "is_users", lambda filename: False)
     command(lambda: _raise(ZeroDivisionError("oops")))
-    assert main.main(["probe"]) == errors.EXIT_BUG
-    told = capsys.readouterr().err
-    assert "Traceback" in told
-    assert told.endswith("luthier: this is a bug in luthier: ZeroDivisionError: oops\n")
+    assert main(["probe"]) == errors.EXIT_BUG
+    output = capsys.readouterr().err
+    assert "Traceback" in output
+    assert output.endswith("luthier: this is a bug in luthier: ZeroDivisionError: oops\n")
 
 
 def test_an_error_in_the_users_code_is_one_line_with_its_place(command, capsys, tmp_path):
@@ -109,34 +109,34 @@ def test_an_error_in_the_users_code_is_one_line_with_its_place(command, capsys, 
     place = f"tests/cli/test_main.py:{_raise.__code__.co_firstlineno + 1}, in _raise"
     kept = False
     command(fail)
-    assert main.main(["probe"]) == errors.EXIT_BUG
+    assert main(["probe"]) == errors.EXIT_BUG
     line = f"luthier: ZeroDivisionError: oops ({place}); to see the traceback, add --debug\n"
     assert capsys.readouterr().err == line
-    assert main.main(["probe", "--debug"]) == errors.EXIT_BUG
+    assert main(["probe", "--debug"]) == errors.EXIT_BUG
     assert "Traceback" in capsys.readouterr().err
     kept = True
-    assert main.main(["probe"]) == errors.EXIT_BUG
+    assert main(["probe"]) == errors.EXIT_BUG
     line = f"luthier: model.block: ZeroDivisionError: oops ({place}); traceback: "
     assert capsys.readouterr().err == f"{line}{crash.newest(tmp_path)}\n"
 
 
 def test_interrupts_exit_with_130(command, capsys):
     command(lambda: _raise(KeyboardInterrupt()))
-    assert main.main(["probe"]) == errors.EXIT_INTERRUPTED
+    assert main(["probe"]) == errors.EXIT_INTERRUPTED
     assert "Traceback" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_the_machines_failures_are_one_line(command, capsys, number):
     command(lambda: _raise(OSError(number, os.strerror(number), "runs/a")))
-    assert main.main(["probe"]) == errors.EXIT_BAD_INPUT
+    assert main(["probe"]) == errors.EXIT_BAD_INPUT
     (line,) = capsys.readouterr().err.splitlines()
     assert "runs/a" in line
 
 
 def test_other_system_errors_are_bugs(command, capsys):
     command(lambda: _raise(OSError(errno.EBADF, "bad")))
-    assert main.main(["probe", "--debug"]) == errors.EXIT_BUG
+    assert main(["probe", "--debug"]) == errors.EXIT_BUG
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -145,7 +145,7 @@ def test_the_working_directory_can_be_imported_and_is_taken_back(command, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
     command(lambda: seen.extend(sys.path) or 0)
-    assert main.main(["probe"]) == 0
+    assert main(["probe"]) == 0
     assert seen[0] == str(tmp_path)
     assert str(tmp_path) not in sys.path
 
@@ -155,7 +155,7 @@ def test_a_working_directory_that_is_gone(tmp_path, monkeypatch, capsys):
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert main.main(["list"]) == errors.EXIT_BAD_INPUT
+    assert main(["list"]) == errors.EXIT_BAD_INPUT
     assert "working directory" in capsys.readouterr().err
 
 
@@ -177,7 +177,7 @@ def test_the_process_exits_with_the_code():
 
 
 @pytest.mark.parametrize(
-    "code", ["import luthier", "from luthier.cli.main import main; main(['--help'])"]
+    "code", ["import luthier", "from luthier.cli import main; main(['--help'])"]
 )
 def test_import_and_help_take_less_than_half_a_second(code):
     times = []
@@ -192,15 +192,15 @@ def test_import_and_help_take_less_than_half_a_second(code):
 
 @pytest.mark.parametrize("name", ["show", "train"])
 def test_help_of_fiddle(project, capsys, name):
-    assert main.main([name, "--fdl_help"]) == 0
+    assert main([name, "--fdl_help"]) == 0
     assert capsys.readouterr().out.startswith("# Overrides")
-    assert main.main([name, "trials.tiny", "--fdl.seed=5", "--fdl_help"]) == 0
+    assert main([name, "trials.tiny", "--fdl.seed=5", "--fdl_help"]) == 0
     out = capsys.readouterr().out
     assert "seed = 5" in out
     assert "(default)" in out
-    assert out.endswith("`luthier help overrides` has all forms\n")
+    assert out.endswith("`luthier help overrides` describes all forms\n")
 
 
-def test_commands_about_experiments_tell_of_the_flags_of_others():
-    assert "--fiddler NAME" in main.parser_of("train").format_help()
-    assert "--fiddler" not in main.parser_of("evaluate").format_help()
+def test_commands_about_experiments_list_the_flags_of_other_frameworks():
+    assert "--fiddler NAME" in parser_of("train").format_help()
+    assert "--fiddler" not in parser_of("evaluate").format_help()

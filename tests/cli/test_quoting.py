@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.cli.flags import HINT, with_hints
+from luthier.cli import HINT, with_hints
 from luthier.errors import Problem
 
 # What arrives, and what was typed.
@@ -38,26 +38,26 @@ WHOLE = [
 
 @pytest.mark.parametrize("words", DAMAGED, ids=" ".join)
 def test_damaged_words_get_the_hint(words):
-    told = [problem(number, word) for number, word in enumerate(words, 1)]
-    assert HINT in str(with_hints(told, words)[-1])
-    kept = with_hints([Problem("no", remedy="do this", origin=told[-1].origin)], words)
+    problems = [problem(number, word) for number, word in enumerate(words, 1)]
+    assert HINT in str(with_hints(problems, words)[-1])
+    kept = with_hints([Problem("no", remedy="do this", origin=problems[-1].origin)], words)
     assert kept[0].remedy == f"do this; {HINT}"
 
 
 @pytest.mark.parametrize("words", WHOLE, ids=" ".join)
 def test_whole_words_get_none(words):
-    told = [problem(number, word) for number, word in enumerate(words, 1)]
-    assert with_hints(told, words) == told
+    problems = [problem(number, word) for number, word in enumerate(words, 1)]
+    assert with_hints(problems, words) == problems
 
 
 def test_quotes_that_were_eaten():
-    told = Problem("no", origin="argument 1: name=None", remedy="write it in quotes: 'None'")
-    assert with_hints([told], ["name=None"])[0].remedy.endswith(HINT)
+    problems = Problem("no", origin="argument 1: name=None", remedy="write it in quotes: 'None'")
+    assert with_hints([problems], ["name=None"])[0].remedy.endswith(HINT)
 
 
 def test_other_origins_are_left_alone():
-    told = [Problem("no", origin="sizes.txt:3: a="), Problem("no"), problem(7, "a=")]
-    assert with_hints(told, ["a="]) == told
+    problems = [Problem("no", origin="sizes.txt:3: a="), Problem("no"), problem(7, "a=")]
+    assert with_hints(problems, ["a="]) == problems
 
 
 def problem(number, word):

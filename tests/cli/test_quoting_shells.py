@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from graph_toys import grammar_cases
 
-from luthier.cli import flags, main
-from luthier.errors import BadInput
+from luthier.cli import COMMANDS, HINT, parser_of, with_hints
+from luthier.errors import BadInput, Problem
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "framework" / "luthier" / "pages"
@@ -61,7 +61,7 @@ def documented_commands() -> list[str]:
 
 def helped_words() -> list[str]:
     """Return the words of the grammar in what `--help` prints."""
-    texts = [main.parser_of(command).format_help() for command in main.COMMANDS]
+    texts = [parser_of(command).format_help() for command in COMMANDS]
     found = re.findall(r"(?:reset:|fiddler:|[\w.:\[\]*]+[:+*-]?=)[^\s`|,;]+", " ".join(texts))
     return sorted({word.rstrip(".") for word in found if not word.startswith("-")})
 
@@ -143,8 +143,8 @@ def test_words_of_documented_commands_without_quotes(type_into):
     for number, got in type_into([f"luthier {word}" for word in words]).items():
         if got != [words[number]]:
             changed = [f"argument {n}: {word}" for n, word in enumerate(got, 1)]
-            told = flags.with_hints([flags.Problem("no", origin=o) for o in changed], got)
-            assert any(flags.HINT in str(problem) for problem in told), (words[number], got)
+            hinted = with_hints([Problem("no", origin=o) for o in changed], got)
+            assert any(HINT in str(problem) for problem in hinted), (words[number], got)
 
 
 def test_words_of_the_grammar_without_quotes(type_into, shell):
@@ -168,9 +168,9 @@ def assert_same_or_hint(case, word, got):
     try:
         changed = grammar_cases.apply_words(graph, got)
     except BadInput as error:
-        problems = flags.with_hints(error.problems, got)
+        problems = with_hints(error.problems, got)
     if changed is None:
-        assert any(flags.HINT in str(problem) for problem in problems), (word, got, problems)
+        assert any(HINT in str(problem) for problem in problems), (word, got, problems)
     else:
         meant = grammar_cases.outcome({**case, "word": word})
         assert grammar_cases.changes(graph, changed) == meant, (word, got)

@@ -60,7 +60,7 @@ def test_commands_that_look_write_nothing(words, trained, tmp_path, monkeypatch,
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     before = {place: _state(place) for place in (project, home)}
-    assert main.main([*words]) in ((0, 1) if words[0] == "diff" else (0,))
+    assert main([*words]) in ((0, 1) if words[0] == "diff" else (0,))
     assert capsys.readouterr().out
     for place, state in before.items():
         now = _state(place)

@@ -4,63 +4,66 @@ import shutil
 
 import pytest
 
+from luthier import cli, records
 from luthier import graph as graphs
-from luthier import records
-from luthier.cli import experiments, main, reruns
+from luthier.cli import main
 from luthier.records import Status
-from luthier.trainer.opening import configuration, run_id
 
 TINY = "trials.tiny"
 
 
-def _record(graph, id, status):
-    run = records.RunDirectory.create("runs", "tiny", id, configuration=configuration(graph))
-    run.write_status(Status(status=status))
-    return run
+@pytest.fixture
+def record(make_run):
+    """Return a function that records a run of a graph with a status."""
+
+    def recorded(graph, id, status):
+        run = make_run(graph, id)
+        run.write_status(Status(status=status))
+        return run
+
+    return recorded
 
 
 @pytest.fixture
 def graph(importable_project):
-    return experiments.load_reference(TINY)
+    return cli.load_reference(TINY)
 
 
 @pytest.mark.parametrize("status", ["finished", "interrupted"])
-def test_a_recorded_graph_gets_a_run_of_its_own(graph, status):
-    run = _record(graph, run_id(graph), status)
-    assert reruns.choose_run(run, graph) == (None, True)
+def test_a_recorded_graph_gets_a_run_of_its_own(graph, status, record):
+    run = record(graph, None, status)
+    assert cli.choose_run(run, graph) == (None, True)
 
 
-def test_the_same_command_goes_on_with_the_run_that_it_began(graph):
-    id = run_id(graph)
-    first = _record(graph, id, "finished")
-    second = _record(graph, f"{id}-2", "interrupted")
-    found, new = reruns.choose_run(first, graph)
+def test_the_same_command_goes_on_with_the_run_that_it_began(graph, record):
+    first = record(graph, None, "finished")
+    second = record(graph, f"{first.id}-2", "interrupted")
+    found, new = cli.choose_run(first, graph)
     assert (records.find("runs", found), new) == (second, False)
-    assert reruns.choose_run(second, graph) == (None, True), "only what was begun after it"
+    assert cli.choose_run(second, graph) == (None, True), "only what was begun after it"
 
 
-def test_a_rerun_that_is_over_is_not_begun_again(graph):
-    id = run_id(graph)
-    first = _record(graph, id, "finished")
-    _record(graph, f"{id}-2", "finished")
-    assert reruns.choose_run(first, graph) == (None, True)
+def test_a_rerun_that_is_over_is_not_begun_again(graph, record):
+    first = record(graph, None, "finished")
+    record(graph, f"{first.id}-2", "finished")
+    assert cli.choose_run(first, graph) == (None, True)
 
 
-def test_another_graph_is_that_of_another_run(graph):
-    run = _record(graph, run_id(graph), "finished")
-    assert reruns.choose_run(run, graphs.apply(graph, ["seed=9"])) == (None, False)
-    assert reruns.choose_run(run, graphs.apply(graph, ["name=other"])) == (None, False)
+def test_another_graph_is_that_of_another_run(graph, record):
+    run = record(graph, None, "finished")
+    assert cli.choose_run(run, graphs.apply(graph, ["seed=9"])) == (None, False)
+    assert cli.choose_run(run, graphs.apply(graph, ["name=other"])) == (None, False)
 
 
-def test_what_changes_in_the_recorded_graph_is_told(graph, capsys):
-    run = _record(graph, "ab12", "finished")
-    reruns.tell_changes(run, graph, graphs.apply(graph, ["seed=9"]))
+def test_changes_of_the_recorded_graph_are_printed(graph, capsys, record):
+    run = record(graph, "ab12", "finished")
+    cli.print_rerun(run, graph, graphs.apply(graph, ["seed=9"]))
     assert capsys.readouterr().out == (
-        "the graph of run tiny/ab12, with these changes:\n"
+        "the config of run tiny/ab12, with these changes:\n"
         "argument 1: seed=9\n"
         "  ~ seed: 0 -> 9 (was left at its default)\n"
     )
-    reruns.tell_changes(run, graph, graph)
+    cli.print_rerun(run, graph, graph)
     assert capsys.readouterr().out.endswith("with these changes:\nnothing changes\n")
 
 
@@ -83,10 +86,10 @@ def _losses(run):
 def test_a_rerun_repeats_the_run_to_the_last_bit(copied, capsys):
     first = records.find("runs", "last")
     words = ["train", f"run:{first.id[:5]}", "--wandb", "off"]
-    assert main.main(words) == 0
+    assert main(words) == 0
     out = capsys.readouterr().out
     assert out.startswith(
-        f"the graph of run tiny/{first.id}, with these changes:\nnothing changes\n"
+        f"the config of run tiny/{first.id}, with these changes:\nnothing changes\n"
     )
     second = records.find("runs", f"{first.id}-2")
     assert second.read_config() == first.read_config()
@@ -95,12 +98,12 @@ def test_a_rerun_repeats_the_run_to_the_last_bit(copied, capsys):
     assert _losses(second) == _losses(first)
 
 
-def test_what_overrides_change_is_told_before_training(copied, capsys):
+def test_changes_by_overrides_are_printed_before_training(copied, capsys):
     first = records.find("runs", "last")
     words = ["train", f"run:{first.id}", "optimizer.b2=0.9", "--wandb", "off", "--dry-run"]
-    assert main.main(words) == 0
-    told, _, rest = capsys.readouterr().out.partition("\n")
-    assert told == f"the graph of run tiny/{first.id}, with these changes:"
+    assert main(words) == 0
+    title, _, rest = capsys.readouterr().out.partition("\n")
+    assert title == f"the config of run tiny/{first.id}, with these changes:"
     assert rest.startswith(
         "argument 1: optimizer.b2=0.9\n  ~ optimizer.b2: 0.95 -> 0.9 (was left at its default)\n"
     )
@@ -111,7 +114,7 @@ def test_what_overrides_change_is_told_before_training(copied, capsys):
 def test_what_goes_on_with_a_run_is_compared_with_it(copied, capsys):
     first = records.find("runs", "last")
     words = ["train", "trials.tiny", "--wandb", "off", "--run", first.id, "--dry-run"]
-    assert main.main([*words, "optimizer.b2=0.9", "name=tiny"]) == 0
+    assert main([*words, "optimizer.b2=0.9", "name=tiny"]) == 0
     assert capsys.readouterr().out.splitlines()[:4] == [
         f"- tiny/{first.id}  (run tiny/{first.id}, finished at step 4)",
         "+ this graph",
@@ -119,5 +122,5 @@ def test_what_goes_on_with_a_run_is_compared_with_it(copied, capsys):
         "└── ~ optimizer.b2: 0.95 -> 0.9 (x0.947) (was left at its default)",
     ]
     for run in (first.id, "unknown"):  # which training complains about
-        assert main.main([*words[:5], run, "--dry-run"]) == 0
+        assert main([*words[:5], run, "--dry-run"]) == 0
         assert capsys.readouterr().out.startswith("5,808 parameters")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from luthier.cli import flags
+from luthier import cli
 from luthier.errors import UnknownReference
 
 
@@ -20,38 +20,38 @@ def experiments(tmp_path, monkeypatch):
 def test_flags_become_words_at_their_place():
     words = ["a", "x=1", "--fdl.x.y=1", "--fdl_set", "z=2", "--fiddler", "f(1)", "--new", "w~"]
     translated = ["a", "x=1", "x.y=1", "z=2", "fiddler:f(1)", "--new", "w~"]
-    assert flags.translate(words) == (translated, [])
+    assert cli.translate(words) == (translated, [])
 
 
 def test_values_may_hold_anything():
-    assert flags.translate(["--fdl_set=w=3"]) == (["w=3"], [])
-    assert flags.translate(["--fdl_set", "--fdl.x=1"]) == (["--fdl.x=1"], [])
-    assert flags.translate(["--overrides", "a b.txt"]) == (["file:a b.txt"], [])
+    assert cli.translate(["--fdl_set=w=3"]) == (["w=3"], [])
+    assert cli.translate(["--fdl_set", "--fdl.x=1"]) == (["--fdl.x=1"], [])
+    assert cli.translate(["--overrides", "a b.txt"]) == (["file:a b.txt"], [])
 
 
 def test_two_dashes_end_the_flags():
-    assert flags.translate(["a", "--", "--fdl.x=1"]) == (["a", "--", "--fdl.x=1"], [])
-    _, problems = flags.translate(["a", "--fdl_set", "--", "x=1"])
+    assert cli.translate(["a", "--", "--fdl.x=1"]) == (["a", "--", "--fdl.x=1"], [])
+    _, problems = cli.translate(["a", "--fdl_set", "--", "x=1"])
     assert [problem.what for problem in problems] == ["--fdl_set has no value"]
 
 
 def test_a_command_without_an_experiment_has_no_flags_that_name_one():
-    assert flags.translate(["--exp", "a"], names_experiment=False) == (["--exp", "a"], [])
-    assert "--exp" not in flags.flags(names_experiment=False)
-    assert {"--exp", "--fiddler"} <= set(flags.flags())
+    assert cli.translate(["--exp", "a"], names_experiment=False) == (["--exp", "a"], [])
+    assert "--exp" not in cli.flag_names(names_experiment=False)
+    assert {"--exp", "--fiddler"} <= set(cli.flag_names())
 
 
 def test_the_experiment_stands_first_and_once():
-    assert flags.translate(["a=1", "--fdl_config=b.c:d(e=1)"])[0] == ["b.c:d(e=1)", "a=1"]
-    words, problems = flags.translate(["--fdl_config", "a", "--fdl_config", "b"])
+    assert cli.translate(["a=1", "--fdl_config=b.c:d(e=1)"])[0] == ["b.c:d(e=1)", "a=1"]
+    words, problems = cli.translate(["--fdl_config", "a", "--fdl_config", "b"])
     assert words == ["a"]
     assert [str(problem) for problem in problems] == [
-        "two experiments are named: a and b; leave out one"
+        "two experiments are given: a and b; leave out one"
     ]
 
 
 def test_an_experiment_that_does_not_exist_was_still_named(experiments):
-    words, problems = flags.translate(["--exp=lm.smal", "a=1"])
+    words, problems = cli.translate(["--exp=lm.smal", "a=1"])
     assert words == ["", "a=1"]
     assert problems[0].nearest == ["configs.lm.small"]
 
@@ -71,7 +71,7 @@ def test_an_experiment_that_does_not_exist_was_still_named(experiments):
     ],
 )
 def test_names_of_experiments(experiments, name, reference):
-    assert flags.find_experiment(name) == reference
+    assert cli.find_experiment(name) == reference
 
 
 @pytest.fixture
@@ -95,41 +95,45 @@ def named(experiments):
     ],
 )
 def test_names_that_pax_has(named, name, reference):
-    assert flags.find_experiment(name) == reference
+    assert cli.find_experiment(name) == reference
 
 
 def test_the_nearest_names_that_pax_has(named):
     with pytest.raises(UnknownReference) as caught:
-        flags.find_experiment("tasks.lm.params.c4.Small8Replicas")
+        cli.find_experiment("tasks.lm.params.c4.Small8Replicas")
     assert str(caught.value) == (
-        "there is no experiment 'tasks.lm.params.c4.Small8Replicas', as it stands or below "
-        "configs/; did you mean Small4Replicas?; `luthier list` shows them"
+        "there is no experiment 'tasks.lm.params.c4.Small8Replicas', neither importable nor below "
+        "configs/; did you mean Small4Replicas?; `luthier list` lists experiments"
     )
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("twin", "'twin' may mean configs.lm.twin and configs.vision.twin; write more of the name"),
+        (
+            "twin",
+            "'twin' is ambiguous: it may mean configs.lm.twin or configs.vision.twin; "
+            "write more of the name",
+        ),
         (
             "pax_c4.C4Spmd1BAdam4Replicas",
-            "there is no experiment 'pax_c4.C4Spmd1BAdam4Replicas', as it stands or below "
-            "configs/; `luthier list` shows them",
+            "there is no experiment 'pax_c4.C4Spmd1BAdam4Replicas', neither importable nor below "
+            "configs/; `luthier list` lists experiments",
         ),
         (
             "small.Bigg",
-            "there is no experiment 'small.Bigg', as it stands or below configs/; "
-            "did you mean configs.lm.small:Big?; `luthier list` shows them",
+            "there is no experiment 'small.Bigg', neither importable nor below configs/; "
+            "did you mean configs.lm.small:Big?; `luthier list` lists experiments",
         ),
     ],
 )
 def test_names_of_no_experiment(experiments, name, message):
     with pytest.raises(UnknownReference) as caught:
-        flags.find_experiment(name)
+        cli.find_experiment(name)
     assert str(caught.value) == message
 
 
 def test_without_a_folder_of_experiments(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownReference):
-        flags.find_experiment("a.b")
+        cli.find_experiment("a.b")

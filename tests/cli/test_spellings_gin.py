@@ -1,10 +1,9 @@
-"""The flags of gin on the command line."""
-
 from __future__ import annotations
 
 import pytest
 
-from luthier.cli import flags, main
+from luthier import cli
+from luthier.cli import main
 from luthier.errors import EXIT_BAD_INPUT, EXIT_DONE
 
 
@@ -13,13 +12,13 @@ def test_flags_become_words_at_their_place():
     words += ["--gin_bindings=C.d = 3", "--gin_search_paths=p,q", "--gin_skip_unknown", "--new"]
     translated = ["a", "x=1", "gin_file:b.gin", "gin_bindings:s/C.d = [1, 2]", "y=2"]
     translated += ["gin_bindings:C.d = 3", "gin_search_paths:p,q", "gin_skip_unknown:true", "--new"]
-    assert flags.translate(words) == (translated, [])
+    assert cli.translate(words) == (translated, [])
 
 
 def test_a_root_is_the_experiment():
-    words, problems = flags.translate(["--gin_root", "Trainer", "a=1"])
+    words, problems = cli.translate(["--gin_root", "Trainer", "a=1"])
     assert (words, problems) == (["gin_root:Trainer", "a=1"], [])
-    _, problems = flags.translate(["--gin_file"])
+    _, problems = cli.translate(["--gin_file"])
     assert [problem.what for problem in problems] == ["--gin_file has no value"]
 
 
@@ -32,7 +31,7 @@ def folder(importable_project):
 
 
 def run(capsys, *words):
-    code = main.main(list(words))
+    code = main(list(words))
     out = capsys.readouterr()
     return code, out.out, out.err
 
@@ -60,12 +59,12 @@ def test_a_class_without_an_experiment(folder, capsys):
     assert out.splitlines()[:3] == lines
 
 
-def test_bad_input_is_told_with_file_and_line(folder, capsys):
+def test_bad_input_is_reported_with_file_and_line(folder, capsys):
     (folder / "bad.gin").write_text("Decodr.dim = 3\n")
     words = ["show", "trials.tiny", "--gin_file=bad.gin", "--gin.Training.stepz=3", "--gin_rot=a"]
-    code, out, told = run(capsys, *words)
+    code, out, errors = run(capsys, *words)
     assert (code, out) == (EXIT_BAD_INPUT, "")
-    first, *others = told.splitlines()
+    first, *others = errors.splitlines()
     assert first.startswith("luthier: unknown option '--gin_rot'; did you mean --gin_root")
     assert [line.removeprefix("luthier: ") for line in others] == [
         "there is nothing called 'Decodr' [set by bad.gin:1: Decodr.dim = 3]; did you mean "
@@ -73,3 +72,62 @@ def test_bad_input_is_told_with_file_and_line(folder, capsys):
         "Training has no argument 'stepz' [set by argument 2: gin_bindings:Training.stepz = 3]; "
         "did you mean steps?",
     ]
+
+
+PARTS = '''
+import dataclasses
+
+import gin
+
+
+@gin.configurable("half", module="mine.parts")
+def halved(rate, end=0.0):
+    """Return half of a rate."""
+    return rate / 2
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class OwnSchedule:
+    """A schedule."""
+
+    peak: float = 1.0
+
+    def __call__(self, step):
+        """Return the rate."""
+        return self.peak
+'''
+
+GIN = """
+import registered_parts
+
+adamw.learning_rate = @OwnSchedule()
+OwnSchedule.peak = @parts.half()
+mine.parts.half.rate = %RATE
+RATE = 0.5
+"""
+
+
+@pytest.fixture
+def registered(importable_project):
+    (importable_project / "registered_parts.py").write_text(PARTS)
+    (importable_project / "own.gin").write_text(GIN)
+    lines = '[tool.luthier]\npackages = ["trials", "registered_parts"]\n'
+    (importable_project / "pyproject.toml").write_text(lines)
+    return importable_project
+
+
+@pytest.mark.usefixtures("registered")
+def test_what_users_registered_is_found(capsys):
+    assert main(["show", "trials.tiny", "--gin_file", "own.gin", "optimizer"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    start = shown.index("  learning_rate: registered_parts.OwnSchedule")
+    assert shown[start + 1 : start + 3] == [
+        "    peak: registered_parts.halved",
+        "      rate = 0.5 (shared as RATE)",
+    ]
+    words = ["show", "trials.tiny", "--gin_file=own.gin", "--gin.half.rat=1"]
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    message = "halved has no argument 'rat' [set by argument 2: gin_bindings:half.rat = 1]"
+    assert line == f"luthier: {message}; did you mean rate?"

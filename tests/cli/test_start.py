@@ -44,24 +44,24 @@ def run(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
 def test_it_is_the_same_process_with_the_same_words(run, tmp_path):
-    pid, told = run("train", "a b", "c='d'")
-    assert told["pid"] == pid
-    assert told["words"] == ["train", "a b", "c='d'"]
-    assert told["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
-    assert told["JAX_COMPILATION_CACHE_DIR"].startswith(str(tmp_path / "luthier" / "compiled"))
+    pid, process = run("train", "a b", "c='d'")
+    assert process["pid"] == pid
+    assert process["words"] == ["train", "a b", "c='d'"]
+    assert process["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    assert process["JAX_COMPILATION_CACHE_DIR"].startswith(str(tmp_path / "luthier" / "compiled"))
 
 
 @pytest.mark.parametrize("words", [("show", "lm"), (), ("help",)])
 def test_what_does_not_compute_is_left_alone(run, words):
-    told = run(*words)[1]
-    assert told["GLIBC_TUNABLES"] is None
-    assert told["JAX_COMPILATION_CACHE_DIR"] is None
+    process = run(*words)[1]
+    assert process["GLIBC_TUNABLES"] is None
+    assert process["JAX_COMPILATION_CACHE_DIR"] is None
 
 
 def test_where_large_pages_cannot_be_had_it_goes_on(run):
-    told = run("train", modes="always madvise [never]")[1]
-    assert told["GLIBC_TUNABLES"] is None
-    assert told["JAX_COMPILATION_CACHE_DIR"] is not None
+    process = run("train", modes="always madvise [never]")[1]
+    assert process["GLIBC_TUNABLES"] is None
+    assert process["JAX_COMPILATION_CACHE_DIR"] is not None
 
 
 @pytest.mark.parametrize("words", [("train",), ("show", "lm")])

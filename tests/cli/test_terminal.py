@@ -93,7 +93,7 @@ def hostile(trained, tmp_path, monkeypatch):
 )
 def test_escapes_in_records_are_shown_and_not_obeyed(hostile, words, monkeypatch):
     shown = _Terminal(monkeypatch)
-    main.main([word.replace("RUN", hostile) for word in words])
+    main([word.replace("RUN", hostile) for word in words])
     text = shown.close()
     assert "38;5;213m" not in re.sub(r"\\x1b\[38;5;213m", "", text), "a colour of theirs"
     own = re.sub(r"\x1b\[[0-9;]*m", "", text)

@@ -27,14 +27,14 @@ def words(tmp_path):
 
 
 def test_its_twin_is_planned_on_eight_devices(words, tmp_path, capsys):
-    assert main.main([*words, "--dry-run"]) == 0
+    assert main([*words, "--dry-run"]) == 0
     assert "on 8 x cpu (data 4, fsdp 2)" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
 def test_its_twin_trains_on_eight_devices(words, tmp_path, capsys):
-    assert main.main(words) == 0
+    assert main(words) == 0
     assert "finished" in capsys.readouterr().out
     (metrics,) = (tmp_path / "runs" / "pax-1b-tiny").glob("*/metrics.jsonl")
     assert '"validation"' in metrics.read_text()
@@ -45,7 +45,7 @@ def test_without_a_network_there_is_one_line(tmp_path, capfd, monkeypatch):
     for name, setting in environment("http://127.0.0.1:9").items():
         monkeypatch.setenv(name, setting)
     words = ["train", "--exp=C4Spmd1BAdam4Replicas", "--fiddler", "tiny"]
-    assert main.main([*words, f"--job_log_dir={tmp_path}/runs"]) == 2
+    assert main([*words, f"--job_log_dir={tmp_path}/runs"]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("luthier: gs://mlperf-llm-public2/")
     assert line.endswith("; check the network and your credentials, or name a copy on this machine")
@@ -53,12 +53,12 @@ def test_without_a_network_there_is_one_line(tmp_path, capfd, monkeypatch):
 
 
 def test_a_name_that_pax_does_not_have(capfd):
-    assert main.main(["train", "--exp=C4Spmd1BAdam8Replicas"]) == 2
+    assert main(["train", "--exp=C4Spmd1BAdam8Replicas"]) == 2
     assert "did you mean C4Spmd1BAdam4Replicas" in capfd.readouterr().err
 
 
 def test_all_names_of_pax_are_listed(capsys):
-    assert main.main(["list", "pax"]) == 0
+    assert main(["list", "pax"]) == 0
     lines = capsys.readouterr().out.splitlines()
     named = {line.split()[1].removeprefix("--exp=") for line in lines if "--exp=" in line}
     assert {"C4Spmd1BAdam4Replicas", "NVIDIA5B", "BertAdamL4H128", "ResNet50Pjit"} <= named

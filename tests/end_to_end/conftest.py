@@ -7,6 +7,8 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import program as programs
+from luthier import records
+from luthier.trainer.opening import configuration
 
 SHRUNK = (
     "model.dim=32",
@@ -24,6 +26,16 @@ SHRUNK = (
     "records.console=None",
     "records.wandb=None",
 )
+
+
+@pytest.fixture
+def make_run():
+    """Return a function that records a run of a graph, as training does."""
+
+    def make(graph, name, id):
+        return records.RunDirectory.create("runs", name, id, configuration=configuration(graph))
+
+    return make
 
 
 @pytest.fixture(scope="session")

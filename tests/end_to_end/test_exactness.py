@@ -71,7 +71,7 @@ def test_the_gradient_does_not_depend_on_the_way(
 
 
 @pytest.mark.full
-def test_dropout_is_on_where_it_is_said_to_be(shrunk, case, uneven_batch, relative):
+def test_dropout_is_on_in_the_cases_that_have_it(shrunk, case, uneven_batch, relative):
     without = case(shrunk(HIGHEST))
     batch = uneven_batch(without.batches(1)[0])
     with_dropout = case(shrunk(HIGHEST, DROPOUT))

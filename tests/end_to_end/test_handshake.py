@@ -53,7 +53,7 @@ def _all_say(line, hosts, start):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_another_version_is_told_by_all(tmp_path, address):
+def test_another_version_is_reported_by_all(tmp_path, address):
     other = tmp_path / "other" / "jax-0.9.9.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: jax\nVersion: 0.9.9\n")
@@ -73,7 +73,7 @@ def test_another_version_is_told_by_all(tmp_path, address):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_another_source_is_told_by_all(tmp_path, address):
+def test_another_source_is_reported_by_all(tmp_path, address):
     package = pathlib.Path(luthier.__file__).parent
     copy = tmp_path / "other" / "luthier"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -94,7 +94,7 @@ def test_another_source_is_told_by_all(tmp_path, address):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("missing", [0, 2])
-def test_a_missing_host_is_told_by_all_others(tmp_path, address, missing):
+def test_a_missing_host_is_reported_by_all_others(tmp_path, address, missing):
     start = time.monotonic()
     hosts = [_start(tmp_path, address, i, 3) for i in range(3) if i != missing]
     line = (
@@ -111,7 +111,7 @@ def test_a_missing_host_is_told_by_all_others(tmp_path, address, missing):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_wrong_number_of_processes_is_told_by_all(tmp_path, address):
+def test_a_wrong_number_of_processes_is_reported_by_all(tmp_path, address):
     name, start = socket.gethostname(), time.monotonic()
     hosts = [_start(tmp_path, address, 0, 2), _start(tmp_path, address, 1, 3)]
     line = (
@@ -123,7 +123,7 @@ def test_a_wrong_number_of_processes_is_told_by_all(tmp_path, address):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_another_experiment_is_told_by_all(tmp_path, address):
+def test_another_experiment_is_reported_by_all(tmp_path, address):
     start = time.monotonic()
     hosts = [
         _start(tmp_path, address, 0, 2),

@@ -195,8 +195,8 @@ def test_killing_any_process_ends_the_others_and_a_restart_goes_on_bit_identical
         )
         (run,) = (place / "runs" / "quickstart").iterdir()
         assert line.endswith(f" (logs: {run / 'processes'})")
-        told = line.partition("continue it with: ")[2].partition(" (logs")[0]
-        assert shlex.split(told) == ["luthier", "train", "configs.lm.quickstart", *killed]
+        command = line.partition("resume it with: ")[2].partition(" (logs")[0]
+        assert shlex.split(command) == ["luthier", "train", "configs.lm.quickstart", *killed]
     code, _, err = _end(_start(place, *killed), 1200)
     assert code == 0, err
     assert _losses(place) == _losses(place / "whole"), "bit-identical losses, each step once"

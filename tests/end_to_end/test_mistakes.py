@@ -9,10 +9,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import fiddle as fdl
 import pytest
 
+from luthier import graph as graphs
 from luthier.cli import main
-from luthier.graph.record.encode import FORMAT, VERSION
 
 MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())["mistake"]
 
@@ -20,8 +21,9 @@ MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())[
 def record(folder: Path, node: dict) -> None:
     """Write the record of a graph, as a run has it."""
     folder.mkdir()
-    text = json.dumps({"format": FORMAT, "version": VERSION, "graph": node})
-    (folder / "config.json").write_text(text)
+    document = json.loads(graphs.to_json(fdl.Config(dict)))  # the format and version of today
+    assert "graph" in document
+    (folder / "config.json").write_text(json.dumps({**document, "graph": node}))
 
 
 def test_there_are_enough_of_them():
@@ -35,7 +37,7 @@ def test_a_mistake_is_refused_in_one_line(mistake, tmp_path, monkeypatch, capsys
     if "recorded" in mistake:
         record(tmp_path / "taken", json.loads(mistake["recorded"]))
     before = sorted(tmp_path.rglob("*"))
-    assert main.main(mistake["words"]) == 2
+    assert main(mistake["words"]) == 2
     assert capsys.readouterr().err == f"luthier: {mistake['says']}\n"
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -46,7 +48,7 @@ from luthier import graph  # what reading a record needs
 from luthier.cli.commands import show, train
 from luthier.cli import main
 before = set(sys.modules)
-code = main.main(sys.argv[1:])
+code = main(sys.argv[1:])
 new = {name.partition(".")[0] for name in set(sys.modules) - before}
 print("imported:", *sorted(new - {"luthier"} - set(sys.stdlib_module_names)))
 print("stdlib:", *sorted({"antigravity", "this", "os.system", "turtle"} & set(sys.modules)))

@@ -82,10 +82,10 @@ def test_a_killed_study_is_finished_with_the_trials_of_the_undisturbed_one(proje
     lines = _lines(project / "studies" / "half" / "journal.jsonl")
     reference = _lines(project / "reference" / "journal.jsonl")
 
-    def told(journal, kind, field):
+    def fields(journal, kind, field):
         return [line[field] for line in journal if line["kind"] == kind]
 
-    assert told(lines, "asked", "assignment") == told(reference, "asked", "assignment")
-    values = [values for (values,) in told(lines, "ended", "values")]
-    assert values == pytest.approx([v for (v,) in told(reference, "ended", "values")], rel=1e-3)
-    assert told(lines, "ended", "outcome") == ["complete"] * 6
+    assert fields(lines, "asked", "assignment") == fields(reference, "asked", "assignment")
+    values = [values for (values,) in fields(lines, "ended", "values")]
+    assert values == pytest.approx([v for (v,) in fields(reference, "ended", "values")], rel=1e-3)
+    assert fields(lines, "ended", "outcome") == ["complete"] * 6

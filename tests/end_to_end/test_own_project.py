@@ -64,10 +64,10 @@ def test_train_kill_resume_evaluate_generate(wheel, tmp_path):
         return out
 
     where = "import luthier; print(luthier.__file__)"
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", where], env=environment, cwd=tmp_path, capture_output=True, text=True
     )
-    assert told.stdout.startswith(str(installed))
+    assert result.stdout.startswith(str(installed))
     run("init", "fretwork", cwd=tmp_path)
     assert "configs.addition" in run("list")
     assert "fretwork.layers.SquaredReluMlp" in run("show", "configs.addition")

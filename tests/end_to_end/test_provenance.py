@@ -8,9 +8,7 @@ import sys
 import pytest
 
 from luthier import graph as graphs
-from luthier import records
 from luthier.cli import main
-from luthier.trainer.opening import configuration
 
 BASE = '''"""An experiment whose model is of a recipe, with a tag."""
 import fiddle as fdl
@@ -74,7 +72,7 @@ def project(tmp_path, monkeypatch):
 
 def _chain(reference, words, capsys):
     """Return (value, what set it) of the lines that `luthier show --why model.dim` prints."""
-    assert main.main(["show", reference, *words, "--why", "model.dim"]) == 0
+    assert main(["show", reference, *words, "--why", "model.dim"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split(maxsplit=2) for line in lines[3:] if line.startswith("model.dim ")]
     return [(value, by) for _, value, by in rows]
@@ -90,10 +88,10 @@ def test_the_chain_is_whole_and_in_order(project, capsys):
     _assert_chain(_chain("trial", WORDS, capsys), CHAIN)
 
 
-def test_a_recorded_run_tells_the_same_and_what_came_after(project, capsys):
+def test_a_recorded_run_has_the_same_history_and_later_changes(project, capsys, make_run):
     packages = ("my_fiddlers",)
     graph = graphs.apply(graphs.resolve("trial"), WORDS)
-    run = records.RunDirectory.create("runs", "traced", "ab12", configuration=configuration(graph))
+    run = make_run(graph, "traced", "ab12")
     recorded = [(value, rf"{pattern} \(in run traced/ab12\)") for value, pattern in CHAIN]
     _assert_chain(_chain("run:ab", [], capsys), recorded)
     after = [*recorded, ("256", r"argument 1: model\.dim=256")]
@@ -104,6 +102,6 @@ def test_a_recorded_run_tells_the_same_and_what_came_after(project, capsys):
     again = graphs.from_json(run.read_config(), packages)
     graphs.restore_history(again, run.read_history(), "traced/ab12")
     again = graphs.apply(again, ["model.dim=256"])
-    records.RunDirectory.create("runs", "traced", "cd34", configuration=configuration(again))
+    make_run(again, "traced", "cd34")
     later = [*recorded, ("256", r"argument 1: model\.dim=256 \(in run traced/cd34\)")]
     _assert_chain(_chain("run:cd", [], capsys), later)

@@ -47,7 +47,7 @@ def test_a_set_node_that_ties_says_so_too():
     )
 
 
-def test_a_shared_value_is_told_by_its_name():
+def test_a_shared_value_is_reported_by_its_name():
     lines = graphs.render(_quickstart()).splitlines()
     assert "      total_steps = 900 (shared as steps)" in lines
     assert "    steps = 900 (shared as steps)" in lines

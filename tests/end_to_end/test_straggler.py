@@ -59,12 +59,12 @@ def test_a_slowed_process_is_named_in_the_console_and_the_record(tmp_path):
         time.sleep(0.1)
     slow = _children(process)[1]
 
-    def told():
+    def report():
         notices = [line for line in _lines(tmp_path, "metrics.jsonl") if '"notice"' in line]
         return [line for line in notices if "process 1 of 2 on " in line and " is slow: " in line]
 
     # It runs for a fifth of the time.
-    while not told():
+    while not report():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, _lines(tmp_path, "hosts.jsonl")[-3:]
         os.kill(slow, signal.SIGSTOP)

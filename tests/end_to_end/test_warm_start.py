@@ -82,7 +82,7 @@ def test_a_run_that_goes_on_reads_its_own_checkpoint(base, shrunk, tmp_path):
     assert any((before[name] != array).any() for name, array in _parameters(again).items())
 
 
-def test_what_does_not_fit_is_all_told_and_nothing_is_written(base, shrunk, tmp_path):
+def test_all_mismatches_are_reported_and_nothing_is_written(base, shrunk, tmp_path):
     _, exported = base
     graph = shrunk(
         *HELD,
@@ -120,24 +120,22 @@ def test_a_model_that_its_config_json_contradicts_is_refused_before_anything_is_
     ]
     words = ["train", "configs.lm.quickstart", *SHRUNK, *HELD, restore, "--dry-run"]
     words += [f"records.directory={tmp_path / 'runs'}"]
-    assert main.main(words) == 2
+    assert main(words) == 2
     err = capsys.readouterr().err
     assert "rope_theta is 77 in config.json" in err
     assert "set class:Rotary.base=77" in err
     assert not (tmp_path / "runs").exists()
     agreeing = ["class:Rotary.base=77", "class:RMSNorm.epsilon=0.25"]
     agreeing += ["model.block.attention.num_heads=8", "model.block.attention.num_kv_heads=4"]
-    assert main.main([*words, *agreeing]) == 0
+    assert main([*words, *agreeing]) == 0
     capsys.readouterr()
     waived = 'restore.differing=["rope_theta", "rms_norm_eps", "num_"]'
-    assert main.main([*words, waived]) == 0
+    assert main([*words, waived]) == 0
     assert "# meant to differ from config.json: rope_theta" in capsys.readouterr().out
 
 
 @pytest.mark.full
-def test_what_config_json_said_beside_the_model_leaves_with_the_tuned_weights(
-    base, shrunk, tmp_path
-):
+def test_other_fields_of_config_json_leave_with_the_tuned_weights(base, shrunk, tmp_path):
     folder = tmp_path / "weights"
     shutil.copytree(base[1].directory, folder)
     config = json.loads((folder / "config.json").read_text())

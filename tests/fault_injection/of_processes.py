@@ -99,7 +99,7 @@ def _one_is_killed(stage: Stage, truths: Truths, index: int) -> Outcome:
     (line,) = started.told.splitlines()
     who = range(stage.processes)[index]
     assert line.startswith(f"luthier: process {who} of {stage.processes} ended (signal 9); the run")
-    assert "continue it with: luthier train drilled" in line
+    assert "resume it with: luthier train drilled" in line
     assert seconds < 30
     return resumed(stage, truths, "named by the parent, the others are ended", seconds)
 

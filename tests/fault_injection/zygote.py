@@ -113,8 +113,7 @@ def _guarded(work) -> None:
 def _command(order: dict) -> int:
     import atexit
 
-    from luthier.cli import launcher
-    from luthier.cli import main as command_line
+    from luthier.cli import command_line, launcher
 
     _become(order)
     subprocess_like = type("Subprocess", (), {"Popen": Forked, "DEVNULL": subprocess.DEVNULL})

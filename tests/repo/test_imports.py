@@ -71,7 +71,7 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 def test_importing_the_command_loads_nothing_heavy():
-    assert not _loaded_by("import luthier.cli.main") & set(HEAVY)
+    assert not _loaded_by("import luthier.cli.command_line") & set(HEAVY)
 
 
 def test_importing_the_graph_loads_no_array_library():

@@ -14,7 +14,7 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import planner, trainer
-from luthier.cli.main import main
+from luthier.cli import main
 from luthier.data import Source, TextFiles
 from luthier.records import Notice, RunDirectory, crash, read_events
 from luthier.trainer import failures

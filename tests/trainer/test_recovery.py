@@ -19,7 +19,7 @@ from luthier import graph as graphs
 from luthier import planner, trainer
 from luthier.checkpoint import Store
 from luthier.checkpoint import commit as commit_lib
-from luthier.cli.main import main
+from luthier.cli import main
 from luthier.errors import (
     CheckpointError,
     DataError,
@@ -253,7 +253,7 @@ def poisoned(self, leaves, batch):
     return step(self, leaves, batch)
 if poison:
     loop.CompiledStep.__call__ = poisoned
-from luthier.cli.main import main
+from luthier.cli import main
 sys.exit(main(["train", "defaults:experiment"]))
 """
 

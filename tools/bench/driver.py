@@ -37,7 +37,7 @@ SHOW = """
 import contextlib, io, json, sys, time
 from luthier.cli import main
 with contextlib.redirect_stdout(io.StringIO()):
-    main.main(["sweep", "show", sys.argv[1]])
+    main(["sweep", "show", sys.argv[1]])
 print(json.dumps(time.process_time()))
 """
 

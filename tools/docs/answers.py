@@ -31,7 +31,7 @@ def answered(command: str, files: Mapping[str, str]) -> str:
             for name, text in files.items():
                 Path(name).write_text(text, encoding="utf-8")
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-                main.main(shlex.split(command))
+                main(shlex.split(command))
     finally:
         os.chdir(before)
         sys.path.remove(str(ROOT))

@@ -1,7 +1,7 @@
 """Parses command lines: options anywhere, all problems at once, nearest names.
 
 Built on argparse. Differences: an error is raised as `BadInput` instead of exiting, options are not
-abbreviated, and unknown options come back as problems, so that they are told beside all others.
+abbreviated, and unknown options are returned as problems, to be reported together with all others.
 """
 
 from __future__ import annotations
@@ -9,30 +9,32 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from luthier.errors import BadInput, Problem
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the paragraphs of a command's docstring."""
+    """A help formatter that keeps the paragraphs of a command's docstring."""
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises `BadInput` and knows the nearest option.
 
     Args:
-      **settings: What `argparse.ArgumentParser` takes.
+      **settings: Arguments of `argparse.ArgumentParser`.
     """
 
     def __init__(self, **settings):
+        # Without abbreviations: --dev would silently become --devices, and break when a release
+        # adds another option that begins in the same way.
         super().__init__(allow_abbrev=False, **settings)
         self._also: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
         """Raise `message` as `BadInput` instead of exiting."""
-        raise BadInput(Problem(message, remedy=f"`{self.prog} --help` tells the arguments"))
+        raise BadInput(Problem(message, remedy=f"see `{self.prog} --help`"))
 
     def parse(
         self, words: Sequence[str], also: Sequence[str] = ()
@@ -40,12 +42,15 @@ class Parser(argparse.ArgumentParser):
         """Parse `words`, options mixed with positionals in any order.
 
         Args:
-          words: The words after the command.
+          words: The arguments after the command.
           also: Options that were taken out of them before, for suggestions.
 
         Returns:
-          The arguments, and one problem for each option that does not exist.
+          The parsed arguments, and one problem for each option that does not exist.
         """
+        # Unknown options are taken out first, because argparse would take their values for
+        # positionals. "Intermixed", because plain argparse assigns positionals in one go: in
+        # `train REF --run 3f seed=1` it would not take the override after the option.
         self._also = also
         kept, problems = self._without_unknown(list(words))
         parsed, left = self.parse_known_intermixed_args(kept)
@@ -58,7 +63,14 @@ class Parser(argparse.ArgumentParser):
         return argument in {action.dest for action in self._actions}
 
     def _without_unknown(self, words: list[str]) -> tuple[list[str], list[Problem]]:
-        """Take out the options that do not exist, with the value that was meant for them."""
+        """Take out unknown options, together with the value that was meant for them.
+
+        Returns:
+          The other arguments, and a problem for each unknown option.
+        """
+        # The value matters: of `--devcies cpu:8`, argparse would take `cpu:8` for an override and
+        # report it as a second mistake. Whether the next word is a value is a guess: it is if the
+        # nearest known option takes one. Everything after `--` is left alone.
         kept, problems = [], []
         end = words.index("--") if "--" in words else len(words)
         waiting = iter(range(end))
@@ -85,7 +97,7 @@ class Parser(argparse.ArgumentParser):
         return action is None or action.nargs != 0
 
     def _unknown(self, word: str) -> Problem:
-        remedy = f"`{self.prog} --help` tells the arguments"
+        remedy = f"see `{self.prog} --help`"
         if not word.startswith("-"):
             return Problem(f"unexpected argument {word!r}", remedy=remedy)
         name = word.split("=")[0]
@@ -95,7 +107,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Problems:
-    """Collects what is wrong with a command line, so that all of it is told at once.
+    """Collects the problems of a command line, so that all of them are reported at once.
 
     Args:
       problems: The problems already known.
@@ -108,32 +120,32 @@ class Problems:
         return len(self._problems)
 
     def add(self, what: str, remedy: str = "", nearest: Sequence[str] = ()) -> None:
-        """Add one problem: `what` is wrong, its `remedy`, and the `nearest` valid names."""
+        """Add one problem: a description, its `remedy`, and the `nearest` valid names."""
         self._problems.append(Problem(what, remedy=remedy, nearest=tuple(nearest)))
 
     def extend(self, problems: Sequence[Problem]) -> None:
-        """Add problems that are known already."""
+        """Add several problems."""
         self._problems.extend(problems)
 
     @contextlib.contextmanager
     def collected(self) -> Iterator[None]:
-        """Run a block; keep the problems of a `BadInput` that it raises, and go on after it."""
+        """Run a block, and collect the problems of a `BadInput` that it raises."""
         try:
             yield
         except BadInput as error:
             self._problems.extend(error.problems)
 
     def raise_any(self) -> None:
-        """Raise all the problems, if there are any."""
+        """Raise all problems as one `BadInput`, if there are any."""
         if self._problems:
             raise BadInput(self._problems)
 
 
 def positive(text: str) -> int:
-    """Read a whole number above zero, for argparse's `type=`.
+    """Parse a positive integer, for argparse's `type=`.
 
     Args:
-      text: What was typed.
+      text: The argument as it was typed.
     """
     number = whole(text)
     if number < 1:
@@ -142,10 +154,10 @@ def positive(text: str) -> int:
 
 
 def whole(text: str) -> int:
-    """Read a whole number from zero, for argparse's `type=`.
+    """Parse a non-negative integer, for argparse's `type=`.
 
     Args:
-      text: What was typed.
+      text: The argument as it was typed.
     """
     try:
         number = int(text)
@@ -156,13 +168,13 @@ def whole(text: str) -> int:
     return number
 
 
-def number_within(low: float, high: float, above: bool = False):
-    """Return a reader of numbers for argparse's `type=`.
+def number_within(low: float, high: float, above: bool = False) -> Callable[[str], float]:
+    """Return a parser of numbers within limits, for argparse's `type=`.
 
     Args:
       low: The least number allowed.
       high: The greatest number allowed.
-      above: Whether `low` itself is refused.
+      above: Whether `low` itself is excluded.
     """
 
     def read(text: str) -> float:

@@ -1,4 +1,4 @@
-"""References of the command line: the first word names an experiment, or a recorded run."""
+"""Loads the graph that a command line describes: reference, overrides, checks."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from luthier.cli import flags, project
 from luthier.cli.arguments import Problems
 from luthier.errors import BadInput, Problem, RunError
 
+if TYPE_CHECKING:
+    from luthier.graph import Graph
+    from luthier.records import RunDirectory
+
 RUN = "run:"
 STUDY = "study:"
 RUNS = "runs"
-"""Where runs are looked for."""
+"""The folder in which runs are looked up."""
 
 
-def load_reference(reference: str, packages: Sequence[str] = ()) -> Any:
+def load_reference(reference: str, packages: Sequence[str] = ()) -> Graph:
     """Return the graph that a reference names.
 
     Args:
@@ -31,7 +35,7 @@ def load_reference(reference: str, packages: Sequence[str] = ()) -> Any:
       The graph. That of a run has the history that was recorded with it.
 
     Raises:
-      BadInput: There is nothing of that name, several runs are meant, or it cannot be read.
+      BadInput: There is nothing of that name, the name is ambiguous, or it cannot be read.
     """
     if reference.startswith(STUDY):
         from luthier import study as studies
@@ -45,14 +49,14 @@ def load_reference(reference: str, packages: Sequence[str] = ()) -> Any:
     return graphs.resolve(reference)
 
 
-def find_run(reference: str) -> Any:
-    """Return the directory of the run that a reference names; None where it names no run.
+def find_run(reference: str) -> RunDirectory | None:
+    """Return the directory of the run that a reference names; None if it names something else.
 
     Args:
       reference: As for `load_reference`.
 
     Raises:
-      BadInput: There is no such run, or several are meant.
+      BadInput: There is no such run, or the name is ambiguous.
     """
     is_folder = bool(reference) and (Path(reference) / "config.json").is_file()
     if not is_folder and not reference.startswith(RUN):
@@ -62,26 +66,28 @@ def find_run(reference: str) -> Any:
     name = reference.removeprefix(RUN)
     if not name:
         remedy = "write `run:ID`; `luthier runs` lists them"
-        raise BadInput(Problem(f"{reference!r} names no run", remedy=remedy))
+        raise BadInput(Problem(f"{reference!r} does not name a run", remedy=remedy))
     return records.find(RUNS, name)
 
 
-def _load_run(run: Any, packages: Sequence[str]) -> Any:
+def _load_run(run: RunDirectory, packages: Sequence[str]) -> Graph:
     from luthier import graph as graphs
     from luthier.graph.recorded_defaults import restore_defaults
     from luthier.records import trust
 
+    # Three files: the graph, the defaults of its time, and its history. A new default would
+    # otherwise change the values of an old run, so the recorded ones are put in their place.
     text = run.read_config()
     packages = trust.packages_for(run.config_path, text, packages)
     graph = graphs.from_json(text, packages, source=str(run.config_path))
-    with contextlib.suppress(RunError):  # a missing or damaged file of values says nothing
+    with contextlib.suppress(RunError):  # missing or damaged: today's defaults
         restore_defaults(graph, run.read_values())
     with contextlib.suppress(RunError):  # a damaged history hides who set what, and nothing else
         graphs.restore_history(graph, run.read_history(), f"{run.name}/{run.id}")
     return graph
 
 
-# From the words of a command line to a graph: reference, overrides, checks, all errors at once.
+# From a command line to a graph: reference, overrides and checks, with all errors at once.
 
 GIN = ("gin_file:", "gin_bindings:", "gin_search_paths:", "gin_skip_unknown:")
 GIN_ROOT = "gin_root:"
@@ -89,7 +95,7 @@ TARGETS = ("hydra:", "konfig:")
 CONFIG_DICT = ("config_dict:", "config_dict_rename:")
 
 SHELVES = ("luthier.recipes",)
-"""Modules whose fiddlers may be named without their module, beside those of the project."""
+"""Modules whose fiddlers can be named without their module, in addition to the project's."""
 
 
 def load(
@@ -99,15 +105,15 @@ def load(
     *,
     command: str,
     checked: bool = True,
-) -> tuple[Any, tuple[str, ...]]:
+) -> tuple[Graph, tuple[str, ...]]:
     """Return the graph that a command line describes.
 
     Args:
       reference: `configs.lm.quickstart`, `package.module:function(a=1)`, a run, a JSON, YAML or gin
         file of a graph, or `gin_root:NAME` for a node of a class that gin files configure;
         `hydra:FILE.yaml:KEY` or `konfig:FILE.json` for dicts that name what they build.
-      overrides: Words of the override grammar, applied in order.
-      problems: What is wrong with the command line so far; raised together with what is found.
+      overrides: Overrides, applied in order.
+      problems: Problems of the command line found so far; raised together with those found here.
       command: The command, for the message when there is no reference.
       checked: Whether the graph must be complete: `train` needs that, `show` does not.
 
@@ -115,19 +121,22 @@ def load(
       The graph, and the user's packages that a recorded graph may name.
 
     Raises:
-      BadInput: All that is wrong, at once.
+      BadInput: All problems, at once.
     """
+    # Every stage adds its problems instead of raising, so that one start reports all of them; a
+    # stage is left out only where it needs the result of one that failed. Validation is left out
+    # where an override failed: it would report values that the user meant to change.
     found = project.Project(Path.cwd())
     with problems.collected():
         found = project.find()
-    packages = given = found.packages
+    packages = allowed = found.packages
     if packages:
         problems_before = len(problems)
         with problems.collected():
-            given = _allowed_in_files(overrides, packages)
+            allowed = _allowed_in_files(overrides, packages)
         if len(problems) > problems_before:
-            problems.raise_any()  # what is not trusted is not read any further
-    graph = _resolve(reference, problems, command, packages, overrides, given)
+            problems.raise_any()  # untrusted files are not read any further
+    graph = _resolve(reference, problems, command, packages, overrides, allowed)
     problems_before = len(problems)
     if graph is not None:
         from luthier import graph as graphs
@@ -137,7 +146,7 @@ def load(
                 graph,
                 overrides,
                 shelves=(*SHELVES, *found.fiddlers),
-                packages=given,
+                packages=allowed,
                 recorded=_recorded(packages),
             )
         except BadInput as error:
@@ -150,7 +159,11 @@ def load(
 
 
 def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tuple[str, ...]:
-    """Return the user's packages that overrides may name, whoever made the files among them."""
+    """Return the user's packages that overrides may name, given the files among them."""
+    # A file of overrides or of gin can name any class or function, and so run code of the user's
+    # packages when it is applied. Files of others (downloads, records of another project) may do so
+    # only after `--trust`; `luthier.records.trust` decides, by the file's place and its text. All
+    # files are read here, also those that gin files include, before anything is imported.
     from luthier.graph import override_files
     from luthier.graph.formats import gin
     from luthier.records import trust
@@ -165,7 +178,7 @@ def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tupl
         try:
             inside = list(override_files.read_overrides(file))
         except BadInput:
-            continue  # it is told where it is applied
+            continue  # reported where the file is applied
         texts.setdefault(file, "")
         for text, where in inside:
             words.append(_bare(text))
@@ -176,6 +189,7 @@ def _allowed_in_files(overrides: Sequence[str], packages: Sequence[str]) -> tupl
     # A graph is made of all files together, so a package may be named only where every one of them
     # may name it.
     allowed = tuple(packages)
+    # `packages_for` returns a subset of `packages` for each file.
     for file, text in texts.items():
         theirs = trust.packages_for(file, text, packages)
         allowed = tuple(package for package in allowed if package in theirs)
@@ -186,11 +200,12 @@ def _bare(word: str) -> str:
     return word.strip().removeprefix("--fdl.").strip()
 
 
-def _recorded(packages: Sequence[str]) -> Callable[[str], Any]:
+def _recorded(packages: Sequence[str]) -> Callable[[str], Graph]:
     """Return the function that loads the graph of a run, for `model=run:ID.model`."""
+    # Cached for one command line: several overrides often take values of the same run.
 
     @functools.cache
-    def load_run(run: str) -> Any:
+    def load_run(run: str) -> Graph:
         from luthier import graph as graphs
         from luthier import records
         from luthier.records import trust
@@ -208,15 +223,16 @@ def _resolve(
     command: str,
     packages: Sequence[str],
     overrides: Sequence[str],
-    given: Sequence[str],
-):
+    allowed: Sequence[str],
+) -> Graph | None:
     """Return the graph of a reference, or None with a problem added."""
     if reference == "" and len(problems):
-        return None  # a flag named it, wrongly
+        return None  # a flag such as --exp named it, and its problem is known already
     if not reference:
         problems.add(
-            "no experiment is named",
-            remedy=f"write `luthier {command} configs.lm.quickstart`; `luthier list` shows them",
+            "no experiment is given",
+            remedy=f"write `luthier {command} configs.lm.quickstart`; "
+            "`luthier list` lists experiments",
         )
         return None
     if is_override(reference):
@@ -229,7 +245,7 @@ def _resolve(
         if reference.startswith(GIN_ROOT):
             from luthier.graph.formats import gin
 
-            return gin.make_root(reference.removeprefix(GIN_ROOT), overrides, given)
+            return gin.make_root(reference.removeprefix(GIN_ROOT), overrides, allowed)
         if reference.startswith(TARGETS):
             return _from_targets(reference, packages)
         if reference.endswith((".json", ".yaml", ".yml", ".gin")) and Path(reference).is_file():
@@ -244,7 +260,7 @@ def _resolve(
     return None
 
 
-def _from_targets(reference: str, packages: Sequence[str]) -> Any:
+def _from_targets(reference: str, packages: Sequence[str]) -> Graph:
     """Return the graph of `hydra:FILE`, `hydra:FILE:KEY` or `konfig:FILE`."""
     from luthier import graph as graphs
 
@@ -264,10 +280,12 @@ def _from_targets(reference: str, packages: Sequence[str]) -> Any:
 
 
 def is_override(word: str) -> bool:
-    """Return whether a word changes the graph; a path, and a reference with arguments, do not.
+    """Return whether an argument is an override, and not a path or a reference with arguments.
 
     Args:
-      word: A word of the command line.
+      word: An argument of the command line.
     """
+    # `a.b(c=1)` is a reference whose arguments hold an equals sign; `f(x)=1` is not a path, so what
+    # counts is the part before the first bracket.
     is_word = word.startswith(("reset:", "fiddler:", "file:", "~", *GIN, *CONFIG_DICT))
     return is_word or word.endswith("~") or "=" in word.split("(")[0]

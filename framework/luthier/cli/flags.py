@@ -1,4 +1,4 @@
-"""Flags of Fiddle, Pax, gin and ConfigDict as overrides; hints for what a shell damaged."""
+"""Translates flags of Fiddle, Pax, gin and ConfigDict; hints for arguments that a shell damaged."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 from luthier.cli import listing
 from luthier.errors import BadInput, Problem, UnknownReference
 
-# What shells do to words without quotes, and the hint for a word that arrived damaged.
+# Arguments that a shell has changed because they were not quoted.
 #
 # Shells replace `$name` by a variable, end the command at `&`, `;`, `|`, `<` and `>`, split at
-# spaces, take quotes away and make several words of `{a,b}`. What is left of such a word seldom
-# means anything. What a shell takes whole cannot be told: shells drop `#Name=1` as a comment, and
-# fish drops a word with `()` or with an unknown `$name`.
+# spaces, remove quotes and expand `{a,b}` to several words. What is left is seldom a valid
+# override, so an override that cannot be read and looks damaged gets a hint about quotes. An
+# argument that the shell removes altogether cannot be detected: shells drop `#Name=1` as a comment,
+# and fish drops a word with `()` or with an unknown `$name`.
 
 HINT = "if you typed it in a shell, put the whole word in single quotes"
 
@@ -26,13 +27,13 @@ _CLOSING = {")": "(", "]": "[", "}": "{"}
 
 
 def with_hints(problems: Iterable[Problem], words: Sequence[str]) -> list[Problem]:
-    """Return problems, with a hint where a shell may have changed the word.
+    """Return problems, with a hint about quotes where a shell may have changed the argument.
 
     Args:
-      problems: Their origins say which word is meant: `argument 2: steps=`.
-      words: The words of the grammar on the command line.
+      problems: Problems whose origins name the argument: `argument 2: steps=`.
+      words: The overrides of the command line.
     """
-    told = []
+    hinted = []
     for problem in problems:
         match = re.match(r"argument (\d+): ", problem.origin)
         index = int(match[1]) - 1 if match else len(words)
@@ -40,11 +41,15 @@ def with_hints(problems: Iterable[Problem], words: Sequence[str]) -> list[Proble
         if index < len(words) and (wants_quotes or _is_damaged(words, index)):
             remedy = f"{problem.remedy}; {HINT}" if problem.remedy else HINT
             problem = dataclasses.replace(problem, remedy=remedy)
-        told.append(problem)
-    return told
+        hinted.append(problem)
+    return hinted
 
 
 def _is_damaged(words: Sequence[str], index: int) -> bool:
+    """Return whether an override looks as if a shell had changed it."""
+    # Signs of damage, in this order: no operator is left (`a=b & c` was cut at `&`), the value is
+    # empty or begins in the middle of an expression (a `$name` was replaced by nothing), brackets
+    # or quotes do not match (it was split at a space), or a neighbour sets the same path.
     word = words[index]
     if word.startswith(("fiddler:", "file:")):
         return not _is_balanced(word) or word.endswith(":")
@@ -60,7 +65,7 @@ def _is_damaged(words: Sequence[str], index: int) -> bool:
 
 
 def _is_balanced(text: str) -> bool:
-    """Return whether brackets and quotes are closed; quotes inside of words are apostrophes."""
+    """Return whether brackets and quotes are closed; a quote after a letter is an apostrophe."""
     opened: list[str] = []
     quote = ""
     for position, letter in enumerate(text):
@@ -75,7 +80,7 @@ def _is_balanced(text: str) -> bool:
     return not opened and not quote
 
 
-# Flags of Fiddle, Pax, gin and ConfigDict, as words of the grammar at the same place.
+# Flags of Fiddle, Pax, gin and ConfigDict, as overrides at the same place: their order matters.
 #
 # --fdl.PATH=VALUE, --fdl_set PATH=VALUE         PATH=VALUE
 # --fdl_tag.NAME=VALUE, --fdl_tags_set ...       tag:NAME=VALUE
@@ -111,7 +116,7 @@ _WORDS = {
 
 
 def flags(names_experiment: bool = True) -> tuple[str, ...]:
-    """Return the flags with a value that `translate` knows.
+    """Return the flags with a value that `translate` accepts.
 
     Args:
       names_experiment: Whether to include those that name the experiment.
@@ -122,19 +127,22 @@ def flags(names_experiment: bool = True) -> tuple[str, ...]:
 def translate(
     words: Sequence[str], names_experiment: bool = True
 ) -> tuple[list[str], list[Problem]]:
-    """Return `words` with the flags of Fiddle, Pax and gin as words of the grammar.
+    """Return `words` with the flags of Fiddle, Pax, gin and ConfigDict as overrides.
 
     Args:
-      words: The words after the command.
+      words: The arguments after the command.
       names_experiment: Whether the first of them names an experiment.
 
     Returns:
-      The words, the experiment first where a flag names it; and what is wrong with the flags.
+      The arguments, the experiment first if a flag names it; and the problems of the flags.
     """
+    # One pass from left to right, since flags and overrides apply in their order. A flag is written
+    # `--flag=value` or `--flag value`; the second form takes the next word, except after `--`,
+    # where the words of another command begin (`luthier launch --on X -- train ...`).
     end = words.index("--") if "--" in words else len(words)
     known = flags(names_experiment)
     experiments: list[str] = []
-    made: list[str] = []
+    translated: list[str] = []
     problems: list[Problem] = []
     coming = iter(range(end))
     for index in coming:
@@ -142,46 +150,51 @@ def translate(
         prefix = next((p for p in _PREFIXES if word.startswith(p)), "")
         name, equals, value = word.partition("=")
         if word.startswith(_GIN) and equals:
-            made.append(f"gin_bindings:{name.removeprefix(_GIN)} = {value}")
+            translated.append(f"gin_bindings:{name.removeprefix(_GIN)} = {value}")
             continue
-        if word in (_SKIP, f"{_SKIP}=true"):  # as absl takes a flag that is on or off
-            made.append("gin_skip_unknown:true")
+        if word in (_SKIP, f"{_SKIP}=true"):  # the two forms of a boolean flag of absl
+            translated.append("gin_skip_unknown:true")
             continue
         if prefix:
-            made.append(_PREFIXES[prefix] + word.removeprefix(prefix))
+            translated.append(_PREFIXES[prefix] + word.removeprefix(prefix))
             continue
         if name not in known:
-            made.append(word)
+            translated.append(word)
             continue
         if not equals and index + 1 < end:
             value = words[next(coming)]
         if not value:
-            problems.append(Problem(f"{name} has no value", remedy="`luthier help overrides`"))
+            problems.append(Problem(f"{name} has no value", remedy="see `luthier help overrides`"))
         elif name in _WORDS:
-            made.append(_WORDS[name] + value)
+            translated.append(_WORDS[name] + value)
         else:
             try:
                 experiments.append(_EXPERIMENTS[name](value))
             except BadInput as error:
                 problems += error.problems
-                experiments.append("")  # it was named, so nobody need say that it was not
+                experiments.append("")  # keeps `load` from reporting that no experiment is given
     if len(experiments) > 1:
-        what = f"two experiments are named: {' and '.join(experiments)}"
+        what = f"two experiments are given: {' and '.join(experiments)}"
         problems.append(Problem(what, remedy="leave out one"))
-    return [*experiments[:1], *made, *words[end:]], problems
+    return [*experiments[:1], *translated, *words[end:]], problems
 
 
 def find_experiment(name: str) -> str:
     """Return the reference of an experiment by its name, as `c4:decoder_2b`.
 
     Args:
-      name: Module and function, with a dot or a colon between them: as they stand, or the end of
-        an experiment's name below configs/; or its name in Pax, with or without Pax's modules.
+      name: Module and function, with a dot or a colon between them: in full, or the end of the
+        name of an experiment below configs/; or its name in Pax, with or without Pax's modules.
 
     Raises:
       UnknownReference: There is none, or several; the problem holds the nearest.
     """
-    target, bracket, given = name.partition("(")
+    # The rules of Pax's --exp, in the order of certainty: the full name of an experiment below
+    # configs/; the only one that ends so; a name of Pax in a docstring; any importable module. A
+    # dot before the last part is ambiguous (`a.b` may be a module, or a function of `a`), so
+    # whether `a.b` is a module decides. `find_spec` imports the parents of a module, but not the
+    # module.
+    target, bracket, arguments = name.partition("(")
     wanted = target.replace(":", ".")
     folder = Path.cwd() / "configs"
     found = list(listing.find(folder)) if folder.is_dir() else []
@@ -197,30 +210,32 @@ def find_experiment(name: str) -> str:
     aliases = {alias.name: alias.reference for listed in found for alias in listed.aliases}
     own = wanted.rpartition(".")[2]
     if wanted in known or len(fitting) == 1:
-        return known.get(wanted, fitting[0]) + bracket + given
+        return known.get(wanted, fitting[0]) + bracket + arguments
     if own in aliases and not fitting:
-        return _called(aliases[own], given)
+        return _called(aliases[own], arguments)
     if fitting:
         remedy = "write more of the name"
-        raise UnknownReference(Problem(f"{name!r} may mean {' and '.join(fitting)}", remedy=remedy))
+        what = f"{name!r} is ambiguous: it may mean {' or '.join(fitting)}"
+        raise UnknownReference(Problem(what, remedy=remedy))
     if _exists(wanted.split(".")[0]):
         module, _, last = wanted.rpartition(".")
         is_module = ":" not in target and (not module or _exists(wanted))
-        return name if ":" in target or is_module else f"{module}:{last}{bracket}{given}"
+        return name if ":" in target or is_module else f"{module}:{last}{bracket}{arguments}"
     from luthier.graph.paths import nearest
 
     count = wanted.count(".") + 1
     ends = {".".join(dotted.split(".")[-count:]): known[dotted] for dotted in known}
     near = [ends[end] for end in nearest(wanted, ends)] + nearest(own, aliases)
-    what = f"there is no experiment {name!r}, as it stands or below configs/"
-    raise UnknownReference(Problem(what, nearest=near, remedy="`luthier list` shows them"))
+    what = f"there is no experiment {name!r}, neither importable nor below configs/"
+    raise UnknownReference(Problem(what, nearest=near, remedy="`luthier list` lists experiments"))
 
 
-def _called(reference: str, given: str) -> str:
-    """Return a reference with further arguments, as they stand on the command line: `steps=2)`."""
-    if not given:
+def _called(reference: str, arguments: str) -> str:
+    """Return a reference with further arguments, in the form `steps=2)` of the command line."""
+    if not arguments:
         return reference
-    return f"{reference[:-1]}, {given}" if reference.endswith(")") else f"{reference}({given}"
+    is_call = reference.endswith(")")
+    return f"{reference[:-1]}, {arguments}" if is_call else f"{reference}({arguments}"
 
 
 def _exists(module: str) -> bool:

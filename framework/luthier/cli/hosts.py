@@ -1,4 +1,4 @@
-"""Training with several processes: the options, and one of the processes of a run."""
+"""Training with several processes: the command-line options, and the child processes of a run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from luthier import environment
-from luthier.cli import main as command_line
+from luthier.cli import command_line
 from luthier.cli.arguments import Problems, positive, whole
 from luthier.errors import LuthierError
 
-# The options that say which process of a run this is, or how many to start here.
+# The options that choose which process of a run this is, or how many to start here.
 
 VARIABLE = "LUTHIER_PROCESS"
-"""The environment variable by which a parent tells a child which process it is."""
+"""The environment variable by which a launcher passes a child its `Process`."""
 
 _ADDRESS = re.compile(r"\S+:\d{1,5}")
 _SHARED = re.compile(r"(cpu|gpu|cuda|rocm):(\d+)")
@@ -32,12 +32,12 @@ _SHARED = re.compile(r"(cpu|gpu|cuda|rocm):(\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """One process of a run, as the parent that starts it knows it.
+    """One process of a run, as its launcher knows it.
 
     Args:
-      membership: What of `luthier.parallel.distributed.Membership` is known; the rest is detected.
-      devices: What takes the place of `--devices`.
-      environment: Further variables of the process.
+      membership: Known fields of `luthier.parallel.distributed.Membership`; others are detected.
+      devices: The value of `--devices` for this process.
+      environment: Further environment variables of the process.
     """
 
     membership: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -45,47 +45,59 @@ class Process:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables that tell a child all this."""
-        told = json.dumps({"membership": dict(self.membership), "devices": self.devices})
-        return {VARIABLE: told, **self.environment}
+        """Return the environment variables that pass this to a child."""
+        # By the environment and not by options: the command line of a child stays the user's own,
+        # so that the command to resume which it records is the one that was typed.
+        encoded = json.dumps({"membership": dict(self.membership), "devices": self.devices})
+        return {VARIABLE: encoded, **self.environment}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options to `parser`."""
+    """Add the options of several processes to `parser`."""
     hosts = parser.add_argument_group(
         "several processes",
-        "Every host runs the same command, with its own --process-id. All of them must see the "
-        "disk that records.directory is on.",
+        "Run the same command on every host, with its own --process-id. All hosts\n"
+        "must share the disk of records.directory.",
     )
     hosts.add_argument(
-        "--processes", type=positive, metavar="N", help="start N here, which share --devices"
+        "--processes",
+        type=positive,
+        metavar="N",
+        help="start N processes on this machine, which split --devices",
     )
     hosts.add_argument(
-        "--coordinator", metavar="HOST:PORT", help="where process 0 runs, and a free port there"
+        "--coordinator", metavar="HOST:PORT", help="host of process 0, with a free port"
     )
-    hosts.add_argument("--num-processes", type=positive, metavar="N", help="of the whole run")
-    hosts.add_argument("--process-id", type=whole, metavar="I", help="which this is, from 0")
+    hosts.add_argument(
+        "--num-processes", type=positive, metavar="N", help="number of processes of the run"
+    )
+    hosts.add_argument(
+        "--process-id", type=whole, metavar="I", help="index of this process, from 0"
+    )
     hosts.add_argument(
         "--distributed",
         action="store_true",
-        help="ask JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or SLURM, "
-        "Open MPI, Kubernetes or Cloud TPU",
+        help="detect these from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and "
+        "JAX_PROCESS_ID, or from SLURM, Open MPI, Kubernetes or Cloud TPU",
     )
     hosts.add_argument(
         "--join-seconds",
         type=positive,
         metavar="S",
-        help="how far apart the processes may start (20)",
+        help="how far apart the processes may start, in seconds (default: 20)",
     )
 
 
 def read(arguments: argparse.Namespace, problems: Problems) -> list[Process]:
-    """Return the processes that a command line asks to start on this machine; empty for none.
+    """Return the processes to start on this machine; empty for a run of one process.
 
     Args:
-      arguments: What `add_arguments` describes, and `devices`.
-      problems: Is given what is wrong.
+      arguments: The options of `add_arguments`, and `devices`.
+      problems: Collects the problems found.
     """
+    # Also a single member of a run (--coordinator, --distributed) is started as a child process,
+    # under a launcher: JAX ends a process whose peer is lost from native code, and only a parent
+    # can then say why, and exit with a code that a queue understands.
     given = {
         "--coordinator": arguments.coordinator,
         "--num-processes": arguments.num_processes,
@@ -94,8 +106,8 @@ def read(arguments: argparse.Namespace, problems: Problems) -> list[Process]:
     patience = {"join_seconds": arguments.join_seconds} if arguments.join_seconds else {}
     ways = [bool(arguments.processes), any(v is not None for v in given.values())]
     if sum([*ways, arguments.distributed]) > 1:
-        what = "--processes, --coordinator and --distributed are three ways to the same"
-        problems.add(what, remedy="leave out all but one")
+        what = "--processes, --coordinator and --distributed cannot be combined"
+        problems.add(what, remedy="keep one of them")
         return []
     if arguments.distributed:
         return [Process(patience, arguments.devices)]
@@ -127,12 +139,17 @@ def _member(
 
 
 def _local(count: int, devices: str | None, problems: Problems) -> list[Process]:
+    # The devices must be counted, since each process gets an equal part of them: CPUs are virtual,
+    # and every process makes its own; GPUs exist once, so each process is given the ids of its
+    # part.
     match = _SHARED.fullmatch(devices or "")
     if match is None or int(match[2]) % count or not int(match[2]):
-        what = f"{count} processes cannot share {devices or 'devices that are not counted'}"
+        what = f"{count} processes cannot split {devices or 'devices without a count'}"
         problems.add(what, remedy=f"give --devices cpu:N or gpu:N, N a multiple of {count}")
         return []
     kind, share = match[1], int(match[2]) // count
+    # Without JAX_COORDINATOR_BIND_ADDRESS the coordinator listens on all interfaces, and anybody in
+    # the network could join a run that needs this machine only.
     address = f"127.0.0.1:{_free_port()}"
     environment = {"JAX_COORDINATOR_BIND_ADDRESS": address}
     processes = []
@@ -150,43 +167,49 @@ def _local(count: int, devices: str | None, problems: Problems) -> list[Process]
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    # The port is free now; another process may take it before the coordinator binds it. Every child
+    # has to know the number before any of them starts, so there is no way without this gap.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def of_child() -> Process | None:
-    """Return which process this one is, where a parent started it as one of several."""
-    told = os.environ.get(VARIABLE)
-    return None if told is None else Process(**json.loads(told))
+    """Return the `Process` that a launcher passed to this process; None if there is no launcher."""
+    encoded = os.environ.get(VARIABLE)
+    return None if encoded is None else Process(**json.loads(encoded))
 
 
-# A child among the processes of its run.
+# A child process joins the others of its run.
 
 
 @contextlib.contextmanager
 def joined(process: Process) -> Iterator[None]:
-    """Join the other processes; at the end of the `with` block leave them, or say why this fails.
+    """Join the other processes of the run for the duration of a block.
+
+    If the block raises, the others are sent the reason before this process leaves.
 
     Args:
-      process: Which process this is.
+      process: This process.
 
     Raises:
       BadInput: The others cannot be joined, or differ in their versions or their source.
     """
+    # What a launcher passed takes precedence over what the environment (SLURM, Kubernetes, ...)
+    # says.
     import jax
 
     from luthier.parallel import distributed
     from luthier.records import read_facts
 
-    told = distributed.Membership.of_environment(os.environ)
-    known = {name: value for name, value in vars(told).items() if value is not None}
-    membership = dataclasses.replace(told, **known | dict(process.membership))
+    detected = distributed.Membership.of_environment(os.environ)
+    known = {name: value for name, value in vars(detected).items() if value is not None}
+    membership = dataclasses.replace(detected, **known | dict(process.membership))
     distributed.join(membership, read_facts())
     index = distributed.process_index()
     distributed.tell_parent(process=index, processes=distributed.process_count())
     if index:
-        # Every process runs the same command; one of them shows it.
+        # Every process runs the same command; only process 0 prints its output.
         sys.stdout.close()
         sys.stdout = sys.stderr  # the log
     try:
@@ -198,7 +221,7 @@ def joined(process: Process) -> Iterator[None]:
         if error is raised:
             raise
         raise error from raised
-    # Only where all went well: it waits for the other processes, which may have failed.
+    # Only after success: shutting down waits for the other processes, which may have failed.
     jax.distributed.shutdown()
 
 
@@ -207,16 +230,17 @@ def _line(error: BaseException) -> str:
     return " ".join(text.split())[:500]
 
 
-# One of the processes of a run: `python -m luthier.cli.hosts.child train ...`, by its parent.
+# A child process: `python -m luthier.cli.hosts train ...`, started by its launcher.
 
 ORPHAN_SECONDS = 60.0
+"""The time in which a process whose launcher has ended can save its run."""
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    """Run a command line, and end without waiting for the other processes.
+    """Run a command line, and exit without waiting for the other processes.
 
     Args:
-      argv: The words after `luthier`.
+      argv: The arguments after `luthier`.
     """
     environment.report_native_crashes()
     _keep_libraries_off_the_terminal()
@@ -224,23 +248,26 @@ def main(argv: Sequence[str]) -> NoReturn:
     code = command_line.main(argv)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    # What is left to be done at exit would wait for processes that may have ended.
+    # JAX's exit handlers would wait for processes that may have ended.
     os._exit(code)
 
 
 def _keep_libraries_off_the_terminal() -> None:
-    """Send what libraries in C++ write to the standard output to the log, where errors go."""
-    # At the level of descriptors, since native code does not know `sys.stdout`.
+    """Redirect what native libraries write to the standard output into the log."""
+    # At the level of descriptors, since native code does not know `sys.stdout`. Gloo, for one,
+    # prints its connections to standard output.
     terminal = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = os.fdopen(terminal, "w", buffering=1, encoding="utf-8", errors="replace")
 
 
 def _follow_parent(parent: int) -> None:
-    """End as well, after saving, when the parent has ended."""
+    """End this process, after saving, when its launcher has ended."""
+    # A launcher that was killed (SIGKILL, out of memory) cannot pass a signal on; its children
+    # would train on, or hold the devices and wait in a collective.
     while os.getppid() == parent:
         time.sleep(1.0)
-    # As if the machine were taken away: the run is saved first.
+    # As in a preemption: the run is saved first.
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(ORPHAN_SECONDS)
     os._exit(1)

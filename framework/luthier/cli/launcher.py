@@ -1,4 +1,4 @@
-"""The launcher of a host's processes: it starts them, passes signals on, and says why one ended."""
+"""The launcher of a host's processes: starts them, passes signals on, explains why they ended."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from typing import IO, Any
 from luthier import environment, errors
 from luthier.cli.hosts import Process
 
-# Why the processes of a run ended, in one line.
+# Why the processes of a run ended, as one message.
 
 ORDERLY = (errors.EXIT_DONE, errors.EXIT_REQUEUE, errors.EXIT_INTERRUPTED)
-"""Exit codes of a process that ended together with all others."""
+"""Exit codes of processes that ended together, in agreement."""
 
-_SPOKEN = re.compile(r"^luthier: (.*)$", re.MULTILINE)
+_MESSAGE = re.compile(r"^luthier: (.*)$", re.MULTILINE)
 # JAX's coordination service ends a process whose peer is lost with a fatal log message, and no
-# exception reaches Python. So who was lost is read from the log; where the texts change in a later
-# version, the line names nobody, and the logs are still shown.
+# exception reaches Python. So the lost process is read from the log; if the texts change in a later
+# version, the message names no process, and still shows the logs.
 _SILENT = re.compile(r"stopped sending heartbeats\):\n(.*?)The tasks? ha", re.DOTALL)
 _TASK = re.compile(r"(?:^|task:)(\d+)\s*$", re.MULTILINE)
 _NO_COORDINATOR = re.compile(r"Failed to send RPC to coordination service")
@@ -40,10 +40,10 @@ class End:
     """The end of a process.
 
     Args:
-      code: As `subprocess` tells it: below zero for a signal; None where its parent killed it.
-      log: What it wrote to its standard error.
-      notes: What it told its parent.
-      membership: Which process it was started as.
+      code: The return code of `subprocess`: negative for a signal; None if its launcher killed it.
+      log: The file of its standard error.
+      notes: The notes that it wrote for its launcher.
+      membership: The membership that it was started with.
     """
 
     code: int | None
@@ -52,19 +52,21 @@ class End:
     membership: Mapping[str, Any]
 
     def index(self, number: int = 0) -> int:
-        """Return which process of the run it was; `number` where nobody knows."""
+        """Return the index of the process in the run; `number` if it is unknown."""
         return self.notes.get("process", self.membership.get("process_id", number))
 
     def count(self, number: int = 1) -> int:
-        """Return how many processes the run had; `number` where nobody knows."""
+        """Return the number of processes of the run; `number` if it is unknown."""
         return self.notes.get("processes", self.membership.get("num_processes", number))
 
-    def spoken(self) -> list[str]:
-        """Return the lines in which it said itself what is wrong."""
-        return _SPOKEN.findall(self._text())
+    def messages(self) -> list[str]:
+        """Return the error messages that it printed itself."""
+        return _MESSAGE.findall(self._text())
 
     def blamed(self) -> list[int]:
-        """Return the processes because of which JAX ended this one."""
+        """Return the indices of the processes whose loss made JAX end this one."""
+        # The coordinator lists the tasks that stopped sending heartbeats; the others notice only
+        # that the coordinator, process 0, is gone.
         text = self._text()
         silent = {int(task) for part in _SILENT.findall(text) for task in _TASK.findall(part)}
         if silent:
@@ -77,13 +79,13 @@ class End:
 
 @dataclasses.dataclass(frozen=True)
 class ExitVerdict:
-    """The message and the exit code of the parent.
+    """The message and the exit code of the launcher.
 
     Args:
       code: The exit code.
-      reasons: What happened, a line each.
-      run: The run's directory, where it goes on; None where it had not begun, or needs no word.
-      again: The command that continues it.
+      reasons: The reasons, a line each.
+      run: The directory of the run, if it can be resumed; None if it had not started.
+      again: The command that resumes it.
     """
 
     code: int
@@ -92,19 +94,19 @@ class ExitVerdict:
     again: str = ""
 
     def lines(self, logs: pathlib.Path | None) -> list[str]:
-        """Return the lines to tell; what belongs to the run stands at the end of the last.
+        """Return the lines to print; how to resume is at the end of the last one.
 
         Args:
-          logs: Where the logs of the processes are.
+          logs: The folder of the logs of the processes; None if they were deleted.
         """
         if not self.reasons or self.code == errors.EXIT_BAD_INPUT:
             return list(self.reasons)
         last = self.reasons[-1]
         if self.run is not None:
             step = _saved_step(self.run)
-            saved = "nothing of the run is saved yet; start it again with"
+            saved = "no checkpoint of the run is saved yet; restart it with"
             if step is not None:
-                saved = f"the run is saved at step {step}; continue it with"
+                saved = f"the run is saved at step {step}; resume it with"
             last += f"; {saved}: {self.again}"
         if logs is not None:
             last += f" (logs: {logs})"
@@ -112,17 +114,24 @@ class ExitVerdict:
 
 
 def judge(ends: Sequence[End], is_preempted: bool = False) -> ExitVerdict:
-    """Return why processes ended.
+    """Return the verdict on why processes ended.
 
     Args:
-      ends: Those of this machine.
-      is_preempted: Whether they were asked to save and end, as the machine is taken away.
+      ends: The ends of the processes of this machine.
+      is_preempted: Whether they were asked to save and end, because the machine is taken away.
     """
+    # When one process fails, all others fail after it, each with an error that is only a
+    # consequence: an abort by JAX, a collective that is cut off, a timeout. So the verdict looks
+    # for the cause, from the most to the least certain: bad input first, since the others broke
+    # only because one process left; then processes that a signal ended, since they are the cause of
+    # what the others report; then the messages that processes printed themselves; last, bare exit
+    # codes.
     codes = [end.code for end in ends if end.code is not None]
     if all(code in ORDERLY for code in codes):
         return ExitVerdict(max(codes))
     if is_preempted and errors.EXIT_REQUEUE in codes:
-        # Before the first step they do not wait for each other: the last ones lose the first.
+        # Before the first step processes do not wait for each other before they leave, so the last
+        # ones see the loss of the first, and end with an error.
         return ExitVerdict(errors.EXIT_REQUEUE)
     notes: dict[str, Any] = {}
     for end in ends:
@@ -133,48 +142,48 @@ def judge(ends: Sequence[End], is_preempted: bool = False) -> ExitVerdict:
         return ExitVerdict(errors.EXIT_BAD_INPUT, refused, run, again)
     if reasons := _died(ends):
         return ExitVerdict(errors.EXIT_BUG, reasons, run, again)
-    spoken = list(dict.fromkeys(line for end in ends for line in end.spoken()))
+    messages = list(dict.fromkeys(line for end in ends for line in end.messages()))
     code = max(code for code in codes if code not in ORDERLY)
-    if not spoken:
-        spoken = [
+    if not messages:
+        messages = [
             f"process {end.index(number)} of {end.count(len(ends))} ended (exit code {end.code})"
             for number, end in enumerate(ends)
             if end.code not in (None, *ORDERLY)
         ]
-    return ExitVerdict(code, spoken, run, again)
+    return ExitVerdict(code, messages, run, again)
 
 
-# The order of the verdicts: bad input first, since the others break only because one process left;
-# then processes that died without a word, since they are the cause of what the others report; then
-# what processes said themselves.
 def _refused(ends: Sequence[End]) -> list[str]:
-    """Return the lines of those that ended over bad input, where others broke only over that."""
+    """Return the messages about bad input, if nothing worse than that ended the others."""
     killed = [end for end in ends if end.code is not None and end.code < 0 and not end.blamed()]
     # JAX aborts (SIGABRT) a process whose peer has left; any other signal has a cause of its own.
     if any(end.code != -signal.SIGABRT for end in killed):
         return []
     refused = [end for end in ends if end.code == errors.EXIT_BAD_INPUT]
-    return list(dict.fromkeys(line for end in refused for line in end.spoken()))
+    return list(dict.fromkeys(line for end in refused for line in end.messages()))
 
 
 def _died(ends: Sequence[End]) -> list[str]:
-    """Return the line about the processes that ended without a word, if any did."""
+    """Return the line about processes that were killed or lost; empty if there are none."""
+    # A process that a signal other than SIGABRT ended (out of memory, a segmentation fault) is a
+    # cause. SIGABRT is usually a consequence: JAX and its libraries abort when a peer is gone. If
+    # only those are left, a peer on another machine was lost; the surviving processes know it from
+    # heartbeats (the notes `lost` and `silent`) or from JAX's log.
     count = ends[0].count(len(ends))
     signals = {
         end.index(number): -end.code
         for number, end in enumerate(ends)
         if end.code is not None and end.code < 0 and not end.blamed()
     }
-    # A library may abort when another process is gone: that one comes first.
     causes = {i: number for i, number in signals.items() if number != signal.SIGABRT}
     given_up = [end for end in ends if end.blamed() or end.code == -signal.SIGABRT]
-    told = sorted({end.notes["lost"] for end in given_up if "lost" in end.notes})
-    if given_up:  # the primary hears all processes; the others, it alone
+    lost = sorted({end.notes["lost"] for end in given_up if "lost" in end.notes})
+    if given_up:  # in order of index: process 0 watches all others, which watch only process 0
         by_index = sorted(enumerate(ends), key=lambda item: item[1].index(item[0]))
         heard = [end for _, end in by_index if end in given_up or end.code is None]
-        told += [end.notes["silent"] for end in heard if end.notes.get("silent")]
-    if told and not causes:
-        return told[:1]
+        lost += [end.notes["silent"] for end in heard if end.notes.get("silent")]
+    if lost and not causes:
+        return lost[:1]
     if causes := causes or signals:
         dead = [f"process {i} of {count} ended (signal {n})" for i, n in causes.items()]
         return [", ".join(dead)]
@@ -189,10 +198,10 @@ def _died(ends: Sequence[End]) -> list[str]:
 
 
 def read_notes(path: pathlib.Path) -> dict[str, Any]:
-    """Return what a process told its parent; empty where it told nothing.
+    """Return the notes of a process for its launcher; empty if it wrote none.
 
     Args:
-      path: The file of its notes.
+      path: The file of the notes.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -206,25 +215,25 @@ def _saved_step(run: pathlib.Path) -> int | None:
     return Store(run / "checkpoints").latest()
 
 
-# The parent of a host's processes: starts them, passes signals on, and speaks when one ends.
+# The launcher itself.
 
 NOTES_VARIABLE = "LUTHIER_NOTES"
 POLL_SECONDS = 0.1
 ABRUPT_SECONDS = 1.0
-"""The time for the others to end by themselves when one was ended by a signal."""
+"""The time for the other processes to end by themselves after one was ended by a signal."""
 
 ORDERLY_SECONDS = 15.0
-"""The time for the others when one has ended with an error of its own."""
+"""The time for the other processes after one has ended with an error of its own."""
 
 
 class Child:
     """A process of the run, started on this machine.
 
     Args:
-      process: Which one it is.
-      argv: The words after `luthier`.
-      directory: Where its log and its notes are kept while it runs.
-      number: Its place among those of this machine.
+      process: The process to start.
+      argv: The arguments after `luthier`.
+      directory: The folder of its log and its notes while it runs.
+      number: Its number among those of this machine.
     """
 
     def __init__(self, process: Process, argv: Sequence[str], directory: pathlib.Path, number: int):
@@ -260,25 +269,28 @@ class Child:
 
 
 def _stdout(process: Process, log: IO[bytes]) -> IO[bytes] | None:
-    """Return the terminal for whoever may be the primary, and the log for all others."""
-    # Only one process draws on the terminal.
+    """Return the terminal for process 0, and the log for all others."""
+    # Only one process draws on the terminal. Without a known id (--distributed) it may be process
+    # 0, and finds out when it joins: `hosts.joined` then redirects the output of all others.
     return log if process.membership.get("process_id", 0) else None
 
 
 def supervise(processes: Sequence[Process], argv: Sequence[str]) -> int:
-    """Run processes to their end, and say in one line why they ended early.
+    """Run processes to their end, and report why they ended early.
 
     Args:
-      processes: Those of this machine.
-      argv: The words after `luthier`.
+      processes: The processes of this machine.
+      argv: The arguments after `luthier`.
 
     Returns:
-      The exit code of all of them.
+      The exit code of the whole.
     """
+    # Logs are kept in a temporary folder first, since only a child finds out which run it belongs
+    # to.
     directory = pathlib.Path(tempfile.mkdtemp(prefix="luthier-"))
     children: list[Child] = []
     try:
-        with _passing_signals_on(children) as heard:
+        with _passing_signals_on(children) as received:
             for number, process in enumerate(processes):
                 children.append(Child(process, argv, directory, number))
             _watch(children)
@@ -287,19 +299,19 @@ def supervise(processes: Sequence[Process], argv: Sequence[str]) -> int:
             if child.running.poll() is None:
                 child.kill()
     ends = [child.end() for child in children]
-    found = judge(ends, is_preempted=bool({signal.SIGTERM, signal.SIGHUP} & heard))
-    logs = _keep_logs(ends, directory, found.code)
-    for line in found.lines(logs):
+    verdict = judge(ends, is_preempted=bool({signal.SIGTERM, signal.SIGHUP} & received))
+    logs = _keep_logs(ends, directory, verdict.code)
+    for line in verdict.lines(logs):
         print(f"luthier: {line}", file=sys.stderr)
-    return found.code
+    return verdict.code
 
 
 def _watch(children: Sequence[Child]) -> None:
-    """Return when all have ended; when one fails, the others get a while and are then killed."""
+    """Wait until all processes have ended; after one has failed, kill the others in a while."""
     deadline = float("inf")
     while None in (codes := [child.running.poll() for child in children]):
         # A process that ended with an error of its own leaves the others in a collective that never
-        # returns; a while is enough for those that fail of the same cause to say so.
+        # returns. The time is for those that fail of the same cause to print their message.
         failed = [code for code in codes if code is not None and code not in ORDERLY]
         deadline = min([deadline, *(time.monotonic() + _patience(code) for code in failed)])
         if time.monotonic() >= deadline:
@@ -315,31 +327,38 @@ def _patience(code: int) -> float:
 
 @contextlib.contextmanager
 def _passing_signals_on(children: Sequence[Child]) -> Iterator[set[int]]:
-    """Hand Ctrl-C, SIGTERM and SIGHUP to the children, which save and end."""
+    """Pass SIGINT, SIGTERM and SIGHUP on to the children, which save and end.
 
-    heard: set[int] = set()
+    Yields:
+      The signals received so far.
+    """
+    received: set[int] = set()
 
     def hand_on(number: int, frame: FrameType | None) -> None:
-        heard.add(number)
+        received.add(number)
         if number == signal.SIGHUP:
             environment.forget_terminal()
+        # `children` grows while processes are started: a signal in between reaches those that
+        # exist.
         for child in children:
             if child.running.poll() is None:
                 child.running.send_signal(number)
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` has it
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored under `nohup`
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, hand_on) for number in numbers}
     try:
-        yield heard
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _keep_logs(ends: Sequence[End], directory: pathlib.Path, code: int) -> pathlib.Path | None:
-    """Add the logs to the run's, without secrets; return where they are, None for nowhere."""
+    """Append the logs to those of the run, without secrets; return their folder, None for none."""
+    # Appended, because a run that is resumed has logs of its earlier processes already. A run that
+    # had not started has no folder: then the temporary one stays, unless all went well.
     from luthier.records.redaction import redact
 
     run = next((end.notes["run"] for end in ends if "run" in end.notes), None)
@@ -348,12 +367,12 @@ def _keep_logs(ends: Sequence[End], directory: pathlib.Path, code: int) -> pathl
             return directory
         shutil.rmtree(directory, ignore_errors=True)
         return None
-    kept = pathlib.Path(run) / "processes"
+    folder = pathlib.Path(run) / "processes"
     try:
-        kept.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
         for number, end in enumerate(ends):
             name = f"process-{end.index(number)}-of-{end.count(len(ends))}.log"
-            with end.log.open("rb") as log, (kept / name).open("ab") as file:
+            with end.log.open("rb") as log, (folder / name).open("ab") as file:
                 for line in log:
                     # Copied line by line into the record: native code prints past Python's
                     # redaction.
@@ -362,4 +381,4 @@ def _keep_logs(ends: Sequence[End], directory: pathlib.Path, code: int) -> pathl
     except OSError:
         return directory
     shutil.rmtree(directory, ignore_errors=True)
-    return kept
+    return folder

@@ -1,8 +1,8 @@
-"""The experiments below configs/, found without importing them.
+"""Finds the experiments below configs/ without importing them.
 
-Files are read, not imported: this takes no time, and works where an import would fail. A line
-`Pax: C4Spmd1BAdam4Replicas` of an experiment's docstring tells what Pax calls it, and with
-arguments, `Pax: C4Spmd1BAdam4ReplicasLimitSteps(steps=15_000)`, what Pax calls a variant of it.
+Files are parsed, not imported: this is fast, and works where an import would fail. A line
+`Pax: C4Spmd1BAdam4Replicas` in an experiment's docstring is its name in Pax, and with arguments,
+`Pax: C4Spmd1BAdam4ReplicasLimitSteps(steps=15_000)`, the name of a variant of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Alias:
 
     Args:
       name: The name, as `--exp` takes it.
-      reference: What it stands for, with arguments: `configs.lm.c4(steps=300)`.
+      reference: The experiment, with arguments: `configs.lm.c4(steps=300)`.
     """
 
     name: str
@@ -33,13 +33,13 @@ class Alias:
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
-    """One experiment that was found.
+    """An experiment below configs/.
 
     Args:
-      reference: What `luthier train` takes: `configs.lm.quickstart` or `configs.lm.c4:wide`.
-      description: The first line of its docstring; the reason where its file cannot be read.
-      arguments: The names of the arguments that it must be given, as `size`.
-      aliases: What Pax calls it.
+      reference: Its name for `luthier train`: `configs.lm.quickstart` or `configs.lm.c4:wide`.
+      description: The first paragraph of its docstring; the reason if its file cannot be read.
+      arguments: The names of its required arguments, such as `size`.
+      aliases: Its names in Pax.
     """
 
     reference: str
@@ -49,7 +49,7 @@ class Listed:
 
     @property
     def text(self) -> str:
-        """All that words are looked for in."""
+        """The text that `luthier list WORD` searches."""
         names = (f"Pax: {alias.name}" for alias in self.aliases)
         return " ".join([self.reference, self.description, *names]).lower()
 
@@ -85,6 +85,8 @@ def find_in(folder: Path, path: Path) -> Iterator[Listed]:
       folder: As `find` takes it.
       path: The file.
     """
+    # A file that cannot be parsed is listed with the reason: leaving it out would look as if the
+    # experiment did not exist. Files whose names cannot be imported are not experiments.
     relative = path.relative_to(folder.parent).with_suffix("")
     if path.name == "__init__.py" or not all(part.isidentifier() for part in relative.parts):
         return
@@ -109,7 +111,7 @@ def find_in(folder: Path, path: Path) -> Iterator[Listed]:
 
 
 def _is_experiment(function: ast.FunctionDef) -> bool:
-    """An experiment is called `experiment`, or says that it returns a graph."""
+    """Return whether a function is called `experiment`, or is annotated to return one."""
     if function.name.startswith("_"):
         return False
     returns = ast.unparse(function.returns) if function.returns else ""
@@ -117,6 +119,9 @@ def _is_experiment(function: ast.FunctionDef) -> bool:
 
 
 def _required(function: ast.FunctionDef) -> tuple[str, ...]:
+    """Return the names of the arguments without a default."""
+    # `defaults` belong to the last positional arguments; `kw_defaults` has None where there is
+    # none.
     positional = [*function.args.posonlyargs, *function.args.args]
     required = positional[: len(positional) - len(function.args.defaults)]
     keywords = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)

@@ -1,4 +1,4 @@
-"""Output of commands for other programs to read, and notices beside it."""
+"""Output of commands: JSON, tables, and notices on the standard error."""
 
 from __future__ import annotations
 
@@ -12,61 +12,62 @@ from typing import Any
 from luthier.terminal import cell
 
 
-def print_json(told: Any) -> None:
-    """Print facts as JSON, which every reader takes: numbers that are none become words.
+def print_json(value: Any) -> None:
+    """Print a value as strict JSON.
 
     Args:
-      told: Plain JSON; `nan`, `inf` and `-inf` stand for what JSON has no number for.
+      value: Plain JSON; `nan`, `inf` and `-inf` become strings.
     """
-    print(json.dumps(_finite(told), indent=1, allow_nan=False))
+    # Python would write NaN and Infinity as bare words, which are not JSON: strict parsers such as
+    # JavaScript's reject the whole document for one diverged loss.
+    print(json.dumps(_finite(value), indent=1, allow_nan=False))
 
 
-def _finite(told: Any) -> Any:
-    if isinstance(told, float):
-        return told if math.isfinite(told) else str(told)
-    if isinstance(told, dict):
-        return {key: _finite(value) for key, value in told.items()}
-    return [_finite(value) for value in told] if isinstance(told, list | tuple) else told
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def tell(line: str) -> None:
-    """Tell something beside what a command prints: one line on the standard error.
+def notice(line: str) -> None:
+    """Print one line on the standard error, where it does not mix with a command's output.
 
     Args:
-      line: What to tell; it may hold what came from a record.
+      line: The notice; it may hold text of a record.
     """
-    from luthier.terminal import cell
-
     print(f"luthier: {cell(line)}", file=sys.stderr)
 
 
-def tell_damage(metrics: Iterable[Path]) -> None:
-    """Tell what is damaged or missing in records of metrics, a line for each that is not whole.
+def report_damage(metrics: Iterable[Path]) -> None:
+    """Report what is damaged or missing in files of metrics, a line for each damaged file.
 
     Args:
-      metrics: The files; one that is missing is whole.
+      metrics: The files; a file that does not exist is not damaged.
 
     Raises:
       RunError: One cannot be read.
-      VersionError: One was written by a later luthier.
+      VersionError: One was written by a newer luthier.
     """
     from luthier.records.metrics_file import damage_of
 
     for path in dict.fromkeys(metrics):
         if damage := damage_of(path):
-            tell(damage)
+            notice(damage)
 
 
 # Tables in plain text, which pipes and searches read as well as people do.
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the lines of a table in plain text; columns of numbers stand to the right.
+    """Return the lines of a table in plain text; columns of numbers are right-aligned.
 
     Args:
       heads: The heads of the columns.
-      rows: What stands below them; control characters in it, line ends too, are escaped.
+      rows: The cells below them; control characters in them, line ends too, are escaped.
     """
+    # Not Rich: it would fit the columns to a width of 80 in a pipe, and cut what `grep` looks for.
     texts = [list(heads), *([cell(str(value)) for value in row] for row in rows)]
     widths = [max(len(row[column]) for row in texts) for column in range(len(heads))]
     numeric = [all(_is_number(row[column]) for row in texts[1:]) for column in range(len(heads))]

@@ -20,7 +20,7 @@ class Project:
     Args:
       root: The folder of its pyproject.toml; the working directory where there is none.
       packages: The user's modules that recorded graphs may name.
-      fiddlers: The user's modules whose fiddlers need no module before their name.
+      fiddlers: The user's modules whose fiddlers can be named without their module.
     """
 
     root: Path
@@ -32,14 +32,16 @@ def find(start: Path | None = None) -> Project:
     """Read the nearest pyproject.toml at or above a folder.
 
     Args:
-      start: The folder to begin in; the working directory when None.
+      start: The folder to start in; None is the working directory.
 
     Returns:
-      The project; one without packages where no pyproject.toml is found.
+      The project; one without packages if no pyproject.toml is found.
 
     Raises:
-      BadInput: The file cannot be read, or `[tool.luthier]` holds what is not known.
+      BadInput: The file cannot be read, or `[tool.luthier]` has unknown settings.
     """
+    # The nearest file decides, even if it has no [tool.luthier]: a project inside of another one
+    # does not get the packages of the outer one.
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
         if (folder / "pyproject.toml").is_file():
@@ -52,6 +54,7 @@ def _settings(path: Path) -> dict[str, tuple[str, ...]]:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(Problem(f"cannot read {path}: {error}")) from error
+    # An unknown name is an error: a misspelt `packages` would silently forbid what the user allows.
     ours = settings.get("tool", {}).get("luthier", {})
     origin = f"[tool.luthier] in {path}"
     if not isinstance(ours, dict):
@@ -73,14 +76,14 @@ def _settings(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _modules(ours: dict, setting: str, origin: str, problems: list[Problem]) -> tuple[str, ...]:
-    """Return a list of names of modules; what is wrong with it is added to the problems."""
+    """Return the list of module names of a setting; its problems are added to `problems`."""
     names = ours.get(setting, [])
     remedy = f'write {setting} = ["{EXAMPLES[setting]}"]'
     if not isinstance(names, list):
         problems.append(Problem(f"{setting} is not a list: {names!r}", "", origin, remedy))
         return ()
     problems += [
-        Problem(f"{setting} holds {name!r}, which is not a module name", "", origin, remedy)
+        Problem(f"{setting} has {name!r}, which is not a module name", "", origin, remedy)
         for name in names
         if not (isinstance(name, str) and all(p.isidentifier() for p in name.split(".")))
     ]

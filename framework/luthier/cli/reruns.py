@@ -1,22 +1,25 @@
-"""Chooses the run that `luthier train run:ID` trains: a new one, or the one it began earlier."""
+"""Chooses the run that `luthier train run:ID` trains: a new one, or the one it started earlier."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from luthier.cli.showing import differences
 from luthier.errors import BadInput
-from luthier.graph import Graph
 from luthier.terminal import cell
 
+if TYPE_CHECKING:
+    from luthier.graph import Graph
+    from luthier.records import RunDirectory
 
-def choose_run(recorded: Any, graph: Graph) -> tuple[str | None, bool]:
-    """Return the run to go on with, and whether to begin a new one, for `luthier train run:ID`.
 
-    A recorded graph is trained in a run of its own, beside the recorded one. Where that was begun
-    already and did not end, the same command goes on with it. A graph that was changed names
-    another run, as it does for any other reference.
+def choose_run(recorded: RunDirectory, graph: Graph) -> tuple[str | None, bool]:
+    """Return the run to resume, and whether to start a new one, for `luthier train run:ID`.
+
+    A recorded graph is trained in a new run, beside the recorded one. If that run was started
+    before and has not finished, the same command resumes it. A changed graph belongs to another
+    run, as for any other reference.
 
     Args:
       recorded: The directory of the run that the reference names.
@@ -26,6 +29,9 @@ def choose_run(recorded: Any, graph: Graph) -> tuple[str | None, bool]:
     from luthier import records
     from luthier.trainer.opening import run_id
 
+    # The id of a run is a hash of its graph, with -2, -3, ... for further runs of the same graph.
+    # So the runs that this command may have started are those of the same hash and a higher number.
+    # A run with a live writer is left alone: another process trains it.
     base, root = run_id(graph), graphs.build(graphs.get(graph, "records")).directory
     name = graphs.get(graph, "name")
     number = _number(recorded.id, base)
@@ -39,23 +45,23 @@ def choose_run(recorded: Any, graph: Graph) -> tuple[str | None, bool]:
     return None, True
 
 
-def tell_changes(recorded: Any, before: Any, after: Any) -> None:
-    """Print what the command line changes in a recorded graph.
+def print_changes(recorded: RunDirectory, before: Graph, after: Graph) -> None:
+    """Print the changes that the command line makes to a recorded graph.
 
     Args:
       recorded: The directory of the run.
       before: Its graph.
       after: The graph that will be trained.
     """
-    print(f"the graph of run {cell(f'{recorded.name}/{recorded.id}')}, with these changes:")
+    print(f"the config of run {cell(f'{recorded.name}/{recorded.id}')}, with these changes:")
     differences.print_changes(before, after)
 
 
-def tell_difference(name: str, graph: Graph) -> None:
-    """Print how the graph that is to continue a run differs from the run's; nothing where it is it.
+def print_difference(name: str, graph: Graph) -> None:
+    """Print how the graph that is to resume a run differs from the recorded one, if it does.
 
     Args:
-      name: The run, as `--run` names it; where there is none, it is for others to say so.
+      name: The run, as `--run` names it; if there is none, the trainer reports that.
       graph: The graph that will be trained.
     """
     from luthier import graph as graphs
@@ -74,7 +80,7 @@ def tell_difference(name: str, graph: Graph) -> None:
 
 
 def _number(id: str, base: str) -> int:
-    """Return which of the runs of one graph an id is: 1, 2, ...; 0 where it is of another graph."""
+    """Return the number of a run among those of one graph: 1, 2, ...; 0 for another graph."""
     if id == base:
         return 1
     start, dash, number = id.rpartition("-")

@@ -20,7 +20,7 @@ def cache(tmp_path_factory, monkeypatch):
 
 
 def _run(capsys, *words):
-    code = main.main(["diff", *words])
+    code = main(["diff", *words])
     found = capsys.readouterr()
     return code, found.out, found.err
 
@@ -121,13 +121,13 @@ def test_more_than_two_are_a_matrix(project, capsys):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ((), "no operand is named"),
-        (("trials.tiny",), "one operand has nothing to be compared with"),
-        (("a", "b", "--json", "--overrides"), "--json and --overrides print different things"),
-        (("a", "b", "--patch", "x", "--only", "values"), "--patch is of all that differs"),
-        (("a", "b", "--devices", "cpu"), "--devices is for --effects"),
-        (("a", "b", "--textconv"), "--textconv is of one file"),
-        (("trials.tiny",) * 3 + ("--why",), "--why is of two operands; name two"),
+        ((), "no operands are given"),
+        (("trials.tiny",), "only one operand is given"),
+        (("a", "b", "--json", "--overrides"), "--json and --overrides cannot be combined"),
+        (("a", "b", "--patch", "x", "--only", "values"), "--patch covers all differences"),
+        (("a", "b", "--devices", "cpu"), "--devices needs --effects"),
+        (("a", "b", "--textconv"), "--textconv needs one file"),
+        (("trials.tiny",) * 3 + ("--why",), "--why needs exactly two operands; give two"),
         (("trials.tiny", "trials.tinny"), "did you mean trials.tiny?"),
         (("trials.tiny", "bad.json"), "bad.json is not readable as JSON"),
         (("trials.tiny", "none.json"), "there is no module 'none.json'"),
@@ -143,7 +143,7 @@ def test_bad_input_is_one_line_and_exit_code_2(project, capsys, words, text):
 
 
 def test_git_diff_reads_records_by_textconv(project, capsys):
-    assert main.main(["show", "trials.tiny", "--output", "config.json"]) == 0
+    assert main(["show", "trials.tiny", "--output", "config.json"]) == 0
     capsys.readouterr()
     code, out, _ = _run(capsys, "--textconv", "config.json")
     assert code == 0
@@ -153,7 +153,7 @@ def test_git_diff_reads_records_by_textconv(project, capsys):
 def test_help_imports_no_jax_and_no_fiddle():
     code = (
         "import sys; from luthier.cli import main\n"
-        "try: main.main(['diff', '--help'])\n"
+        "try: main(['diff', '--help'])\n"
         "except SystemExit: pass\n"
         "sys.exit(sorted({'jax', 'fiddle', 'flax', 'rich'} & set(sys.modules)) or 0)"
     )

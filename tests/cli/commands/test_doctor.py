@@ -35,8 +35,8 @@ def hosts(monkeypatch, tmp_path):
     return asked
 
 
-def test_the_table_and_what_is_wrong_are_told(hosts, capsys):
-    assert main.main(["doctor", "--directory", "elsewhere"]) == 0
+def test_the_table_and_the_findings_are_printed(hosts, capsys):
+    assert main(["doctor", "--directory", "elsewhere"]) == 0
     versions, *table, last = capsys.readouterr().out.splitlines()
     assert hosts == ["elsewhere"]
     assert versions.startswith("Python 3.")
@@ -53,7 +53,7 @@ def test_the_table_and_what_is_wrong_are_told(hosts, capsys):
 
 
 def test_json_holds_all_of_it(hosts, capsys):
-    assert main.main(["doctor", "--json"]) == 0
+    assert main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert set(report) == {"versions", "hosts", "findings"}
     assert report["hosts"][1]["clock_skew_seconds"] == 2.5
@@ -61,15 +61,15 @@ def test_json_holds_all_of_it(hosts, capsys):
     assert len(report["findings"]) == 1
 
 
-def test_nothing_wrong_is_said_too(hosts, monkeypatch, capsys):
+def test_no_findings_are_reported_too(hosts, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "examine", lambda directory: [WELL])
-    assert main.main(["doctor"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "nothing is found to be wrong"
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "no problems found"
 
 
 def test_options_that_contradict_each_other_are_refused(hosts, capsys):
-    assert main.main(["doctor", "--distributed", "--processes", "2"]) == 2
-    assert "three ways to the same" in capsys.readouterr().err
+    assert main(["doctor", "--distributed", "--processes", "2"]) == 2
+    assert "cannot be combined" in capsys.readouterr().err
     assert hosts == []
 
 
@@ -106,18 +106,18 @@ def site(monkeypatch, tmp_path):
 
 def test_an_engine_starts_it_on_its_machines(site, capsys, tmp_path):
     engine = site(Standing("finished"), "the table\n")
-    assert main.main(["doctor", "--on", "site", "--json"]) == 0
+    assert main(["doctor", "--on", "site", "--json"]) == 0
     (group,) = engine.submitted
     words = "--directory runs --json --devices cpu:4 --distributed --join-seconds 300"
     assert list(group.command) == ["-m", "luthier", "doctor", *words.split()]
     assert group.directory.startswith(f"{tmp_path}/runs/doctor/")
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("the table\n", "job 17 of site: waiting\n")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("the table\n", "job 17 of site: waiting\n")
 
 
-def test_what_fails_elsewhere_is_told_here(site, capsys):
+def test_a_failure_on_other_machines_is_reported_here(site, capsys):
     engine = site(Standing("failed", "exit code 2"), "luthier: no GPU can be seen here\n\n")
-    assert main.main(["doctor", "--on", "site"]) == 2
+    assert main(["doctor", "--on", "site"]) == 2
     place = engine.submitted[0].directory
     assert capsys.readouterr().err.splitlines()[-1] == (
         "luthier: job 17 of site failed (exit code 2): luthier: no GPU can be seen here; see "
@@ -127,9 +127,9 @@ def test_what_fails_elsewhere_is_told_here(site, capsys):
 
 def test_an_engine_and_options_of_hosts_are_two_ways(site, capsys):
     site(Standing("finished"), "")
-    assert main.main(["doctor", "--on", "site", "--distributed"]) == 2
+    assert main(["doctor", "--on", "site", "--distributed"]) == 2
     assert capsys.readouterr().err == (
-        "luthier: --on starts the processes itself; leave out the options of hosts\n"
+        "luthier: --on starts the processes itself; leave out the options of several processes\n"
     )
 
 

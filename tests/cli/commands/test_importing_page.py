@@ -26,7 +26,7 @@ def test_every_command_works(here, capsys):
     assert len(COMMANDS) == 3
     for command in COMMANDS:
         words, _, file = command.partition(" > ")
-        assert main.main(shlex.split(words)) == 0, command
+        assert main(shlex.split(words)) == 0, command
         if file:
             Path(file).write_text(capsys.readouterr().out)
     assert Path("dump_pax.py").read_text().endswith("main(sys.argv[1:])\n")

@@ -15,7 +15,7 @@ def test_what_would_be_submitted_is_printed_and_nothing_is_written(project, caps
     monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
     before = sorted(project.rglob("*"))
     words = ["--on", "slurm:nodes=2,partition=gpu", "--", "train", TINY, "seed=3"]
-    assert main.main(["launch", "--print", *words]) == 0
+    assert main(["launch", "--print", *words]) == 0
     out = capsys.readouterr().out
     head = "# job.sh\n# nodes = 2  [--on]\n# partition = 'gpu'  [--on]\n#!/bin/bash\n"
     assert out.startswith(head)
@@ -30,7 +30,7 @@ def test_what_would_be_submitted_is_printed_and_nothing_is_written(project, caps
 def test_the_command_for_the_machines_of_a_tpu(project, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
     words = ["--on", "tpu-vm:tpu=pod,zone=us-east5-a", "--", "train", TINY]
-    assert main.main(["launch", "--print", *words]) == 0
+    assert main(["launch", "--print", *words]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("gcloud compute tpus tpu-vm ssh pod --zone=us-east5-a --worker=all ")
     assert f"python3 -m luthier train {TINY} --distributed" in line
@@ -39,15 +39,18 @@ def test_the_command_for_the_machines_of_a_tpu(project, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (["--print"], ["nothing is named that would be launched; write luthier launch --on "]),
+        (["--print"], ["no command to launch is given; write luthier launch --on "]),
         (["train", TINY], ["--on is missing; write --on slurm:nodes=2"]),
         (["sweep", "x", "--on", "slurm"], ["cannot launch `luthier sweep`; only `train` can be "]),
-        (["train", TINY, "--on", "slurm", "--all"], ["--list, --all and --cancel are for jobs "]),
+        (
+            ["train", TINY, "--on", "slurm", "--all"],
+            ["--list, --all and --cancel cannot be combined "],
+        ),
         (
             ["--on", "slurm:nods=2", "--", "train", TINY, "--processes", "2", "sed=3"],
             [
                 "slurm has no setting 'nods' [set by --on]; did you mean nodes?",
-                "--processes and --on are two ways to run",
+                "--processes cannot be combined with --on",
                 "sed: ",
             ],
         ),
@@ -56,10 +59,10 @@ def test_the_command_for_the_machines_of_a_tpu(project, capsys, monkeypatch):
 )
 def test_bad_input(words, lines, project, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
-    assert main.main(["launch", *words]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == len(lines), told
-    for found, wanted in zip(told, lines, strict=True):
+    assert main(["launch", *words]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == len(lines), errors
+    for found, wanted in zip(errors, lines, strict=True):
         assert found.startswith(f"luthier: {wanted}")
     assert not (project / "runs").exists()
 
@@ -72,25 +75,25 @@ def test_a_site_that_refuses_leaves_nothing_behind(project, capsys, monkeypatch)
     sbatch.write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-    told = "luthier: cannot submit job.sh: sbatch: error: no such partition\n"
-    assert main.main(["train", TINY, "--on", "slurm:partition=gpus"]) == 2
-    assert capsys.readouterr().err == told
+    errors = "luthier: cannot submit job.sh: sbatch: error: no such partition\n"
+    assert main(["train", TINY, "--on", "slurm:partition=gpus"]) == 2
+    assert capsys.readouterr().err == errors
     assert list((project / "runs" / "tiny").iterdir()) == []
     (commands / "sbatch").write_text("#!/bin/sh\necho 12\n")
-    assert main.main(["train", TINY, "--on", "slurm"]) == 0
+    assert main(["train", TINY, "--on", "slurm"]) == 0
     (run,) = (project / "runs" / "tiny").iterdir()
     sbatch.write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n")
     capsys.readouterr()
-    assert main.main(["train", TINY, "--on", "slurm:partition=gpus", "--run", run.name]) == 2
-    assert capsys.readouterr().err == told
+    assert main(["train", TINY, "--on", "slurm:partition=gpus", "--run", run.name]) == 2
+    assert capsys.readouterr().err == errors
     assert [path.name for path in (run / "launch").iterdir()] == ["1"]  # what was there stays
     assert (run / "config.json").exists()
 
 
 def test_no_jobs_here(project, capsys):
-    assert main.main(["launch"]) == 0
+    assert main(["launch"]) == 0
     out = capsys.readouterr().out
-    assert out == "no job is in a queue or runs; --all lists those that are over\n"
+    assert out == "no job is queued or running; --all lists finished jobs, too\n"
 
 
 @pytest.mark.full
@@ -98,11 +101,11 @@ def test_no_jobs_here(project, capsys):
 def test_a_run_is_launched_listed_and_its_script_is_kept(project, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
     words = ["--on", "local", "--wandb", "off", "--devices", "nothing"]
-    assert main.main(["train", TINY, *words]) == 0
+    assert main(["train", TINY, *words]) == 0
     (run,) = (project / "runs" / "tiny").iterdir()
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"run tiny/{run.name} is job ")
-    assert first.endswith(" of local; `luthier launch` tells how it stands")
+    assert first.endswith(" of local; `luthier launch` shows its state")
     assert second == f"script and logs: {run}/launch/1"
     assert (
         f"train {TINY} --wandb off --devices nothing --run {run.name}"
@@ -111,17 +114,17 @@ def test_a_run_is_launched_listed_and_its_script_is_kept(project, capsys, monkey
     deadline = time.monotonic() + 200
     while not (run / "launch" / "1" / "tiny.exit").exists() and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert main.main(["launch", "--all", "--json"]) == 0
+    assert main(["launch", "--all", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["engine"], row["state"], row["detail"]) == ("local", "failed", "exit code 2")
     assert pathlib.Path(row["of"]) == run
-    assert main.main(["launch", "--all"]) == 0
+    assert main(["launch", "--all"]) == 0
     assert "local   failed  exit code 2" in capsys.readouterr().out
     log = (run / "launch" / "1" / "logs" / "tiny-rank-0.log").read_text()
     assert "cannot read 'nothing'" in log
 
 
-def test_words_that_say_where_are_not_said_again():
+def test_options_that_choose_the_engine_are_not_passed_on():
     words = ["a", "--on", "slurm", "x=1", "--on=ray", "--new", "--run", "3"]
     assert launch._words(words) == ["a", "x=1", "--run", "3"]
 

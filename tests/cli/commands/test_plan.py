@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from luthier.cli import main
+from luthier.cli import COMMANDS, main
 from luthier.cli.commands import plan
 from luthier.planner import targets
 
@@ -18,13 +18,13 @@ PAGE = (ROOT / "framework" / "luthier" / "pages" / "plan.md").read_text(encoding
 
 @pytest.fixture(autouse=True)
 def _own(monkeypatch, tmp_path, project):
-    monkeypatch.setitem(main.COMMANDS, "plan", "tell what an experiment would cost on a slice")
+    monkeypatch.setitem(COMMANDS, "plan", "tell what an experiment would cost on a slice")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     jax.devices()  # so that no test chooses how many devices the session has
 
 
-def test_shapes_are_told_in_this_process(capsys):
-    assert main.main(["plan", TINY, "--slice", "v5e-4", "--level", "shapes", "--sharding"]) == 0
+def test_shapes_are_planned_in_this_process(capsys):
+    assert main(["plan", TINY, "--slice", "v5e-4", "--level", "shapes", "--sharding"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("tiny on v5e-4: 4 x TPU v5 lite\n")
     assert "fits by estimate: needs an estimated " in out
@@ -42,7 +42,7 @@ CHIP = (
 
 def test_a_device_that_is_in_no_table_is_a_node(capsys):
     slice = f"luthier.planner.GpuSlice(chip={CHIP}, devices_per_host=4)"
-    assert main.main(["plan", TINY, "--slice", slice, "--level", "shapes", "--json"]) == 0
+    assert main(["plan", TINY, "--slice", slice, "--level", "shapes", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["subject"]["slice"] == "h20:4"
     assert report["subject"]["devices"] == {"count": 4, "kind": "NVIDIA H20", "slices": 1}
@@ -51,7 +51,7 @@ def test_a_device_that_is_in_no_table_is_a_node(capsys):
     seconds = report["flops"]["full"] / (4 * 148e12)
     assert report["step"]["seconds_by_term"]["compute"] == pytest.approx(seconds, rel=1e-6)
     wrong = slice.replace("usable=0.5", "usable=1.5")
-    assert main.main(["plan", TINY, "--slice", wrong, "--level", "shapes"]) == 2
+    assert main(["plan", TINY, "--slice", wrong, "--level", "shapes"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("luthier: chip.usable: 1.5 is out of range [set by --slice")
     assert "GpuChip needs 0 < usable <= 1" in line
@@ -59,11 +59,11 @@ def test_a_device_that_is_in_no_table_is_a_node(capsys):
 
 @pytest.mark.slow
 def test_a_device_that_is_in_no_table_is_compiled_for(capsys):
-    told = targets.missing_compiler(targets.read("h100:4"))
-    if told:
-        pytest.skip(told)
+    reason = targets.missing_compiler(targets.read("h100:4"))
+    if reason:
+        pytest.skip(reason)
     slice = f"luthier.planner.GpuSlice(chip={CHIP}, devices_per_host=4)"
-    assert main.main(["plan", TINY, "--slice", slice, "--json"]) == 0
+    assert main(["plan", TINY, "--slice", slice, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["subject"]["level"], report["fits"]) == ("compile", True)
     assert report["step"]["seconds_by_term"]["memory"] > 0
@@ -71,7 +71,7 @@ def test_a_device_that_is_in_no_table_is_compiled_for(capsys):
 
 def test_without_the_compiler_one_line_says_so(capsys, monkeypatch):
     monkeypatch.setattr(targets, "_is_installed", lambda module: False)
-    assert main.main(["plan", TINY, "--slice", "h100:4"]) == 0
+    assert main(["plan", TINY, "--slice", "h100:4"]) == 0
     (note, *_) = [n for n in capsys.readouterr().out.splitlines() if n.startswith("note: ")]
     assert note.startswith("note: planned by shapes alone: the GPU compiler is not installed")
 
@@ -79,7 +79,7 @@ def test_without_the_compiler_one_line_says_so(capsys, monkeypatch):
 @pytest.mark.full
 def test_a_step_is_compiled_and_written_as_a_page(capsys, project):
     words = ["plan", TINY, "--slice", "cpu:4", "--json", "--html", "plan.html"]
-    assert main.main(words) == 0
+    assert main(words) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["subject"]["level"], report["fits"]) == ("compile", True)
     assert report["memory"]["bytes_per_device"]["temporaries"] > 0
@@ -89,7 +89,7 @@ def test_a_step_is_compiled_and_written_as_a_page(capsys, project):
 @pytest.mark.full
 def test_a_search_lists_overrides(capsys):
     words = ["plan", TINY, "--slice", "v5e-4", "--level", "shapes", "--search"]
-    assert main.main(words) == 0
+    assert main(words) == 0
     out = capsys.readouterr().out
     assert "found by search" in out
     assert "parallelism.mesh." in out
@@ -98,10 +98,10 @@ def test_a_search_lists_overrides(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([TINY], "no slice is named; write --slice v5e-16, h100:8 or cpu:8"),
+        ([TINY], "no target is given; write --slice v5e-16, h100:8 or cpu:8"),
         ([TINY, "--slice", "v5f-4"], "--slice: no device is called 'v5f'; did you mean v5p"),
         ([TINY, "--slice", "cpu:4", "model.dims=3"], "did you mean"),
-        (["--slice", "cpu:4"], "no experiment is named"),
+        (["--slice", "cpu:4"], "no experiment is given"),
         (
             [TINY, "--slice", "v5e-4", "--level", "shapes", "--html", "no/such/x.html"],
             "cannot write",
@@ -109,27 +109,27 @@ def test_a_search_lists_overrides(capsys):
     ],
 )
 def test_bad_input_is_one_line(words, message, capsys):
-    assert main.main(["plan", *words]) == 2
+    assert main(["plan", *words]) == 2
     err = capsys.readouterr().err
     assert message in err
     assert "Traceback" not in err
 
 
 def test_all_problems_come_at_once(capsys):
-    assert main.main(["plan", TINY, "--slice", "v5f-4", "model.dims=3"]) == 2
+    assert main(["plan", TINY, "--slice", "v5f-4", "model.dims=3"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
-def test_progress_tells_the_time_that_is_left(monkeypatch):
+def test_progress_shows_the_time_left(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
     monkeypatch.setattr("sys.stderr", shown := Terminal())
     with plan._Progress() as progress:
-        progress.tell({"phase": "compile", "seconds_left": 40.4})
+        progress.update({"phase": "compile", "seconds_left": 40.4})
         assert progress.line() == "compile, about 40 s left"
-        progress.tell({"phase": "shapes", "seconds_left": None})
+        progress.update({"phase": "shapes", "seconds_left": None})
         assert progress.line() == "shapes"
     assert shown.getvalue().endswith("\r\x1b[K")
 
@@ -140,4 +140,4 @@ def test_every_command_of_the_page_works(command, monkeypatch, tmp_path):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert main.main(shlex.split(command)) == 0
+    assert main(shlex.split(command)) == 0

@@ -15,7 +15,7 @@ def show(project, capsys):
     """Runs `luthier show trials.tiny ...` and returns what it prints."""
 
     def run(*words: str) -> str:
-        assert main.main(["show", TINY, *words]) == 0
+        assert main(["show", TINY, *words]) == 0
         return capsys.readouterr().out
 
     return run
@@ -53,7 +53,7 @@ def test_why_shows_what_set_a_value(show):
     assert json.loads(show("seed=5", "--why", "seed", "--json"))
 
 
-def test_why_without_a_path_tells_of_all_values(show):
+def test_why_without_a_path_lists_all_values(show):
     assert "model.dim" in show("--why")
     assert "argument 1: seed=5" in show("--why", "seed=5")
     assert show("seed=5", "--why", "seed") == show("seed", "--why", "seed=5")
@@ -73,7 +73,7 @@ def test_params(show):
     assert out.splitlines()[-1].startswith("10 parameters, ")
 
 
-def test_sharding_tells_the_reason_of_every_parameter(show):
+def test_sharding_prints_the_reason_for_every_parameter(show):
     parameters = [p["name"] for p in json.loads(show("--params", "--json"))["parameters"]]
     out = show("--sharding", "parallelism.mesh.fsdp=2", "parallelism.mesh.tensor=2")
     lines = {line.split()[0]: line for line in out.splitlines() if line}
@@ -107,7 +107,7 @@ def test_the_file_says_the_form(show, project, capsys):
     assert show("--output", "x.yaml", "seed=5").startswith("x.yaml: ")
     read = graphs.from_yaml((project / "x.yaml").read_text())
     assert read.seed == 5
-    assert main.main(["show", "x.yaml", "--why", "seed"]) == 0
+    assert main(["show", "x.yaml", "--why", "seed"]) == 0
     assert "x.yaml:4" in capsys.readouterr().out
     show("--output", "x.txt")
     assert (project / "x.txt").read_text() == show()
@@ -115,31 +115,32 @@ def test_the_file_says_the_form(show, project, capsys):
 
 def test_exported_python_is_an_experiment(show, project, capsys):
     show("--output", "copied_by_show.py", "seed=5")
-    assert main.main(["show", "copied_by_show"]) == 0
+    assert main(["show", "copied_by_show"]) == 0
     assert capsys.readouterr().out == show("seed=5")
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--params", "--why"), "--params and --why are different questions; ask one at a time"),
-        (("--params", "--to", "py"), "--to says nothing to --params; leave it out"),
-        (("--changes", "optimizer"), "optimizer says nothing to --changes; leave it out"),
-        (("--to", "py", "--json"), "--to py and --json say different forms; leave out one"),
+        (("--params", "--why"), "--params and --why cannot be combined; use one at a time"),
+        (("--params", "--to", "py"), "--to has no effect with --params; leave it out"),
+        (("--changes", "optimizer"), "optimizer has no effect with --changes; leave it out"),
+        (("--to", "py", "--json"), "--to py and --json name different formats; leave out one"),
         (
             ("--to", "svg", "--output", "x.py"),
-            "--to svg and --output x.py say different forms; leave out one",
+            "--to svg and --output x.py name different formats; leave out one",
         ),
         (
             ("--to", "py", "--defaults"),
-            "--defaults is for tree and table; py holds what is set; leave it out",
+            "--defaults needs the format tree or table; py has only values that are set; leave it "
+            "out",
         ),
-        (("--to", "py", "model", "data"), "--to py is of one path, not of 2; leave out others"),
-        (("--devices", "cpu:2"), "--devices is for --sharding and --params; add --sharding"),
+        (("--to", "py", "model", "data"), "--to py takes one path, not 2; leave out the others"),
+        (("--devices", "cpu:2"), "--devices needs --sharding or --params; add --sharding"),
         (("--to", "svg", "name"), "only nodes have a picture, and this is of type str; "),
     ],
 )
 def test_what_does_not_go_together(project, capsys, words, problem):
-    assert main.main(["show", TINY, *words]) == 2
+    assert main(["show", TINY, *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"luthier: {problem}")

@@ -26,41 +26,41 @@ STUDY = "simulated_engine:study"
 WRAPPED = ["simulated_engine:experiment", "--objective", "held_out/loss", "--space"]
 
 
-def test_a_study_is_driven_shown_and_its_best_is_told(project, capsys):
-    assert main.main(["sweep", STUDY, "base.steps=2", "--trials", "5"]) == 0
+def test_a_study_is_driven_and_shown_with_its_best_trial(project, capsys):
+    assert main(["sweep", STUDY, "base.steps=2", "--trials", "5"]) == 0
     out = capsys.readouterr().out
     assert "trial 4: complete; held_out/loss " in out
     assert "toy: 5 of 5 trials ended" in out
     assert "report: studies/toy/report.html" in out.splitlines()
-    assert main.main(["sweep", "show", "toy", "--all"]) == 0
+    assert main(["sweep", "show", "toy", "--all"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("toy: 5 of 5 trials ended")
     assert sum(" complete " in line for line in shown) == 5
-    assert main.main(["sweep", "best", "studies/toy"]) == 0
+    assert main(["sweep", "best", "studies/toy"]) == 0
     words = capsys.readouterr().out.split()
     assert [word.split("=")[0] for word in words] in ([], ["rate", "width"])
-    assert main.main(["sweep", "best", "toy", "--as", "python"]) == 0
+    assert main(["sweep", "best", "toy", "--as", "python"]) == 0
     assert "simulated_engine.Toy" in capsys.readouterr().out
-    assert main.main(["sweep", "best", "toy", "--as", "json"]) == 0
+    assert main(["sweep", "best", "toy", "--as", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["format"] == "luthier.graph"
 
 
 def test_a_study_goes_on_with_a_larger_budget_and_then_changes_nothing(project, capsys):
-    assert main.main(["sweep", STUDY, "--trials", "3"]) == 0
-    assert main.main(["sweep", "--resume", "studies/toy", "--trials", "6"]) == 0
+    assert main(["sweep", STUDY, "--trials", "3"]) == 0
+    assert main(["sweep", "--resume", "studies/toy", "--trials", "6"]) == 0
     assert "toy: 6 of 6 trials ended" in capsys.readouterr().out
     journal = (project / "studies/toy/journal.jsonl").read_bytes()
-    assert main.main(["sweep", "--resume", "studies/toy"]) == 0
+    assert main(["sweep", "--resume", "studies/toy"]) == 0
     assert (project / "studies/toy/journal.jsonl").read_bytes() == journal
 
 
 def _refused(capsys, *words):
-    assert main.main(["sweep", *words]) == 2
+    assert main(["sweep", *words]) == 2
     return capsys.readouterr().err.splitlines()
 
 
 def test_a_changed_space_is_refused_on_resume(project, capsys):
-    assert main.main(["sweep", STUDY, "--trials", "2"]) == 0
+    assert main(["sweep", STUDY, "--trials", "2"]) == 0
     capsys.readouterr()
     words = [STUDY, "space.dimensions.rate.high=0.5", "--trials", "3", "--resume", "studies/toy"]
     (line,) = _refused(capsys, *words)
@@ -101,58 +101,58 @@ def test_an_experiment_is_swept_over_what_the_command_line_says(project, capsys)
         ),
         ([*WRAPPED, "rate=log(1e-2,1e-4)"], "0.01 is not below 0.0001 [set by space: rate]"),
         ([*WRAPPED, "rate=choice()"], "a choice needs two options or more [set by space: rate]"),
-        (["show"], "show takes one study; write luthier sweep show DIR"),
+        (["show"], "show needs one study; write luthier sweep show DIR"),
         (["show", "absent"], "there is no study 'absent'; studies/ holds no studies"),
         ([STUDY, "--sampler", "gird"], "--sampler: there is no sampler 'gird'"),
-        ([STUDY, "--space", "rate=log(1,2)"], "--space, --when and --sweep are for experiments"),
-        ([STUDY, "--all"], "--as is for `luthier sweep best`, --all, --html and --sync are for"),
+        ([STUDY, "--space", "rate=log(1,2)"], "--space, --when and --sweep apply to experiments"),
+        ([STUDY, "--all"], "--as is an option of `luthier sweep best`; --all, --html and --sync"),
         (["--resume", "absent"], "there is no study 'absent'"),
-        ([STUDY, "--retry", "failed"], "--retry is for a study that exists; add --resume DIR"),
-        ([], "no experiment is named"),
+        ([STUDY, "--retry", "failed"], "--retry needs a study to resume; add --resume DIR"),
+        ([], "no experiment is given"),
     ],
 )
 def test_bad_input_is_one_line(project, capsys, words, line):
-    (told,) = _refused(capsys, *words)
-    assert told.startswith(f"luthier: {line}")
+    (errors,) = _refused(capsys, *words)
+    assert errors.startswith(f"luthier: {line}")
     assert not (project / "studies").exists()
 
 
 FAILING = "simulated_engine:failing_study"
 
 
-def test_a_baseline_that_fails_is_told_with_its_traceback_and_ends_the_command(project, capsys):
-    assert main.main(["sweep", FAILING]) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert told == [
+def test_a_baseline_that_fails_is_reported_with_its_traceback_and_ends_the_command(project, capsys):
+    assert main(["sweep", FAILING]) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert errors == [
         "luthier: the baseline failed: ValueError: boom; `luthier sweep --resume studies/toy "
-        "--retry failed` runs what failed again, with the source as it is then; the same command "
-        "as before starts the study afresh",
+        "--retry failed` reruns failed trials with the source as it is then; the same command as "
+        "before restarts the study",
         "`luthier sweep show studies/toy/0` prints its traceback",
     ]
     (project / "studies/toy/trials/0000/traceback.txt").write_text("Traceback of\nValueError: boom")
-    assert main.main(["sweep", "show", "toy/0"]) == 0
+    assert main(["sweep", "show", "toy/0"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "trial 0: failed; ValueError: boom; (the baseline)"
     assert shown[-2:] == ["Traceback of", "ValueError: boom"]
-    assert main.main(["sweep", "show", "toy"]) == 0
+    assert main(["sweep", "show", "toy"]) == 0
     assert "stopped: the baseline failed: ValueError: boom" in capsys.readouterr().out
     words = ["--resume", "studies/toy", "--retry", "failed", "engine.ends={}"]
-    assert main.main(["sweep", *words]) == 0
+    assert main(["sweep", *words]) == 0
     assert "toy: 12 of 12 trials ended" in capsys.readouterr().out
 
 
 def test_no_complete_trial_is_a_failure(project, capsys):
-    assert main.main(["sweep", FAILING, "budget.failures=None", "--trials", "1"]) == 1
+    assert main(["sweep", FAILING, "budget.failures=None", "--trials", "1"]) == 1
     assert "no trial is complete; `luthier sweep show studies/toy`" in capsys.readouterr().out
-    assert main.main(["sweep", "--resume", "studies/toy"]) == 1
+    assert main(["sweep", "--resume", "studies/toy"]) == 1
 
 
 @pytest.mark.full
-def test_a_fault_of_the_machine_is_told_with_what_to_do(project, capsys):
-    assert main.main(["sweep", FAILING, "engine.ends={2: ['faulted', 'faulted']}"]) == 2
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told == (
+def test_a_fault_of_the_machine_is_reported_with_a_remedy(project, capsys):
+    assert main(["sweep", FAILING, "engine.ends={2: ['faulted', 'faulted']}"]) == 2
+    (errors,) = capsys.readouterr().err.splitlines()
+    assert errors == (
         "luthier: no device group is left: cannot write there: No space left on device; free space "
         "or repair the machine, then `luthier sweep --resume studies/toy`: no trial is lost"
     )
-    assert main.main(["sweep", "--resume", "studies/toy", "engine.ends={}"]) == 0
+    assert main(["sweep", "--resume", "studies/toy", "engine.ends={}"]) == 0

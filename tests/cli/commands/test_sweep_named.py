@@ -42,10 +42,10 @@ def folder(importable_project):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_misspelt_name_is_told_before_anything_is_written(folder, capsys, form):
+def test_a_misspelt_name_is_reported_before_anything_is_written(folder, capsys, form):
     flags, name, _ = FORMS[form]
     words = ["--space", f"{name}S=log(1e-3,1e-1)", "--wandb", "off"]
-    assert main.main(["sweep", "trials.tiny", *flags, *words[:2]]) == 2
+    assert main(["sweep", "trials.tiny", *flags, *words[:2]]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"[set by space: {name}S, at 0.001]; did you mean {name}?")
     assert not (folder / "studies").exists()
@@ -58,7 +58,7 @@ def test_a_name_is_swept_by_real_training(folder, capsys, form):
     space = ["--space", f"{name}=log(1e-3,1e-1)", "--name", "named"]
     words = ["sweep", "trials.tiny", *flags, "records.wandb=None", *space, "--devices", "cpu:1"]
     words += ["--objective", "held_out/loss", "--sampler", "random"]
-    assert main.main([*words, "--trials", "4"]) == 0
+    assert main([*words, "--trials", "4"]) == 0
     assert "named: 4 of 4 trials ended" in capsys.readouterr().out
     study = folder / "studies" / "named"
     results = [json.loads((study / f"trials/000{n}/result.json").read_text()) for n in range(4)]
@@ -74,14 +74,14 @@ def test_a_name_is_swept_by_real_training(folder, capsys, form):
     assert decay == pytest.approx(ratio * peak)
     assert peak != 0.01
     # It goes on with more trials, and its best one is said in words that train takes.
-    assert main.main([*words, "--trials", "5", "--resume", str(study)]) == 0
+    assert main([*words, "--trials", "5", "--resume", str(study)]) == 0
     assert "named: 5 of 5 trials ended" in capsys.readouterr().out
-    assert main.main(["sweep", "best", str(study)]) == 0
+    assert main(["sweep", "best", str(study)]) == 0
     best = capsys.readouterr().out.split()
     assert [word.partition("=")[0] for word in best] in ([], [name])
-    told = studies.trial_graph(f"{study}/1")
-    flag = f"{name}={graphs.evaluate(graphs.get(told, 'optimizer.learning_rate.peak'))!r}"
-    assert main.main(["show", "trials.tiny", *flags, "optimizer.learning_rate.peak", flag]) == 0
-    assert repr(graphs.evaluate(graphs.get(told, "optimizer.learning_rate.peak"))) in (
+    trial = studies.trial_graph(f"{study}/1")
+    flag = f"{name}={graphs.evaluate(graphs.get(trial, 'optimizer.learning_rate.peak'))!r}"
+    assert main(["show", "trials.tiny", *flags, "optimizer.learning_rate.peak", flag]) == 0
+    assert repr(graphs.evaluate(graphs.get(trial, "optimizer.learning_rate.peak"))) in (
         capsys.readouterr().out
     )

@@ -16,13 +16,13 @@ def test_it_trains_and_says_what_is_next(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     (run,) = (trained / "runs" / "tiny").iterdir()
     assert (run / "config.json").exists()
-    assert main.main(["train", TINY, "--wandb", "off"]) == 0
+    assert main(["train", TINY, "--wandb", "off"]) == 0
     assert "finished" in capsys.readouterr().out, "a finished run is not trained again"
     assert len(list((trained / "runs" / "tiny").iterdir())) == 1
 
 
 def test_dry_run_writes_nothing(project, capsys):
-    assert main.main(["train", TINY, "--dry-run"]) == 0
+    assert main(["train", TINY, "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "nothing was trained" in out
     assert not (project / "runs").exists()
@@ -42,25 +42,25 @@ def test_dry_run_refuses_what_a_run_would(project, monkeypatch, capsys, override
     monkeypatch.setenv("SOME_API_KEY", "hunter2hunter2")
     (project / "file").touch()
     before = sorted(project.iterdir())
-    assert main.main(["train", TINY, "--dry-run", override]) == 2
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith(f"luthier: {line}")
+    assert main(["train", TINY, "--dry-run", override]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"luthier: {line}")
     assert sorted(project.iterdir()) == before
 
 
-def test_dry_run_tells_how_much_is_trained(project, capsys):
+def test_dry_run_prints_how_much_is_trained(project, capsys):
     words = ["train", TINY, "--dry-run"]
-    assert main.main(words) == 0
+    assert main(words) == 0
     all_of_them = capsys.readouterr().out.split()[0]
     mask = r"training.trainable=luthier.optim.Matching('norm\.scale$')"
-    assert main.main([*words, mask]) == 0
+    assert main([*words, mask]) == 0
     # The norms of one block, two, and that of the decoder: three scales of 16.
     assert f"{all_of_them} parameters, 48 of them trained, on" in capsys.readouterr().out
 
 
 def test_a_run_is_continued_by_its_id_alone(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
-    assert main.main(["train", "--run", "last"]) == 0
+    assert main(["train", "--run", "last"]) == 0
     assert "finished" in capsys.readouterr().out
 
 
@@ -96,6 +96,6 @@ def test_overrides_without_an_experiment_belong_to_the_run(trained, monkeypatch)
 
 @pytest.mark.full
 def test_steps_are_taken_twice_and_compared(project, capsys):
-    assert main.main(["train", TINY, "--check-determinism"]) == 0
+    assert main(["train", TINY, "--check-determinism"]) == 0
     assert "2 steps taken twice: all " in capsys.readouterr().out
     assert not (project / "runs").exists()

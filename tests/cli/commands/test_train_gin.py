@@ -19,11 +19,11 @@ GIN = "RATE = 0.02\nUNUSED = 3\nWarmupCosine.peak = %RATE\nTraining.steps = 2\n"
 def test_the_operative_gin_file_is_kept_with_the_run(importable_project, capsys):
     (importable_project / "small.gin").write_text(GIN)
     words = ["trials.tiny", "--gin_file", "small.gin", "--wandb", "off"]
-    assert main.main(["train", *words]) == 0
+    assert main(["train", *words]) == 0
     (run,) = (importable_project / "runs" / "tiny").iterdir()
     assert not (run / "operative_config.gin").exists()
     # Also where a run goes on, and what nothing uses is not in it.
-    assert main.main(["train", *words, "gin:RATE=0.01", "--operative-gin"]) == 0
+    assert main(["train", *words, "gin:RATE=0.01", "--operative-gin"]) == 0
     (run,) = set((importable_project / "runs" / "tiny").iterdir()) - {run}
     text = (run / "operative_config.gin").read_text()
     assert "RATE = 0.01\n" in text
@@ -34,10 +34,10 @@ def test_the_operative_gin_file_is_kept_with_the_run(importable_project, capsys)
         "import sys, gin; gin.parse_config(open(sys.argv[1]).read()); print(gin.config_str())"
     )
     command = [sys.executable, "-c", accepted, str(run / "operative_config.gin")]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "RATE = 0.01" in said
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "RATE = 0.01" in output
     capsys.readouterr()
-    assert main.main(["show", str(run / "operative_config.gin"), "--to", "json"]) == 0
+    assert main(["show", str(run / "operative_config.gin"), "--to", "json"]) == 0
     assert (
         json.loads(capsys.readouterr().out)["graph"] == json.loads(graphs.to_json(graph))["graph"]
     )

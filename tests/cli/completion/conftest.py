@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from luthier.cli.completion import building
+from luthier.cli import completion
 
 EXPERIMENT = '''"""A toy."""
 import fiddle as fdl
@@ -62,7 +62,7 @@ def project(tmp_path, cache, monkeypatch) -> Iterator[Path]:
 @pytest.fixture
 def indexed(project) -> Path:
     """The project, with the index of `configs.toy`."""
-    building.build("configs.toy")
+    completion.build("configs.toy")
     return project
 
 

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from luthier.cli import main
-from luthier.cli.completion import candidates, index
+from luthier import cli
+from luthier.cli import COMMANDS, completion, experiments
+from luthier.cli.completion import candidates
 
 
 def words(line: str) -> list[str]:
@@ -23,7 +24,7 @@ def started(monkeypatch) -> list[str]:
 
 
 def test_commands(indexed):
-    assert words("") == list(main.COMMANDS)
+    assert words("") == list(COMMANDS)
     assert words("e") == ["evaluate", "export"]
     assert words("--v") == ["--version"]
     assert words("nothing ") == []
@@ -130,7 +131,7 @@ def test_names_of_gin_and_config_dicts(files, typed, expected):
 def test_the_index_is_begun_where_it_is_missing_or_stale(project, started):
     assert words("train configs.toy opt") == []
     assert started == ["configs.toy"]
-    index.save("configs.toy", ["configs/toy.py"], [index.Entry("path", "optimizer", ".")])
+    completion.save("configs.toy", ["configs/toy.py"], [completion.Entry("path", "optimizer", ".")])
     assert words("train configs.toy opt") == ["optimizer."]
     assert started == ["configs.toy"]
     (project / "configs" / "toy.py").write_text("x = 1\n")
@@ -139,7 +140,7 @@ def test_the_index_is_begun_where_it_is_missing_or_stale(project, started):
 
 
 def test_a_damaged_cache_is_made_anew(indexed, started):
-    folder = index.folder()
+    folder = completion.folder()
     expected = words("train configs.")
     for name in os.listdir(folder):
         with open(os.path.join(folder, name), "wb") as file:
@@ -183,3 +184,81 @@ print("imported:", *found)
         str(p.relative_to(indexed)) for p in indexed.rglob("*") if "__pycache__" not in p.parts
     }
     assert {path for path in there if not path.startswith(("configs", "runs"))} == set()
+
+
+def test_macros_of_a_file_that_includes_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.gin").write_text("include 'a.gin'\nA = 1\n# B = 2\nC.d = 3\n  E = 4\nf/G=5\n")
+    assert list(completion.macros(["a.gin", "absent.gin"])) == ["A", "f/G"]
+
+
+def test_what_cannot_be_read_has_no_names(tmp_path):
+    (tmp_path / "a.gin").write_bytes(b"\xff\xfe=")
+    (tmp_path / "a.py").write_text("def get_config(:\n")
+    assert list(completion.macros([str(tmp_path / "a.gin"), str(tmp_path)])) == []
+    assert list(completion.keys(str(tmp_path / "a.py"))) == []
+    assert list(completion.offered(str(tmp_path / "absent" / "x"), (".py",))) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("c.a.b = 1", ["a.b"]),
+        ("c = ConfigDict({'a': {'b': 1}, key: 2})", ["a", "a.b"]),
+        ("c = cd.ConfigDict(dict(a=dict(b=1)))", ["a", "a.b"]),
+        ("c.a = f(b=1)", ["a"]),
+        ("c.a = c.b = 1", ["a", "b"]),
+        ("f().a = 1; x[0] = 2; c.update(a=1)", []),
+        ("c = dict(**other)", []),
+    ],
+)
+def test_keys_that_a_line_sets(line, expected, tmp_path):
+    (tmp_path / "a.py").write_text(line)
+    assert list(completion.keys(f"{tmp_path}/a.py:argument")) == expected
+
+
+def test_hidden_files_come_when_their_dot_is_typed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (".hidden.gin", "seen.gin", "other.txt"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "__pycache__").mkdir()
+    assert [found.word for found in completion.offered("", (".gin",))] == ["seen.gin"]
+    assert [found.word for found in completion.offered(".h", (".gin",))] == [".hidden.gin"]
+
+
+def test_experiments(project):
+    assert list(candidates.experiments()) == [("configs.toy", "Train a toy.")]
+
+
+def test_there_is_nothing_where_there_is_no_project(cache, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert list(candidates.experiments()) == []
+    assert list(candidates.runs()) == []
+
+
+def test_runs(project):
+    (project / "runs" / "toy" / "unfinished").mkdir()
+    assert list(candidates.runs()) == [("0a1b2c3d", "toy")]
+    assert (candidates.RUN, candidates.RUNS) == (experiments.RUN, experiments.RUNS)
+
+
+def test_pages():
+    assert [page.word for page in candidates.pages()] == cli.manual_pages()
+
+
+def test_what_is_cached_is_what_the_parsers_say(cache):
+    first = completion.commands()
+    assert first == completion.commands()
+    assert first["commands"] == COMMANDS
+    assert first["options"]["train"]["--wandb"][:2] == [True, ["off", "offline", "online"]]
+    assert first["options"]["train"]["--new"][0] is False
+    assert first["places"]["train"][0] == ["REF", []]
+    assert first["places"]["data"][0][1] == ["inspect", "prepare", "train-tokenizer"]
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_it_is_made_anew_when_the_command_line_changes(cache, monkeypatch):
+    completion.commands()
+    monkeypatch.setattr("luthier.__version__", "0.0.0")
+    completion.commands()
+    assert len(os.listdir(cache)) == 2

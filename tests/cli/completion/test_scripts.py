@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from luthier.cli.completion.scripts import SCRIPTS
+from luthier.cli.completion import SCRIPTS
 
 LINES = {
     "luthier tr": ["train"],

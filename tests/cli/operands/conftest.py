@@ -8,8 +8,6 @@ import sys
 import pytest
 
 from luthier import graph as graphs
-from luthier import records
-from luthier.trainer.opening import configuration
 
 
 @pytest.fixture
@@ -19,16 +17,6 @@ def tiny(importable_project):
     yield graph
     for name in [name for name in sys.modules if name.partition(".")[0] == "trials"]:
         del sys.modules[name]
-
-
-@pytest.fixture
-def make_run():
-    """Return a function that records a run of a graph, as training does."""
-
-    def make(graph, id="ab12cd34"):
-        return records.RunDirectory.create("runs", "tiny", id, configuration=configuration(graph))
-
-    return make
 
 
 @pytest.fixture

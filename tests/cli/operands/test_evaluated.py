@@ -7,18 +7,18 @@ import sys
 import pytest
 
 from luthier import graph as graphs
-from luthier.cli.operands import evaluated
+from luthier.cli import operands
 
 
 def test_the_answer_is_a_record_with_its_history_and_values(tiny):
-    found = evaluated.answer("trials.tiny", ["seed=3"])
+    found = operands.answer("trials.tiny", ["seed=3"])
     assert graphs.equal(graphs.from_json(found["text"]), graphs.apply(tiny, ["seed=3"]))
     assert found["history"]["sets"]["seed"][-1]["origin"] == "argument 1: seed=3"
     assert found["values"]["model"]["dim"] == 16
 
 
 def test_what_is_wrong_is_the_answer(tiny):
-    found = evaluated.answer("trials.tinny", [])
+    found = operands.answer("trials.tinny", [])
     assert found == {"problems": ["there is no module 'trials.tinny'; did you mean trials.tiny?"]}
 
 

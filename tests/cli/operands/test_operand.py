@@ -5,7 +5,7 @@ import json
 import pytest
 
 from luthier import graph as graphs
-from luthier.cli.operands.operand import Record, of_graph, of_record
+from luthier.cli.operands import Record, of_graph, of_record
 from luthier.errors import RecordError
 
 

@@ -2,24 +2,25 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
 from luthier import graph as graphs
-from luthier.cli.operands import recorded
+from luthier.cli import operands
 from luthier.errors import BadInput, UnknownReference
-from luthier.records.events import Evaluation
+from luthier.records import Evaluation, Status
 from luthier.records.metrics_file import encode_event
-from luthier.records.status import Status
 
 
 def _read(name):
-    return recorded.read(recorded.find(name))
+    return operands.read_record(operands.find_record(name))
 
 
 def test_a_run_with_what_it_came_to(tiny, make_run):
-    run = make_run(graphs.apply(tiny, ["seed=3"]))
+    run = make_run(graphs.apply(tiny, ["seed=3"]), "ab12cd34")
     event = Evaluation(4, "held_out", {"loss": 2.5}, {"loss": "lower"})
     run.metrics_path.write_text(json.dumps(encode_event(event, 1.0, 4)) + "\n")
     evaluations = {"held_out": {"loss": 2.5, "perplexity": 12.0}}
@@ -38,7 +39,7 @@ def test_a_run_with_what_it_came_to(tiny, make_run):
 
 
 def test_damage_beside_a_record_hides_that_and_nothing_else(tiny, make_run):
-    run = make_run(tiny)
+    run = make_run(tiny, "ab12cd34")
     for name in ("config.history.json", "config.values.json", "status.json"):
         (run.path / name).write_text("{")
     operand = _read("run:ab")
@@ -59,36 +60,36 @@ def test_a_file_the_standard_input_and_a_mirror_are_records(tiny, tmp_path, monk
 
 
 def test_a_mirror_without_a_record_is_that_of_the_run_around_it(tiny, make_run):
-    run = make_run(tiny)
+    run = make_run(tiny, "ab12cd34")
     mirrored = run.path / "wandb" / "offline-run-1-a"
     (mirrored / "files").mkdir(parents=True)
-    assert recorded.find(str(mirrored)).path == run.path.resolve() / "config.json"
+    assert operands.find_record(str(mirrored)).path == run.path.resolve() / "config.json"
     run.config_path.rename(run.path / "gone")
     with pytest.raises(BadInput) as caught:
-        recorded.find(str(mirrored))
+        operands.find_record(str(mirrored))
     assert str(caught.value) == (
-        f"{mirrored} holds no recorded graph: luthier writes files/luthier/config.json; give the "
-        "folder of the run, or the config.json of it"
+        f"{mirrored} has no recorded config: there is no files/luthier/config.json; give the "
+        "folder of the run, or its config.json"
     )
 
 
-def test_a_run_without_its_record_is_told(tmp_path):
+def test_a_run_without_its_record_is_an_error(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(UnknownReference, match=r"is a run's folder without its config\.json"):
-        recorded.find(str(tmp_path))
+    with pytest.raises(UnknownReference, match=r"is the folder of a run without config\.json"):
+        operands.find_record(str(tmp_path))
 
 
 def test_what_is_no_record_is_left_to_others(tiny, tmp_path):
     for name in ("trials.tiny", str(tmp_path), "HEAD~1:trials.tiny"):
-        assert recorded.find(name) is None
-        assert recorded.find_all(name) is None
+        assert operands.find_record(name) is None
+        assert operands.find_records(name) is None
 
 
 def test_a_run_may_be_kept_elsewhere(tiny, make_run, monkeypatch, tmp_path):
-    make_run(tiny)
+    make_run(tiny, "ab12cd34")
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
-    assert recorded.read_run("ab", "../runs").title == "tiny/ab12cd34"
+    assert operands.read_run("ab", "../runs").title == "tiny/ab12cd34"
 
 
 def test_trials_one_and_all(study):
@@ -96,6 +97,46 @@ def test_trials_one_and_all(study):
     assert operand.document.side.detail == "optimizer.b2=0.9, complete"
     assert operand.objectives[0].value == 1.5
     assert _read(str(study / "trials" / "0001")).state == "complete"
-    places = recorded.find_all("study:rates")
+    places = operands.find_records("study:rates")
     assert [place.name for place in places] == [f"study:rates/{number}" for number in range(3)]
-    assert recorded.find_all("study:rates/1") is None
+    assert operands.find_records("study:rates/1") is None
+
+
+def test_a_trial_is_found_by_its_number(study):
+    assert operands.find_trial("rates/1") == Path("studies/rates/trials/0001")
+    assert operands.find_trial(f"{study}/2").name == "0002"
+    assert operands.is_trial(study / "trials" / "0000")
+    assert not operands.is_trial(study)
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        ("rates", "'rates' is not a trial of a study; write study:NAME/7"),
+        ("rates/9", "rates has no trial 9; it has the trials 0 to 2"),
+        ("rate/1", "there is no study 'rate'; did you mean rates?"),
+    ],
+)
+def test_what_is_not_there_is_refused(study, reference, text):
+    with pytest.raises(UnknownReference) as caught:
+        operands.find_trial(reference)
+    assert str(caught.value) == text
+
+
+def test_a_study_of_one_trial_has_nothing_to_compare(study):
+    for number in (1, 2):
+        shutil.rmtree(study / "trials" / f"000{number}")
+    with pytest.raises(UnknownReference, match=r"^the study rates has only one trial yet$"):
+        operands.every_trial("rates")
+
+
+def test_how_a_trial_stands(study):
+    base = operands.describe_trial(study / "trials" / "0000")
+    assert (base["detail"], base["state"]) == ("the base, complete", "complete")
+    assert base["objectives"][0].direction == "lower"
+    waiting = operands.describe_trial(study / "trials" / "0002")
+    assert (waiting["detail"], waiting["state"]) == ("seed=3", "")
+    assert waiting["objectives"][0].value is None
+    (study / "facts.json").unlink()
+    alone = operands.describe_trial(study / "trials" / "0001")
+    assert (alone["detail"], alone["objectives"]) == ("optimizer.b2=0.9", [])

@@ -88,7 +88,7 @@ def test_a_revision_is_evaluated_in_a_copy_and_the_tree_is_untouched(repository)
     assert _state(repository) == before
     assert list(Path(tempfile.gettempdir()).iterdir()) == []
     document = operand.document
-    values = {part: thing.data for part, thing in document.root.parts}
+    values = {part: node.data for part, node in document.root.parts}
     assert values == {"rate": 0.75, "decay": 0.1}
     assert document.origin("decay") == "mine/rates.py:7"
     assert document.origin("rate") == "argument 1: rate=0.75"
@@ -99,7 +99,7 @@ def test_a_revision_is_evaluated_in_a_copy_and_the_tree_is_untouched(repository)
 
 def test_the_command_compares_revisions(repository, capsys):
     Path("mine/parts.py").write_text(PARTS)
-    assert main.main(["diff", "HEAD~1:mine.rates", "mine.rates", "--why", "--exit-code"]) == 1
+    assert main(["diff", "HEAD~1:mine.rates", "mine.rates", "--why", "--exit-code"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[2:] == [
         "1 change: 1 changed",
@@ -160,7 +160,7 @@ def test_a_record_of_a_revision_is_read_without_a_process(repository, monkeypatc
          "mine.rates:experiment"),
     ],
 )  # fmt: skip
-def test_what_a_revision_has_not_is_told(repository, word, text):
+def test_missing_parts_of_a_revision_are_errors(repository, word, text):
     with pytest.raises(BadInput) as caught:
         _read(word)
     assert str(caught.value) == text
@@ -203,7 +203,7 @@ def test_no_repository_and_no_git(tmp_path, monkeypatch):
     with pytest.raises(BadInput) as caught:
         revisions.find("HEAD~1:a.b")
     assert str(caught.value) == (
-        "HEAD~1:a.b names a revision, and there is no git here; install git, or give a run or a "
+        "HEAD~1:a.b is a git revision, but git is not installed; install git, or give a run or a "
         "record"
     )
     assert revisions.find("nothing:here") is None

@@ -3,13 +3,12 @@ from __future__ import annotations
 import pytest
 
 from luthier import graph as graphs
-from luthier.cli.arguments import Problems
-from luthier.cli.operands import words
+from luthier.cli import Problems, operands
 from luthier.errors import BadInput
 
 
-def _read(*operands):
-    return words.read_all(operands, Problems())
+def _read(*words):
+    return operands.read_all(words, Problems())
 
 
 def test_a_reference_takes_overrides_in_one_word(tiny):
@@ -22,7 +21,7 @@ def test_a_reference_takes_overrides_in_one_word(tiny):
 
 
 def test_a_record_takes_overrides_too_and_is_built_then(tiny, make_run, tmp_path):
-    make_run(tiny)
+    make_run(tiny, "ab12cd34")
     (tmp_path / "x.json").write_text(graphs.to_json(tiny))
     for word in ("run:ab seed=4", "x.json seed=4"):
         (operand,) = _read(word)
@@ -45,7 +44,7 @@ def test_a_study_is_all_of_its_trials(study):
     ]
 
 
-def test_all_that_is_wrong_is_told_at_once(tiny):
+def test_all_problems_are_reported_at_once(tiny):
     with pytest.raises(BadInput) as caught:
         _read("trials.tinny", "trials.tiny sed=1", "run:x", "", "trials.tiny 'a")
     assert str(caught.value).splitlines() == [
@@ -58,5 +57,7 @@ def test_all_that_is_wrong_is_told_at_once(tiny):
 
 
 def test_the_standard_input_is_read_once(tiny):
-    with pytest.raises(BadInput, match=r"^the standard input is one operand; write - once$"):
+    with pytest.raises(
+        BadInput, match=r"^the standard input can be one operand only; write - once$"
+    ):
         _read("-", "-")

@@ -1,19 +1,19 @@
 from __future__ import annotations
 
+from luthier import cli
 from luthier import graph as graphs
-from luthier.cli import experiments
-from luthier.cli.showing import differences
+from luthier.cli import showing
 
 SHELVES = ("luthier.recipes",)
 
 
 def _printed(before, words, capsys):
-    differences.print_changes(before, graphs.apply(before, words, shelves=SHELVES))
+    showing.print_changes(before, graphs.apply(before, words, shelves=SHELVES))
     return capsys.readouterr().out.splitlines()
 
 
 def test_changes_stand_below_the_word_that_caused_them(importable_project, capsys):
-    before = experiments.load_reference("trials.tiny")
+    before = cli.load_reference("trials.tiny")
     words = ["fiddler:scale_depth(2)", "seed=5", "optimizer.b2=0.9"]
     lines = _printed(before, words, capsys)
     assert lines[0] == "argument 1: fiddler:scale_depth(2)"
@@ -28,7 +28,7 @@ def test_changes_stand_below_the_word_that_caused_them(importable_project, capsy
 
 
 def test_what_is_gone_stands_below_what_took_it(importable_project, capsys):
-    before = experiments.load_reference("trials.tiny")
+    before = cli.load_reference("trials.tiny")
     words = ["seed=5", "reset:optimizer.learning_rate.end", "evaluations:={}"]
     lines = _printed(before, words, capsys)
     assert lines[2] == "argument 2: reset:optimizer.learning_rate.end"
@@ -37,14 +37,14 @@ def test_what_is_gone_stands_below_what_took_it(importable_project, capsys):
     assert lines[5].startswith("  - evaluations.held_out: luthier.program.Evaluation(")
 
 
-def test_what_changes_twice_is_told_once(importable_project, capsys):
-    before = experiments.load_reference("trials.tiny")
+def test_a_value_that_changes_twice_is_listed_once(importable_project, capsys):
+    before = cli.load_reference("trials.tiny")
     lines = _printed(before, ["seed=5", "seed=6"], capsys)
     assert lines == ["argument 2: seed=6", "  ~ seed: 0 -> 6 (was left at its default)"]
 
 
 def test_the_tenth_word_comes_after_the_second(importable_project, capsys):
-    before = experiments.load_reference("trials.tiny")
+    before = cli.load_reference("trials.tiny")
     words = ["seed=5", "optimizer.b2=0.9", *["name=x"] * 7, "optimizer.b1=0.8"]
     heads = [line for line in _printed(before, words, capsys) if not line.startswith(" ")]
     assert [head.split(":")[0] for head in heads] == [
@@ -56,26 +56,26 @@ def test_the_tenth_word_comes_after_the_second(importable_project, capsys):
 
 
 def test_what_no_word_changed_says_so(importable_project, capsys):
-    before = experiments.load_reference("trials.tiny")
+    before = cli.load_reference("trials.tiny")
     after = graphs.copy_graph(before)
     after.seed = 4
-    differences.print_changes(before, after)
+    showing.print_changes(before, after)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "not set on the command line:"
     assert "test_changes.py" in lines[1]
 
 
-def test_nothing_is_told_as_such(importable_project, capsys):
-    before = experiments.load_reference("trials.tiny")
-    differences.print_changes(before, before)
+def test_no_change_is_reported_as_such(importable_project, capsys):
+    before = cli.load_reference("trials.tiny")
+    showing.print_changes(before, before)
     assert capsys.readouterr().out == "nothing changes\n"
 
 
 def test_a_line_of_a_file_is_the_cause_of_what_it_sets(importable_project, tmp_path, capsys):
-    before = experiments.load_reference("trials.tiny")
+    before = cli.load_reference("trials.tiny")
     (tmp_path / "small.gin").write_text("Training.global_batch_size = 2\n")
     after = graphs.apply(before, [f"gin_file:{tmp_path / 'small.gin'}"])
-    differences.print_changes(before, after)
+    showing.print_changes(before, after)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("small.gin:1: Training.global_batch_size = 2")
     assert lines[1].startswith("  ~ training.global_batch_size: ")
@@ -84,7 +84,7 @@ def test_a_line_of_a_file_is_the_cause_of_what_it_sets(importable_project, tmp_p
 def test_removed_keys_nested_keys_and_lost_sharing_belong_to_their_override(
     importable_project, capsys
 ):
-    before = experiments.load_reference("configs.lm.quickstart")
+    before = cli.load_reference("configs.lm.quickstart")
     overrides = [
         "training.steps=100",
         "model.block.norm=LayerNorm()",

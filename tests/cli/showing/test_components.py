@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from luthier.cli.showing.settings import NOT_OF_GRAPHS, ROOMS, components, describe
+from luthier.cli.showing import NOT_OF_GRAPHS, PACKAGES, components, describe
 
 
 class Base:
@@ -71,11 +71,11 @@ def test_every_argument_has_a_type():
     assert not untyped
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_room_has_components_and_what_is_left_out_exists(room):
-    assert [component for component in components() if component.room == room]
-    module = importlib.import_module(f"luthier.{room}")
-    assert [name for name in NOT_OF_GRAPHS[room] if not hasattr(module, name)] == []
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_has_components_and_what_is_left_out_exists(package):
+    assert [component for component in components() if component.package == package]
+    module = importlib.import_module(f"luthier.{package}")
+    assert [name for name in NOT_OF_GRAPHS[package] if not hasattr(module, name)] == []
 
 
 def test_what_the_experiments_name_is_described():

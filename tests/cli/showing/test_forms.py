@@ -6,7 +6,7 @@ import fiddle as fdl
 import pytest
 
 from luthier import graph as graphs
-from luthier.cli.showing import forms
+from luthier.cli import showing
 from luthier.errors import BadInput
 
 
@@ -20,7 +20,7 @@ def graph(importable_project):
 
 
 def test_the_table_has_a_line_for_each_value(graph):
-    lines = forms.written(graph.optimizer, "table").splitlines()
+    lines = showing.written(graph.optimizer, "table").splitlines()
     assert lines == [
         "path                        value",
         "learning_rate               luthier.optim.WarmupCosine",
@@ -31,10 +31,10 @@ def test_the_table_has_a_line_for_each_value(graph):
     ]
 
 
-def test_the_table_tells_tags_defaults_and_what_is_shared(graph):
+def test_the_table_shows_tags_defaults_and_sharing(graph):
     graph.model.norm = graph.model.block.norm
     fdl.add_tag(graph.optimizer.learning_rate, "peak", Special)
-    lines = forms.written(graph, "table", defaults=True).splitlines()
+    lines = showing.written(graph, "table", defaults=True).splitlines()
     assert lines[0].split() == ["path", "value", "tags"]
     found = {line.split()[0]: line.split()[1:] for line in lines[1:]}
     assert found["model.norm"] == ["same", "settings", "as", "model.block.norm"]
@@ -45,21 +45,21 @@ def test_the_table_tells_tags_defaults_and_what_is_shared(graph):
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_what_is_written_is_read_back(graph, form):
     read = {"json": graphs.from_json, "yaml": graphs.from_yaml}[form]
-    assert graphs.equal(read(forms.written(graph, form)), graph)
+    assert graphs.equal(read(showing.written(graph, form)), graph)
 
 
 def test_every_form_ends_with_one_line_break(graph):
-    for form in forms.FORMS:
-        text = forms.written(graph, form)
+    for form in showing.FORMS:
+        text = showing.written(graph, form)
         assert text.endswith("\n"), form
         assert not text.endswith("\n\n"), form
-    assert json.loads(forms.written(graph, "json"))
-    assert forms.written(graph, "svg").startswith("<svg ")
-    assert "def experiment()" in forms.written(graph, "py")
+    assert json.loads(showing.written(graph, "json"))
+    assert showing.written(graph, "svg").startswith("<svg ")
+    assert "def experiment()" in showing.written(graph, "py")
 
 
 def test_a_file_that_cannot_be_written(tmp_path):
     path = tmp_path / "none" / "x.py"
     with pytest.raises(BadInput) as caught:
-        forms.save("x", str(path))
+        showing.save("x", str(path))
     assert str(caught.value) == f"cannot write {path}: no such file or directory [set by --output]"

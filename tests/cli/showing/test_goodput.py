@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from luthier.cli.showing import goodput
+from luthier.cli import showing
 from luthier.records import account_of
 
 
@@ -44,7 +44,7 @@ def utc():
 
 @pytest.mark.usefixtures("utc")
 def test_the_table_the_processes_and_the_chart(account):
-    assert goodput.lines_of(account, "tiny/ab12") == [
+    assert showing.account_lines(account, "tiny/ab12") == [
         "tiny/ab12: 0:02:40, 1 restart, goodput 55.0%",
         "",
         "where      time     share",
@@ -67,18 +67,18 @@ def test_the_table_the_processes_and_the_chart(account):
 
 
 def test_json_adds_up(account):
-    values = goodput.as_json(account)
+    values = showing.account_as_json(account)
     assert values["fraction"] == pytest.approx(88 / 160)
     assert sum(values["seconds"].values()) == pytest.approx(values["total_seconds"])
     assert [process["idle_seconds"] for process in values["processes"]] == [0.0, 28.0]
 
 
 def test_nothing_recorded():
-    assert goodput.lines_of(account_of([]), "tiny/ab12") == ["tiny/ab12: no time was recorded"]
+    assert showing.account_lines(account_of([]), "tiny/ab12") == ["tiny/ab12: no time was recorded"]
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.004, "0.00 s"), (59.5, "59.50 s"), (60, "0:01:00"), (3661, "1:01:01")]
 )
 def test_durations(seconds, text):
-    assert goodput.duration(seconds) == text
+    assert showing.duration(seconds) == text

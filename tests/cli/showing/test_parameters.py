@@ -8,7 +8,8 @@ import pytest
 
 from luthier import graph as graphs
 from luthier import layers
-from luthier.cli.showing.parameters import Parameter, parameters, print_parameters, subtotals
+from luthier.cli.showing import Parameter, print_parameters, subtotals
+from luthier.cli.showing import list_parameters as parameters
 
 
 def _parameter(name, scalars):
@@ -20,7 +21,7 @@ def graph(importable_project):
     return graphs.apply(graphs.resolve("trials.tiny"), ["parallelism.mesh.fsdp=2"])
 
 
-def test_every_parameter_tells_its_axes_spec_and_initializer(graph):
+def test_every_parameter_has_its_axes_spec_and_initializer(graph):
     found = {p.name: p for p in parameters(graph, jax.devices()[:2])}
     kernel = found["blocks.mlp.up.kernel"]
     assert kernel == Parameter(
@@ -67,6 +68,6 @@ def test_the_table_is_indented_below_the_sums(graph, capsys):
 
 def test_json(graph, capsys):
     print_parameters(graph, jax.devices()[:2], as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert told["scalars"] == sum(p["scalars"] for p in told["parameters"])
-    assert told["scalars_by_subtree"]["blocks.mlp"] == 512
+    report = json.loads(capsys.readouterr().out)
+    assert report["scalars"] == sum(p["scalars"] for p in report["parameters"])
+    assert report["scalars_by_subtree"]["blocks.mlp"] == 512

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from luthier.cli.showing import settings
-from luthier.cli.showing.settings import Component, ComponentSetting
+from luthier.cli import showing
+from luthier.cli.showing import Component, ComponentSetting
 
 RATE = ComponentSetting("max_rate", "float | None", "0.1", "0 <= x < 1", "", False, "How fast.")
 STEPS = ComponentSetting("warmup_steps", "int", None, "", "steps", False, "")
@@ -15,10 +15,10 @@ luthier.optim.part
   max_rate: float | None = 0.1  (0 <= max_rate < 1)
       How fast.
   warmup_steps: int  (in steps; required)
-  dim: int  (1 <= dim; handed down by the component above)
+  dim: int  (1 <= dim; passed down by the component above)
       D.
 
-  It must hold that
+  Constraints:
       warmup_steps < 3
 """
 
@@ -32,19 +32,19 @@ A part.
 | `max_rate` | `float \\| None` | `0.1` | `0 <= x < 1` | How fast. |
 | `warmup_steps` | `int` | - | steps |  |
 
-It must hold that `warmup_steps < 3`.
+Constraints: `warmup_steps < 3`.
 
-Handed down: `dim`.
+Passed down: `dim`.
 """
 
 
 def test_the_entry_for_the_terminal():
-    assert settings.entry(PART) == ENTRY
-    assert "It takes no arguments." in settings.entry(Component("a.b.C", "C.", (), ()))
+    assert showing.entry(PART) == ENTRY
+    assert "It takes no arguments." in showing.entry(Component("a.b.C", "C.", (), ()))
 
 
 def test_the_page_has_an_index_and_sections():
-    page = settings.page([PART])
+    page = showing.page([PART])
     assert page.startswith("# Settings\n")
     assert "\n- [optim](#optim): `part`\n" in page
     assert page.partition("\n## optim\n\n")[2].startswith(SECTION)
@@ -52,7 +52,7 @@ def test_the_page_has_an_index_and_sections():
 
 
 def test_the_snapshot():
-    assert settings.snapshot([PART]) == (
+    assert showing.snapshot([PART]) == (
         "luthier.optim.part.max_rate = 0.1\n"
         "luthier.optim.part.warmup_steps\n"
         "luthier.optim.part.dim\n"

@@ -4,19 +4,18 @@ import json
 
 import pytest
 
-from luthier import errors
+from luthier import cli, errors
 from luthier import graph as graphs
-from luthier.cli import experiments
-from luthier.cli.showing import forms
+from luthier.cli import showing
 
 
 def _printed(graph, path, capsys):
-    forms.print_why(graph, path, as_json=False)
+    showing.print_why(graph, path, as_json=False)
     return capsys.readouterr().out.splitlines()
 
 
 def test_the_chain_stands_in_order(importable_project, capsys):
-    graph = graphs.apply(experiments.load_reference("trials.tiny"), ["model.dim=32", "any:dim=64"])
+    graph = graphs.apply(cli.load_reference("trials.tiny"), ["model.dim=32", "any:dim=64"])
     first, _, heads, base, argument, pattern = _printed(graph, "model.dim", capsys)
     assert first == "model.dim = 64"
     assert heads.split() == ["set", "to", "by"]
@@ -27,14 +26,12 @@ def test_the_chain_stands_in_order(importable_project, capsys):
 
 
 def test_a_default_says_so(importable_project, capsys):
-    lines = _printed(experiments.load_reference("trials.tiny"), "seed", capsys)
+    lines = _printed(cli.load_reference("trials.tiny"), "seed", capsys)
     assert lines[-1].split(maxsplit=2)[2] == "the default of luthier.program.Experiment"
 
 
-def test_constants_tell_what_they_are_shared_with_and_arithmetic_what_it_follows(
-    importable_project, capsys
-):
-    graph = experiments.load_reference("trials.tiny")
+def test_constants_list_their_other_paths_and_arithmetic_its_operands(importable_project, capsys):
+    graph = cli.load_reference("trials.tiny")
     graph.training.global_batch_size = graphs.multiply(graph.training.steps, 2)
     graph = graphs.apply(graph, ["training.steps=6"])
     lines = _printed(graph, "training.steps", capsys)
@@ -46,22 +43,22 @@ def test_constants_tell_what_they_are_shared_with_and_arithmetic_what_it_follows
 
 
 def test_long_values_are_cut(importable_project, capsys):
-    graph = graphs.apply(experiments.load_reference("trials.tiny"), [("name", "n" * 200)])
+    graph = graphs.apply(cli.load_reference("trials.tiny"), [("name", "n" * 200)])
     assert f"'{'n' * 46}…" in _printed(graph, "name", capsys)[-1]
 
 
-def test_without_a_path_everything_that_is_set_is_told(importable_project, capsys):
-    graph = graphs.apply(experiments.load_reference("trials.tiny"), ["seed=5"])
+def test_without_a_path_everything_that_is_set_is_listed(importable_project, capsys):
+    graph = graphs.apply(cli.load_reference("trials.tiny"), ["seed=5"])
     lines = _printed(graph, "", capsys)
     assert lines[0].split() == ["path", "value", "set", "by"]
     assert ["seed", "5", "argument 1: seed=5"] in [line.split(maxsplit=2) for line in lines]
-    forms.print_why(graph, "", as_json=True)
+    showing.print_why(graph, "", as_json=True)
     assert json.loads(capsys.readouterr().out)["seed"]["origin"] == "argument 1: seed=5"
 
 
 def test_json_has_all_of_it(importable_project, capsys):
-    graph = graphs.apply(experiments.load_reference("trials.tiny"), ["seed=5"])
-    forms.print_why(graph, "seed", as_json=True)
+    graph = graphs.apply(cli.load_reference("trials.tiny"), ["seed=5"])
+    showing.print_why(graph, "seed", as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert (found["path"], found["value"]) == ("seed", "5")
     assert found["causes"][-1]["origin"] == "argument 1: seed=5"
@@ -69,4 +66,4 @@ def test_json_has_all_of_it(importable_project, capsys):
 
 def test_a_path_that_does_not_exist_is_refused(importable_project):
     with pytest.raises(errors.UnknownReference, match="sed"):
-        forms.print_why(experiments.load_reference("trials.tiny"), "sed", as_json=False)
+        showing.print_why(cli.load_reference("trials.tiny"), "sed", as_json=False)

@@ -120,7 +120,7 @@ def test_a_run_on_two_nodes_is_preempted_and_goes_on(cluster, project):
     told = _luthier("train", "configs.lm.quickstart", *words, "--on", on)
     (run,) = (project / "runs" / "quickstart").iterdir()
     assert told == (
-        f"run quickstart/{run.name} is job 1 of slurm; `luthier launch` tells how it stands\n"
+        f"run quickstart/{run.name} is job 1 of slurm; `luthier launch` shows its state\n"
         f"script and logs: {run}/launch/1\n"
     )
 

@@ -154,7 +154,7 @@ def test_an_experiment_trains_on_eight_devices(experiment, folders):
 def test_shards_are_prepared_for_training(experiment, folders, capsys):
     folder = folders("tfrecord")
     words = ["data", "prepare", "made", "--processes", "1", "--experiment", experiment(folder)]
-    assert main.main(words) == 0
+    assert main(words) == 0
     assert f"prepared made: {DOCUMENTS} documents" in capsys.readouterr().out
     packed = training(folder)
     prepared = data.Prepared("made", LENGTH, packed.packing, packed.tokenizer)
@@ -168,7 +168,7 @@ def test_without_a_network_there_is_one_line(scheme, command, experiment, capfd,
     for name, setting in environment("http://127.0.0.1:9").items():
         monkeypatch.setenv(name, setting)
     before = set(os.listdir())
-    assert main.main([*command, experiment(f"{scheme}://unreachable")]) == 2
+    assert main([*command, experiment(f"{scheme}://unreachable")]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(f"luthier: {scheme}://unreachable/")
     assert ": cannot be read: " in line

@@ -217,13 +217,13 @@ def test_commands_tell_of_a_damaged_journal_and_repair_it(
         raw[place] = raw[place][:middle] + b"\0\0\0" + raw[place][middle + 3 :]
     journal.write_bytes(b"".join(raw))
     for words in (["show", "toy"], ["best", "toy"], ["show", "toy", "--html", "report.html"]):
-        assert main.main(["sweep", *words]) == 0
+        assert main(["sweep", *words]) == 0
         first = capsys.readouterr().err.splitlines()[0]
         assert f"line {places[0] + 1} is damaged" in first
         assert first.endswith("`luthier sweep repair toy` repairs it")
     assert (tmp_path / "report.html").stat().st_size > 1000
 
-    assert main.main(["sweep", "repair", "toy"]) == 0
+    assert main(["sweep", "repair", "toy"]) == 0
     told = capsys.readouterr().out.splitlines()[-2]
     assert re.match(r"repaired: \d+ lines kept, [0-4] made again from .*, [01] left out; the", told)
     assert load_journal(journal).problems == []
@@ -237,12 +237,12 @@ def test_commands_tell_of_a_damaged_journal_and_repair_it(
     again = studies.resume(str(path), engine=toys.InstantEngine())
     assert again.is_over
     assert _outcome(path) == _outcome(retried)
-    assert main.main(["sweep", "repair", "toy"]) == 0
-    assert capsys.readouterr().out.endswith("journal.jsonl is whole; nothing to repair\n")
+    assert main(["sweep", "repair", "toy"]) == 0
+    assert capsys.readouterr().out.endswith("journal.jsonl is not damaged; nothing to repair\n")
 
 
 def _is_refused(words, capsys):
-    assert main.main(words) == 2
+    assert main(words) == 2
     lines = set(capsys.readouterr().err.splitlines())
     assert 1 <= len(lines) <= 2, "of both operands"
     for line in lines:
@@ -275,7 +275,7 @@ def test_files_of_a_later_version_are_refused_and_what_it_adds_is_ignored(
         refused = {"facts": [show, best, report, diff], "assignment": [diff]}.get(name, [])
         _add(files[0], future=[1])
     assert load_journal(journal).problems == []
-    assert main.main(show) == main.main(best) == main.main(report) == main.main(diff) == 0
+    assert main(show) == main(best) == main(report) == main(diff) == 0
     assert _outcome(path) == _outcome(undisturbed)
     if name == "result":  # as of a driver that was killed by SIGKILL
         journal.write_bytes(b"".join(lines[:end]))

@@ -135,7 +135,7 @@ def _answer(write: Callable[[Path], None], command: str) -> list[str]:
             os.chdir(folder)
             write(Path(folder))
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-                main.main([*shlex.split(command), "--dry-run", "--devices", "cpu:1"])
+                main([*shlex.split(command), "--dry-run", "--devices", "cpu:1"])
     finally:
         os.chdir(before)
     lines = [line.rstrip() for line in output.getvalue().splitlines()]

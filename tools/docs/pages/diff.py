@@ -106,7 +106,7 @@ def _answer(words: list[str]) -> str:
     sys.path.insert(0, str(ROOT))
     try:
         with contextlib.redirect_stdout(output):
-            main.main(["diff", *words])
+            main(["diff", *words])
     finally:
         sys.path.remove(str(ROOT))
     text = _LINE.sub(r"\1", output.getvalue())

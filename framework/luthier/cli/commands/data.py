@@ -1,16 +1,21 @@
-"""Prepare data, and look at it.
+"""Prepare a corpus, inspect data, or train a tokenizer.
 
-`luthier data prepare DIR` tokenizes a corpus into DIR, for `luthier.data.Prepared`: in parallel,
-and continued where it ended when it is given again. The corpus and the tokenizer are those of an
-experiment's data (--experiment REF), or files (--text, --json-lines) and a vocabulary
-(--tokenizer FILE; without it, bytes).
+prepare DIR tokenizes a corpus into DIR, for `luthier.data.Prepared`. It runs
+in parallel; the same command resumes it if it was interrupted. The corpus and
+the tokenizer are those of an experiment (--experiment REF), or files (--text,
+--json-lines) and a vocabulary (--tokenizer; default: bytes).
 
-`luthier data inspect REF` shows what an experiment trains on: the first batches as text, how
-documents share rows, lengths, the shares of a mixture, and where the time goes.
+inspect REF shows the data of an experiment: the first batches as text, how
+documents are packed into sequences, lengths, the proportions of a mixture, and
+the time of each stage.
 
-`luthier data train-tokenizer FILE --vocab-size N` learns a byte-level BPE vocabulary and writes it
-to FILE. It learns from the training data of an experiment (--experiment REF), or from files
-(--text, --json-lines).
+train-tokenizer FILE learns a byte-level BPE vocabulary from the training data
+of an experiment, or from files, and writes it to FILE.
+
+examples:
+  luthier data prepare corpus --text 'books/*.txt' --tokenizer bpe.json
+  luthier data inspect configs.lm.quickstart --batches 2
+  luthier data train-tokenizer bpe.json --text 'books/*.txt' --vocab-size 8192
 """
 
 from __future__ import annotations
@@ -31,18 +36,19 @@ from luthier.cli.arguments import Problems, positive
 from luthier.errors import EXIT_DONE, Problem
 from luthier.terminal import cell
 
-# `luthier data inspect`: what an experiment trains on, in tables.
+# `luthier data inspect`: the data of an experiment, in tables.
 
 _ROWS = 8
 
 
 def run_inspect(arguments: argparse.Namespace, problems: Problems) -> int:
-    """Print the report; return the exit code.
+    """Run `luthier data inspect`; return the exit code.
 
     Args:
-      arguments: What `luthier.cli.commands.data.add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       problems: Problems of the command line found so far.
     """
+    # Not validated: the data can be looked at before the rest of the experiment is complete.
     graph, _ = experiments.load(
         arguments.file, arguments.overrides, problems, command="data inspect", checked=False
     )
@@ -67,7 +73,7 @@ def run_inspect(arguments: argparse.Namespace, problems: Problems) -> int:
 def _show(report: dict[str, Any]) -> None:
     from rich.console import Console
 
-    # What pipes get is not cut to 80 columns.
+    # Rich would cut tables to 80 columns in a pipe.
     console = Console(highlight=False, soft_wrap=True)
     console = console if console.is_terminal else Console(highlight=False, width=160)
     described = [
@@ -142,7 +148,7 @@ def _mixture(components: Sequence[dict[str, Any]]) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return a value for a cell; line ends and other signs of control are shown as escapes."""
+    """Return a value for a cell, with line ends and control characters escaped."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, int):
@@ -152,13 +158,16 @@ def _text(value: Any) -> str:
 
 
 def run_prepare(arguments: argparse.Namespace, source: Any, tokenizer: Any) -> int:
-    """Prepare a corpus, or say what that would be; return the exit code.
+    """Run `luthier data prepare`; return the exit code.
 
     Args:
-      arguments: What `luthier.cli.commands.data.add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       source: The documents.
-      tokenizer: Turns them into tokens.
+      tokenizer: The tokenizer of the documents.
     """
+    # A sample of documents is tokenized first (`survey`): its size decides the number of shards,
+    # and its time the estimate. The layout is fixed before any shard is written, so that a resumed
+    # preparation makes the same shards.
     from luthier import data
 
     found = data.survey(source, tokenizer)
@@ -186,22 +195,22 @@ def run_prepare(arguments: argparse.Namespace, source: Any, tokenizer: Any) -> i
     print(
         f"prepared {arguments.file}: {manifest['documents']:,} documents, "
         f"{manifest['bytes']:,} bytes, {manifest['tokens']:,} tokens in "
-        f"{len(manifest['shards'])} shards. To train on it, let `data` be\n"
+        f"{len(manifest['shards'])} shards. To train on it, set `data` to\n"
         f'  luthier.data.Prepared("{arguments.file}", length=..., packing=..., tokenizer=...)'
     )
     return EXIT_DONE
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Compare the shards of a folder with their digests; return the exit code.
+    """Run `luthier data prepare --verify`; return the exit code.
 
     Args:
-      arguments: What `luthier.cli.commands.data.add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
     """
     from luthier import data
 
     manifest = data.verify(os.path.expanduser(arguments.file))
-    print(f"{arguments.file}: {len(manifest['shards'])} shards are as they were written")
+    print(f"{arguments.file}: {len(manifest['shards'])} shards match their digests")
     return EXIT_DONE
 
 
@@ -212,7 +221,7 @@ def _print_estimate(estimate: dict[str, Any], sampled: int, arguments: argparse.
     about = "" if sampled == estimate["documents"] else "about "
     print(
         f"{estimate['documents']:,} documents, {about}{estimate['bytes']:,} bytes, "
-        f"{about}{estimate['tokens']:,} tokens ({sampled} documents were looked at)\n"
+        f"{about}{estimate['tokens']:,} tokens ({sampled} documents were sampled)\n"
         f"{estimate['shards']} shards of {about}{estimate['disk_bytes']:,} bytes together, "
         f"in about {_clock(estimate['seconds'])} with {estimate['processes']} processes\n"
         f"nothing was written"
@@ -221,7 +230,9 @@ def _print_estimate(estimate: dict[str, Any], sampled: int, arguments: argparse.
 
 @contextlib.contextmanager
 def _bar(shards: int, documents: int) -> Iterator[Callable[[dict[str, Any], bool], None]]:
-    """Show a bar on a terminal, and a line now and then elsewhere; both on standard error."""
+    """Show a progress bar on standard error; without a terminal, a line every 10 seconds."""
+    # Shards that exist already come in an instant. They count as done, but not for the speed, or
+    # the time left of a resumed preparation would be far too small.
     if sys.stderr.isatty():
         with _live_bar(documents) as live:
             yield live
@@ -301,45 +312,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument("action", nargs="?", metavar="ACTION", help=", ".join(ACTIONS))
     parser.add_argument(
-        "file", nargs="?", metavar="FILE|DIR|REF", help="what to write, as bpe.json, or to look at"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="for the experiment")
-    parser.add_argument(
-        "--vocab-size", type=positive, metavar="N", help="train-tokenizer: default 4096"
+        "file", nargs="?", metavar="DIR|REF|FILE", help="for prepare, inspect, train-tokenizer"
     )
     parser.add_argument(
-        "--experiment", metavar="REF", help="take the experiment's data.source and data.tokenizer"
-    )
-    parser.add_argument("--text", metavar="PATTERN", help="take text files, as 'books/*.txt'")
-    parser.add_argument("--json-lines", metavar="PATTERN", help="take files of JSON lines")
-    parser.add_argument(
-        "--field", default="text", metavar="NAME", help="for --json-lines: default text"
-    )
-    parser.add_argument("--tokenizer", metavar="FILE", help="prepare: a vocabulary of BPE, as JSON")
-    parser.add_argument(
-        "--processes", type=positive, metavar="N", help="prepare: default, one a core"
-    )
-    parser.add_argument("--shards", type=positive, metavar="N", help="prepare: default, by size")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="prepare: only estimate size and time"
+        "overrides", nargs="*", metavar="OVERRIDE", help="a change of the experiment"
     )
     parser.add_argument(
-        "--verify", action="store_true", help="prepare: compare what is there with its digests"
+        "--vocab-size",
+        type=positive,
+        metavar="N",
+        help="train-tokenizer: tokens to learn (default: 4096)",
     )
-    parser.add_argument("--batches", type=positive, metavar="N", help="inspect: default 1")
+    parser.add_argument(
+        "--experiment", metavar="REF", help="use data.source and data.tokenizer of an experiment"
+    )
+    parser.add_argument("--text", metavar="PATTERN", help="use text files, as 'books/*.txt'")
+    parser.add_argument("--json-lines", metavar="PATTERN", help="use files of JSON lines")
+    parser.add_argument(
+        "--field",
+        default="text",
+        metavar="NAME",
+        help="for --json-lines: the field of the text (default: text)",
+    )
+    parser.add_argument("--tokenizer", metavar="FILE", help="prepare: a BPE vocabulary, as JSON")
+    parser.add_argument(
+        "--processes",
+        type=positive,
+        metavar="N",
+        help="prepare: number of processes (default: one per core)",
+    )
+    parser.add_argument(
+        "--shards", type=positive, metavar="N", help="prepare: number of shards (default: by size)"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="prepare: only estimate the size and the time"
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="prepare: compare the shards in DIR with their digests",
+    )
+    parser.add_argument(
+        "--batches", type=positive, metavar="N", help="inspect: number of batches (default: 1)"
+    )
     parser.add_argument("--json", action="store_true", help="prepare, inspect: print JSON")
 
 
-# `luthier data prepare`: a corpus into shards of tokens, with a bar and the time that is left.
+# All three actions.
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Do what is asked for; return the exit code.
+    """Run `luthier data`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
+    # Problems of the options are raised together with those of the experiment, if there is one:
+    # `inspect` and --experiment load it with the problems found so far.
     problems = Problems(unknown)
     _check(arguments, problems)
     if arguments.action == "inspect":
@@ -354,26 +384,29 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         return run_prepare(arguments, source, tokenizer)
     from luthier import data
 
-    made = data.train_bpe(source, arguments.vocab_size or 4096, arguments.file)
+    trained = data.train_bpe(source, arguments.vocab_size or 4096, arguments.file)
     tokenizer_override = f'class:Packed.tokenizer=luthier.data.Bpe("{arguments.file}")'
-    words = shlex.join([tokenizer_override, f"model.vocab_size={made.vocab_size}"])
-    print(f"wrote {arguments.file}: {made.vocab_size} tokens. To use it, add:\n  {words}")
+    words = shlex.join([tokenizer_override, f"model.vocab_size={trained.vocab_size}"])
+    print(f"wrote {arguments.file}: {trained.vocab_size} tokens. To use it, add:\n  {words}")
     return EXIT_DONE
 
 
 def _check(arguments: argparse.Namespace, problems: Problems) -> None:
+    """Add the problems of the action and of options that do not go with it."""
+    # argparse has subparsers for this, but they cannot take options before the action, or report
+    # all problems at once.
     if not arguments.action:
         problems.add("no action is given", remedy=USAGE["train-tokenizer"])
         return
     if arguments.action not in ACTIONS:
         nearest = difflib.get_close_matches(arguments.action, ACTIONS)
-        remedy = USAGE[nearest[0]] if nearest else f"there are {', '.join(ACTIONS)}"
+        remedy = USAGE[nearest[0]] if nearest else f"the actions are {', '.join(ACTIONS)}"
         problems.add(f"unknown action {arguments.action!r}", remedy, nearest)
         return
     usage = USAGE[arguments.action]
     for option, actions in ONLY_FOR.items():
         if arguments.action not in actions and _value(arguments, option):
-            problems.add(f"{option} is for {' and '.join(actions)}", remedy=usage)
+            problems.add(f"{option} is an option of {' and '.join(actions)}", remedy=usage)
     if arguments.action == "inspect":
         return
     if not arguments.file:
@@ -382,16 +415,20 @@ def _check(arguments: argparse.Namespace, problems: Problems) -> None:
     given = [name for name in SOURCES if _value(arguments, name)]
     if arguments.action == "prepare" and arguments.verify:
         if given:
-            problems.add(f"--verify and {given[0]} are given", remedy="name the folder alone")
+            problems.add(
+                f"--verify cannot be combined with {given[0]}", remedy="give the folder alone"
+            )
     elif len(given) != 1:
         verb = "learn from" if arguments.action == "train-tokenizer" else "prepare"
-        what = f"{' and '.join(given)} are given" if given else f"nothing to {verb} is given"
+        what = (
+            f"{' and '.join(given)} cannot be combined" if given else f"nothing to {verb} is given"
+        )
         problems.add(what, remedy=f"give one of {', '.join(SOURCES)}")
         arguments.experiment = None
     elif arguments.overrides and not arguments.experiment:
         problems.add(f"unexpected argument {arguments.overrides[0]!r}", remedy=usage)
     if arguments.tokenizer and arguments.experiment:
-        problems.add("--tokenizer is for files", remedy="set data.tokenizer instead")
+        problems.add("--tokenizer needs files", remedy="set data.tokenizer instead")
 
 
 def _value(arguments: argparse.Namespace, option: str) -> Any:

@@ -1,10 +1,17 @@
-"""Show what is different between experiments, runs, trials and revisions.
+"""Compare experiments, runs, trials and git revisions.
 
-A REF is configs.lm.quickstart, with its overrides in one word:
-'configs.lm.quickstart model.num_layers=8'; run:ID or the folder of a run;
-study:NAME/7; a config.json; an offline folder of W&B; an experiment of a git
-revision, HEAD~1:configs.lm.quickstart; or - for JSON on the standard input.
-More than two, or study:NAME for all of its trials, are told as a matrix.
+A REF is one of
+  configs.lm.quickstart, or 'configs.lm.quickstart seed=1' with overrides
+  run:ID, or the folder of a run
+  study:NAME/7 for a trial, study:NAME for all trials of a study
+  HEAD~1:configs.lm.quickstart, an experiment of a git revision
+  a config.json, an offline folder of W&B, or - for JSON on the standard input
+Two are compared as a tree; three or more are listed as a matrix.
+
+examples:
+  luthier diff configs.lm.quickstart run:last
+  luthier diff HEAD~1:configs.lm.quickstart configs.lm.quickstart --effects
+  luthier diff study:learning_rate
 """
 
 from __future__ import annotations
@@ -12,12 +19,12 @@ from __future__ import annotations
 import argparse
 
 from luthier.cli.arguments import Problems
-from luthier.cli.printing import tell_damage
+from luthier.cli.printing import report_damage
 from luthier.errors import EXIT_DONE, Problem
 
 EXIT_DIFFERENT = 1
 _ONLY = ("changed", "values", "structure")
-# What the command answers in the place of the tree, and what it writes into files.
+# Options that print something else than the tree; only one of them can have the standard output.
 _FORMS = {"json": "--json", "as_overrides": "--overrides", "textconv": "--textconv"}
 _PAIRS_ONLY = {
     "why": "--why",
@@ -29,53 +36,59 @@ _PAIRS_ONLY = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
-    parser.add_argument("operands", nargs="*", metavar="REF", help="what to compare")
+    parser.add_argument(
+        "operands",
+        nargs="*",
+        metavar="REF",
+        help="the experiments, runs, trials or revisions to compare",
+    )
     parser.add_argument(
         "--only",
         choices=_ONLY,
-        help="what has an effect; values of arguments; or classes, sharing, lists and the like",
+        help="show only changes with an effect, values of arguments, or classes and sharing",
     )
     parser.add_argument(
         "--ignore",
         action="append",
         default=[],
         metavar="PATTERN",
-        help="leave out paths and what is below them, as '**.name' or records (may be repeated)",
+        help="leave out matching paths and everything below them, as '**.name' or records "
+        "(may be repeated)",
     )
-    parser.add_argument("--why", action="store_true", help="tell what set both sides")
+    parser.add_argument("--why", action="store_true", help="show what set both sides")
     parser.add_argument(
         "--effects",
         action="store_true",
-        help="tell what follows: parameters, bytes, FLOPs, curves, whether a checkpoint fits",
+        help="show the effects: parameters, bytes, FLOPs, curves, checkpoint compatibility",
     )
     parser.add_argument(
         "--devices",
         metavar="KIND[:N]",
-        help="for --effects (default: as many CPUs as the mesh has)",
+        help="for --effects (default: as many CPUs as the mesh needs)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--overrides",
-        dest="as_overrides",  # `overrides` are the words of other commands
+        dest="as_overrides",  # `overrides` is a positional argument of other commands
         action="store_true",
-        help="print the words that make the first the second",
-    )
-    parser.add_argument("--patch", metavar="FILE", help="write a fiddler that does; - prints it")
-    parser.add_argument("--html", metavar="FILE", help="write a page")
-    parser.add_argument("--open", action="store_true", help="show the page in a browser")
-    parser.add_argument(
-        "--exit-code", action="store_true", help="exit with 1 where something differs"
+        help="print the overrides that turn the first into the second",
     )
     parser.add_argument(
-        "--textconv", action="store_true", help="print one config.json for `git diff`"
+        "--patch", metavar="FILE", help="write a fiddler that does the same; - prints it"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the comparison as a page")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument("--exit-code", action="store_true", help="exit with 1 if anything differs")
+    parser.add_argument(
+        "--textconv", action="store_true", help="print one config.json as lines, for `git diff`"
     )
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Print what differs; return the exit code.
+    """Run `luthier diff`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
@@ -89,8 +102,9 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     from luthier.cli.operands import words
     from luthier.cli.showing import differences
 
+    # How many operands there are is known only now: `study:NAME` stands for all of its trials.
     operands = words.read_all(arguments.operands, problems)
-    tell_damage(o.metrics_path for o in operands if o.metrics_path is not None)
+    report_damage(o.metrics_path for o in operands if o.metrics_path is not None)
     if len(operands) == 2:
         differs = differences.show(operands[0], operands[1], arguments)
     else:
@@ -100,24 +114,25 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 
 def _check(arguments: argparse.Namespace, problems: Problems) -> None:
-    """Add what is wrong with the options as they stand together."""
+    """Add the problems of options that do not go together."""
     forms = [option for name, option in _FORMS.items() if getattr(arguments, name)]
     if arguments.patch == "-":
         forms.append("--patch -")
     if len(forms) > 1:
-        problems.add(f"{' and '.join(forms)} print different things", remedy="leave out one")
+        problems.add(f"{' and '.join(forms)} cannot be combined", remedy="leave out one")
     if arguments.patch and (arguments.only or arguments.ignore):
-        problems.add("--patch is of all that differs", remedy="leave out --only and --ignore")
+        what = "--patch covers all differences and cannot be filtered"
+        problems.add(what, remedy="leave out --only and --ignore")
     if arguments.devices and not arguments.effects:
-        problems.add("--devices is for --effects", remedy="add --effects")
+        problems.add("--devices needs --effects", remedy="add --effects")
     given = arguments.operands
     if arguments.textconv:
         if len(given) != 1:
             remedy = "write `luthier diff --textconv config.json`"
-            problems.add("--textconv is of one file", remedy=remedy)
+            problems.add("--textconv needs one file", remedy=remedy)
     elif len(given) < 2 and not (given and _is_study(given[0])):
-        what = "one operand has nothing to be compared with" if given else "no operand is named"
-        remedy = "write `luthier diff A B`; `luthier help diff` tells what they may be"
+        what = "only one operand is given" if given else "no operands are given"
+        remedy = "write `luthier diff A B`; `luthier help diff` describes operands"
         problems.add(what, remedy=remedy)
 
 
@@ -126,9 +141,9 @@ def _is_study(word: str) -> bool:
 
 
 def _check_matrix(arguments: argparse.Namespace) -> None:
-    """Refuse what can be told of two operands only."""
+    """Reject options that work for two operands only."""
     problems = Problems()
     for name, option in _PAIRS_ONLY.items():
         if getattr(arguments, name):
-            problems.add(f"{option} is of two operands", remedy="name two")
+            problems.add(f"{option} needs exactly two operands", remedy="give two")
     problems.raise_any()

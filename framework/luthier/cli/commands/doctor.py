@@ -1,8 +1,13 @@
-"""Measure what the hosts of a run can do: devices, sums over all of them, disk, clocks.
+"""Measure the hosts of a run: devices, all-reduce over all of them, disk, clocks.
 
-With one process it examines this machine. With the options of several processes, every host runs
-the same command, as with `luthier train`; --on starts it on the machines of an engine, and waits.
-The table names each host, and the lines below it tell which one is slow, or has a wrong clock.
+With one process it measures this machine. With the options of several
+processes, every host runs the same command, as for `luthier train`; --on
+starts it on the machines of an engine and waits for the result. The table has
+a row per host; the lines below it name slow hosts and wrong clocks.
+
+examples:
+  luthier doctor
+  luthier doctor --on slurm:nodes=2
 """
 
 from __future__ import annotations
@@ -36,7 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     add_devices(parser)
     parser.add_argument(
-        "--directory", default="runs", metavar="DIR", help="where the disk is tried (runs)"
+        "--directory",
+        default="runs",
+        metavar="DIR",
+        help="a folder on the disk to measure (default: runs)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     launch.add_engine(parser)
@@ -44,10 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Examine; return the exit code.
+    """Run `luthier doctor`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
@@ -66,10 +74,13 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 
 def _examine(arguments: argparse.Namespace) -> int:
+    """Measure this host together with all others, and print the table from process 0."""
     from luthier.launch import doctor
     from luthier.parallel import distributed, hosts
     from luthier.records import read_source
 
+    # Collective: every process measures at the same time, and process 0 gets the results of all of
+    # them.
     hosts.configure(arguments.devices)
     hosts.devices()
     found = doctor.examine(arguments.directory)
@@ -87,12 +98,15 @@ def _examine(arguments: argparse.Namespace) -> int:
         return EXIT_DONE
     print(", ".join(f"{name} {version}" for name, version in versions.items()))
     print("\n".join(table(_COLUMNS, [_row(each) for each in found])))
-    print("\n".join(lines or ["nothing is found to be wrong"]))
+    print("\n".join(lines or ["no problems found"]))
     return EXIT_DONE
 
 
 def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
-    """Have an engine start this command on its machines, and print what it found."""
+    """Start this command on the machines of an engine, and print its output."""
+    # The measurement is one more job of the engine. Its output is read from the log of process 0
+    # when the job has ended; in between, every change of the job's state is printed to the standard
+    # error.
     from luthier.launch import ProcessGroup, settings
     from luthier.launch.engine import LIVE
 
@@ -101,7 +115,9 @@ def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
         chosen = settings.choose(arguments.on, project.find().root)
         engine = chosen.make()
     if hosts.read(arguments, problems):
-        problems.add("--on starts the processes itself", remedy="leave out the options of hosts")
+        problems.add(
+            "--on starts the processes itself", remedy="leave out the options of several processes"
+        )
     problems.raise_any()
     assert chosen is not None
     assert engine is not None
@@ -116,16 +132,18 @@ def _launch(arguments: argparse.Namespace, problems: Problems) -> int:
     command = ("-m", "luthier", "doctor", *words)
     group = ProcessGroup("doctor", command, str(place), str(Path.cwd()), environment)
     jobs = engine.submit([group], str(place))
-    told = ""
+    last_line = ""
+    # A queue that does not answer ("unknown") is asked again: the job may still run.
     while (standing := engine.standings(jobs)[0]).state in (*LIVE, "unknown"):
         line = f"job {jobs[0].id} of {chosen.name}: {standing.state} {standing.detail}".rstrip()
-        if line != told:
+        if line != last_line:
             print(line, file=sys.stderr)
-            told = line
+            last_line = line
         time.sleep(LOOK_SECONDS)
     log = group.log_path(0)
     printed = log.read_text("utf-8", "replace") if log.exists() else ""
     if standing.state != "finished":
+        # The last line of the log is nearly always the error.
         last = next((line for line in reversed(printed.splitlines()) if line.strip()), "")
         what = f"job {jobs[0].id} of {chosen.name} {standing.state} ({standing.detail}): {last}"
         raise RunError(Problem(what, remedy=f"see {place}"))

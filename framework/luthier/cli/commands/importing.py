@@ -1,7 +1,13 @@
-"""Turn an experiment of another framework into a graph of ours, and tell what has no place in it.
+"""Convert an experiment of another framework into a config of luthier.
 
-`pax` reads what dump_pax.py wrote, a file that runs where Pax still runs: --print-dumper prints it.
-What changes the model and has no like here is refused, unless --partial is said.
+`pax` reads the file that dump_pax.py writes; run that script where Pax is
+installed (--print-dumper prints it). Anything that changes the model and has
+no equivalent in luthier is an error; pass --partial to import the rest anyway.
+Other settings without an equivalent are listed.
+
+examples:
+  luthier import pax --print-dumper > dump_pax.py
+  luthier import pax my_lm.json --output configs/my_lm.py
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ import importlib.resources
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from luthier.cli.arguments import Problems
 from luthier.cli.showing import forms
@@ -23,33 +29,44 @@ _ORIGINS = ("pax",)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
-    parser.add_argument("origin", choices=_ORIGINS, metavar="ORIGIN", help="where it is from: pax")
-    parser.add_argument("file", nargs="?", metavar="FILE", help="what dump_pax.py wrote")
     parser.add_argument(
-        "--to", choices=forms.FORMS, metavar="FORM", help=f"{', '.join(forms.FORMS)}; default: py"
+        "origin", choices=_ORIGINS, metavar="ORIGIN", help="the other framework: pax"
+    )
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the file that dump_pax.py wrote")
+    parser.add_argument(
+        "--to",
+        choices=forms.FORMS,
+        metavar="FORM",
+        help=f"output format: {', '.join(forms.FORMS)} (default: py)",
     )
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="write to a file; .py, .yaml, .json, .gin and .svg say the form",
+        help="write to a file, in the format of its suffix: .py, .yaml, .json, .gin or .svg",
     )
     parser.add_argument(
-        "--checkpoint", metavar="PATH", help="start from a checkpoint of Pax, or its weights"
+        "--checkpoint", metavar="PATH", help="initialize the weights from a checkpoint of Pax"
     )
     parser.add_argument(
-        "--partial", action="store_true", help="also where the model computes something else here"
+        "--partial",
+        action="store_true",
+        help="import even if the model will compute something else",
     )
-    parser.add_argument("--json", action="store_true", help="print what has no place as JSON")
     parser.add_argument(
-        "--print-dumper", action="store_true", help="print dump_pax.py, to run where Pax runs"
+        "--json", action="store_true", help="print the settings without an equivalent as JSON"
+    )
+    parser.add_argument(
+        "--print-dumper",
+        action="store_true",
+        help="print dump_pax.py, to run where Pax is installed",
     )
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Import; return the exit code.
+    """Run `luthier import`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
@@ -58,18 +75,21 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         print(dumper(), end="")
         return EXIT_DONE
     if arguments.file is None:
-        remedy = "`luthier import pax --print-dumper > dump_pax.py` writes what makes one"
-        problems.add("no file is named", remedy=remedy)
+        remedy = (
+            "`luthier import pax --print-dumper > dump_pax.py` writes the script that makes one"
+        )
+        problems.add("no file is given", remedy=remedy)
     suffix = Path(arguments.output).suffix if arguments.output else ""
-    said = forms.SUFFIXES.get(suffix)
-    if arguments.to and said and arguments.to != said:
-        problems.add(f"--to {arguments.to} and {arguments.output} say two things")
+    by_suffix = forms.SUFFIXES.get(suffix)
+    if arguments.to and by_suffix and arguments.to != by_suffix:
+        what = f"--to {arguments.to} and {arguments.output} name different formats"
+        problems.add(what, remedy="leave out --to")
     problems.raise_any()
     from luthier import program
     from luthier.recipes.foreign.pax import import_dump
 
     imported = import_dump(arguments.file, program, arguments.checkpoint, arguments.partial)
-    text = forms.written(imported.graph, arguments.to or said or "py")
+    text = forms.written(imported.graph, arguments.to or by_suffix or "py")
     if arguments.output:
         forms.save(text, arguments.output)
     if arguments.json:
@@ -80,29 +100,32 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         print(f"{arguments.output}: {lines:,} lines, from {imported.name}")
     else:
         print(text, end="")
-    _tell(imported, sys.stdout if arguments.output else sys.stderr)
+    # Beside the text where that goes to the standard output, so that it can be redirected into a
+    # file.
+    _print_leftovers(imported, sys.stdout if arguments.output else sys.stderr)
     return EXIT_DONE
 
 
 def dumper() -> str:
-    """Return the file that dumps experiments, as it is to be run."""
+    """Return the script that dumps experiments of Pax."""
+    # Only its text: it imports Pax, which is not installed here.
     folder = importlib.resources.files("luthier") / "recipes" / "foreign" / "pax"
     return (folder / "dump_pax.py").read_text(encoding="utf-8")
 
 
-def _tell(imported: Any, stream: Any) -> None:
+def _print_leftovers(imported: Any, stream: TextIO) -> None:
     if imported.leftovers:
         count = len(imported.leftovers)
         noun = "setting has" if count == 1 else "settings have"
-        print(f"{count} {noun} no place in it:", file=stream)
+        print(f"{count} {noun} no equivalent:", file=stream)
     for one in imported.leftovers:
         print(f"  {one}", file=stream)
 
 
 def _print_json(imported: Any, output: str | None, text: str) -> None:
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "experiment": imported.name,
         "leftovers": [dataclasses.asdict(one) for one in imported.leftovers],
     }
-    found |= {"file": output} if output else {"text": text}
-    print(json.dumps(found, indent=1))
+    report |= {"file": output} if output else {"text": text}
+    print(json.dumps(report, indent=1))

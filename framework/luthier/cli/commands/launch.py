@@ -1,9 +1,14 @@
-"""Start a run on other machines, print what would be submitted, or see how jobs stand.
+"""Launch a run on a cluster, or list and cancel jobs.
 
-WORDS are a command line of luthier: `luthier launch --on slurm:nodes=2 -- train
-configs.lm.quickstart`, or the same as `luthier train configs.lm.quickstart --on slurm:nodes=2`.
-With --print nothing is submitted and nothing is written. Without WORDS the jobs of the runs and the
-studies here are listed. `luthier help launch` tells the engines and their settings.
+COMMAND is a command line of `luthier train`. `luthier train ... --on ENGINE`
+does the same. Without COMMAND, the jobs of the runs and studies in this folder
+are listed. `luthier help launch` describes the engines and their settings.
+
+examples:
+  luthier launch --on slurm:nodes=2 -- train configs.lm.quickstart
+  luthier launch --on slurm:nodes=2 --print -- train configs.lm.quickstart
+  luthier launch --list
+  luthier launch --cancel 4711
 """
 
 from __future__ import annotations
@@ -16,72 +21,80 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli import project
 from luthier.cli.arguments import Problems
 from luthier.cli.printing import table
 from luthier.errors import EXIT_DONE, LuthierError, Problem
-from luthier.graph import Graph
 from luthier.terminal import cell
 
+if TYPE_CHECKING:
+    from luthier.graph import Graph
+
 ROOTS = ("runs/*/*", "studies/*")
-"""Where launches are looked for: runs and studies."""
+"""Patterns of the folders that can have launches: runs and studies."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
-    parser.add_argument("words", nargs="*", metavar="WORDS", help="train REF OVERRIDE...")
+    parser.add_argument("words", nargs="*", metavar="COMMAND", help="train REF OVERRIDE ...")
     add_engine(parser)
-    parser.add_argument("--print", action="store_true", help="print the scripts, submit nothing")
+    parser.add_argument("--print", action="store_true", help="print the scripts and submit nothing")
     parser.add_argument("--list", action="store_true", help="list the jobs of runs and studies")
-    parser.add_argument("--all", action="store_true", help="list those that are over too")
-    parser.add_argument("--json", action="store_true", help="list in JSON")
-    parser.add_argument("--cancel", metavar="JOB", help="take a job back; what runs is saved first")
+    parser.add_argument("--all", action="store_true", help="list finished jobs, too")
+    parser.add_argument("--json", action="store_true", help="list jobs as JSON")
+    parser.add_argument(
+        "--cancel", metavar="JOB", help="cancel a job (a running job saves a checkpoint first)"
+    )
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says where to run."""
+    """Add the option that chooses where to run."""
     parser.add_argument(
         "--on",
         metavar="ENGINE[:NAME=VALUE,...]",
-        help="run on slurm:nodes=2, ray, kubernetes, or a site of launch.toml",
+        help="run on a cluster: slurm:nodes=2, ray, kubernetes, or a site of launch.toml",
     )
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Launch, print or list; return the exit code.
+    """Run `luthier launch`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
-    from luthier.cli import main
+    from luthier.cli.command_line import parser_of
 
-    if "--" in arguments.argv:  # argparse loses where the words of the other command begin
+    # argparse drops the `--` and would take the options of the other command for its own.
+    if "--" in arguments.argv:
         place = arguments.argv.index("--")
         words = arguments.argv[place + 1 :]
-        arguments, unknown = main.parser_of("launch").parse(arguments.argv[:place])
+        arguments, unknown = parser_of("launch").parse(arguments.argv[:place])
         arguments.words += words
     problems = Problems(unknown)
-    wants = bool(arguments.words)
-    if wants and (arguments.list or arguments.all or arguments.cancel):
-        problems.add("--list, --all and --cancel are for jobs that were launched")
-    if wants and not arguments.on:
+    launches = bool(arguments.words)
+    if launches and (arguments.list or arguments.all or arguments.cancel):
+        problems.add(
+            "--list, --all and --cancel cannot be combined with a command to launch",
+            remedy="leave out one",
+        )
+    if launches and not arguments.on:
         problems.add("--on is missing", remedy="write --on slurm:nodes=2")
-    if wants and arguments.words[0] != "train":
-        remedy = "only `train` can be launched; a sweep takes --on itself: luthier sweep REF --on"
+    if launches and arguments.words[0] != "train":
+        remedy = "only `train` can be launched; for a sweep write luthier sweep REF --on ENGINE"
         problems.add(f"cannot launch `luthier {arguments.words[0]}`", remedy=remedy)
-    if not wants and (arguments.on or arguments.print):
+    if not launches and (arguments.on or arguments.print):
         remedy = "write luthier launch --on slurm:nodes=2 -- train configs.lm.quickstart"
-        problems.add("nothing is named that would be launched", remedy=remedy)
+        problems.add("no command to launch is given", remedy=remedy)
     problems.raise_any()
     if arguments.cancel:
         return _cancel(arguments.cancel)
-    if not wants:
+    if not launches:
         return _list(arguments)
     words = arguments.words[1:]
-    given, more = main.parser_of("train").parse(words)
+    given, more = parser_of("train").parse(words)
     given.argv = words
     return launch_training(given, arguments.on, Problems(more), only_print=arguments.print)
 
@@ -92,49 +105,58 @@ def launch_training(
     """Hand a run to an engine; return the exit code.
 
     Args:
-      arguments: Those of `luthier train`.
+      arguments: The arguments of `luthier train`.
       on: The engine, with its settings.
-      problems: What is wrong with the command line so far.
-      only_print: Whether nothing is submitted or written.
+      problems: Problems of the command line found so far.
+      only_print: Whether to print the scripts, and to submit and write nothing.
     """
+    # The experiment is loaded and validated here, although the job will load it again: a mistake
+    # should be found now, and not after hours in a queue.
     from luthier.cli import experiments
     from luthier.launch import settings
 
-    found, chosen, engine = project.Project(Path.cwd()), None, None
+    own, chosen, engine = project.Project(Path.cwd()), None, None
     with problems.collected():
-        found = project.find()
+        own = project.find()
     with problems.collected():
-        chosen = settings.choose(on, found.root)
+        chosen = settings.choose(on, own.root)
         engine = chosen.make()
     for name in ("processes", "coordinator", "distributed", "dry_run"):
         if getattr(arguments, name):
-            problems.add(f"--{name.replace('_', '-')} and --on are two ways to run", remedy="")
+            option = f"--{name.replace('_', '-')}"
+            remedy = "leave out one; `luthier launch --print` shows the scripts without submitting"
+            problems.add(f"{option} cannot be combined with --on", remedy=remedy)
     graph, packages = experiments.load(
         arguments.reference, arguments.overrides, problems, command="train"
     )
     assert chosen is not None
+    # The job runs the same command line on every host. How its processes find each other is known
+    # to the engine only, so the options for that are added here.
     words = _words(arguments.argv)
     if engine.layout.devices is not None and arguments.devices is None:
         words += ["--devices", engine.layout.devices]
     if engine.layout.num_processes > 1:
         words += ["--distributed", "--join-seconds", str(JOIN_SECONDS)]
     elif chosen.name == "tpu-vm":
+        # One job per slice, but a process on each of its hosts, which JAX detects on Cloud TPU.
         words += ["--distributed"]
     if only_print:
         return _print(engine, _group(words, graph, Path("RUN", "launch", "1")), chosen)
     return _submit(engine, chosen, arguments, (graph, packages), words)
 
 
-def with_engine(study: Any, on: str | None) -> Any:
-    """Return a study whose slices run where the command line says, with the settings of the site.
+def with_engine(study: Graph, on: str | None) -> Graph:
+    """Return a study whose trials run on the engine of --on, with the settings of the site.
 
     Args:
       study: The study's graph.
-      on: The engine, with its settings; None leaves it to the study.
+      on: The engine, with its settings; None keeps that of the study.
 
     Raises:
-      BadInput: A name or a value is wrong; all problems are in it.
+      BadInput: A name or a value is wrong; it has all problems.
     """
+    # Settings come from three places, the later weaker: --on, the study itself, the site's
+    # launch.toml. So those of the site are set only where the graph has no value of its own.
     from luthier import graph as graphs
     from luthier.launch import Slices, settings
     from luthier.launch.settings import COMMAND_LINE
@@ -151,15 +173,15 @@ def with_engine(study: Any, on: str | None) -> Any:
             return study
         name = graphs.get(study, "engine.on").__fn_or_cls__.name
         study, chosen = graphs.copy_graph(study), settings.of_site(name, root)
-    for path, found in (("engine.on", chosen.settings), ("engine", chosen.slices)):
-        for name, setting in found.items():
+    for path, own in (("engine.on", chosen.settings), ("engine", chosen.slices)):
+        for name, setting in own.items():
             if name not in graphs.get(study, path).__arguments__:
                 graphs.set_value(study, f"{path}.{name}", setting.value, setting.origin)
     return study
 
 
 JOIN_SECONDS = 300
-"""How far apart the processes of a job may start."""
+"""How far apart the processes of a job may start: queues start hosts one by one."""
 
 
 def _group(words: Sequence[str], graph: Graph, place: Path) -> Any:
@@ -174,6 +196,8 @@ def _group(words: Sequence[str], graph: Graph, place: Path) -> Any:
 def _environment() -> dict[str, str]:
     import os
 
+    # Only what imports depend on; the rest of a shell's environment may hold secrets, and the
+    # scripts are written to a shared disk.
     return {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
 
 
@@ -199,10 +223,13 @@ def _submit(
     from luthier.launch import jobs as launches
     from luthier.trainer import opening
 
+    # The run is reserved before the job is submitted, so that the job can be told its id (--run)
+    # and the run is listed as queued. If the engine refuses the job, the new folder is removed
+    # again, but never one that existed before or that another process writes.
     graph, packages = experiment
     request = opening.Request(arguments.run, arguments.new, arguments.extend, packages)
     root, name = graphs.get(graph, "records.directory"), graphs.get(graph, "name")
-    # Before a folder is made: its name is in the scripts.
+    # Render the scripts once before any folder is made, since this may raise for bad settings.
     engine.files([_group(words, graph, Path(root, name).absolute())], str(Path(root).absolute()))
     known = set(Path(root, name).glob("*"))
     directory = opening.reserve(graph, root, name, request)
@@ -219,13 +246,14 @@ def _submit(
     command = shlex.join(["luthier", "train", *arguments.argv])
     launches.make_launch(place, engine, command, chosen.lines(), jobs)
     id = f"{directory.name}/{directory.id}"
-    print(f"run {id} is job {jobs[0].id} of {chosen.name}; `luthier launch` tells how it stands")
+    print(f"run {id} is job {jobs[0].id} of {chosen.name}; `luthier launch` shows its state")
     print(f"script and logs: {place}")
     return EXIT_DONE
 
 
 def _words(argv: Sequence[str]) -> list[str]:
-    """Return the words of `luthier train` without those that say where, or begin a run."""
+    """Return the arguments of `luthier train` without --on and --new."""
+    # The job must not launch itself again; and the run is reserved, so the job resumes it.
     kept, words = [], iter(argv)
     for word in words:
         if word == "--on":
@@ -243,17 +271,21 @@ def _launches() -> Iterator[Any]:
             yield from launches.launches(directory)
 
 
-def _stand() -> list[tuple[Any, Any, Any]]:
-    """Return every launch here with its jobs and how they stand."""
+def _jobs() -> list[tuple[Any, Any, Any]]:
+    """Return (launch, job, state) of every job of this folder."""
     from luthier.launch import status
 
     return status.standings(_launches())
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    """Print the jobs of this folder, without the finished ones unless --all is given."""
+    # States come from the queues themselves, which are asked once for all jobs of an engine; a
+    # queue that does not answer gives "unknown", so that one broken cluster does not hide the
+    # others.
     from luthier.launch.engine import LIVE
 
-    shown = [row for row in _stand() if arguments.all or row[2].state in LIVE]
+    shown = [row for row in _jobs() if arguments.all or row[2].state in LIVE]
     if arguments.json:
         rows = [
             {
@@ -272,7 +304,7 @@ def _list(arguments: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=1))
         return EXIT_DONE
     if not shown:
-        print("no job is in a queue or runs; --all lists those that are over")
+        print("no job is queued or running; --all lists finished jobs, too")
         return EXIT_DONE
     lines = [
         (
@@ -294,19 +326,22 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _cancel(id: str) -> int:
+    """Cancel a job, or all jobs of a SLURM array by the array's id."""
+    # `4711_3` is one job of the array 4711. A state "unknown" (the queue did not answer) is tried,
+    # too.
     from luthier.errors import BadInput
     from luthier.launch import settings
     from luthier.launch.engine import LIVE
 
-    rows = _stand()
+    rows = _jobs()
     jobs = [row for row in rows if id in (row[1].id, row[1].id.split("_")[0])]
     if not jobs:
         remedy = "`luthier launch --list --all` lists the jobs of this folder"
         raise BadInput(Problem(f"there is no job {id!r} here", remedy=remedy))
     live = [job for _, job, standing in jobs if standing.state in (*LIVE, "unknown")]
     if not live:
-        print(f"job {id} is over", file=sys.stderr)
+        print(f"job {id} has ended already", file=sys.stderr)
         return EXIT_DONE
     settings.engine_of(jobs[0][0]).cancel(live)
-    print(f"job {id} is taken back")
+    print(f"job {id} is cancelled")
     return EXIT_DONE

@@ -1,8 +1,13 @@
-"""Tell what an experiment would cost on a slice that need not be here.
+"""Estimate memory, FLOPs and step time on hardware you do not have.
 
---level shapes tells in seconds what shapes alone tell; --level compile compiles the training step
-for the slice, in a process of its own: no accelerator is needed, and none is touched. Where the
-step does not fit, changes that would fit are told as OVERRIDEs.
+--level shapes takes seconds and uses shapes alone. --level compile compiles
+the training step for the target in a separate process; no accelerator is
+needed. If the step does not fit in memory, OVERRIDEs that would make it fit
+are printed, and the exit code is 2.
+
+examples:
+  luthier plan configs.lm.quickstart --slice v5e-16
+  luthier plan configs.lm.quickstart --slice h100:8 --level shapes --search
 """
 
 from __future__ import annotations
@@ -15,12 +20,14 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput, Problem
-from luthier.graph import Graph
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 _LEVELS = ("shapes", "compile")
 
@@ -28,33 +35,50 @@ _LEVELS = ("shapes", "compile")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(
-        "reference", nargs="?", metavar="REF", help="configs.lm.quickstart, or run:ID"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as optimizer.b2=0.95")
-    parser.add_argument(
-        "--slice", metavar="SLICE", help="v5e-16, v4:2x2x1, 2xv5e-16, h100:8, h200:8x4, cpu:8"
-    )
-    parser.add_argument(
-        "--level", choices=_LEVELS, help="default: compile, where the slice's compiler is installed"
+        "reference",
+        nargs="?",
+        metavar="REF",
+        help="the experiment: configs.lm.quickstart, or run:ID",
     )
     parser.add_argument(
-        "--search", action="store_true", help="search for a mesh, remat and accumulation that fit"
+        "overrides",
+        nargs="*",
+        metavar="OVERRIDE",
+        help="a change of the config, as optimizer.b2=0.95",
     )
-    parser.add_argument("--sharding", action="store_true", help="list where parameters live")
+    parser.add_argument(
+        "--slice",
+        metavar="SLICE",
+        help="the target: v5e-16, v4:2x2x1, 2xv5e-16, h100:8, h200:8x4 or cpu:8",
+    )
+    parser.add_argument(
+        "--level",
+        choices=_LEVELS,
+        help="default: compile, if the compiler of the target is installed",
+    )
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="search for a mesh, rematerialization and gradient accumulation that fit",
+    )
+    parser.add_argument(
+        "--sharding", action="store_true", help="list the sharding of the parameters"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--html", metavar="FILE", help="write a page")
+    parser.add_argument("--html", metavar="FILE", help="write the plan as a page")
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Plan; return the exit code: 2 where the experiment does not fit.
+    """Run `luthier plan`; return the exit code: 2 if the experiment does not fit.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
     if not arguments.slice:
-        problems.add("no slice is named", remedy="write --slice v5e-16, h100:8 or cpu:8")
+        problems.add("no target is given", remedy="write --slice v5e-16, h100:8 or cpu:8")
+    # The target is read before the experiment, so that both are reported if both are wrong.
     target = None
     with problems.collected():
         if arguments.slice:
@@ -76,9 +100,13 @@ def _report(
     from luthier.parallel import hosts
     from luthier.planner import plan_apart, plan_here, targets
 
+    # A plan by shapes needs as many (virtual) devices as the target has, and is made in this
+    # process. Compiling needs the compiler's plugin and its environment variables, which must be
+    # set before JAX starts; so it is done in another process. Without the compiler, shapes are all
+    # there is.
     missing = targets.missing_compiler(target)
     if arguments.level == "shapes" or missing:
-        with contextlib.suppress(BadInput):  # where JAX runs already, it may have enough of them
+        with contextlib.suppress(BadInput):  # JAX runs already, and may have enough devices
             hosts.configure(f"cpu:{target.num_devices}")
         level = arguments.level or "compile"
         return plan_here(
@@ -87,7 +115,7 @@ def _report(
             level=level,
             packages=packages,
             search=arguments.search,
-            tell=progress.tell,
+            tell=progress.update,
         )
     return plan_apart(
         graph,
@@ -95,11 +123,12 @@ def _report(
         level="compile",
         packages=packages,
         search=arguments.search,
-        tell=progress.tell,
+        tell=progress.update,
     )
 
 
 def _show(report: Any, arguments: argparse.Namespace) -> None:
+    # The page first: if it cannot be written, nothing has been printed that looks like success.
     if arguments.html:
         from luthier.view.plan import render
 
@@ -116,11 +145,14 @@ def _show(report: Any, arguments: argparse.Namespace) -> None:
     for line in lines_of(report, arguments.sharding):
         print(line)
     if arguments.html:
-        print(f"{arguments.html}: the plan as a page")
+        print(f"{arguments.html}: wrote the plan as a page")
 
 
 class _Progress:
-    """What is done, on one line of the terminal, with the time that is left; nothing elsewhere."""
+    """A line on the terminal with the current phase and the time left; silent elsewhere."""
+
+    # A thread draws it, because planning blocks in XLA for many seconds, and the countdown should
+    # not stand still meanwhile.
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty()
@@ -139,8 +171,8 @@ class _Progress:
             self._thread.join()
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
-    def tell(self, message: Mapping[str, Any]) -> None:
-        """Take a message: `phase`, and `seconds_left` or None."""
+    def update(self, message: Mapping[str, Any]) -> None:
+        """Take a message of the planner: `phase`, and `seconds_left` or None."""
         self._end = time.monotonic() + (message["seconds_left"] or 0.0)
         self._phase = message["phase"]
 
@@ -149,6 +181,6 @@ class _Progress:
             print(f"\r\x1b[K{self.line()}", end="", file=sys.stderr, flush=True)
 
     def line(self) -> str:
-        """Return the line: `compile, about 40 s left`."""
+        """Return the line, as `compile, about 40 s left`."""
         left = self._end - time.monotonic()
         return f"{self._phase}, about {left:.0f} s left" if left >= 1 else self._phase

@@ -1,9 +1,15 @@
-"""Show an experiment without running it.
+"""Show an experiment's config without running it.
 
-With nothing else: its values, those that are set first. A PATH shows what is below it.
---to writes it in another form: a table, JSON, YAML, Python, a picture. --params lists the
-parameters; --sharding says where every one of them lives, and why. --why tells what set the
-values, --changes what the OVERRIDEs change.
+Without options, the config is printed as a tree, values that are set first. A
+PATH shows a part of it. --to and --output write other formats; --params and
+--sharding list the parameters and their placement; --why lists what set a
+value, and --changes what the OVERRIDEs change.
+
+examples:
+  luthier show configs.lm.quickstart
+  luthier show configs.lm.quickstart optimizer --defaults
+  luthier show configs.lm.quickstart fiddler:fsdp --sharding --devices cpu:8
+  luthier show configs.lm.quickstart --why optimizer.learning_rate.peak
 """
 
 from __future__ import annotations
@@ -12,12 +18,15 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from luthier.cli import experiments
 from luthier.cli.arguments import Problems
 from luthier.cli.showing import differences, forms, parameters
 from luthier.errors import EXIT_DONE, Problem
-from luthier.graph import Graph
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 _ANSWERS = ("params", "sharding", "changes", "why")
 
@@ -28,49 +37,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "reference",
         nargs="?",
         metavar="REF",
-        help="configs.lm.quickstart, run:ID, or a .json, .yaml or .gin file written before",
+        help="the experiment: configs.lm.quickstart, run:ID, or a .json, .yaml or .gin file",
     )
     parser.add_argument(
         "words",
         nargs="*",
         metavar="OVERRIDE|PATH",
-        help="a change, as optimizer.b2=0.95; or what to show, as optimizer",
+        help="a change, as optimizer.b2=0.95; or a part to show, as optimizer",
     )
     parser.add_argument(
-        "--to", choices=forms.FORMS, metavar="FORM", help=f"{', '.join(forms.FORMS)}; default: tree"
+        "--to",
+        choices=forms.FORMS,
+        metavar="FORM",
+        help=f"output format: {', '.join(forms.FORMS)} (default: tree)",
     )
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="write to a file; .py, .yaml, .json, .gin and .svg say the form",
+        help="write to a file, in the format of its suffix: .py, .yaml, .json, .gin or .svg",
     )
+    parser.add_argument("--defaults", action="store_true", help="show default values, too")
     parser.add_argument(
-        "--defaults", action="store_true", help="show arguments left at their default too"
-    )
-    parser.add_argument(
-        "--why", nargs="?", const="", metavar="PATH", help="show what set a value, or all values"
+        "--why",
+        nargs="?",
+        const="",
+        metavar="PATH",
+        help="show what set the value at PATH, or every value",
     )
     parser.add_argument("--changes", action="store_true", help="show what the OVERRIDEs change")
-    parser.add_argument("--params", action="store_true", help="list the parameters")
+    parser.add_argument("--params", action="store_true", help="list the parameters of the model")
     parser.add_argument(
-        "--sharding", action="store_true", help="list where parameters live, and why"
+        "--sharding", action="store_true", help="list the sharding of every array, and its rule"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--devices", metavar="KIND[:N]", help="for --sharding and --params: cpu:8 makes 8 of them"
+        "--devices",
+        metavar="KIND[:N]",
+        help="for --sharding and --params: cpu:8 simulates 8 devices",
     )
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Print what is asked for; return the exit code.
+    """Run `luthier show`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
     words = list(arguments.words)
-    if arguments.why and experiments.is_override(arguments.why):  # --why b2=1: of all the values
+    # `--why b2=1`: argparse took an override for the PATH of --why.
+    if arguments.why and experiments.is_override(arguments.why):
         words.append(arguments.why)
         arguments.why = ""
     overrides = [word for word in words if experiments.is_override(word)]
@@ -78,10 +95,10 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     answer = _answer(arguments, paths, problems)
     planned = answer in ("params", "sharding")
     if arguments.devices and not planned:
-        problems.add("--devices is for --sharding and --params", remedy="add --sharding")
+        problems.add("--devices needs --sharding or --params", remedy="add --sharding")
     form = _form(arguments, problems) if not answer else ""
     if form in forms.WHOLE and form != "json" and len(paths) > 1:
-        problems.add(f"--to {form} is of one path, not of {len(paths)}", remedy="leave out others")
+        problems.add(f"--to {form} takes one path, not {len(paths)}", remedy="leave out the others")
     graph, _ = experiments.load(
         arguments.reference, overrides, problems, command="show", checked=planned
     )
@@ -100,11 +117,13 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 
 def _answer(arguments: argparse.Namespace, paths: list[str], problems: Problems) -> str:
-    """Return which question is asked beside the graph itself; empty for none."""
+    """Return the option that replaces the graph by another answer; empty for none."""
+    # `--why` without a PATH is "", which is an answer as well; hence the comparison with None and
+    # False.
     given = [name for name in _ANSWERS if getattr(arguments, name) not in (None, False)]
     if len(given) > 1:
         named = " and ".join(f"--{name}" for name in given)
-        problems.add(f"{named} are different questions", remedy="ask one at a time")
+        problems.add(f"{named} cannot be combined", remedy="use one at a time")
     answer = given[0] if given else ""
     if answer:
         options = ("to", "output", "defaults")
@@ -114,25 +133,26 @@ def _answer(arguments: argparse.Namespace, paths: list[str], problems: Problems)
             arguments.why = paths.pop()  # luthier show REF optimizer.b2 --why
         unused += paths
         for word in unused:
-            problems.add(f"{word} says nothing to --{answer}", remedy="leave it out")
+            problems.add(f"{word} has no effect with --{answer}", remedy="leave it out")
     return answer
 
 
 def _form(arguments: argparse.Namespace, problems: Problems) -> str:
-    """Return the form to write in: as it is said, or as the suffix of the file says."""
+    """Return the output format: that of --to or --json, or that of the file's suffix."""
     suffix = Path(arguments.output).suffix if arguments.output else ""
-    said = {
+    chosen = {
         "--to " + str(arguments.to): arguments.to,
         "--json": "json" if arguments.json else None,
         f"--output {arguments.output}": forms.SUFFIXES.get(suffix),
     }
-    given = {option: form for option, form in said.items() if form}
+    given = {option: form for option, form in chosen.items() if form}
     if len(set(given.values())) > 1:
-        problems.add(f"{' and '.join(given)} say different forms", remedy="leave out one")
+        problems.add(f"{' and '.join(given)} name different formats", remedy="leave out one")
     form = next(iter(given.values()), "tree")
     if arguments.defaults and form not in forms.LISTED:
-        listed = " and ".join(forms.LISTED)
-        problems.add(f"--defaults is for {listed}; {form} holds what is set", remedy="leave it out")
+        listed = " or ".join(forms.LISTED)
+        what = f"--defaults needs the format {listed}; {form} has only values that are set"
+        problems.add(what, remedy="leave it out")
     return form
 
 
@@ -145,6 +165,8 @@ def _show_graph(
 ) -> None:
     from luthier import graph as graphs
 
+    # Unknown paths are collected, too. The formats of a whole file take one path only, since two
+    # documents in a file could not be read back.
     nodes = []
     for path in paths:
         with problems.collected():
@@ -159,6 +181,8 @@ def _show_graph(
 
 
 def _show_plan(graph: Graph, arguments: argparse.Namespace) -> int:
+    """Print the parameters or the shardings of an experiment."""
+    # Nothing is computed: both come from the shapes of an abstract initialization.
     from luthier.parallel import hosts, sharding_table
 
     hosts.configure(arguments.devices)

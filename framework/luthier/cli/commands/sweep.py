@@ -1,9 +1,17 @@
-"""Sweep over an experiment: drive trials of a study over the slices of this machine.
+"""Run a hyperparameter sweep (Optuna), on this machine or on a cluster.
 
-REF is a study (sweeps.lm_learning_rate) or an experiment with --space. OVERRIDEs change a study by
-path (base.training.steps=100 budget.trials=8), and an experiment as `luthier train` does. `luthier
-sweep show DIR` tells how a study stands, `luthier sweep best DIR` its best trial; `luthier sweep
-repair DIR` makes a damaged journal again from the trials' folders.
+REF is a study (sweeps.lm_learning_rate), or an experiment with a search space
+(--space). OVERRIDEs change a study by path (base.training.steps=100
+budget.trials=8), and an experiment as for `luthier train`. DIR is the folder
+of a study, or its name.
+
+examples:
+  luthier sweep sweeps.lm_learning_rate --trials 20 --slices 4
+  luthier sweep configs.lm.quickstart --space 'optimizer.b2=uniform(0.9,0.999)'
+  luthier sweep show DIR      print the status of a study; DIR/7 prints trial 7
+  luthier sweep best DIR      print the best trial
+  luthier sweep repair DIR    rebuild a damaged journal
+  luthier sweep --resume DIR  resume a study
 """
 
 from __future__ import annotations
@@ -14,7 +22,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli import arguments as arguments_lib
 from luthier.cli import experiments, project
@@ -29,7 +37,9 @@ from luthier.errors import (
     BadInput,
     Problem,
 )
-from luthier.graph import Graph
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 FORMS = ("overrides", "python", "json")
 
@@ -37,52 +47,77 @@ FORMS = ("overrides", "python", "json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(
-        "reference", nargs="?", metavar="REF|show|best|repair", help="what to sweep over"
+        "reference",
+        nargs="?",
+        metavar="REF|show|best|repair",
+        help="a study, an experiment, or an action",
     )
-    parser.add_argument("words", nargs="*", metavar="OVERRIDE|DIR", help="as budget.trials=8")
+    parser.add_argument(
+        "words", nargs="*", metavar="OVERRIDE|DIR", help="a change, as budget.trials=8; or a study"
+    )
     parser.add_argument(
         "--space",
         action="append",
         default=[],
         metavar="PATH=DIM",
-        help="log(1e-4,1e-2), uniform(0,1), int(2,8), pow2(64,512), ordinal(1,3), choice(a,@b)",
+        help="search a value: log(1e-4,1e-2), uniform(0,1), int(2,8), pow2(64,512), ordinal(1,3) "
+        "or choice(a,@b) (may be repeated)",
     )
     parser.add_argument(
         "--when",
         action="append",
         default=[],
         metavar="PATH=OPTION: PATH=DIM",
-        help="choose this only where that option of a choice is",
+        help="search a value only when a choice has that option",
     )
-    parser.add_argument("--sweep", metavar="NAMES", help="generators sweep_NAME, and their product")
-    parser.add_argument("--objective", action="append", metavar="EVALUATION/METRIC")
-    parser.add_argument("--sampler", metavar="NAME", help="tpe, random, quasi-random, grid, ...")
     parser.add_argument(
-        "--trials", type=arguments_lib.positive, metavar="N", help="the baseline included"
+        "--sweep", metavar="NAMES", help="use the generators sweep_NAME, and their product"
     )
-    parser.add_argument("--name", metavar="NAME", help="of the study's folder in studies/")
     parser.add_argument(
-        "--slices", type=arguments_lib.positive, metavar="N", help="trials at a time"
+        "--objective",
+        action="append",
+        metavar="EVALUATION/METRIC",
+        help="the metric to optimize (may be repeated)",
     )
-    parser.add_argument("--devices", metavar="KIND[:N]", help="cpu:8, gpu:4; cut into the slices")
+    parser.add_argument(
+        "--sampler", metavar="NAME", help="the sampler: tpe, random, quasi-random, grid, ..."
+    )
+    parser.add_argument(
+        "--trials",
+        type=arguments_lib.positive,
+        metavar="N",
+        help="number of trials, with the baseline",
+    )
+    parser.add_argument(
+        "--name", metavar="NAME", help="name of the study, whose folder is in studies/"
+    )
+    parser.add_argument(
+        "--slices",
+        type=arguments_lib.positive,
+        metavar="N",
+        help="number of device groups, each with a trial",
+    )
+    parser.add_argument(
+        "--devices", metavar="KIND[:N]", help="devices to split into the groups: cpu:8, gpu:4"
+    )
     launch.add_engine(parser)
-    parser.add_argument("--resume", metavar="DIR", help="go on with a study")
+    parser.add_argument("--resume", metavar="DIR", help="resume a study")
     parser.add_argument(
         "--retry",
         metavar="failed[:REGEX]",
-        help="with --resume: run failed trials again, or those whose reason matches",
+        help="with --resume: rerun failed trials, or those whose reason matches REGEX",
     )
-    parser.add_argument("--as", dest="form", choices=FORMS, help="for best: what to print")
+    parser.add_argument("--as", dest="form", choices=FORMS, help="for best: the format of a trial")
     parser.add_argument("--all", action="store_true", help="for show: list all trials")
-    parser.add_argument("--html", metavar="FILE", help="for show: write the report there")
-    parser.add_argument("--sync", choices=["wandb"], help="for show: sum the study up in W&B")
+    parser.add_argument("--html", metavar="FILE", help="for show: write the report to a file")
+    parser.add_argument("--sync", choices=["wandb"], help="for show: write a summary run to W&B")
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Sweep, or show; return the exit code.
+    """Run `luthier sweep`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
@@ -91,25 +126,28 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if arguments.reference in ("show", "best"):
         return _look(arguments, problems)
     if arguments.form or arguments.all or arguments.html or arguments.sync:
-        problems.add(
-            "--as is for `luthier sweep best`, --all, --html and --sync are for `sweep show`"
-        )
-    found = project.Project(Path.cwd())
+        what = "--as is an option of `luthier sweep best`; --all, --html and --sync of `sweep show`"
+        problems.add(what)
+    own = project.Project(Path.cwd())
     with problems.collected():
-        found = project.find()
+        own = project.find()
     if arguments.retry and not arguments.resume:
-        problems.add("--retry is for a study that exists", remedy="add --resume DIR")
+        problems.add("--retry needs a study to resume", remedy="add --resume DIR")
     graph = None
     if arguments.resume and experiments.is_override(arguments.reference or ""):
         arguments.words.insert(0, arguments.reference)  # a change of the recorded study
         arguments.reference = None
     if arguments.reference or not arguments.resume:
-        graph = _study(arguments, problems, found.packages)
+        graph = _study(arguments, problems, own.packages)
     problems.raise_any()
-    return _drive(arguments, graph, found)
+    return _drive(arguments, graph, own)
 
 
-def _drive(arguments: argparse.Namespace, graph: Graph, found: project.Project) -> int:
+def _drive(arguments: argparse.Namespace, graph: Graph | None, own: project.Project) -> int:
+    """Start or resume a study, and print its outcome."""
+    # Three cases: a new study (`graph` only); a recorded one as it is (--resume only), whose graph
+    # is not loaded again by the driver; a recorded one with changes, by overrides or by another
+    # study.
     from luthier import graph as graphs
     from luthier.records import trust
     from luthier.study import start
@@ -117,7 +155,7 @@ def _drive(arguments: argparse.Namespace, graph: Graph, found: project.Project) 
     from luthier.study.driver.directory import find_study
     from luthier.study.views.text import LiveView
 
-    shelves = (*experiments.SHELVES, *found.fiddlers)
+    shelves = (*experiments.SHELVES, *own.fiddlers)
     directory = find_study(arguments.resume) if arguments.resume else None
     if directory is not None:
         trust.require(directory.path, "resuming it starts its engine and its fiddlers")
@@ -131,7 +169,7 @@ def _drive(arguments: argparse.Namespace, graph: Graph, found: project.Project) 
     names = [objective.name for objective in study.objectives]
     directions = [objective.direction for objective in study.objectives]
     limits = (study.name, names, directions, study.budget.num_trials)
-    settings: dict[str, Any] = {"packages": found.packages, "shelves": shelves}
+    settings: dict[str, Any] = {"packages": own.packages, "shelves": shelves}
     with LiveView(*limits) as view:
         if directory is not None:
             outcome = start.resume(
@@ -143,8 +181,11 @@ def _drive(arguments: argparse.Namespace, graph: Graph, found: project.Project) 
 
 
 def _end(outcome: Any) -> int:
+    """Print the outcome of a study; return the exit code."""
     from luthier.study.views.text import best_lines, headline, read_standing
 
+    # Exit codes: 0 for a study that is over with a complete trial, also at its time limit; 75 if it
+    # was preempted and should be started again; 130 after Ctrl-C; 2 or 1 if it gave up.
     standing = read_standing(outcome.directory)
     print("\n".join([headline(standing), *best_lines(standing), *outcome.notices]))
     show = f"`luthier sweep show {outcome.directory}` lists the trials"
@@ -157,21 +198,21 @@ def _end(outcome: Any) -> int:
         print(*_stop_lines(outcome, standing.ledger, resume), sep="\n", file=sys.stderr)
         return EXIT_BAD_INPUT if outcome.stopped_by == "place" else EXIT_FAILED
     if outcome.is_late:
-        print(f"its time is over (budget.wall_seconds); go on with `{resume}`")
+        print(f"time limit reached (budget.wall_seconds); resume with `{resume}`")
         return EXIT_DONE if has_complete else EXIT_FAILED
-    print(f"stopped; go on with `{resume}`")
+    print(f"stopped; resume with `{resume}`")
     return EXIT_REQUEUE if outcome.is_preempted else EXIT_INTERRUPTED
 
 
 def _stop_lines(outcome: Any, ledger: Any, resume: str) -> Iterator[str]:
-    """Yield why a study gave up, and what to do about it."""
+    """Yield the reason why a study gave up, and the remedy."""
     if outcome.stopped_by == "place":
         remedy = f"free space or repair the machine, then `{resume}`: no trial is lost"
         yield f"luthier: {outcome.stopped}; {remedy}"
         return
-    remedy = f"`{resume} --retry failed` runs what failed again, with the source as it is then"
+    remedy = f"`{resume} --retry failed` reruns failed trials with the source as it is then"
     if not ledger.count("complete", "pruned"):
-        remedy += "; the same command as before starts the study afresh"
+        remedy += "; the same command as before restarts the study"
     yield f"luthier: {outcome.stopped}; {remedy}"
     failed = [trial.number for trial in ledger.trials if trial.state == "failed"]
     if failed:
@@ -180,9 +221,12 @@ def _stop_lines(outcome: Any, ledger: Any, resume: str) -> Iterator[str]:
 
 def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence[str]) -> Any:
     """Return the graph of the study that the command line describes."""
+    # The reference decides: a study is taken as it is; an experiment is wrapped into one, with the
+    # search space of the command line. Options are overrides of the study, applied after the site's
+    # engine, whose settings they may change.
     overrides = arguments.words
     if arguments.reference and experiments.is_override(arguments.reference):
-        problems.add(f"{arguments.reference!r} is an override, and no study or experiment is named")
+        problems.add(f"{arguments.reference!r} is an override, and no study or experiment is given")
         return None
     graph, _ = experiments.load(
         _with_function(arguments.reference), overrides, problems, command="sweep", checked=False
@@ -193,7 +237,8 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
     if studies.is_study(graph):
         if arguments.space or arguments.when or arguments.sweep:
             remedy = "change its space.dimensions by overrides"
-            problems.add("--space, --when and --sweep are for experiments", remedy=remedy)
+            what = "--space, --when and --sweep apply to experiments, not to a study"
+            problems.add(what, remedy=remedy)
     else:
         with problems.collected():
             graph = _wrap(arguments, graph, packages)
@@ -208,19 +253,21 @@ def _study(arguments: argparse.Namespace, problems: Problems, packages: Sequence
 
 
 def _with_function(reference: str | None) -> str | None:
-    """Return a reference with `:study` behind a module that has a study and no experiment."""
+    """Return a reference with `:study` added to a module that has a study and no experiment."""
     if not reference or not all(part.isidentifier() for part in reference.split(".")):
         return reference
     try:
         module = importlib.import_module(reference)
-    except Exception:  # told where the reference is resolved
+    except Exception:  # reported where the reference is resolved
         return reference
     is_study = hasattr(module, "study") and not hasattr(module, "experiment")
     return f"{reference}:study" if is_study else reference
 
 
-def _wrap(arguments: argparse.Namespace, base: Any, packages: Sequence[str]) -> Any:
+def _wrap(arguments: argparse.Namespace, base: Graph, packages: Sequence[str]) -> Graph:
     """Return a study of an experiment."""
+    # Without --space, --sweep alone describes a table of trials, which are all run: a grid. A mixed
+    # space is sampled.
     from luthier import graph as graphs
     from luthier.study import Space, samplers
     from luthier.study.space import generate
@@ -236,7 +283,7 @@ def _wrap(arguments: argparse.Namespace, base: Any, packages: Sequence[str]) -> 
     return samplers.study_of(graphs.get(base, "name"), base, space, node, packages)
 
 
-def _with_options(arguments: argparse.Namespace, study: Any) -> Any:
+def _with_options(arguments: argparse.Namespace, study: Graph) -> Graph:
     """Return the study with the sampler, the objectives and the engine of the command line."""
     from luthier import graph as graphs
     from luthier.study import samplers
@@ -253,24 +300,27 @@ def _with_options(arguments: argparse.Namespace, study: Any) -> Any:
 
 
 def _shortcuts(arguments: argparse.Namespace) -> list[str]:
-    """Return the overrides that options stand for."""
-    found = []
+    """Return the options that abbreviate overrides as these."""
+    overrides = []
     if arguments.name:
-        found.append(f"name={arguments.name}")
+        overrides.append(f"name={arguments.name}")
     if arguments.trials:
-        found.append(f"budget.trials={arguments.trials}")
+        overrides.append(f"budget.trials={arguments.trials}")
     if arguments.slices:
-        found.append(f"engine.slices={arguments.slices}")
+        overrides.append(f"engine.slices={arguments.slices}")
     if arguments.devices:
-        found.append(f"engine.devices={arguments.devices}")
-    return found
+        overrides.append(f"engine.devices={arguments.devices}")
+    return overrides
 
 
 def _look(arguments: argparse.Namespace, problems: Problems) -> int:
-    """Show a study, or its best trial."""
+    """Run `luthier sweep show` and `luthier sweep best`."""
+    # `show STUDY/7` is a trial, unless there is a study whose folder is called so. A damaged
+    # journal is read as far as possible: status and best trial are worth showing, and repair is
+    # suggested.
     if len(arguments.words) != 1:
         remedy = f"write luthier sweep {arguments.reference} DIR"
-        problems.add(f"{arguments.reference} takes one study", remedy=remedy)
+        problems.add(f"{arguments.reference} needs one study", remedy=remedy)
     problems.raise_any()
     from luthier.study.driver.directory import StudyDirectory, find_study
     from luthier.study.views.text import lines_of, read_standing, trial_lines
@@ -285,7 +335,7 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
     if is_trial:
         trials = standing.ledger.trials
         if int(number) >= len(trials):
-            remedy = f"its trials go from 0 to {len(trials) - 1}" if trials else "it has none"
+            remedy = f"it has the trials 0 to {len(trials) - 1}" if trials else "it has none"
             raise BadInput(Problem(f"{name} has no trial {number}", remedy=remedy))
         print("\n".join(trial_lines(standing, trials[int(number)], directory.path)))
         return EXIT_DONE
@@ -305,41 +355,42 @@ def _look(arguments: argparse.Namespace, problems: Problems) -> int:
 
 
 def _repair(arguments: argparse.Namespace, problems: Problems) -> int:
-    """Make the journal of a study again."""
+    """Run `luthier sweep repair`: rebuild the journal of a study."""
     if len(arguments.words) != 1:
-        problems.add("repair takes one study", remedy="write luthier sweep repair DIR")
+        problems.add("repair needs one study", remedy="write luthier sweep repair DIR")
     problems.raise_any()
+    # Only on request, and never by `show`: the driver of the study may be alive and writing.
     from luthier.study.driver.repair import repair
 
     repaired = repair(arguments.words[0])
     if not repaired.problems:
-        print(f"{repaired.directory / 'journal.jsonl'} is whole; nothing to repair")
+        print(f"{repaired.directory / 'journal.jsonl'} is not damaged; nothing to repair")
         return EXIT_DONE
     print("\n".join(repaired.problems))
     print(
-        f"repaired: {repaired.num_kept} lines kept, {repaired.num_made} made again from the "
-        f"trials' folders, {repaired.num_left_out} left out"
+        f"repaired: {repaired.num_kept} lines kept, {repaired.num_made} rebuilt from the folders "
+        f"of the trials, {repaired.num_left_out} dropped"
         + (f"; the damaged journal is {repaired.old}" if repaired.old is not None else "")
     )
-    print(f"go on with `luthier sweep --resume {repaired.directory}`")
+    print(f"resume with `luthier sweep --resume {repaired.directory}`")
     return EXIT_DONE
 
 
 def _publish(directory: Any, standing: Any, arguments: argparse.Namespace) -> int:
-    """Write the report of a study, and sum it up in W&B."""
+    """Write the report of a study, and with --sync a summary run in W&B."""
     from luthier.study.views import report
     from luthier.study.views.wandb_summary import mirror_study
 
     path = report.write(directory.path, Path(arguments.html) if arguments.html else None)
-    print(f"{path} has the report")
+    print(f"wrote the report {path}")
     if arguments.sync:
         mirrored = mirror_study(
             directory.path, directory.read_study(), standing, {"report": str(path)}
         )
         if mirrored is None:
             remedy = "set base.records.wandb=luthier.records.Wandb() in the study"
-            raise BadInput(Problem("its experiment is not mirrored in W&B", remedy=remedy))
-        print(mirrored.url or f"mirrored offline in {mirrored.path}; wandb sync {mirrored.path}")
+            raise BadInput(Problem("the experiment of the study does not use W&B", remedy=remedy))
+        print(mirrored.url or f"wrote offline files; upload with: wandb sync {mirrored.path}")
     return EXIT_DONE
 
 

@@ -1,8 +1,14 @@
-"""Train an experiment, or continue its run: the same command resumes what was stopped.
+"""Train an experiment, or resume its run.
 
-OVERRIDEs change values by path: optimizer.learning_rate.peak=3e-4 training.steps=1000. With --run
-and no REF, the recorded experiment of that run is continued. With run:ID for REF, the recorded
-graph is trained again, in a run of its own; what OVERRIDEs change in it is shown first.
+The same command resumes a run that was stopped. OVERRIDEs change values by
+path. --run ID without REF resumes the recorded experiment of that run. run:ID
+as REF trains the recorded config again, in a new run, and prints how OVERRIDEs
+change it.
+
+examples:
+  luthier train configs.lm.quickstart
+  luthier train configs.lm.quickstart optimizer.learning_rate.peak=3e-4
+  luthier train configs.lm.quickstart fiddler:bf16 --devices gpu:4
 """
 
 from __future__ import annotations
@@ -14,13 +20,15 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli import experiments, hosts, launcher, reruns
 from luthier.cli.arguments import Problems
 from luthier.cli.commands import launch
 from luthier.errors import EXIT_DONE, EXIT_REQUEUE, Problem
-from luthier.graph import Graph
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 WANDB_MODES = ("off", "offline", "online")
 
@@ -28,35 +36,51 @@ WANDB_MODES = ("off", "offline", "online")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(
-        "reference", nargs="?", metavar="REF", help="configs.lm.quickstart, or run:ID"
+        "reference",
+        nargs="?",
+        metavar="REF",
+        help="the experiment: configs.lm.quickstart, or run:ID",
     )
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as optimizer.b2=0.95")
-    add_devices(parser)
-    parser.add_argument("--run", metavar="ID|DIR", help="continue this run")
-    parser.add_argument("--new", action="store_true", help="begin a run, even if there is one")
     parser.add_argument(
-        "--extend", action="store_true", help="go on with another number of steps than before"
+        "overrides",
+        nargs="*",
+        metavar="OVERRIDE",
+        help="a change of the config, as optimizer.b2=0.95",
+    )
+    add_devices(parser)
+    parser.add_argument("--run", metavar="ID|DIR", help="resume this run")
+    parser.add_argument(
+        "--new", action="store_true", help="start a new run, even if there is one to resume"
+    )
+    parser.add_argument(
+        "--extend", action="store_true", help="allow resuming with a different training.steps"
     )
     parser.add_argument(
         "--from-scratch",
         action="store_true",
-        help="start a run again from step 0 although the checkpoints of its record are gone",
+        help="restart a run from step 0 if its recorded checkpoints are gone",
     )
     parser.add_argument(
         "--accept-changes",
         action="store_true",
-        help="resume although code or data is not what it was",
+        help="resume even if code or data has changed",
     )
-    parser.add_argument("--wandb", choices=WANDB_MODES, help="where W&B records")
-    parser.add_argument("--profile", metavar="steps=A:B", help="trace steps A to B - 1")
+    parser.add_argument("--wandb", choices=WANDB_MODES, help="set the mode of W&B")
     parser.add_argument(
-        "--operative-gin", action="store_true", help="keep the whole experiment as gin with the run"
+        "--profile", metavar="steps=A:B", help="write a profiler trace of the steps A to B - 1"
     )
-    parser.add_argument("--dry-run", action="store_true", help="check and plan, train nothing")
     parser.add_argument(
-        "--check-determinism", action="store_true", help="take steps twice and compare their bits"
+        "--operative-gin", action="store_true", help="save the whole config as gin in the run"
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="the same as --extend")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check and plan only; train and write nothing"
+    )
+    parser.add_argument(
+        "--check-determinism",
+        action="store_true",
+        help="run steps twice and compare the results bit for bit",
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="short for --extend")
     launch.add_engine(parser)
     hosts.add_arguments(parser)
 
@@ -64,20 +88,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_devices(parser: argparse.ArgumentParser) -> None:
     """Add the option that chooses devices."""
     parser.add_argument(
-        "--devices", metavar="KIND[:N]", help="cpu, gpu, gpu:4, tpu; cpu:8 makes 8 virtual ones"
+        "--devices", metavar="KIND[:N]", help="cpu, gpu, gpu:4 or tpu; cpu:8 simulates 8 devices"
     )
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Train; return the exit code.
+    """Run `luthier train`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
     if arguments.run and arguments.new:
-        problems.add("--run continues a run and --new begins one", remedy="leave out one of them")
+        problems.add("--run resumes a run and --new starts one", remedy="leave out one of them")
+    # Three roles of one command line: with --on it submits itself to an engine; as the launcher of
+    # several processes it starts itself as their children; otherwise (or as such a child, which
+    # finds its `Process` in the environment) it trains.
     child = hosts.of_child()
     if arguments.on:
         return launch.launch_training(arguments, arguments.on, problems)
@@ -94,10 +121,13 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 @contextlib.contextmanager
 def _requeued() -> Iterator[None]:
-    """End with exit code 75 when the machine is taken away before training can see to that.
+    """Exit with code 75 if the machine is taken away before training handles signals itself.
 
-    Imports and reading the experiment take seconds; there is nothing to save yet.
+    Imports and loading the experiment take seconds; there is nothing to save yet.
     """
+    # Without it, SIGTERM would end the process with a code that queues take for a failure, and the
+    # job would not be started again. Handlers that somebody else has installed stay, and `nohup`
+    # too, which ignores SIGHUP. Signals can be handled in the main thread only.
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(EXIT_REQUEUE)
@@ -115,6 +145,8 @@ def _requeued() -> Iterator[None]:
 
 
 def _train(arguments: argparse.Namespace, problems: Problems) -> int:
+    """Load the experiment and train it in this process."""
+    # Devices first: whatever touches JAX after this has to see the devices of --devices.
     reference = _reference(arguments, problems)
     with problems.collected():
         from luthier.parallel import hosts
@@ -127,6 +159,8 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
             ProfiledSteps.parse(arguments.profile)
     from luthier.parallel import distributed
 
+    # An error on one host (a file that only it cannot read) has to end all of them: the others
+    # would wait for it in the first collective.
     with distributed.together():
         graph, packages = experiments.load(
             reference, arguments.overrides, problems, command="train"
@@ -156,7 +190,8 @@ def _train(arguments: argparse.Namespace, problems: Problems) -> int:
 
 
 def _reference(arguments: argparse.Namespace, problems: Problems) -> str | None:
-    """Return the experiment to train: with --run alone, the one that the run recorded."""
+    """Return the experiment to train: with --run alone, the recorded one of that run."""
+    # `train --run ID seed=1`: argparse took the first override for the reference.
     words = [arguments.reference, *arguments.overrides] if arguments.reference else []
     if not arguments.run or (words and not experiments.is_override(words[0])):
         return arguments.reference
@@ -171,10 +206,10 @@ def _reference(arguments: argparse.Namespace, problems: Problems) -> str | None:
 def _run_of_reference(
     arguments: argparse.Namespace, graph: Graph, packages: Sequence[str]
 ) -> tuple[str | None, bool]:
-    """Return the run to go on with, and whether to begin one; tell what a recorded graph changes.
+    """Return the run to resume, and whether to start a new one; print changes of a recorded graph.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       graph: The graph that will be trained.
       packages: The user's packages that a recorded graph may name.
     """
@@ -182,16 +217,16 @@ def _run_of_reference(
     recorded = None if experiments.is_override(named) else experiments.find_run(named)
     if recorded is None:
         if arguments.run:
-            reruns.tell_difference(arguments.run, graph)
+            reruns.print_difference(arguments.run, graph)
         return arguments.run, arguments.new
-    reruns.tell_changes(recorded, experiments.load_reference(named, packages), graph)
+    reruns.print_changes(recorded, experiments.load_reference(named, packages), graph)
     if arguments.run or arguments.new:
         return arguments.run, arguments.new
     return reruns.choose_run(recorded, graph)
 
 
-def _with_wandb(graph: Graph, mode: str) -> Any:
-    """Return the graph with its W&B node in a mode, one made where there is none."""
+def _with_wandb(graph: Graph, mode: str) -> Graph:
+    """Return the graph with W&B in a mode; a W&B node is added if there is none."""
     from luthier import graph as graphs
 
     if graphs.get(graph, "records.wandb") is not None:
@@ -202,12 +237,17 @@ def _with_wandb(graph: Graph, mode: str) -> Any:
 
 
 def _resume_command(words: list[str]) -> str:
-    """Return the command that continues what these words began."""
+    """Return the command that resumes the run of a command line."""
+    # Without the options that hold for one start only. --new would start a run again, and the
+    # others permit a change once; whoever resumes should be asked again.
     once = ("--new", "--extend", "-y", "--yes", "--from-scratch", "--accept-changes")
     return shlex.join(["luthier", "train", *(word for word in words if word not in once)])
 
 
 def _dry_run(graph: Graph, devices: list[Any]) -> int:
+    """Check everything that training checks before its first step, and print the plan."""
+    # Also what only a real start would find: a run directory that cannot be written, and initial
+    # weights that do not fit the model. They are opened, not restored.
     from luthier import planner
     from luthier.parallel import format_bytes
     from luthier.program import WarmStart
@@ -232,7 +272,7 @@ def _dry_run(graph: Graph, devices: list[Any]) -> int:
         str(planner.predict(plan)),
         *map(str, plan.pipelines),
         *([] if restored is None else restored.render().splitlines()),
-        "nothing was trained, and nothing was written (--dry-run)",
+        "nothing was trained or written (--dry-run)",
     ]
     print("\n".join(lines))
     return EXIT_DONE

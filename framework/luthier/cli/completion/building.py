@@ -1,4 +1,4 @@
-"""Builds the index of an experiment, in a process of its own, since it imports the experiment."""
+"""Builds the completion index of an experiment, in a background process."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _WIDTH = 60
 
 
 def build(reference: str) -> None:
-    """Make the index of an experiment, and cache it.
+    """Build the index of an experiment, and write it to the cache.
 
-    An experiment that cannot be loaded gets an empty index, so that it is tried again only when its
-    file has changed.
+    An experiment that cannot be loaded gets an empty index, so that it is tried again only after
+    its file has changed.
 
     Args:
       reference: The experiment.
@@ -39,13 +39,16 @@ def build(reference: str) -> None:
         graph = experiments.load_reference(reference, packages)
         entries = [*_paths(graphs, graph), *_tags_and_classes(graphs, graph), *_fiddlers(SHELVES)]
     except Exception:
-        entries = []  # `luthier show` tells why
+        entries = []  # nobody sees this process; `luthier show` prints the reason
+    # Fresh until one of these files changes: the experiment's own, and all modules of the project
+    # that it imported. Installed packages are left out, since hashing them at every Tab would take
+    # too long; a new version of luthier makes an index stale by its version.
     index.save(reference, dict.fromkeys([*candidates.sources(reference), *_own_files()]), entries)
     index.release(index.name_of(reference))
 
 
 def _own_files() -> Iterator[str]:
-    """Yield the files of the project that were imported."""
+    """Yield the imported files of the project."""
     here = Path.cwd()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) or ""
@@ -71,7 +74,7 @@ def _paths(graphs: Any, graph: Graph) -> Iterator[Entry]:
 
 
 def _constant(graphs: Any, node: Any) -> str:
-    """Return what a constant is now."""
+    """Return the current value of a constant as text."""
     from luthier.graph.render import text_of
 
     try:
@@ -89,7 +92,9 @@ def _shown(graphs: Any, value: Any) -> str:
 
 
 def _values(place: Any) -> Iterator[str]:
-    """Yield what a place can be set to, where its annotation says so."""
+    """Yield the values that a place can be set to, if its annotation lists them."""
+    # `X | Y` and `Union[X, Y]` are different types before Python 3.14; dtypes are annotated
+    # loosely, and are recognized by name.
     from luthier.graph import signatures
 
     if isinstance(place.part, str) and place.part.endswith("dtype"):
@@ -127,7 +132,9 @@ def _tags_and_classes(graphs: Any, graph: Graph) -> Iterator[Entry]:
 
 
 def _fiddlers(shelves: Sequence[str]) -> Iterator[Entry]:
-    """Yield the functions from graph to graph that may be named without their module."""
+    """Yield the fiddlers that can be named without their module."""
+    # A fiddler is a function whose first argument is annotated as a graph; the annotation is text,
+    # since these modules postpone the evaluation of annotations.
     for shelf in shelves:
         module = importlib.import_module(shelf)
         for name, function in inspect.getmembers(module, inspect.isfunction):

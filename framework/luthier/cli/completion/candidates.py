@@ -1,8 +1,8 @@
 """Completion: the candidates for the word at the cursor.
 
 A Tab must answer in a fraction of a second, so nothing of the project is imported or run: files are
-read as text, and what needs an import (an experiment's paths, the options of commands) is read from
-files in the cache that were made before.
+read as text, and everything that needs an import (the paths of an experiment, the options of
+commands) is read from files in the cache.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from luthier.cli.completion.index import LIST, NODE, Candidate, Entry, Index
 
 _MACRO = re.compile(r"^([A-Za-z_][\w/]*)[ \t]*=", re.MULTILINE)
 _INCLUDE = re.compile(r"^include[ \t]+['\"](.+)['\"]", re.MULTILINE)
-_MOST = 50
+_MOST = 50  # gin files read for one answer
 
 
 def offered(typed: str, endings: Sequence[str]) -> Iterator[Candidate]:
-    """Yield the files, and the folders on the way to them, that go on from what was typed.
+    """Yield the files that complete a path, and the folders that lead to them.
 
     Args:
       typed: The beginning of a path.
-      endings: How names of files end; none for folders only.
+      endings: Suffixes of the files; none for folders only.
     """
     folder, name = os.path.split(typed)
     try:
@@ -47,11 +47,14 @@ def offered(typed: str, endings: Sequence[str]) -> Iterator[Candidate]:
 
 
 def macros(paths: Sequence[str]) -> Iterator[str]:
-    """Yield the macros that gin files define, and those that they include.
+    """Yield the macros of gin files and of the files that they include.
 
     Args:
-      paths: The files; what cannot be read is left out.
+      paths: The files; those that cannot be read are left out.
     """
+    # Read with regular expressions, because gin is not imported at a Tab. An included name is
+    # relative to the working directory or to the file, so both are tried. Includes may form a
+    # circle.
     pending: list[str] = list(paths)
     seen: set[str] = set()
     while pending and len(seen) < _MOST:
@@ -66,14 +69,14 @@ def macros(paths: Sequence[str]) -> Iterator[str]:
 
 
 def keys(written: str) -> Iterator[str]:
-    """Yield the keys of a ConfigDict that a file seems to set.
+    """Yield the keys of a ConfigDict that a file appears to set.
 
     Args:
       written: `FILE.py`, or `FILE.py:ARGUMENT`.
     """
     path = written.partition(".py:")[0].removesuffix(".py") + ".py"
     try:
-        # Parsed and not run: a ConfigDict file may take seconds, or do anything.
+        # Parsed and not run: a ConfigDict file is a program, which may take seconds or write files.
         tree = ast.parse(_read(path))
     except (SyntaxError, ValueError):
         return
@@ -88,7 +91,7 @@ def keys(written: str) -> Iterator[str]:
 
 
 def _names(target: ast.expr) -> list[str]:
-    """Return the names behind a variable: `optimizer`, `lr` of `config.optimizer.lr`."""
+    """Return the attributes of a variable: `optimizer`, `lr` of `config.optimizer.lr`."""
     names: list[str] = []
     while isinstance(target, ast.Attribute):
         names.insert(0, target.attr)
@@ -97,7 +100,7 @@ def _names(target: ast.expr) -> list[str]:
 
 
 def _inside(value: ast.expr, above: Sequence[str]) -> Iterator[str]:
-    """Yield the keys of a dict or ConfigDict that is written out."""
+    """Yield the keys of a dict or ConfigDict literal, with those inside of it."""
     if not isinstance(value, ast.Call):
         pairs = zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else ()
         named = [(k.value, v) for k, v in pairs if isinstance(k, ast.Constant)]
@@ -120,32 +123,32 @@ def _read(path: str) -> str:
         return ""
 
 
-# What can be listed without an index: experiments, runs, and pages of the manual.
+# Candidates that need no index: experiments, runs, and pages of the manual.
 
 RUN = "run:"
 RUNS = "runs"
 
 
 def experiments() -> Iterator[Candidate]:
-    """Yield the experiments below configs/; a file is read again when it has changed."""
+    """Yield the experiments below configs/; a file is parsed again only after it has changed."""
     folder = os.path.join(os.getcwd(), "configs")
     name = f"experiments-{index.digest(folder.encode())}"
-    # Hashing all files takes milliseconds; parsing those that changed is what the cache saves.
+    # Hashing all files takes milliseconds; the cache saves parsing them.
     now = index.fingerprints(_python_files(folder))
     before = _read_listing(name)
     listed = {
         file: before[file][1] if before.get(file, [""])[0] == digest else _listed(folder, file)
         for file, digest in now.items()
     }
-    found = {file: [digest, listed[file]] for file, digest in now.items()}
-    if found != before:
-        index.write(name, json.dumps(found))
+    listing = {file: [digest, listed[file]] for file, digest in now.items()}
+    if listing != before:
+        index.write(name, json.dumps(listing))
     for file in now:
         yield from (Candidate(reference, text) for reference, text in listed[file])
 
 
 def runs() -> Iterator[Candidate]:
-    """Yield the runs below runs/, by name."""
+    """Yield the ids of the runs below runs/, by name."""
     for name in _folders(RUNS):
         for run in _folders(os.path.join(RUNS, name)):
             if os.path.isfile(os.path.join(RUNS, name, run, "config.json")):
@@ -179,7 +182,7 @@ def _read_listing(name: str) -> dict:
         found = json.loads(index.read(name))
         return {file: [str(digest), list(listed)] for file, (digest, listed) in found.items()}
     except (ValueError, TypeError, AttributeError):
-        return {}  # damaged, or not there
+        return {}  # damaged or missing
 
 
 def _listed(folder: str, file: str) -> list[list[str]]:
@@ -191,16 +194,16 @@ def _listed(folder: str, file: str) -> list[list[str]]:
     return [[listed.reference, listed.description] for listed in found]
 
 
-# The commands and their arguments, cached: making the parsers takes longer than a Tab may.
+# The commands and their arguments, from the cache: building the parsers is too slow for a Tab.
 
 
 def commands() -> dict:
-    """Return what the command line takes.
+    """Return the syntax of the command line.
 
     Returns:
-      `commands`, their help by name; `flags`, Fiddle's and Pax's that take a value; `options` of
-      each command by name: [takes a value, choices, what it is, help]; `places` of each command,
-      its words that are no options: [what it is, choices].
+      `commands`, their help by name; `flags` of Fiddle and Pax that take a value; `options` of each
+      command by name: [takes a value, choices, metavar, help]; `places` of each command, its
+      positional arguments: [metavar, choices].
     """
     name = f"syntax-{index.digest(_state().encode())}"
     try:
@@ -208,14 +211,14 @@ def commands() -> dict:
         if {"commands", "flags", "options", "places"} <= found.keys():
             return found
     except (ValueError, AttributeError):
-        pass  # damaged, or not there
+        pass  # damaged or missing
     found = _found()
     index.write(name, json.dumps(found))
     return found
 
 
 def _state() -> str:
-    """Return what tells one state of the command line's files from another."""
+    """Return a text that changes whenever the files of the command line do."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     files = [
         entry
@@ -223,20 +226,21 @@ def _state() -> str:
         for entry in os.scandir(folder)
         if entry.name.endswith(".py")
     ]
-    # By time of change and not by content: these files change with an installation only, or under a
-    # developer's hands.
+    # By time of modification and not by content: these files change only when luthier is installed
+    # or edited, and a `stat` is cheaper than reading them.
     stats = sorted(f"{file.path} {file.stat().st_mtime_ns}" for file in files)
     return "\n".join([luthier.__version__, *stats])
 
 
 def _found() -> dict:
-    from luthier.cli import flags, main
+    from luthier.cli import command_line, flags
 
     options, places = {}, {}
-    for command in main.COMMANDS:
-        parser = main.parser_of(command)
-        # argparse has no public list of a parser's options. "==SUPPRESS==" is the value of
-        # `argparse.SUPPRESS`, written out because argparse itself is not imported here.
+    for command in command_line.COMMANDS:
+        parser = command_line.parser_of(command)
+        # `_actions` is private: argparse has no public list of a parser's options. "==SUPPRESS=="
+        # is the value of `argparse.SUPPRESS`, written out because argparse itself is not imported
+        # here.
         shown = [action for action in parser._actions if action.help != "==SUPPRESS=="]
         options[command] = {
             option: [
@@ -249,12 +253,12 @@ def _found() -> dict:
             for option in action.option_strings
         }
         places[command] = [
-            [str(action.metavar or action.dest), _choices(action) or _told(action)]
+            [str(action.metavar or action.dest), _choices(action) or _words_in_help(action)]
             for action in shown
             if not action.option_strings
         ]
     return {
-        "commands": dict(main.COMMANDS),
+        "commands": dict(command_line.COMMANDS),
         "flags": list(flags.flags()),
         "options": options,
         "places": places,
@@ -265,25 +269,27 @@ def _choices(action: object) -> list[str]:
     return [str(choice) for choice in getattr(action, "choices", None) or ()]
 
 
-def _told(action: object) -> list[str]:
-    """Return the words that the help of an argument lists, where it does nothing else."""
+def _words_in_help(action: object) -> list[str]:
+    """Return the words of an argument whose help is just a list of them."""
+    # ACTION and SHELL have no `choices`, because their commands report a wrong word themselves.
     is_list = getattr(action, "metavar", None) in ("ACTION", "SHELL")
     return str(getattr(action, "help", "")).split(", ") if is_list else []
 
 
-# Begins to make an index in a process of its own: nobody waits for an import at a Tab.
+# Starts building an index in the background: a Tab does not wait for imports.
 
 
 def start(reference: str) -> bool:
-    """Begin to make the index of an experiment; return whether this call began it.
+    """Start building the index of an experiment; return whether this call started it.
 
     Args:
       reference: The experiment, as it was typed.
     """
     if not sources(reference) or not index.claim(index.name_of(reference)):
         return False
-    # posix_spawn and not subprocess, whose import alone takes longer than an answer; all streams
-    # lead to nowhere, because a shell waits for whoever holds its pipe open.
+    # posix_spawn and not subprocess, whose import alone takes longer than an answer. All streams
+    # lead to /dev/null, because a shell waits for every process that holds its pipe open; and the
+    # process gets a group of its own, so that Ctrl-C at the prompt does not reach it.
     quiet = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in range(3)]
     os.posix_spawn(
         sys.executable,
@@ -296,7 +302,9 @@ def start(reference: str) -> bool:
 
 
 def sources(reference: str) -> list[str]:
-    """Return the files that a reference names, where that can be said without importing."""
+    """Return the files that a reference names, as far as they can be found without importing."""
+    # A module may come from anywhere on `sys.path`; only the project's own are looked for. A
+    # reference without such a file gets no index.
     if reference.startswith(RUN):
         import glob
 
@@ -308,13 +316,13 @@ def sources(reference: str) -> list[str]:
     return [os.path.abspath(file) for file in files if os.path.isfile(file)]
 
 
-# What could stand at the place of the cursor; nothing here imports an experiment, or JAX.
+# The candidates at the cursor.
 
 WORDS = ("any:", "class:", "config_dict:", "fiddler:", "gin:", "reset:", "tag:")
 """Prefixes of overrides that are not paths."""
 
 VARIABLE = "LUTHIER_WORDS"
-"""The environment's variable with the words up to the cursor, each with a line break after it."""
+"""The environment variable with the words up to the cursor, each followed by a line break."""
 
 _PREFIXES = ("--fdl.", "--fdl_tag.")
 _FILES = {
@@ -335,10 +343,10 @@ def main() -> int:
 
 
 def complete(words: Sequence[str]) -> list[Candidate]:
-    """Return what the last of some words could become.
+    """Return the candidates for the last of the words.
 
     Args:
-      words: What was typed after `luthier`, up to the cursor; the last may be empty.
+      words: The words after `luthier`, up to the cursor; the last may be empty.
     """
     known = commands()
     *before, typed = words or [""]
@@ -354,19 +362,25 @@ def complete(words: Sequence[str]) -> list[Candidate]:
 
 
 def _beginning(typed: str, offered: Iterator[Candidate] | list[Candidate]) -> list[Candidate]:
-    found = {c.word: c for c in offered if c.word.startswith(typed) and c.word != typed}
-    return list(found.values())
+    # The functions below may offer too much; here everything is filtered, and listed once.
+    unique = {c.word: c for c in offered if c.word.startswith(typed) and c.word != typed}
+    return list(unique.values())
 
 
 class _Line:
-    """A command line up to the cursor, as far as it matters what may come next.
+    """A command line up to the cursor, and the candidates for its last word.
 
     Args:
-      known: What `syntax.commands` returns.
+      known: The syntax of `commands`.
       command: The command.
-      before: The words between the command and the one that is typed.
-      typed: The word that is typed.
+      before: The words between the command and the typed one.
+      typed: The word at the cursor.
     """
+
+    # argparse cannot parse an incomplete line, so the words are read here: those before the cursor
+    # say which experiment is meant, which gin and ConfigDict files it uses, and whether the last of
+    # them is an option that waits for its value. `_typed` is the part of the typed word that is
+    # completed, `_prefix` what stands before it in the same word (`--exp=`).
 
     def __init__(self, known: dict, command: str, before: Sequence[str], typed: str):
         self._flags = known["flags"]
@@ -386,12 +400,13 @@ class _Line:
 
     def _take(self, word: str) -> None:
         flag, is_set, value = word.partition("=")
-        said = f"{self._waiting}={word}" if self._waiting else word
+        # `--gin_file x` and `--gin_file=x` look the same from here on.
+        full = f"{self._waiting}={word}" if self._waiting else word
         for begins, found in (
             (("--gin_file=", "gin_file:"), self._gin_files),
             (("--config_dict=", "config_dict:"), self._config_dicts),
         ):
-            found += [said.removeprefix(b) for b in begins if said.startswith(b)]
+            found += [full.removeprefix(b) for b in begins if full.startswith(b)]
         if self._waiting in _REFERENCES:
             self._given.insert(0, word)
         elif flag in _REFERENCES and is_set:
@@ -404,11 +419,15 @@ class _Line:
         return self._options[flag][0] if flag in self._options else flag in self._flags
 
     def candidates(self) -> Iterator[Candidate]:
-        """Yield what may come, and more: words that begin otherwise are left out later."""
+        """Yield candidates; those that do not begin with the typed word are filtered later."""
         for candidate in self._offered():
             yield Candidate(self._prefix + candidate.word, candidate.text)
 
     def _offered(self) -> Iterator[Candidate]:
+        """Yield candidates for what is completed, by the place where it is."""
+        # The value of an option of luthier, of a flag that names an experiment, of another flag;
+        # flags that contain a path; an option; last, a positional argument, where the last place
+        # repeats.
         typed = self._typed
         if self._waiting in self._options:
             _, choices, metavar, _ = self._options[self._waiting]
@@ -423,7 +442,7 @@ class _Line:
         elif typed.startswith("--fdl_tag."):
             yield from (Candidate(f"--fdl_tag.{c.word}", c.text) for c in self._tags())
         elif typed.startswith("-"):
-            yield from (Candidate(name, told) for name, (*_, told) in self._options.items())
+            yield from (Candidate(name, text) for name, (*_, text) in self._options.items())
             yield from (Candidate(name) for name in (*self._flags, *_PREFIXES))
         elif self._places:
             yield from self._of_place(*self._places[min(len(self._given), len(self._places) - 1)])
@@ -461,7 +480,9 @@ class _Line:
 
     @property
     def _index(self) -> Index | None:
-        """The index of the experiment that was typed; a missing one is begun."""
+        """The index of the typed experiment; a stale or missing one is built in the background."""
+        # A stale index is used meanwhile: nearly all of it is right still, and the next Tab has the
+        # new.
         choices = self._places[0][1] if self._places else []
         reference = next((word for word in self._given if word not in choices), "")
         if not reference:
@@ -507,15 +528,15 @@ class _Line:
                 return
 
     def _paths(self, typed: str, ends: str) -> Iterator[Candidate]:
-        """Yield the next parts of a path; a leaf with what `ends` it."""
+        """Yield the next parts of a path; `ends` is added to a leaf."""
         for entry in self._entries("path", typed):
             rest = entry.word[len(typed) :]
-            # What lies below comes when a dot or a bracket was typed.
+            # Only the next part of the path: what is below it is offered after its dot or bracket.
             if "." in rest or "[" in rest[1 if typed.endswith("[") else 0 :]:
                 continue
-            goes_on = entry.text in (NODE, LIST)
+            has_parts = entry.text in (NODE, LIST)
             yield Candidate(
-                entry.word + (entry.text if goes_on else ends), "" if goes_on else entry.text
+                entry.word + (entry.text if has_parts else ends), "" if has_parts else entry.text
             )
 
     def _anywhere(self) -> Iterator[Candidate]:

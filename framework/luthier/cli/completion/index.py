@@ -1,8 +1,9 @@
-"""The index of an experiment for completion, in files below the user's cache folder.
+"""The completion index of an experiment, in files below the user's cache folder.
 
-What runs at a Tab imports little (no pathlib, dataclasses, typing or argparse), because importing
-them takes longer than the answer. Building an index imports the experiment and takes seconds; so it
-is done by a process of its own, in the background, and a Tab reads what is there, fresh or not.
+The code that runs at a Tab imports little (no pathlib, dataclasses, typing or argparse), because
+importing them takes longer than the answer. Building an index imports the experiment and takes
+seconds; so another process does it in the background, and a Tab reads the existing index, fresh or
+not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Iterator
 
 import luthier
 
-_PATIENCE_SECONDS = 120.0  # after which a claim is taken for one of a process that was killed
+_PATIENCE_SECONDS = 120.0  # after which a claim is considered abandoned by a killed process
 
 
 def folder() -> str:
@@ -28,12 +29,12 @@ def folder() -> str:
 
 
 def digest(content: bytes) -> str:
-    """Return a fingerprint of some bytes, which is a name of a file as well."""
+    """Return a fingerprint of some bytes, which can serve as the name of a file."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def fingerprints(files: object) -> dict[str, str]:
-    """Return the fingerprint of each file; an empty one where it cannot be read.
+    """Return the fingerprint of each file; empty if it cannot be read.
 
     Args:
       files: The names of the files.
@@ -49,7 +50,7 @@ def fingerprints(files: object) -> dict[str, str]:
 
 
 def read(name: str) -> str:
-    """Return the text of a cached file; nothing where there is none that can be read."""
+    """Return the text of a cached file; empty if it cannot be read."""
     try:
         with open(os.path.join(folder(), name), encoding="utf-8", newline="") as file:
             return file.read()
@@ -58,7 +59,9 @@ def read(name: str) -> str:
 
 
 def write(name: str, text: str) -> None:
-    """Write a cached file at once, or not at all; a cache that cannot be written is no error."""
+    """Write a cached file atomically; a cache that cannot be written is not an error."""
+    # A full disk must not break Tab. `luthier.storage` has atomic writes, but importing it is too
+    # slow.
     path = os.path.join(folder(), name)
     temporary = f"{path}.{os.getpid()}"
     with contextlib.suppress(OSError):
@@ -69,7 +72,7 @@ def write(name: str, text: str) -> None:
 
 
 def claim(name: str) -> bool:
-    """Return whether this process is the one to make a cached file: no other has begun to.
+    """Return whether this process may build a cached file, because no other is doing so.
 
     Args:
       name: The file.
@@ -78,8 +81,8 @@ def claim(name: str) -> bool:
     try:
         os.makedirs(folder(), exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            # Every Tab would otherwise start a process to build the same index; one that was killed
-            # while it built must not end completion for good.
+            # Every Tab would otherwise start a process that builds the same index. A claim expires,
+            # or a process that was killed while it built would disable completion for good.
             if time.time() - os.stat(path).st_mtime > _PATIENCE_SECONDS:
                 os.unlink(path)
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -89,36 +92,37 @@ def claim(name: str) -> bool:
 
 
 def release(name: str) -> None:
-    """Give a claim up."""
+    """Remove a claim."""
     with contextlib.suppress(OSError):
         os.unlink(os.path.join(folder(), f"{name}.claim"))
 
 
 # The index of one experiment: its paths, tags, classes and fiddlers, as lines of text.
 #
-# The first line is JSON: what the index was made of. Every other line is an entry, `kind`, `word`,
-# `text` and `values` with tabs between, in order, so that all words with a beginning are found
-# without reading the rest.
+# The first line is JSON with the version and the fingerprints of the files that the index was built
+# from. Every other line is an entry: `kind`, `word`, `text` and `values`, separated by tabs. The
+# lines are sorted, so that all words with a common beginning are next to each other.
 
 FORMAT = 1
 NODE = "."
-"""The text of a path that others go on from by a dot."""
+"""The text of a path that continues with a dot."""
 LIST = "["
-"""The text of a path that others go on from by a bracket."""
+"""The text of a path that continues with a bracket."""
 _END = "end\t\t\t"
 
+# `collections.namedtuple` and not a dataclass: importing dataclasses takes longer than an answer.
 Candidate = collections.namedtuple("Candidate", ["word", "text"], defaults=[""])
-"""A word that could stand where the cursor is, and what it is."""
+"""A candidate for the word at the cursor, and its description."""
 
 Entry = collections.namedtuple("Entry", ["kind", "word", "text", "values"], defaults=["", ()])
-"""One thing to complete: a `path`, `tag`, `class`, `fiddler` or `constant`; `values` of a path."""
+"""An entry of an index: a `path`, `tag`, `class`, `fiddler` or `constant`; `values` of a path."""
 
 
 class Index:
     """The index of an experiment.
 
     Args:
-      header: What it was made of.
+      header: The version and the fingerprints of its files.
       body: The entries, each with a line break before it.
     """
 
@@ -127,7 +131,7 @@ class Index:
         self.body = body
 
     def starting(self, kind: str, beginning: str = "") -> Iterator[Entry]:
-        """Yield the entries of a kind whose words have a beginning."""
+        """Yield the entries of a kind whose words start with `beginning`."""
         # The body is sorted text and searched as such: a Tab needs a few of thousands of entries,
         # and parsing all of them into objects would take longer than everything else.
         marker = f"\n{kind}\t{beginning}"
@@ -139,19 +143,19 @@ class Index:
             at = end
 
     def is_fresh(self) -> bool:
-        """Return whether the files that it was made of are still the same."""
+        """Return whether the files that it was built from are unchanged."""
         files = self.header["files"]
         same_version = self.header.get("version") == luthier.__version__
         return same_version and fingerprints(files) == files
 
 
 def name_of(reference: str) -> str:
-    """Return the name of the index of an experiment, of a project: the working directory."""
+    """Return the name of the index of an experiment in the project of the working directory."""
     return digest(f"{os.getcwd()}\n{reference}".encode())
 
 
 def load(reference: str) -> Index | None:
-    """Return the cached index of an experiment; None where there is none that can be read."""
+    """Return the cached index of an experiment; None if there is none that can be read."""
     first, _, rest = read(name_of(reference)).partition("\n")
     try:
         header = json.loads(first)
@@ -159,17 +163,17 @@ def load(reference: str) -> Index | None:
     except (ValueError, TypeError, KeyError):
         return None
     body = f"\n{rest}"
-    # The last line marks a file that is whole.
+    # The last line marks a complete file.
     return Index(header, body) if is_known and body.endswith(f"\n{_END}") else None
 
 
 def save(reference: str, files: Iterable[str], entries: Iterable[Entry]) -> None:
-    """Cache the index of an experiment.
+    """Write the index of an experiment to the cache.
 
     Args:
       reference: The experiment.
-      files: What its graph was made of.
-      entries: What can be completed.
+      files: The files that its graph was built from.
+      entries: The entries, in any order.
     """
     header = {
         "format": FORMAT,

@@ -1,12 +1,18 @@
-"""The scripts that make bash, zsh and fish ask luthier what could come next.
+"""The completion scripts of bash, zsh and fish.
 
-They hand over the words up to the cursor, each with a line break, in LUTHIER_WORDS;
-`luthier completion words` answers with one candidate a line and, after a tab, what it is.
+They pass the words up to the cursor in LUTHIER_WORDS, each followed by a line break; `luthier
+completion words` answers with one candidate per line, and its description after a tab.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+# By the environment and not as arguments: a word may be empty, or begin with a dash, and the parser
+# of luthier must not see an incomplete command line. A candidate that ends in `=`, `.`, `:`, `/` or
+# `[` is not complete, so no space is added after it. bash splits words at `=` and `:`, which are
+# part of overrides, so its script reads the line itself and takes away from the candidates what
+# readline has already.
 
 BASH = r"""# Completion of luthier for bash.
 _luthier() {

@@ -1,14 +1,16 @@
-"""Effects of the difference of two operands, built abstractly on devices of their meshes."""
+"""Effects of the difference of two operands, from abstract builds of both."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli.operands.operand import Operand
 from luthier.errors import BadInput, Problem
-from luthier.graph import Graph
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 
 def effects_of(before: Operand, after: Operand, devices: str | None = None) -> dict[str, Any]:
@@ -17,15 +19,17 @@ def effects_of(before: Operand, after: Operand, devices: str | None = None) -> d
     Args:
       before: The first operand.
       after: The second operand.
-      devices: What to plan for, as `--devices` has it; None is as many CPUs as each mesh has.
+      devices: The devices to plan for, as for `--devices`; None is as many CPUs as each mesh needs.
 
     Raises:
       BadInput: A graph cannot be built or run on the devices, or is not that of an experiment.
     """
+    # Up to here a comparison has read records as data. Effects need the real model, and so import
+    # what the records name; that runs code, so the user is told first.
     sides = (before, after)
     recorded = [operand.title for operand in sides if operand.is_recorded]
     if recorded:
-        note = "effects import what the records name, of luthier, its libraries and your packages"
+        note = "computing effects imports the classes that the records name"
         print(f"luthier: {note} ({', '.join(recorded)})", file=sys.stderr)
     graphs_of = [operand.load() for operand in sides]
     from luthier.view import effects
@@ -39,12 +43,13 @@ def effects_of(before: Operand, after: Operand, devices: str | None = None) -> d
         for operand, graph, found in zip(sides, graphs_of, chosen, strict=True)
     ]
     packages = tuple(dict.fromkeys((*before.packages, *after.packages)))
-    # What is damaged in a record is told by the command, which looked for it first.
+    # Damage in a record has been reported already, by the command.
     return effects.effects((subjects[0], subjects[1]), packages, report=lambda text: None)
 
 
 def _needed(graph: Graph) -> int:
-    """Return the least number of devices that the mesh of a graph can be laid out on."""
+    """Return the least number of devices that fits the mesh of a graph."""
+    # By trying: an axis of -1 takes all devices that are left, so the mesh itself does not say.
     from luthier import graph as graphs
     from luthier.errors import ShardingError
 
@@ -55,14 +60,17 @@ def _needed(graph: Graph) -> int:
         except ShardingError:
             continue
         return number
-    return 1  # which the plan refuses, and says why
+    return 1  # the plan will reject it with the reason
 
 
 _MOST = 4096
+"""The largest mesh tried."""
 
 
 def _devices(needed: Sequence[int], devices: str | None) -> list[list[Any]]:
-    """Return the devices of each side; those of a plan need not be here."""
+    """Return the devices of each side; they may be virtual."""
+    # Both sides share one process and so one set of devices: the smaller mesh uses a part of them.
+    # Where JAX runs already, it may have enough.
     from luthier.parallel import hosts
 
     if devices is not None:

@@ -2,9 +2,9 @@
 
     python -P evaluated.py ANSWER ROOT REFERENCE [OVERRIDE ...]
 
-It runs in a copy of the revision, with the luthier of the revision where that has one; so it asks
-of luthier only what every version has. ANSWER gets the graph, or what is wrong, as JSON; nothing
-below ROOT, the working tree that is not the revision, is imported.
+It runs in a copy of the revision, with the luthier of the revision if that has one; so it uses only
+functions that every version of luthier has. The graph, or its problems, are written to ANSWER as
+JSON. Nothing below ROOT, the current working tree, is imported.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 
 def answer(reference: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the record of a graph, its history and values; or the lines of what is wrong.
+    """Return the record of a graph, its history and values; or the lines of its problems.
 
     Args:
-      reference: As on the command line.
-      overrides: Words of the override grammar.
+      reference: The experiment, as on the command line.
+      overrides: Its overrides.
     """
     # The luthier of the revision: `experiments.load`, `to_json`, `history_record` and `to_dict`
-    # must keep their names and meaning, or older and newer revisions cannot be compared.
+    # must keep their names, places and meaning, or older and newer revisions cannot be compared.
     from luthier import graph as graphs
     from luthier.cli import experiments
     from luthier.cli.arguments import Problems
@@ -42,7 +42,10 @@ def answer(reference: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def main(words: Sequence[str]) -> None:
-    """Answer, and write the answer into its file."""
+    """Write the answer for a command line into its file."""
+    # `sys.path` may lead to the working tree in several ways (an editable installation, a .pth
+    # file), and the first import of the user's package would then be of the wrong version.
+    # PYTHONPATH stays: the parent has composed it for this process.
     place, root, reference, *overrides = words
     below = os.path.join(root, "")
     sys.path[:] = [

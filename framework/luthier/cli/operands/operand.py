@@ -1,4 +1,4 @@
-"""Operands: the two sides of a comparison, whatever they were read from."""
+"""Operands: the sides of a comparison, independent of their source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,8 +19,8 @@ class ResultOperand:
 
     Args:
       name: Evaluation set and metric.
-      value: The value; None where there is none.
-      direction: `lower` or `higher` is better; empty where that is not known.
+      value: The value; None if there is none.
+      direction: `lower` or `higher`, whichever is better; empty if unknown.
     """
 
     name: str
@@ -30,20 +33,20 @@ class Operand:
     """One side of a comparison.
 
     Args:
-      title: What the user called it.
+      title: Its name on the command line.
       document: The graph as a read-only document.
-      load: Returns the graph, which imports what it names.
-      is_recorded: Whether it was read as data, so that nothing that it names is imported so far.
+      load: Returns the graph; this imports the classes and functions that it names.
+      is_recorded: Whether it was read as data, so that nothing that it names is imported yet.
       packages: The user's packages that it may name.
-      metrics_path: The metrics.jsonl of the run that it is; None where it is none.
-      path: Its folder or file; None where it has none.
-      state: How the run or trial stands; empty where it is none.
-      objectives: What the run or trial came to.
+      metrics_path: The metrics.jsonl of a run or trial; None for other operands.
+      path: Its folder or file; None if it has none.
+      state: The status of a run or trial; empty for other operands.
+      objectives: The results of a run or trial.
     """
 
     title: str
     document: Any
-    load: Callable[[], Any]
+    load: Callable[[], Graph]
     is_recorded: bool
     packages: Sequence[str] = ()
     metrics_path: Path | None = None
@@ -53,14 +56,14 @@ class Operand:
 
 
 def of_graph(
-    title: str, load: Callable[[], Any], *, detail: str = "", packages: Sequence[str] = ()
+    title: str, load: Callable[[], Graph], *, detail: str = "", packages: Sequence[str] = ()
 ) -> Operand:
-    """Return the operand of a graph that is made here.
+    """Return the operand of a graph that is built in this process.
 
     Args:
-      title: What the user called it.
-      load: Makes the graph.
-      detail: More about it, on one line.
+      title: Its name on the command line.
+      load: Builds the graph.
+      detail: A description, on one line.
       packages: The user's packages that it may name.
     """
     from luthier.graph import compare
@@ -72,15 +75,15 @@ def of_graph(
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A graph that was written down, with what was written beside it.
+    """A recorded graph, with the records beside it.
 
     Args:
       text: Its JSON.
-      history: JSON of where each value was set; empty where that is not known.
+      history: JSON of where each value was set; empty if unknown.
       values: JSON of its values with the defaults of its time, as `luthier.graph.to_dict` returns
-        them; empty where they are not known.
-      run: The run that it is of, as its values' origins name it.
-      path: Its file; None for what was read from elsewhere.
+        them; empty if unknown.
+      run: The name of its run, as in the origins of its values.
+      path: Its file; None if it was not read from a file.
     """
 
     text: str
@@ -93,18 +96,20 @@ class Record:
 def of_record(
     title: str, record: Record, *, detail: str = "", packages: Sequence[str] = (), **settings: Any
 ) -> Operand:
-    """Return the operand of a record; nothing that it names is imported.
+    """Return the operand of a record, without importing what it names.
 
     Args:
-      title: What the user called it.
-      record: What was read.
-      detail: More about it, on one line.
+      title: Its name on the command line.
+      record: The record.
+      detail: A description, on one line.
       packages: The user's packages that it may name.
-      **settings: What else an `Operand` is told.
+      **settings: Other arguments of `Operand`.
 
     Raises:
-      RecordError: The text is no record.
+      RecordError: The text is not a record.
     """
+    # Reading a record as a document imports nothing, so anything can be compared safely and fast.
+    # The graph itself is loaded only for effects, and only then is trust asked for.
     from luthier.graph import compare
 
     document = compare.read(record.text, title, detail, record.history, record.values)
@@ -112,7 +117,7 @@ def of_record(
     return Operand(title, document, load, True, packages, **settings)
 
 
-def _load(record: Record, title: str, packages: Sequence[str]) -> Any:
+def _load(record: Record, title: str, packages: Sequence[str]) -> Graph:
     from luthier import graph as graphs
 
     if record.path is not None:

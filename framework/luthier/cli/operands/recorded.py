@@ -1,4 +1,4 @@
-"""Operands from records: runs, trials, records in files and mirrors of W&B, read as data only."""
+"""Operands from records: runs, trials, files and offline folders of W&B, all read as data."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli import experiments
 from luthier.cli.operands.operand import Operand, Record, ResultOperand, of_record
 from luthier.errors import BadInput, LuthierError, Problem, RecordError, RunError, UnknownReference
 
+if TYPE_CHECKING:
+    from luthier.records import RunDirectory
+
 STANDARD_INPUT = "-"
 MIRRORED = "luthier"
-"""The folder of our files among those of a W&B run."""
+"""The folder of luthier's files in a W&B run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,26 +28,27 @@ class RecordPlace:
     """The place of a record.
 
     Args:
-      name: What the user called it.
+      name: Its name on the command line.
       path: Its file; None for the standard input.
-      run: The directory of the run that it is of; None where it is of none.
+      run: The directory of its run; None if it is not the record of a run.
     """
 
     name: str
     path: Path | None
-    run: Any = None
+    run: RunDirectory | None = None
 
 
 def find(name: str) -> RecordPlace | None:
-    """Return where the record is that a word names; None where it names none.
+    """Return the place of the record that a word names; None if it names something else.
 
     Args:
       name: A run's folder or `run:ID`; `study:NAME/7` or the folder of a trial; a `.json` file; the
         folder of a W&B run; or `-`.
 
     Raises:
-      BadInput: There is no such run or trial, or the folder of W&B holds no record.
+      BadInput: There is no such run or trial, or the folder of W&B has no record.
     """
+    # A trial is looked for before a run: its folder has a config.json as well, but no status.
     if name == STANDARD_INPUT:
         return RecordPlace(name, None)
     if name.startswith(experiments.STUDY):
@@ -63,13 +67,13 @@ def find(name: str) -> RecordPlace | None:
 
 
 def find_all(word: str) -> list[RecordPlace] | None:
-    """Return where all trials of a study are, the base first; None where a word names no study.
+    """Return the places of all trials of a study, the base first; None for other words.
 
     Args:
       word: `study:NAME`.
 
     Raises:
-      UnknownReference: There is no such study, or it has not two trials.
+      UnknownReference: There is no such study, or it has less than two trials.
     """
     name = word.removeprefix(experiments.STUDY)
     if name == word or name.rpartition("/")[2].isdigit():
@@ -83,21 +87,21 @@ def read(place: RecordPlace, packages: Sequence[str] = ()) -> Operand:
     """Return the operand of a record.
 
     Args:
-      place: Where it is.
+      place: The place of the record.
       packages: The user's packages that it may name.
 
     Raises:
-      BadInput: It cannot be read, or is no record.
+      BadInput: It cannot be read, or is not a record.
     """
     if place.path is None:
         return of_record("standard input", Record(sys.stdin.read()), packages=packages)
     if place.run is not None:
-        return _read_run(place, packages)
+        return _read_run(place.name, place.run, packages)
     folder = place.path.parent
     record = _record(place.path)
     if is_trial(folder):
-        found = describe(folder)
-        return of_record(place.name, record, packages=packages, path=folder, **found)
+        about = describe(folder)
+        return of_record(place.name, record, packages=packages, path=folder, **about)
     return of_record(place.name, record, packages=packages, path=place.path)
 
 
@@ -105,8 +109,8 @@ def read_run(name: str, directory: str, packages: Sequence[str] = ()) -> Operand
     """Return the operand of a run.
 
     Args:
-      name: The run, as `luthier runs` names it.
-      directory: Where runs are kept.
+      name: The run, as `luthier runs` lists it.
+      directory: The folder of the runs.
       packages: The user's packages that it may name.
 
     Raises:
@@ -119,7 +123,9 @@ def read_run(name: str, directory: str, packages: Sequence[str] = ()) -> Operand
 
 
 def _beside(config: Path, kind: str) -> str:
-    """Return the JSON beside a record; a damaged one hides what it told, and nothing else."""
+    """Return the JSON of a file beside a record; empty if it is missing or damaged."""
+    # Only the origins or the old defaults are lost then; the graph can still be compared. Deeply
+    # nested JSON raises RecursionError, not ValueError.
     try:
         text = config.with_name(f"config.{kind}.json").read_text(encoding="utf-8")
         json.loads(text)
@@ -141,11 +147,14 @@ def _text(path: Path) -> str:
         raise RecordError(Problem(f"cannot read {path}: {reason}")) from error
 
 
-def _read_run(place: RecordPlace, packages: Sequence[str]) -> Operand:
+def _read_run(title: str, run: RunDirectory, packages: Sequence[str]) -> Operand:
+    """Return the operand of a run, with its status and its last evaluation."""
+    # The values come from status.json, which is small; whether lower or higher is better is in the
+    # last evaluation of the metrics file, which is read from its end. Either may be missing or
+    # damaged: the comparison of the graphs works without them.
     from luthier.records.events import Evaluation
     from luthier.records.metrics_file import read_last
 
-    run = place.run
     name = f"{run.name}/{run.id}"
     record = _record(run.config_path, name)
     state, objectives = "", []
@@ -163,7 +172,7 @@ def _read_run(place: RecordPlace, packages: Sequence[str]) -> Operand:
             if isinstance(value, int | float)
         ]
     return of_record(
-        place.name,
+        title,
         record,
         detail=f"run {name}, {state}" if state else f"run {name}",
         packages=packages,
@@ -175,27 +184,29 @@ def _read_run(place: RecordPlace, packages: Sequence[str]) -> Operand:
 
 
 def _find_in_folder(name: str, path: Path) -> RecordPlace | None:
-    """Return the record of a W&B folder; None where the folder is none of W&B's."""
+    """Return the record of a W&B folder; None if the folder is not one of W&B."""
+    # A mirrored run has copies of luthier's files in files/luthier. If they are missing, the folder
+    # of an offline run still lies below that of luthier's run, which has the record itself.
     is_mirror = (path / "files").is_dir() and (
         path.name.startswith(("offline-run-", "run-", "latest-run")) or any(path.glob("*.wandb"))
     )
     if not is_mirror:
         if any((path / part).exists() for part in ("metrics.jsonl", "status.json")):
-            raise UnknownReference(Problem(f"{name} is a run's folder without its config.json"))
+            raise UnknownReference(Problem(f"{name} is the folder of a run without config.json"))
         return None
     above = path.resolve().parents[1]
     for folder in (path / "files" / MIRRORED, above):
         if (folder / "config.json").is_file():
             return RecordPlace(name, folder / "config.json")
-    remedy = "give the folder of the run, or the config.json of it"
-    what = f"{name} holds no recorded graph: luthier writes files/{MIRRORED}/config.json"
+    remedy = "give the folder of the run, or its config.json"
+    what = f"{name} has no recorded config: there is no files/{MIRRORED}/config.json"
     raise BadInput(Problem(what, remedy=remedy))
 
 
-# Trials of studies as operands: found and read without the code that drives studies.
+# Trials of studies as operands, read from their files without building the study.
 
 STUDIES = "studies"
-"""Where studies are looked for."""
+"""The folder in which studies are looked up."""
 
 
 def is_trial(folder: Path) -> bool:
@@ -207,7 +218,7 @@ def find_trial(reference: str) -> Path:
     """Return the folder of a trial.
 
     Args:
-      reference: `NAME/7`; for NAME, the folder of the study is right as well.
+      reference: `NAME/7`; NAME may also be the folder of the study.
 
     Raises:
       UnknownReference: There is no such study or trial.
@@ -215,12 +226,12 @@ def find_trial(reference: str) -> Path:
     name, _, number = reference.rpartition("/")
     if not name or not number.isdigit():
         remedy = "write study:NAME/7"
-        raise UnknownReference(Problem(f"{reference!r} names no trial of a study", remedy=remedy))
+        raise UnknownReference(Problem(f"{reference!r} is not a trial of a study", remedy=remedy))
     study = _find_study(name)
     folder = study / "trials" / f"{int(number):04d}"
     if not is_trial(folder):
         there = _numbers(study)
-        remedy = f"its trials go from 0 to {there[-1]}" if there else "it has none yet"
+        remedy = f"it has the trials 0 to {there[-1]}" if there else "it has no trials yet"
         raise UnknownReference(Problem(f"{name} has no trial {number}", remedy=remedy))
     return folder
 
@@ -232,37 +243,43 @@ def every(name: str) -> list[Path]:
       name: The name of the study, or its folder.
 
     Raises:
-      UnknownReference: There is no such study, or it has not two trials.
+      UnknownReference: There is no such study, or it has less than two trials.
     """
     study = _find_study(name)
     folders = [study / "trials" / f"{number:04d}" for number in _numbers(study)]
     found = [folder for folder in folders if is_trial(folder)]
     if len(found) < 2:
-        what = f"the study {name} has {'one trial' if found else 'no trials'} yet"
+        what = (
+            f"the study {name} has only one trial yet"
+            if found
+            else f"the study {name} has no trials yet"
+        )
         raise UnknownReference(Problem(what))
     return found
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return what an operand is told of a trial beside its graph.
+    """Return the arguments of `Operand` about a trial, beside its graph.
 
     Args:
       folder: The folder of the trial.
 
     Raises:
-      VersionError: A later luthier wrote what is told.
+      VersionError: A file was written by a newer luthier.
     """
+    # Whatever can be read is shown: a trial that a killed driver left behind has no outcome, and
+    # its assignment may be damaged. Only files of a newer version are an error.
     from luthier.storage import read_json
 
-    words: Sequence[str] = ()
+    overrides: Sequence[str] = ()
     state = ""
     objectives: list[ResultOperand] = []
     from luthier.study.driver.directory import ASSIGNMENT_FORMAT
 
     with contextlib.suppress(RunError, AttributeError):
         assignment = read_json(folder / "assignment.json", default={}, newest=ASSIGNMENT_FORMAT)
-        words = assignment.get("words", ())
-    detail = " ".join(map(str, words)) or "the base"
+        overrides = assignment.get("words", ())
+    detail = " ".join(map(str, overrides)) or "the base"
     with contextlib.suppress(RunError, OSError, ValueError, KeyError, TypeError):
         state, objectives = _outcome(folder)
     metrics = folder / "run" / "metrics.jsonl"
@@ -275,7 +292,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def _outcome(folder: Path) -> tuple[str, list[ResultOperand]]:
-    """Return how a trial ended, and the values of its objectives, as the study's files tell."""
+    """Return the outcome of a trial and the values of its objectives, from the study's files."""
     from luthier.study.driver.mirror import read_facts
 
     study = folder.parents[1]
@@ -293,7 +310,9 @@ def _outcome(folder: Path) -> tuple[str, list[ResultOperand]]:
 
 @functools.lru_cache(maxsize=8)
 def _ended(journal: Path, size: int) -> dict[int, dict[str, Any]]:
-    """Return the last line of every trial that ended; `size` tells one state from another."""
+    """Return the last `ended` line of every trial in a journal of a certain size."""
+    # Cached, since `study:NAME` asks for every trial of one journal. A journal only grows, so its
+    # size distinguishes its states.
     from luthier.study.driver.journal import read_journal
 
     return {line["trial"]: line for line in read_journal(journal) if line["kind"] == "ended"}

@@ -1,7 +1,7 @@
-"""Operands from git revisions: an experiment as a revision has it, or a record that it holds.
+"""Operands from git revisions: an experiment of a revision, or a record that it contains.
 
-The experiment is made by a process of its own over a temporary copy of the revision, with the
-luthier of the revision where it has one. The working tree is neither read nor touched.
+The experiment is built by another process in a temporary copy of the revision, with the luthier of
+the revision if it has one. The working tree is neither read nor changed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from luthier.errors import BadInput, Problem
 _NAMES = re.compile(r"[A-Za-z_][\w.]*")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\(.*\))?", re.DOTALL)
 _OWN = Path("framework", "luthier")
-"""The folder of luthier in a revision that has one of its own."""
+"""The folder of luthier in a revision of its own repository."""
 _TREE = "tree"
 
 
 @dataclasses.dataclass(frozen=True)
 class Revision:
-    """An experiment or a record, as a revision has it.
+    """An experiment or a record of a revision.
 
     Args:
-      name: What the user calls the revision.
+      name: The name of the revision on the command line.
       commit: Its hash.
       root: The top folder of the working tree.
-      below: The working directory below it.
+      below: The working directory, relative to it.
       reference: The experiment, or the path of the record from the working directory.
     """
 
@@ -53,11 +53,11 @@ class Revision:
 
 
 def find(word: str) -> Revision | None:
-    """Return the revision that a word names; None where it names something else.
+    """Return the revision that a word names; None if it names something else.
 
     Args:
-      word: `HEAD~1:configs.lm.quickstart`, `v1.0:runs/a/b/config.json`. What may be a module and
-        its function, `package.module:function`, is a revision only where there is no such module.
+      word: `HEAD~1:configs.lm.quickstart`, `v1.0:runs/a/b/config.json`. A word that can be read as
+        `package.module:function` is a revision only if there is no such module.
 
     Raises:
       BadInput: There is no git, no repository, or no such revision.
@@ -71,7 +71,7 @@ def find(word: str) -> Revision | None:
     try:
         return _known(name, reference)
     except BadInput:
-        if may_be_module:  # and then the module is what is missing
+        if may_be_module:  # the error about the missing module is the more helpful one
             return None
         raise
 
@@ -82,16 +82,18 @@ def read(
     """Return the operand of a revision.
 
     Args:
-      revision: What is meant.
-      overrides: Words of the override grammar, read by the luthier of the revision.
-      title: What the user called all of it.
+      revision: The revision.
+      overrides: Overrides, read by the luthier of the revision.
+      title: The operand on the command line.
       packages: The user's packages that the graph may name.
 
     Raises:
-      BadInput: The revision has no such experiment, or it cannot be made.
+      BadInput: The revision has no such experiment, or it cannot be built.
     """
+    # A record is taken from git as it is. An experiment has to be built, and by the code of the
+    # revision: today's luthier would apply today's defaults, and hide what the comparison is for.
     git = _Git(f"{revision.name}:{revision.reference}")
-    when = git.told("log", "-1", "--format=%h of %cs: %s", revision.commit)
+    when = git.output("log", "-1", "--format=%h of %cs: %s", revision.commit)
     detail = f"revision {when}"
     if revision.reference.endswith(".json"):
         at = f"{revision.commit}:./{revision.reference}"
@@ -102,24 +104,26 @@ def read(
         text = shown.stdout.decode("utf-8", errors="replace")
         return of_record(title, Record(text), detail=detail, packages=packages)
     with _copy(git, revision) as folder:
-        found = _evaluate(folder, revision, overrides)
-    record = Record(found["text"], json.dumps(found["history"]), json.dumps(found["values"]))
+        built = _evaluate(folder, revision, overrides)
+    record = Record(built["text"], json.dumps(built["history"]), json.dumps(built["values"]))
     return of_record(title, record, detail=detail, packages=packages)
 
 
 def _known(name: str, reference: str) -> Revision:
+    # `--end-of-options`: a name that begins with a dash must not become an option of git.
+    # `^{commit}` rejects the names of trees and files.
     git = _Git(f"{name}:{reference}")
-    root = Path(git.told("rev-parse", "--show-toplevel"))
+    root = Path(git.output("rev-parse", "--show-toplevel"))
     commit = git.call("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if commit.returncode:
         what = f"there is no revision {name!r} in {root}"
         raise BadInput(Problem(what, remedy="`git log --oneline` lists them"))
-    below = Path(git.told("rev-parse", "--show-prefix"))
+    below = Path(git.output("rev-parse", "--show-prefix"))
     return Revision(name, commit.stdout.decode().strip(), root, below, reference)
 
 
 def _is_module(name: str) -> bool:
-    """Return whether there is a module of this name, or at least its package; imports neither."""
+    """Return whether the top package of a module exists, without importing it."""
     try:
         return importlib.util.find_spec(name.partition(".")[0]) is not None
     except (ImportError, ValueError):
@@ -128,17 +132,17 @@ def _is_module(name: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Git:
-    """Calls git, which takes no lock and asks nothing.
+    """Runs git commands that take no lock and never prompt.
 
     Args:
-      wanted: What is looked for, for messages.
+      wanted: The operand that is looked for, for messages.
     """
 
     wanted: str
 
     def call(self, *words: str, folder: Path | None = None) -> subprocess.CompletedProcess[bytes]:
-        """Return what came of a call in a folder; the working directory when None."""
-        # Looking must not disturb: no lock on the index, and no prompt for a password.
+        """Run git in a folder (None is the working directory) and return the completed process."""
+        # Read-only use must not disturb: no lock on the index, and no prompt for a password.
         environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
         command = ["git", *words]
         try:
@@ -146,12 +150,12 @@ class _Git:
                 command, capture_output=True, env=environment, cwd=folder, check=False
             )
         except OSError as error:
-            what = f"{self.wanted} names a revision, and there is no git here"
+            what = f"{self.wanted} is a git revision, but git is not installed"
             remedy = "install git, or give a run or a record"
             raise BadInput(Problem(what, remedy=remedy)) from error
 
-    def told(self, *words: str) -> str:
-        """Return the output of a call that is to succeed."""
+    def output(self, *words: str) -> str:
+        """Return the output of a git command; its failure is an error."""
         done = self.call(*words)
         if done.returncode:
             reason = done.stderr.decode(errors="replace").strip().partition("\n")[0]
@@ -162,8 +166,9 @@ class _Git:
 
 @contextlib.contextmanager
 def _copy(git: _Git, revision: Revision) -> Iterator[Path]:
-    """Lay out the files of a revision in a temporary folder, which is removed after the block."""
-    # In a folder below, git would archive that folder alone.
+    """Extract the files of a revision into a temporary folder for the duration of a block."""
+    # `git archive` and not `git worktree`, which would write into the repository. From the top
+    # folder, since in a folder below it git would archive that folder alone.
     words = ("archive", "--format=tar", f"--prefix={_TREE}/", revision.commit)
     archive = git.call(*words, folder=revision.root)
     if archive.returncode:
@@ -171,14 +176,17 @@ def _copy(git: _Git, revision: Revision) -> Iterator[Path]:
         raise BadInput(Problem(f"cannot copy the revision {revision.name}: {reason}"))
     with tempfile.TemporaryDirectory(prefix="luthier-diff-") as folder:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-            # Python 3.11.4 brought filters; a tree of git holds nothing that reaches outside.
+            # Without a filter, newer versions of Python warn or reject; older ones than 3.11.4 have
+            # none. A tree of git cannot contain paths that lead outside.
             safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             files.extractall(folder, **safely)
         yield Path(folder).resolve() / _TREE
 
 
 def _evaluate(folder: Path, revision: Revision, overrides: Sequence[str]) -> Mapping[str, Any]:
-    """Return what `evaluated` found in a copy of a revision."""
+    """Return the answer of the program `evaluated` in a copy of a revision."""
+    # The program is that of today, by its path; what it imports is of the revision. -P keeps Python
+    # from putting the program's own folder, today's `luthier.cli.operands`, on `sys.path`.
     at = folder / revision.below
     if not at.is_dir():
         raise BadInput(Problem(f"{revision.name} has no folder {revision.below}"))
@@ -194,13 +202,13 @@ def _evaluate(folder: Path, revision: Revision, overrides: Sequence[str]) -> Map
         check=False,
     )
     try:
-        # Paths of the temporary copy are in the history (where a value was set); they are cut off,
-        # or every value would differ.
+        # The history has paths in the temporary copy (where a value was set). They are cut off, or
+        # the origin of every value would differ.
         written = answer.read_text(encoding="utf-8")
         found = json.loads(written.replace(f"{folder}{os.sep}", ""))
     except (OSError, ValueError) as error:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        what = f"{revision.name} cannot be asked for {revision.reference}: {lines[-1].strip()}"
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
+        what = f"cannot build {revision.reference} of {revision.name}: {lines[-1].strip()}"
         raise BadInput(Problem(what)) from error
     if "problems" in found:
         raise BadInput([Problem(f"{revision.name}: {line}") for line in found["problems"]])
@@ -208,7 +216,11 @@ def _evaluate(folder: Path, revision: Revision, overrides: Sequence[str]) -> Map
 
 
 def _environment(folder: Path, revision: Revision) -> dict[str, str]:
-    """Return the environment of the process: what is in the tree is taken from the copy."""
+    """Return the environment of the process, which imports from the copy, not from the tree."""
+    # Every entry of `sys.path` inside of the repository is replaced by its place in the copy; those
+    # outside (installed packages) come with the interpreter. Without a luthier in the revision,
+    # today's is used. PYTHONWARNINGS is removed, because warnings as errors would fail an old
+    # revision over a deprecation.
     paths = [folder / revision.below]
     for entry in map(os.path.abspath, filter(None, sys.path)):
         if Path(entry).is_relative_to(revision.root):

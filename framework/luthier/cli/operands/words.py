@@ -1,4 +1,4 @@
-"""Reads operands from the words of a command line, and collects all problems."""
+"""Reads operands from the arguments of a command line, and collects all problems."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from luthier.cli import experiments, project
 from luthier.cli.arguments import Problems
@@ -14,37 +14,43 @@ from luthier.cli.operands import recorded, revisions
 from luthier.cli.operands.operand import Operand, of_graph
 from luthier.errors import BadInput, Problem
 
+if TYPE_CHECKING:
+    from luthier.graph import Graph
+
 COMMAND = "diff"
 
 
 def read_all(words: Sequence[str], problems: Problems) -> list[Operand]:
-    """Return what every word names.
+    """Return the operands that the words name.
 
     Args:
       words: `configs.lm.quickstart`, with overrides in one word `'configs.lm.quickstart seed=1'`;
         a run's folder or `run:ID`; `study:NAME/7`, or `study:NAME` for its base and all its
         trials; a `config.json`; an offline folder of W&B; `HEAD~1:configs.lm.quickstart`; `-` for
         JSON on the standard input.
-      problems: What is wrong with the command line so far; raised together with what is found.
+      problems: Problems of the command line found so far; raised together with those found here.
 
     Raises:
-      BadInput: All that is wrong, at once.
+      BadInput: All problems, at once.
     """
     packages: tuple[str, ...] = ()
     with problems.collected():
         packages = project.find().packages
     if list(words).count("-") > 1:
-        problems.add("the standard input is one operand", remedy="write - once")
+        problems.add("the standard input can be one operand only", remedy="write - once")
         problems.raise_any()
-    found: list[Operand] = []
+    operands: list[Operand] = []
     for word in words:
         with problems.collected():
-            found += _read(word, packages)
+            operands += _read(word, packages)
     problems.raise_any()
-    return found
+    return operands
 
 
 def _read(word: str, packages: Sequence[str]) -> list[Operand]:
+    """Return the operands that a word names: one, or all trials of a study."""
+    # In this order: a study, a record, a revision, an experiment. A record with overrides is loaded
+    # as a graph, since overrides cannot be applied to a document.
     trials = recorded.find_all(word)
     if trials is not None:
         return [recorded.read(trial, packages) for trial in trials]
@@ -76,11 +82,11 @@ def _split(word: str) -> list[str]:
 
 
 def _load(name: str, overrides: Sequence[str], word: str, packages: Sequence[str]) -> Operand:
-    """Return the graph of a reference, with overrides; both are of the source that is here."""
+    """Return the operand of a reference with overrides, built from the current source."""
     load = functools.partial(_graph, name, overrides)
     return of_graph(word, load, packages=packages)
 
 
-def _graph(name: str, overrides: Sequence[str]) -> Any:
+def _graph(name: str, overrides: Sequence[str]) -> Graph:
     graph, _ = experiments.load(name, overrides, Problems(), command=COMMAND, checked=False)
     return graph

@@ -13,26 +13,28 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from luthier.cli.operands.operand import Operand
 from luthier.errors import BadInput, Problem, RecordError
-from luthier.graph import Graph
 from luthier.terminal import printable
 
-# `luthier diff A B C ...`: many operands against the first, as a matrix.
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
-# `luthier diff A B`: two operands, in the terminal, as JSON, as words, as a fiddler, as a page.
+# `luthier diff A B`: two operands, in the terminal, as JSON, overrides, a fiddler, or a page.
 
 
 def show(before: Operand, after: Operand, arguments: argparse.Namespace) -> bool:
-    """Show what differs, in the form that is asked for; return whether anything does.
+    """Show the difference of two operands in the chosen format; return whether they differ.
 
     Args:
       before: The first operand.
       after: The second operand.
-      arguments: What `luthier.cli.commands.diff` describes.
+      arguments: The arguments of `luthier.cli.commands.diff`.
     """
+    # One comparison serves all formats, so that they agree. Files (--patch, --html) come in
+    # addition to the output; the tree is printed only if nothing else was asked for.
     comparison = comparison_of(before, after, arguments.only, arguments.ignore)
     effects = None
     if arguments.effects:
@@ -46,8 +48,8 @@ def show(before: Operand, after: Operand, arguments: argparse.Namespace) -> bool
 
         write_page(page.render(comparison, effects), arguments.html, arguments.open)
     if arguments.json:
-        told = comparison if effects is None else {**comparison, "effects": effects}
-        print(json.dumps(told, indent=1))
+        document = comparison if effects is None else {**comparison, "effects": effects}
+        print(json.dumps(document, indent=1))
     elif arguments.as_overrides:
         _print_overrides(comparison)
     elif not (arguments.patch or arguments.html or arguments.open):
@@ -58,7 +60,7 @@ def show(before: Operand, after: Operand, arguments: argparse.Namespace) -> bool
 def comparison_of(
     before: Operand, after: Operand, only: Any = None, ignore: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return what differs between two operands, as JSON values.
+    """Return the comparison of two operands, as JSON values.
 
     Args:
       before: The first operand.
@@ -76,12 +78,12 @@ def comparison_of(
 def print_difference(
     comparison: Mapping[str, Any], effects: Mapping[str, Any] | None = None, *, why: bool = False
 ) -> None:
-    """Print the tree of what differs, and what follows from it.
+    """Print the differences as a tree, and their effects.
 
     Args:
       comparison: The JSON of a comparison.
-      effects: The JSON of its effects; None where they are not asked for.
-      why: Whether to tell what set both sides of each change.
+      effects: The JSON of its effects; None to leave them out.
+      why: Whether to show what set both sides of each change.
     """
     from luthier.view.diff import terminal
 
@@ -93,7 +95,7 @@ def print_difference(
 
 
 def print_drawn(content: Any) -> None:
-    """Print what Rich draws: in colour and as wide as the terminal, or plain into a pipe."""
+    """Print a Rich renderable: in colour and as wide as the terminal, or plain into a pipe."""
     from luthier.view.diff import terminal
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -104,24 +106,25 @@ def print_drawn(content: Any) -> None:
 
 
 def width_of_output() -> int:
-    """Return the columns of the terminal; in a pipe no line is broken."""
+    """Return the width of the terminal; unbounded in a pipe, where no line is broken."""
     from luthier.view.diff import terminal
 
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else terminal.UNBOUNDED
 
 
 def knows_unicode() -> bool:
-    """Return whether more than ASCII can be printed."""
+    """Return whether the standard output can print Unicode."""
+    # Without an encoding (a test, an embedded interpreter) nothing is encoded, so nothing can fail.
     return (sys.stdout.encoding or "utf").lower().startswith("utf")
 
 
 def write_page(html: str, file: str | None, opens: bool) -> None:
-    """Write a page, and show it in a browser.
+    """Write a page, and open it in a browser.
 
     Args:
       html: The page.
-      file: Where to write it; None is a temporary file, which stays.
-      opens: Whether to show it.
+      file: The file to write; None is a temporary file, which is kept for the browser.
+      opens: Whether to open it.
 
     Raises:
       BadInput: It cannot be written.
@@ -139,10 +142,12 @@ def write_page(html: str, file: str | None, opens: bool) -> None:
 
 
 def _write_patch(comparison: Mapping[str, Any], file: str) -> None:
+    """Write the fiddler that turns the first operand into the second."""
+    # All or nothing: a fiddler that makes only a part of the difference would pass for the whole.
     patch = comparison["patch"]
     if patch is None:
         reasons = [Problem(one["reason"], one["path"]) for one in comparison["unsayable"]]
-        raise BadInput([Problem("what differs cannot be written as a fiddler"), *reasons])
+        raise BadInput([Problem("the difference cannot be written as a fiddler"), *reasons])
     if file == "-":
         print(patch, end="" if patch.endswith("\n") else "\n")
         return
@@ -158,7 +163,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _print_overrides(comparison: Mapping[str, Any]) -> None:
-    """Print the overrides, as a shell takes them; what they do not make is a comment."""
+    """Print the overrides, quoted for a shell; changes that have no override are comments."""
     for word in comparison["overrides"]:
         print(_quoted(word))
     for one in comparison["unsayable"]:
@@ -166,18 +171,20 @@ def _print_overrides(comparison: Mapping[str, Any]) -> None:
 
 
 def _quoted(word: str) -> str:
-    """Return a word as a shell takes it, in the quotes that leave it readable."""
+    """Return an override quoted for a shell, in the more readable kind of quotes."""
+    # `shlex.quote` writes an apostrophe as '"'"'. In double quotes nothing needs that, as long as
+    # there is nothing that shells replace in them.
     if "'" in word and not set(word) & set('"$`\\!'):
         return f'"{word}"'
     return shlex.quote(word)
 
 
 def show_matrix(operands: Sequence[Operand], arguments: argparse.Namespace) -> bool:
-    """Show what varies, in the form that is asked for; return whether anything does.
+    """Show the differences of many operands as a matrix; return whether there are any.
 
     Args:
-      operands: Three or more, the one that the others are compared with first.
-      arguments: What `luthier.cli.commands.diff` describes.
+      operands: Three or more operands; the others are compared with the first.
+      arguments: The arguments of `luthier.cli.commands.diff`.
     """
     found = matrix_of(operands, arguments.only, arguments.ignore)
     if arguments.html or arguments.open:
@@ -193,7 +200,7 @@ def print_matrix(found: Mapping[str, Any], as_json: bool) -> None:
     """Print a matrix, as a table or as JSON.
 
     Args:
-      found: What `matrix_of` returned.
+      found: The result of `matrix_of`.
       as_json: Whether to print JSON.
     """
     from luthier.view.diff import matrix
@@ -210,12 +217,13 @@ def matrix_of(
     """Return the matrix of many operands as JSON values.
 
     Args:
-      operands: The one that the others are compared with first.
+      operands: The operands; the others are compared with the first.
       only: As for `luthier.view.diff.terminal.chosen`.
       ignore: As for `luthier.view.diff.terminal.chosen`.
     """
     from luthier.view.diff import matrix
 
+    # Against the first and not pairwise: a matrix of trials is read as changes of the base.
     first, *others = operands
     comparisons = [comparison_of(first, other, only, ignore) for other in others]
     columns = [
@@ -231,7 +239,9 @@ def matrix_of(
 
 
 def _objectives(operands: Sequence[Operand]) -> list[dict[str, Any]]:
-    """Return what the runs and trials came to: the objectives that all have which have any."""
+    """Return the results of runs and trials: those objectives that all of them have."""
+    # Operands without any result (an experiment, a trial that has not ended) get empty cells. A
+    # metric that only some of the others have cannot be compared, and is left out.
     by_operand = [{one.name: one for one in operand.objectives} for operand in operands]
     having = [found for found in by_operand if found]
     names = [name for name in (having[0] if having else ()) if all(name in h for h in having)]
@@ -246,11 +256,11 @@ def _objectives(operands: Sequence[Operand]) -> list[dict[str, Any]]:
 
 # `luthier diff --textconv`: a recorded graph as lines of text, for `git diff`.
 #
-# A line is a path and its value, so that a line of a diff says by itself what it is about.
+# A line is a full path and its value, so that every line of a diff can be understood by itself.
 
 
 def print_text(file: str) -> None:
-    """Print a recorded graph as lines; what is no record is printed as it is.
+    """Print a recorded graph as lines; any other file is printed as it is.
 
     Args:
       file: The path of a config.json, or a copy of one that git made.
@@ -264,7 +274,7 @@ def print_text(file: str) -> None:
         raise BadInput(Problem(f"cannot read {file}: {error.strerror}")) from error
     try:
         lines = lines_of(text, file)
-    except RecordError:  # git would show nothing at all where this fails
+    except RecordError:  # a failing textconv makes git show nothing at all
         sys.stdout.write(text)
         return
     print("\n".join(lines))
@@ -275,11 +285,12 @@ def lines_of(text: str, source: str) -> list[str]:
 
     Args:
       text: The record.
-      source: What it was read from.
+      source: The name of its file, for messages.
 
     Raises:
-      RecordError: It is no record.
+      RecordError: The text is not a record.
     """
+    # The rows of a comparison with itself are exactly the rows that `luthier diff` would show.
     from luthier.graph import compare
 
     document = compare.read(text, source)
@@ -287,12 +298,12 @@ def lines_of(text: str, source: str) -> list[str]:
     return [f"{row.path} = {row.after}" if row.path else str(row.after) for row in rows]
 
 
-# `luthier show --changes`: what the overrides, files and fiddlers of a command line change.
+# `luthier show --changes`: the changes by the overrides, files and fiddlers of a command line.
 #
-# Every set is in Fiddle's history with its origin and a sequence number. What is in the history of
-# the changed graph alone was set by the command line: by one of its arguments, or by a line of a
-# file that it names. A change belongs to the last of these sets at its path, above it, or inside of
-# it.
+# Fiddle's history has an entry with an origin and a sequence number for every value that was set.
+# An entry of the changed graph that the original does not have was set by the command line: by one
+# of its arguments, or by a line of a file that it names. A change is attributed to the last of
+# these entries at its path, above it, or inside of it.
 
 _ARGUMENT = re.compile(r"(?P<override>\S+ \d+: .*?)(?:, (?P<line>[^\s,]+:\d+))?")
 _PATH = re.compile(r"\S+ \d+: (?P<path>[^=:~\s]+?)\s*(?::|\*|\+|-)?=")
@@ -308,11 +319,11 @@ class _Set(NamedTuple):
     origin: str
 
 
-def print_changes(before: Any, after: Any) -> None:
+def print_changes(before: Graph, after: Graph) -> None:
     """Print the difference between a graph and what a command line made of it.
 
-    The changes are listed below the argument or the line of a file that caused them. What is
-    changed twice is listed once, below the later cause.
+    The changes are listed below the argument or the line of a file that caused them. A value that
+    is changed twice is listed once, below the later cause.
 
     Args:
       before: The graph of the reference.
@@ -320,6 +331,8 @@ def print_changes(before: Any, after: Any) -> None:
     """
     from luthier import graph as graphs
 
+    # Groups are printed in the order of the command line, which is that of the sequence numbers;
+    # the changes without a cause on the command line (defaults of another version, say) come first.
     sets = _new_sets(before, after)
     groups: dict[str, list[str]] = {}
     order: dict[str, int] = {}
@@ -340,12 +353,12 @@ def print_changes(before: Any, after: Any) -> None:
     print("\n".join(lines) or "nothing changes")
 
 
-def _new_sets(before: Any, after: Any) -> list[_Set]:
-    """Return what was set in `after` and not in `before`, the latest first."""
-    # Not by sequence numbers: the graph of the reference may have been made once more, later.
-    old = {(found.path, found.origin) for found in _sets(before)}
-    new = [found for found in _sets(after) if (found.path, found.origin) not in old]
-    return sorted(new, key=lambda found: -found.sequence)
+def _new_sets(before: Graph, after: Graph) -> list[_Set]:
+    """Return the entries that `after` has and `before` has not, the latest first."""
+    # Not by sequence numbers: they are global, and `before` is often loaded after `after`.
+    old = {(each.path, each.origin) for each in _sets(before)}
+    new = [each for each in _sets(after) if (each.path, each.origin) not in old]
+    return sorted(new, key=lambda each: -each.sequence)
 
 
 def _sets(graph: Graph) -> list[_Set]:
@@ -359,7 +372,7 @@ def _sets(graph: Graph) -> list[_Set]:
             continue
         at = parse_path(place.path) if place is not None and place.path else ()
         for key, entries in node.__argument_history__.items():
-            # The class of a node, and the value of a shared one, are set where the node is.
+            # The class of a node, and the value of a shared value, are set at the path of the node.
             inside = () if key in ("__fn_or_cls__", "value") else parse_path(str(key))
             found += [
                 _Set(entry.sequence_id, (*at, *inside), origins.location_text(entry.location))
@@ -369,7 +382,7 @@ def _sets(graph: Graph) -> list[_Set]:
 
 
 def _cause(sets: list[_Set], change: Any) -> _Set | None:
-    """Return the latest set at a changed path, or else above it, inside of it, or at its twin."""
+    """Return the latest entry at a changed path, or above it, inside of it, or at its old alias."""
     from luthier.graph.paths import parse_path
 
     path = parse_path(change.path)
@@ -377,7 +390,8 @@ def _cause(sets: list[_Set], change: Any) -> _Set | None:
         lambda at: at == path,
         lambda at: path[: len(at)] == at,
         lambda at: at[: len(path)] == path,
-        # What no longer shares its settings was left alone: the other place was set.
+        # Two places shared a node and no longer do: the entry is at the other place, and this one,
+        # which is listed as changed, was left alone.
         lambda at: bool(change.same_as) and at == parse_path(change.same_as),
     )
     for is_related in related:
@@ -387,8 +401,10 @@ def _cause(sets: list[_Set], change: Any) -> _Set | None:
     return None
 
 
-def _written_path(after: Any, change: Any, title: str) -> str:
-    """Return the path of a shared value that the user wrote, not the first of the graph."""
+def _written_path(after: Graph, change: Any, title: str) -> str:
+    """Return the path that the user wrote for a shared value, instead of its first path."""
+    # A shared value has several paths, and a change is listed under the first. The user should find
+    # the one of the override again, if it is the same value.
     from luthier.errors import UnknownReference
     from luthier.graph.paths import find
 

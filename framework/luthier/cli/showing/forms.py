@@ -1,4 +1,4 @@
-"""The forms in which `luthier show` writes a graph: for people, programs, as code, a picture."""
+"""The formats in which `luthier show` writes a graph, and `--why`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli.printing import table
 from luthier.errors import BadInput, Problem
-from luthier.graph import Graph
 from luthier.terminal import cell
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 SUFFIXES = {
     ".py": "py",
@@ -21,7 +23,7 @@ SUFFIXES = {
     ".svg": "svg",
     ".gin": "gin",
 }
-"""The form of a file, by its suffix."""
+"""The format of a file, by its suffix."""
 _WIDEST = 72
 
 
@@ -34,6 +36,8 @@ def tree(graph: Graph, defaults: bool) -> str:
 
 def value_table(graph: Graph, defaults: bool) -> str:
     """Return a graph as a table with one line for each value: its path, itself, and its tags."""
+    # A node that is in several places is written out at the first one; the others refer to it, or
+    # the table would look as if they could be set separately.
     from luthier import graph as graphs
     from luthier.graph.record.structure import is_shared_node
     from luthier.graph.render import sharing_text, text_of
@@ -43,8 +47,8 @@ def value_table(graph: Graph, defaults: bool) -> str:
     for place in graphs.walk(graph, defaults=defaults, once=True):
         if place.is_default and not _is_of_node(place):
             continue
-        found = place.owner.__argument_tags__.get(place.part, ()) if _is_of_node(place) else ()
-        tags = " ".join(sorted(f"#{tag.__name__}" for tag in found))
+        own = place.owner.__argument_tags__.get(place.part, ()) if _is_of_node(place) else ()
+        tags = " ".join(sorted(f"#{tag.__name__}" for tag in own))
         text = text_of(place.value)
         is_shared = is_shared_node(place.value) and not graphs.is_value_node(place.value)
         if is_shared and first.setdefault(id(place.value), place.path) != place.path:
@@ -58,8 +62,11 @@ def value_table(graph: Graph, defaults: bool) -> str:
 
 
 def _is_of_node(place: Any) -> bool:
-    """Say whether a place is an argument of a node, and not a part of a value."""
+    """Return whether a place is an argument of a node, and not a part of a value."""
     return hasattr(place.owner, "__argument_tags__")
+
+
+# Each imports `luthier.graph` when it is called: `luthier show --help` must not wait for Fiddle.
 
 
 def _json(graph: Graph) -> str:
@@ -93,7 +100,7 @@ def _svg(graph: Graph) -> str:
 
 
 LISTED: Mapping[str, Callable[[Any, bool], str]] = {"tree": tree, "table": value_table}
-"""Forms that can show defaults too."""
+"""Formats that can show default values, too."""
 WHOLE: Mapping[str, Callable[[Any], str]] = {
     "json": _json,
     "py": _python,
@@ -101,20 +108,20 @@ WHOLE: Mapping[str, Callable[[Any], str]] = {
     "gin": _gin,
     "svg": _svg,
 }
-"""Forms of which a file holds one, and that hold what is set."""
+"""Formats of a whole file, with the values that are set only."""
 FORMS = (*LISTED, *WHOLE)
 
 
 def written(graph: Graph, form: str, defaults: bool = False) -> str:
-    """Return a graph in a form.
+    """Return a graph in a format.
 
     Args:
       graph: A node or value.
       form: One of `FORMS`.
-      defaults: Whether to show arguments left at their default too.
+      defaults: Whether to show default values, too.
 
     Raises:
-      RecordError: Something in the graph cannot be written in this form.
+      RecordError: A value of the graph cannot be written in this format.
     """
     return LISTED[form](graph, defaults) if form in LISTED else WHOLE[form](graph)
 
@@ -123,12 +130,13 @@ def save(text: str, path: str) -> None:
     """Write text to a file.
 
     Args:
-      text: What to write.
+      text: The text to write.
       path: The file; one that exists is replaced.
 
     Raises:
       BadInput: It cannot be written.
     """
+    # Names of files that are not UTF-8 are in the graph as surrogates; they come out as they were.
     try:
         Path(path).write_text(text, encoding="utf-8", errors="surrogateescape")
     except OSError as error:
@@ -136,17 +144,17 @@ def save(text: str, path: str) -> None:
         raise BadInput(Problem(f"cannot write {path}: {reason}", origin="--output")) from error
 
 
-# `luthier show --why [PATH]`: what set a value, first to last; or what set every value last.
+# `luthier show --why [PATH]`: the history of a value, or the last cause of every value.
 
 WIDEST = 48
 
 
 def print_why(graph: Graph, path: str, as_json: bool) -> None:
-    """Print the chain of what set the value at a path.
+    """Print the history of the value at a path.
 
     Args:
       graph: The graph of an experiment.
-      path: A path that exists; empty for every value that is set, with what set it last.
+      path: An existing path; empty for every value that is set, with its last cause.
       as_json: Whether to print JSON instead of a table.
 
     Raises:
@@ -174,8 +182,8 @@ def _print_all(graph: Graph, as_json: bool) -> None:
 
     found = list(graphs.last_causes(graph))
     if as_json:
-        told = {path: dataclasses.asdict(cause) for path, _, cause in found}
-        print(json.dumps(told, indent=1))
+        by_path = {path: dataclasses.asdict(cause) for path, _, cause in found}
+        print(json.dumps(by_path, indent=1))
         return
     rows = [(path, _short(value), _by(cause)) for path, value, cause in found]
     print("\n".join(table(["path", "value", "set by"], rows)))
@@ -187,7 +195,7 @@ def _chain(causes: Any) -> list[str]:
 
 
 def _by(cause: Any) -> str:
-    """Return what set something, with what called it and the run in which it was."""
+    """Return the origin of a value, with its callers and the run that recorded it."""
     callers = "".join(f", called from {line}" for line in cause.callers)
     run = f" (in run {cause.run})" if cause.run else ""
     return f"{cause.origin}{callers}{run}"

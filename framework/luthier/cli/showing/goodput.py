@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli.printing import table
+
+if TYPE_CHECKING:
+    from luthier.records import Account
 
 _ORDER = ("step", "data_wait", "evaluate", "show", "save", "init", "compile", "other")
 _NAMES = {"data_wait": "data wait", "lost": "lost work"}
@@ -19,7 +22,7 @@ _STRIP_WIDTH = 72
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as `h:mm:ss`, or with decimals where they are few."""
+    """Return seconds as `h:mm:ss`, or with decimals if they are less than a minute."""
     if seconds < 60:
         return f"{seconds:.2f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -27,7 +30,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def as_json(account: Any) -> dict[str, Any]:
+def as_json(account: Account) -> dict[str, Any]:
     """Return an account of `luthier.records` as JSON values."""
     return {
         "total_seconds": account.total,
@@ -49,12 +52,12 @@ def as_json(account: Any) -> dict[str, Any]:
     }
 
 
-def lines_of(account: Any, name: str) -> list[str]:
+def lines_of(account: Account, name: str) -> list[str]:
     """Return the lines that show an account.
 
     Args:
       account: An account of `luthier.records`.
-      name: What the run is called.
+      name: The name of the run.
     """
     if not account.lifetimes:
         return [f"{name}: no time was recorded"]
@@ -71,7 +74,8 @@ def lines_of(account: Any, name: str) -> list[str]:
     return lines
 
 
-def _by_kind(account: Any) -> list[str]:
+def _by_kind(account: Account) -> list[str]:
+    """Return the table of time by kind of work, with bars; kinds without time are left out."""
     rows = []
     for kind in (*_ORDER, "lost", "idle"):
         seconds = account.seconds.get(kind, 0.0)
@@ -83,7 +87,7 @@ def _by_kind(account: Any) -> list[str]:
     return table(["where", "time", "share", ""], rows)
 
 
-def _by_process(account: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _by_process(account: Account) -> tuple[list[str], list[tuple[Any, ...]]]:
     heads = ["process", "began", "after", "from step", "to step", "ended", "ran", "lost work"]
     rows = [
         (
@@ -101,11 +105,13 @@ def _by_process(account: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
     return heads, rows
 
 
-def _chart(account: Any) -> list[str]:
-    """Return the run as a strip of equal spans of time, each with the letter of its main work.
+def _chart(account: Account) -> list[str]:
+    """Return the run as a strip of characters, each an equal span of time, and a legend.
 
-    Within a process the kinds stand in the order of a life, not where each happened.
+    Within a process the kinds are in the order of a typical life, not where each happened.
     """
+    # A record has sums per process, not every span. The ends of the parts are rounded, and not
+    # their lengths: rounding errors then do not add up, and the strip has its full width.
     parts: list[tuple[str, float]] = []
     for life in account.lifetimes:
         parts.append((_IDLE, life.idle))

@@ -6,10 +6,12 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from luthier.cli.printing import table
-from luthier.graph import Graph
+
+if TYPE_CHECKING:
+    from luthier.graph import Graph
 
 _HEADS = ("parameter", "shape", "dtype", "axes", "spec", "initializer", "scalars", "size")
 
@@ -22,12 +24,12 @@ class Parameter:
       name: Its dotted name.
       shape: Its global shape.
       dtype: Its type.
-      axes: A logical axis, or None, for every dimension; None where it declares none.
+      axes: A logical axis, or None, for every dimension; None if it declares no axes.
       spec: The mesh axes along each dimension, as `fsdp, -`.
-      initializer: How its initializer is written; empty where it does not tell.
-      scalars: How many numbers it has.
-      active: How many of them one token meets, on average: of experts, those of the chosen.
-      bytes: Its bytes, over all devices.
+      initializer: The expression of its initializer; empty if that has none.
+      scalars: The number of its elements.
+      active: The elements that are used for one token, on average: of experts, the chosen ones.
+      bytes: Its size in bytes, over all devices.
     """
 
     name: str
@@ -54,12 +56,13 @@ def print_parameters(graph: Graph, devices: Sequence[Any], as_json: bool) -> Non
 
     Args:
       graph: The graph of an experiment, validated.
-      devices: What they are laid out on.
+      devices: The devices that they are sharded over.
       as_json: Whether to print JSON instead of a table.
 
     Raises:
-      BadInput: The model cannot be built or laid out.
+      BadInput: The model cannot be built or sharded.
     """
+    # JSON has exact numbers; the table has sizes rounded for people.
     found = parameters(graph, devices)
     if as_json:
         counts = {subtree: sums.scalars for subtree, sums in subtotals(found).items()}
@@ -83,8 +86,10 @@ def parameters(graph: Graph, devices: Sequence[Any]) -> list[Parameter]:
 
     Args:
       graph: The graph of an experiment, validated.
-      devices: What they are laid out on.
+      devices: The devices that they are sharded over.
     """
+    # Taken from the program and not from a model: its placements know the dtype and the sharding of
+    # every array of the training state, and nothing is allocated.
     import jax
 
     from luthier import program as programs
@@ -113,7 +118,7 @@ def parameters(graph: Graph, devices: Sequence[Any]) -> list[Parameter]:
 
 
 def subtotals(found: Sequence[Parameter]) -> dict[str, Subtotal]:
-    """Return the sums of every subtree of several parameters, parents before what is below them.
+    """Return the sums of every subtree of parameters, parents before their children.
 
     Args:
       found: The parameters, in the order of their names.
@@ -138,14 +143,17 @@ def _above(name: str) -> list[str]:
 def _lines(found: Sequence[Parameter]) -> list[str]:
     from luthier.parallel import format_bytes
 
+    # Parameters come in the order of their names, so a subtree is a run of lines: its sums are
+    # printed before the first of them, indented by its depth. Subtrees of one parameter have no
+    # line of their own.
     sums = subtotals(found)
     rows: list[tuple[str, ...]] = []
-    told: set[str] = set()
+    shown: set[str] = set()
     for parameter in found:
         above = [subtree for subtree in _above(parameter.name) if subtree in sums]
         for depth, subtree in enumerate(above):
-            if subtree not in told:
-                told.add(subtree)
+            if subtree not in shown:
+                shown.add(subtree)
                 count, size = f"{sums[subtree].scalars:,}", format_bytes(sums[subtree].bytes)
                 rows.append(("  " * depth + subtree, *[""] * 5, count, size))
         rows.append(_row(parameter, "  " * len(above), format_bytes(parameter.bytes)))

@@ -1,4 +1,4 @@
-"""The components that a graph may name, with every setting and what its docstring says of it."""
+"""The components that a graph can name, with every setting and its description."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 
 from luthier.errors import BadInput
 
-ROOMS = (
+PACKAGES = (
     *("program", "models", "layers", "tasks", "losses", "metrics", "optim", "data"),
     *("checkpoint", "records", "parallel", "durations", "study"),
 )
-# Public classes that are states, results or machinery: no graph names them.
+# Public classes that are states, results or machinery, and that no graph names.
 NOT_OF_GRAPHS: Mapping[str, tuple[str, ...]] = {
     "program": ("Exported", "Program", "Scalar", "WarmStart"),
     "models": ("Cache", "Conditional", "Held", "TargetCache"),
@@ -67,11 +67,11 @@ class ComponentSetting:
     Args:
       name: Its name.
       type: Its annotation, as it is written; empty without one.
-      default: Its default; None where it has none.
-      range: What values it may have, as `0 <= x < 1`; empty where nothing is declared.
-      unit: What it counts, where its name says that.
-      inherited: Whether the component above it in a model hands it down.
-      text: What the docstring says.
+      default: Its default; None if it has none.
+      range: The allowed values, as `0 <= x < 1`; empty if no range is declared.
+      unit: Its unit, if that is the suffix of its name.
+      inherited: Whether the component above it in a model passes it down.
+      text: Its description in the docstring.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Component:
       name: Its public name.
       summary: The first paragraph of its docstring.
       settings: Its arguments, in their order.
-      relations: What must hold between them.
+      relations: The relations that must hold between them.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Component:
     relations: tuple[str, ...]
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         """The package that it belongs to."""
         return self.name.split(".")[1]
 
@@ -109,9 +109,9 @@ class Component:
 def components() -> tuple[Component, ...]:
     """Return the shipped components: packages in their order, names sorted; contrib is last."""
     core = (
-        describe(target, f"luthier.{room}.{name}")
-        for room in ROOMS
-        for name, target in _of_room(room)
+        describe(target, f"luthier.{package}.{name}")
+        for package in PACKAGES
+        for name, target in _in_package(package)
     )
     return (*core, *(one for one in added_components() if one.name.startswith("luthier.")))
 
@@ -120,7 +120,7 @@ def components() -> tuple[Component, ...]:
 def added_components() -> tuple[Component, ...]:
     """Return the components of entry points, by name: those of contrib and of other distributions.
 
-    One that cannot be imported is left out, so that it does not hide the others.
+    A component that cannot be imported is left out, so that it does not hide the others.
     """
     from luthier.graph import entry_points
     from luthier.graph.public_names import load_object
@@ -132,26 +132,30 @@ def added_components() -> tuple[Component, ...]:
     return tuple(found)
 
 
-def _of_room(room: str) -> Iterator[tuple[str, Any]]:
-    module = importlib.import_module(f"luthier.{room}")
+def _in_package(package: str) -> Iterator[tuple[str, Any]]:
+    """Yield the components that a package exports, by name."""
+    module = importlib.import_module(f"luthier.{package}")
     names = getattr(module, "__all__", None)
-    if names is None:  # durations is no folder: what it defines is public
+    if names is None:  # `durations` is a module without `__all__`: its own classes are public
         own = [name for name, x in vars(module).items() if inspect.isclass(x)]
         names = [name for name in own if vars(module)[name].__module__ == module.__name__]
-    for name in sorted(set(names) - set(NOT_OF_GRAPHS[room])):
-        if name in FUNCTIONS.get(room, ()) or _is_component(getattr(module, name)):
+    for name in sorted(set(names) - set(NOT_OF_GRAPHS[package])):
+        if name in FUNCTIONS.get(package, ()) or _is_component(getattr(module, name)):
             yield name, getattr(module, name)
 
 
 def _is_component(target: Any) -> bool:
-    if inspect.isfunction(target):  # recipes of optimizers; other functions are called by programs
+    # Functions in a graph are recipes of optimizers, known by their annotation; all other functions
+    # are called by programs. `_is_protocol` is the attribute that `typing` sets on Protocol
+    # classes; before Python 3.13, which has `typing.is_protocol`, there is no public way to ask.
+    if inspect.isfunction(target):
         return inspect.signature(target).return_annotation == "Optimizer"
     is_open = inspect.isabstract(target) or getattr(target, "_is_protocol", False)
     return isinstance(target, type) and not is_open and not issubclass(target, enum.Enum)
 
 
 def describe(target: Any, name: str) -> Component:
-    """Return what is to be known of a class or function.
+    """Return the description of a class or function.
 
     Args:
       target: The class or function.
@@ -160,9 +164,12 @@ def describe(target: Any, name: str) -> Component:
     from luthier.graph import signatures
     from luthier.graph.render import text_of
 
+    # Names and defaults come from luthier's own reading of signatures, which knows those of Flax
+    # modules (a plain `inspect.signature` sees `*args, **kwargs`); texts from docstrings; ranges
+    # and relations from what the component declares for validation.
     known = signatures.arguments(target)
     inherited = signatures.inherited(target)
-    ranges, types, texts = getattr(target, "RANGES", {}), _types(target), _told(target)
+    ranges, types, texts = getattr(target, "RANGES", {}), _types(target), _descriptions(target)
     settings = tuple(
         ComponentSetting(
             name=part,
@@ -179,7 +186,9 @@ def describe(target: Any, name: str) -> Component:
 
 
 def _types(target: Any) -> dict[str, str]:
-    """Return the annotations as they are written, so that no version of Python changes them."""
+    """Return the annotations as they are written in the source."""
+    # The text of the source is the same in all versions of Python; evaluated annotations, above all
+    # unions, are not. Annotations that are no text are those of libraries.
     found: dict[str, str] = {}
     for name, parameter in inspect.signature(target).parameters.items():
         annotation = parameter.annotation
@@ -190,11 +199,11 @@ def _types(target: Any) -> dict[str, str]:
 
 
 def _docstrings(target: Any) -> Iterator[str]:
-    """Yield the docstrings that may tell of arguments: its own, then those of its bases."""
+    """Yield the docstrings that may describe arguments: its own, then those of its bases."""
     for owner in inspect.getmro(target) if isinstance(target, type) else (target,):
-        for told in (owner.__doc__, getattr(owner.__dict__.get("__init__"), "__doc__", None)):
-            if told and owner is not object:
-                yield inspect.cleandoc(told)
+        for text in (owner.__doc__, getattr(owner.__dict__.get("__init__"), "__doc__", None)):
+            if text and owner is not object:
+                yield inspect.cleandoc(text)
 
 
 def _summary(target: Any) -> str:
@@ -202,8 +211,8 @@ def _summary(target: Any) -> str:
     return " ".join(own.split("\n\n")[0].split())
 
 
-def _told(target: Any) -> dict[str, str]:
-    """Return what the docstrings say of each argument."""
+def _descriptions(target: Any) -> dict[str, str]:
+    """Return the descriptions of arguments in the docstrings; a class comes before its bases."""
     found: dict[str, str] = {}
     for docstring in _docstrings(target):
         for name, text in _arguments(docstring):
@@ -213,6 +222,9 @@ def _told(target: Any) -> dict[str, str]:
 
 def _arguments(docstring: str) -> Iterator[tuple[str, str]]:
     """Yield (argument, text) of the section `Args:`."""
+    # The format is Google's, with two spaces: `name: text`, or `a, b: text` for arguments that
+    # share a text; deeper lines continue it, and the next line without an indent ends the section.
+    # "end" makes the last entry come out, too.
     _, _, section = docstring.partition("\nArgs:\n")
     names: list[str] = []
     lines: list[str] = []
@@ -231,14 +243,14 @@ def _arguments(docstring: str) -> Iterator[tuple[str, str]]:
 
 # The settings of components as text: an entry for the terminal, and the page of the manual.
 
-_INHERITED = "handed down by the component above"
+_INHERITED = "passed down by the component above"
 
 
 def entry(component: Component) -> str:
-    """Return what is to be known of one component, for the terminal.
+    """Return the description of a component, for the terminal.
 
     Args:
-      component: What `describe` found.
+      component: The component.
     """
     lines = [component.name, f"  {component.summary}", ""]
     for setting in component.settings:
@@ -247,7 +259,7 @@ def entry(component: Component) -> str:
     if not component.settings:
         lines.append("  It takes no arguments.")
     if component.relations:
-        lines += ["", "  It must hold that"]
+        lines += ["", "  Constraints:"]
         lines += [f"      {relation}" for relation in component.relations]
     return "\n".join(lines) + "\n"
 
@@ -260,8 +272,8 @@ def _head(setting: ComponentSetting) -> str:
         notes.append(_INHERITED)
     elif setting.default is None:
         notes.append("required")
-    told = "; ".join(filter(None, notes))
-    return f"{setting.name}{kind}{default}" + (f"  ({told})" if told else "")
+    note = "; ".join(filter(None, notes))
+    return f"{setting.name}{kind}{default}" + (f"  ({note})" if note else "")
 
 
 def _range(setting: ComponentSetting) -> str:
@@ -277,21 +289,20 @@ def page(found: Sequence[Component]) -> str:
     lines = [
         "# Settings",
         "",
-        "Every argument of every component that a graph may name, by package. `luthier help NAME`",
-        "tells of one. The default holds where nothing is set; `-` has to be set. What is handed",
-        "down need not be set: the component above passes it.",
+        "Every argument of every component that a config can use, by package. `luthier help NAME`",
+        "prints those of one component. Arguments whose default is `-` are required. Arguments",
+        "that are passed down come from the component above and need not be set.",
         "",
     ]
-    rooms = [
-        room for room in (*ROOMS, "contrib") if any(component.room == room for component in found)
-    ]
-    for room in rooms:
-        names = [c.name.rpartition(".")[2] for c in found if c.room == room]
-        lines.append(f"- [{room}](#{room}): {', '.join(f'`{name}`' for name in names)}")
-    for room in rooms:
-        lines += ["", f"## {room}"]
+    used = {component.package for component in found}
+    packages = [package for package in (*PACKAGES, "contrib") if package in used]
+    for package in packages:
+        names = [c.name.rpartition(".")[2] for c in found if c.package == package]
+        lines.append(f"- [{package}](#{package}): {', '.join(f'`{name}`' for name in names)}")
+    for package in packages:
+        lines += ["", f"## {package}"]
         for component in found:
-            if component.room == room:
+            if component.package == package:
                 lines += ["", *_section(component)]
     return "\n".join(lines) + "\n"
 
@@ -309,10 +320,10 @@ def _section(component: Component) -> Iterator[str]:
         yield from map(_row, own)
     if component.relations:
         yield ""
-        yield f"It must hold that {' and '.join(f'`{text}`' for text in component.relations)}."
+        yield f"Constraints: {', '.join(f'`{text}`' for text in component.relations)}."
     if passed:
         yield ""
-        yield f"Handed down: {', '.join(f'`{name}`' for name in passed)}."
+        yield f"Passed down: {', '.join(f'`{name}`' for name in passed)}."
 
 
 def _row(setting: ComponentSetting) -> str:

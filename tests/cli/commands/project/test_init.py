@@ -8,7 +8,6 @@ import tomllib
 import pytest
 
 from luthier.cli import main
-from luthier.cli.commands.project import init
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +16,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 def test_it_makes_a_project(tmp_path, capsys):
-    assert main.main(["init", "my-models"]) == 0
+    assert main(["init", "my-models"]) == 0
     folder = tmp_path / "my-models"
     made = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {
@@ -36,17 +35,17 @@ def test_it_makes_a_project(tmp_path, capsys):
 
 
 def test_the_template_name_is_gone(tmp_path):
-    assert main.main(["init", "fretwork"]) == 0
+    assert main(["init", "fretwork"]) == 0
     for path in (tmp_path / "fretwork").rglob("*"):
-        assert init.PACKAGE not in path.name
+        assert "my_project" not in path.name
         if path.is_file():
-            assert init.PACKAGE not in path.read_text()
+            assert "my_project" not in path.read_text()
         if path.suffix == ".py":
             ast.parse(path.read_text())
 
 
 def test_its_settings_name_its_package(tmp_path):
-    assert main.main(["init", "fretwork"]) == 0
+    assert main(["init", "fretwork"]) == 0
     settings = tomllib.loads((tmp_path / "fretwork" / "pyproject.toml").read_text())
     assert settings["tool"]["luthier"]["packages"] == ["fretwork"]
     assert settings["project"]["name"] == "fretwork"
@@ -54,13 +53,13 @@ def test_its_settings_name_its_package(tmp_path):
 
 def test_an_empty_folder_may_exist_and_parents_are_made(tmp_path):
     (tmp_path / "there").mkdir()
-    assert main.main(["init", "there"]) == 0
-    assert main.main(["init", "deep/down/here"]) == 0
+    assert main(["init", "there"]) == 0
+    assert main(["init", "deep/down/here"]) == 0
     assert (tmp_path / "deep/down/here/here/layers.py").exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("", "no name"),
         ("9lives", "letters, digits"),
@@ -69,8 +68,8 @@ def test_an_empty_folder_may_exist_and_parents_are_made(tmp_path):
         ("naïve", "letters, digits"),
         ("..", "letters, digits"),
         ("class", "word of Python"),
-        ("configs", "meaning of its own"),
-        ("luthier", "meaning of its own"),
+        ("configs", "is reserved"),
+        ("luthier", "is reserved"),
         ("json", "installed"),
         ("jax", "installed"),
         ("full", "not empty"),
@@ -78,19 +77,19 @@ def test_an_empty_folder_may_exist_and_parents_are_made(tmp_path):
         ("file/inner", "not a folder"),
     ],
 )
-def test_bad_names_and_places(tmp_path, capsys, name, told):
+def test_bad_names_and_places(tmp_path, capsys, name, message):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "something").write_text("precious")
     (tmp_path / "file").write_text("precious")
     before = sorted(tmp_path.rglob("*"))
-    assert main.main(["init", name]) == 2
+    assert main(["init", name]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    assert message in line
     assert sorted(tmp_path.rglob("*")) == before, "nothing is written"
 
 
-def test_unknown_options_and_bad_names_are_told_together(capsys):
-    assert main.main(["init", "9lives", "--force"]) == 2
+def test_unknown_options_and_bad_names_are_reported_together(capsys):
+    assert main(["init", "9lives", "--force"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
@@ -122,14 +121,14 @@ def fresh_configs(monkeypatch):
 @pytest.mark.full
 def test_its_experiment_trains_with_its_own_parts(fresh_configs, tmp_path, monkeypatch, capsys):
     name = "project_of_a_test"
-    assert main.main(["init", name]) == 0
+    assert main(["init", name]) == 0
     monkeypatch.chdir(tmp_path / name)
     monkeypatch.syspath_prepend(str(tmp_path / name))
-    assert main.main(["list"]) == 0
+    assert main(["list"]) == 0
     assert "configs.addition:wide" in capsys.readouterr().out
-    assert main.main(["train", "configs.addition", *SHORT]) == 0
+    assert main(["train", "configs.addition", *SHORT]) == 0
     capsys.readouterr()
-    assert main.main(["evaluate", "last"]) == 0
+    assert main(["evaluate", "last"]) == 0
     assert "answer_accuracy" in capsys.readouterr().out
     (record,) = (tmp_path / name / "runs" / "addition").glob("*/config.json")
     assert f"{name}.layers" in record.read_text()
@@ -139,7 +138,7 @@ def test_the_parts_are_right(tmp_path, monkeypatch):
     import jax.numpy as jnp
 
     name = "parts_of_a_test"
-    assert main.main(["init", name]) == 0
+    assert main(["init", name]) == 0
     monkeypatch.syspath_prepend(str(tmp_path / name))
     data, tasks = (importlib.import_module(f"{name}.{part}") for part in ("data", "tasks"))
     train, held_out = (data.Sums(20, split) for split in ("train", "held_out"))

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from luthier.cli import main
-from luthier.cli.listing import Alias, Listed, find
+from luthier.cli import Alias, Listed, main
+from luthier.cli import find_experiments as find
 
 EXPERIMENTS = '''"""A small model of English."""
 import module_that_does_not_exist
@@ -48,7 +48,7 @@ def test_find_reads_without_importing(folder):
 
 
 def test_the_command_prints_references_and_descriptions(folder, capsys):
-    assert main.main(["list"]) == 0
+    assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(
         line.split() == ["configs.lm.small", *["A", "small", "model", "of", "English."]]
@@ -58,22 +58,22 @@ def test_the_command_prints_references_and_descriptions(folder, capsys):
 
 
 def test_words_select(folder, capsys):
-    assert main.main(["list", "WIDER", "lm"]) == 0
+    assert main(["list", "WIDER", "lm"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert "wide" in line
-    assert main.main(["list", "nothing"]) == 0
+    assert main(["list", "nothing"]) == 0
     assert "no experiment contains nothing" in capsys.readouterr().out
 
 
 def test_json(folder, capsys):
-    assert main.main(["list", "--json", "small"]) == 0
+    assert main(["list", "--json", "small"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [entry["reference"] for entry in found] == ["configs.lm.small", "configs.lm.small:wide"]
 
 
 def test_a_folder_without_configs_is_bad_input(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main.main(["list"]) == 2
+    assert main(["list"]) == 2
     assert "luthier init NAME" in capsys.readouterr().err
 
 
@@ -107,7 +107,7 @@ def test_names_of_pax_are_read(named):
 
 
 def test_who_looks_for_something_sees_the_names_of_pax(named, capsys):
-    assert main.main(["list", "pax", "small"]) == 0
+    assert main(["list", "pax", "small"]) == 0
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         ["configs.lm.small", "A small model."],
@@ -115,14 +115,14 @@ def test_who_looks_for_something_sees_the_names_of_pax(named, capsys):
         ["configs.lm.small(steps=15_000)", "--exp=Small4ReplicasLimitSteps"],
         ["configs.lm.small:wide(size=...)", "A model that Pax: does not have."],
     ]
-    assert main.main(["list", "LIMIT"]) == 0
+    assert main(["list", "LIMIT"]) == 0
     assert "Small4ReplicasLimitSteps" in capsys.readouterr().out
-    assert main.main(["list"]) == 0
+    assert main(["list"]) == 0
     assert "--exp" not in capsys.readouterr().out
 
 
 def test_json_has_the_names_of_pax(named, capsys):
-    assert main.main(["list", "--json", "limitsteps"]) == 0
+    assert main(["list", "--json", "limitsteps"]) == 0
     (entry,) = json.loads(capsys.readouterr().out)
     assert entry["aliases"][1] == {
         "name": "Small4ReplicasLimitSteps",

@@ -38,21 +38,21 @@ def damaged(trained, tmp_path, monkeypatch):
     ],
     ids=" ".join,
 )
-def test_a_line_tells_what_is_damaged_and_all_else_is_shown(damaged, capsys, words):
+def test_a_line_reports_damage_and_everything_else_is_shown(damaged, capsys, words):
     run, notice = damaged
-    assert main.main([word.format(run.name) for word in words]) == 0
+    assert main([word.format(run.name) for word in words]) == 0
     found = capsys.readouterr()
-    told = [line for line in found.err.splitlines() if "effects import" not in line]
-    assert len(told) == 1
-    assert told[0].startswith("luthier: ")
-    assert told[0].endswith(notice)
+    lines = [line for line in found.err.splitlines() if "effects imports" not in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("luthier: ")
+    assert lines[0].endswith(notice)
     assert found.out
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl", report=print)] == [1, 3, 4]
 
 
-def test_a_line_tells_of_damage_where_the_time_went(damaged, capsys):
+def test_goodput_reports_damage_in_a_line(damaged, capsys):
     run, _ = damaged
-    assert main.main(["runs", run.name, "--goodput"]) == 0
+    assert main(["runs", run.name, "--goodput"]) == 0
     found = capsys.readouterr()
     assert found.out
     (line,) = found.err.splitlines()

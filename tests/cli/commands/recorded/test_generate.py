@@ -13,7 +13,7 @@ def generate(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
 
     def run(*words: str) -> str:
-        assert main.main(["generate", "last", "--max-new-tokens", "8", *words]) == 0
+        assert main(["generate", "last", "--max-new-tokens", "8", *words]) == 0
         return capsys.readouterr().out
 
     return run

@@ -11,19 +11,19 @@ from luthier.cli.commands.recorded import runs
 
 def test_a_folder_without_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main.main(["runs"]) == 0
+    assert main(["runs"]) == 0
     assert "no runs" in capsys.readouterr().out
 
 
 def test_a_folder_that_is_named_and_not_there(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main.main(["runs", "--directory", "elsewhere"]) == 2
+    assert main(["runs", "--directory", "elsewhere"]) == 2
     assert capsys.readouterr().err == "luthier: --directory: there is no folder 'elsewhere'\n"
 
 
 def test_the_list(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
-    assert main.main(["runs"]) == 0
+    assert main(["runs"]) == 0
     heads, row = capsys.readouterr().out.splitlines()
     assert heads.split()[0] == "id"
     assert "tiny" in row
@@ -34,7 +34,7 @@ def test_the_list(trained, monkeypatch, capsys):
 def test_one_run(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     (run,) = (trained / "runs" / "tiny").iterdir()
-    assert main.main(["runs", run.name[:5]]) == 0
+    assert main(["runs", run.name[:5]]) == 0
     out = capsys.readouterr().out
     assert run.name in out
     assert "held_out/nats_per_byte" in out
@@ -42,13 +42,13 @@ def test_one_run(trained, monkeypatch, capsys):
 
 def test_where_the_time_went(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
-    assert main.main(["runs", "last", "--goodput"]) == 0
+    assert main(["runs", "last", "--goodput"]) == 0
     out = capsys.readouterr().out
     (run,) = (trained / "runs" / "tiny").iterdir()
     assert out.splitlines()[0].startswith(f"tiny/{run.name}: ")
     for kind in ("step", "evaluate", "save", "init", "compile", "total"):
         assert f"\n{kind} " in out
-    assert main.main(["runs", "last", "--goodput", "--json"]) == 0
+    assert main(["runs", "last", "--goodput", "--json"]) == 0
     account = json.loads(capsys.readouterr().out)
     assert sum(account["seconds"].values()) == pytest.approx(account["total_seconds"])
     assert account["seconds"].keys() >= {"step", "evaluate", "save", "init", "compile"}
@@ -62,7 +62,7 @@ def test_the_size_of_a_run(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     (run,) = (trained / "runs" / "tiny").iterdir()
     files = [path for path in run.rglob("*") if path.is_file()]
-    assert main.main(["runs", "last", "--json"]) == 0
+    assert main(["runs", "last", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["size_bytes"] == sum(
         path.stat().st_size for path in files
     )
@@ -70,16 +70,16 @@ def test_the_size_of_a_run(trained, monkeypatch, capsys):
 
 def test_json(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
-    assert main.main(["runs", "--json"]) == 0
+    assert main(["runs", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["status"] == "finished"
-    assert main.main(["runs", row["id"], "--json"]) == 0
+    assert main(["runs", row["id"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["id"] == row["id"]
 
 
 def test_runs_may_be_kept_elsewhere(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main.main(["runs", "--directory", str(trained / "runs")]) == 0
+    assert main(["runs", "--directory", str(trained / "runs")]) == 0
     assert "tiny" in capsys.readouterr().out
 
 
@@ -102,7 +102,7 @@ def _launched(run, id):
     launches.make_launch(launches.new_folder(run), Slurm(), "luthier train", (), [job])
 
 
-def test_a_launched_run_tells_how_it_stands_in_the_queue(importable_project, monkeypatch, capsys):
+def test_a_launched_run_shows_its_state_in_the_queue(importable_project, monkeypatch, capsys):
     from luthier.launch import Slurm, Standing
 
     def never(engine, jobs):
@@ -112,21 +112,21 @@ def test_a_launched_run_tells_how_it_stands_in_the_queue(importable_project, mon
     _record([], "aa11")
     waits = _record(["seed=1"], "bb22").path
     for changed in (["--directory", "kept"], ["aa11", "--directory", "kept"]):
-        assert main.main(["runs", *changed]) == 0
+        assert main(["runs", *changed]) == 0
         assert "queue" not in capsys.readouterr().out
     asked = []
 
-    def told(engine, jobs):
+    def answer(engine, jobs):
         asked.append([job.id for job in jobs])
         return [Standing("waiting", "PENDING (Priority)", ("n1", "n2"))] * len(jobs)
 
-    monkeypatch.setattr(Slurm, "standings", told)
+    monkeypatch.setattr(Slurm, "standings", answer)
     _launched(waits, "12")
     _launched(waits, "13")  # the newest counts
     over = _record(["seed=2"], "cc33")
     over.write_status(dataclasses.replace(over.read_status(), status="finished"))
     _launched(over.path, "11")  # finished: no queue is asked for it
-    assert main.main(["runs", "--directory", "kept"]) == 0
+    assert main(["runs", "--directory", "kept"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split()[2:5] == ["status", "queue", "step"]
     place = head.index("queue")
@@ -136,12 +136,12 @@ def test_a_launched_run_tells_how_it_stands_in_the_queue(importable_project, mon
         ("cc33", "finished"),
     ]
     assert asked == [["13"]]
-    assert main.main(["runs", "bb22", "--directory", "kept"]) == 0
+    assert main(["runs", "bb22", "--directory", "kept"]) == 0
     assert [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[3:5]] == [
         ["queue", "waiting on n1, n2: job 13 of slurm"],
         ["PENDING", "(Priority)"],
     ]
-    assert main.main(["runs", "bb22", "--json", "--directory", "kept"]) == 0
+    assert main(["runs", "bb22", "--json", "--directory", "kept"]) == 0
     assert json.loads(capsys.readouterr().out)["queue"] == {
         "engine": "slurm",
         "job": "13",
@@ -165,32 +165,32 @@ def test_what_differs_between_runs(importable_project, capsys):
     _record([], "aa11")
     _record(["seed=3"], "bb22")
     words = ["runs", "aa", "bb", "--diff", "--directory", "kept"]
-    assert main.main(words) == 0
+    assert main(words) == 0
     assert capsys.readouterr().out.splitlines() == [
         "- tiny/aa11  (run tiny/aa11, created at step 0)",
         "+ tiny/bb22  (run tiny/bb22, created at step 0)",
         "1 change: 1 set",
         "└── ~ seed: 0 -> 3 (+3) (was left at its default)",
     ]
-    assert main.main([*words, "--json"]) == 0
+    assert main([*words, "--json"]) == 0
     assert [c["path"] for c in json.loads(capsys.readouterr().out)["changes"]] == ["seed"]
     _record(["seed=4"], "cc33")
-    assert main.main([*words, "cc"]) == 0
+    assert main([*words, "cc"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split() == ["seed", "0", "3", "4"]
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["a", "--diff"], "--diff wants two runs; write `luthier runs ID ID --diff`"),
-        (["a", "b"], "2 runs are named; name one, or add --diff to see what differs"),
-        (["a", "b", "--diff", "--sync", "wandb"], "--sync and --diff are two things to do"),
-        (["--goodput"], "--goodput wants a run; write `luthier runs ID --goodput`"),
-        (["a", "--goodput", "--sync", "wandb"], "--goodput and --sync are two things to do"),
+        (["a", "--diff"], "--diff needs two runs; write `luthier runs ID ID --diff`"),
+        (["a", "b"], "2 runs are given; give one, or add --diff to compare them"),
+        (["a", "b", "--diff", "--sync", "wandb"], "--sync and --diff cannot be combined"),
+        (["--goodput"], "--goodput needs a run; write `luthier runs ID --goodput`"),
+        (["a", "--goodput", "--sync", "wandb"], "--goodput and --sync cannot be combined"),
         (["a", "b", "--diff"], "no run 'a': there are no runs in runs"),
     ],
 )
 def test_a_wrong_question_about_several_runs(tmp_path, monkeypatch, capsys, words, text):
     monkeypatch.chdir(tmp_path)
-    assert main.main(["runs", *words]) == 2
+    assert main(["runs", *words]) == 2
     assert f"luthier: {text}" in capsys.readouterr().err

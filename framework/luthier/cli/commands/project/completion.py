@@ -1,12 +1,12 @@
-"""Print the script that lets Tab complete luthier's commands in a shell.
+"""Print the script that completes luthier's commands in a shell.
 
-bash: put `eval "$(luthier completion bash)"` into ~/.bashrc
-zsh:  put `eval "$(luthier completion zsh)"` into ~/.zshrc, after compinit
+bash: add `eval "$(luthier completion bash)"` to ~/.bashrc
+zsh:  add `eval "$(luthier completion zsh)"` to ~/.zshrc, after compinit
 fish: luthier completion fish > ~/.config/fish/completions/luthier.fish
 
-Experiments, the paths of the one that is typed, values, tags and runs are completed from an index
-in the cache folder ($XDG_CACHE_HOME or ~/.cache). It is made in the background at the first Tab,
-and again when a file has changed.
+Experiments, their paths and values, tags and runs are completed from an index
+in the cache folder ($XDG_CACHE_HOME or ~/.cache). It is built in the
+background at the first Tab, and again when a file has changed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Print the script; return the exit code.
+    """Run `luthier completion`; return the exit code.
 
-    The scripts come back with `words`, and completion itself with `index` and an experiment.
+    The scripts call it with `words`, and completion itself with `index` and an experiment.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
+    # `__main__` answers `words` before it comes to this, unless options precede the command.
     if arguments.shell == "words" and candidates.VARIABLE in os.environ:
         return candidates.main()
     if arguments.shell == "index" and arguments.experiment:
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         building.build(arguments.experiment)
         return EXIT_DONE
     if arguments.shell not in SHELLS:
-        what = f"{arguments.shell!r} is not a shell" if arguments.shell else "no shell is named"
+        what = f"{arguments.shell!r} is not a shell" if arguments.shell else "no shell is given"
         problems.add(what, remedy=f"write `luthier completion {' or '.join(SHELLS)}`")
     problems.raise_any()
     print(scripts.SCRIPTS[arguments.shell], end="")

@@ -1,7 +1,8 @@
-"""Read a page of the manual, or about one component.
+"""Read a page of the manual, or the settings of one component.
 
-`luthier help` lists the commands; `luthier help PAGE` prints a page, which is Markdown; `luthier
-help adamw` (or luthier.optim.adamw, or my_project.layers.Mine) tells the settings of a component.
+`luthier help PAGE` prints a page of the manual, as Markdown. `luthier help
+adamw` (or luthier.optim.adamw, or my_project.layers.Mine) lists the settings
+of a component.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from luthier.errors import EXIT_DONE, Problem
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     known = ", ".join(pages())
-    parser.add_argument("page", metavar="PAGE|COMPONENT", help=f"one of {known}; or adamw")
+    parser.add_argument(
+        "page", metavar="PAGE|COMPONENT", help=f"a page ({known}), or a component, as adamw"
+    )
 
 
 def pages() -> list[str]:
@@ -27,10 +30,10 @@ def pages() -> list[str]:
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Print the page; return the exit code.
+    """Run `luthier help`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
@@ -46,7 +49,10 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 
 def _entries(name: str, problems: Problems) -> list[str]:
-    """Return the entries of the components of that name, with or without their module."""
+    """Return the entries of the components of a name, with or without their module."""
+    # In this order: shipped components and those of entry points, also by a name that they had in
+    # an earlier version; then any class or function of the user's packages. Several components can
+    # have the same short name, and all of them are shown.
     from luthier.cli.showing import settings
     from luthier.cli.showing.settings import added_components, components, describe
     from luthier.graph.paths import nearest
@@ -60,14 +66,14 @@ def _entries(name: str, problems: Problems) -> list[str]:
         return [settings.entry(component) for component in same]
     if "." in name and not name.startswith("luthier."):
         with problems.collected():
-            found = load_object(name, project.find().packages)
-            if callable(found):
-                return [settings.entry(describe(found, name))]
+            target = load_object(name, project.find().packages)
+            if callable(target):
+                return [settings.entry(describe(target, name))]
             problems.add(f"{name} is not a class or function")
         return []
     known = [c.name if "." in name else c.name.rpartition(".")[2] for c in shipped]
     near = nearest(name, [*pages(), *known])
-    what = f"there is no page and no component {name!r}"
+    what = f"there is no page or component {name!r}"
     remedy = f"the pages are {', '.join(pages())}; `luthier help settings` lists the components"
     problems.add(what, remedy=remedy, nearest=near)
     return []

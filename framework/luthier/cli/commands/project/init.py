@@ -1,7 +1,11 @@
-"""Make a folder for a project of your own, outside of luthier's repository.
+"""Create a folder for a project of your own, outside of luthier's repository.
 
-It holds configs/, sweeps/, a Python package of your own with a module, a data set and a metric, and
-one experiment that uses them. Everything works from inside the folder.
+It has configs/ and sweeps/, a Python package with a layer, a data set and a
+metric, and one experiment that uses them. Run all commands from inside the
+folder.
+
+example:
+  luthier init my_models
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from luthier.cli.arguments import Problems
 from luthier.errors import EXIT_DONE, Problem
 
 PACKAGE = "my_project"
-"""The name that stands for the user's package in the template, in file names and in text."""
+"""The placeholder for the user's package in the file names and texts of the template."""
 
 RENAMED = {"gitignore": ".gitignore"}
 RESERVED = ("configs", "sweeps", "tests", "runs", "luthier", PACKAGE)
@@ -27,16 +31,19 @@ RESERVED = ("configs", "sweeps", "tests", "runs", "luthier", PACKAGE)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the folder to make, as my_models")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="the folder to create, as my_models"
+    )
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Make the folder; return the exit code.
+    """Run `luthier init`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
+    # Nothing is written unless every check has passed; a folder that exists must be empty.
     problems = Problems(unknown)
     folder = Path(arguments.name or "")
     package = folder.name.replace("-", "_")
@@ -50,18 +57,23 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     problems.raise_any()
     for path in _copy(_template(), folder, package):
         print(f"  {path}")
-    print(f"made {folder}. Next:\n  cd {folder}\n  luthier list\n  luthier train configs.addition")
+    print(
+        f"created {folder}. Next:\n  cd {folder}\n  luthier list\n  luthier train configs.addition"
+    )
     return EXIT_DONE
 
 
 def _check_name(name: str, package: str, problems: Problems) -> None:
+    """Add the problem of a name that cannot be imported, or that would hide another package."""
+    # The folder is first on `sys.path` of every command that is run in it: a package `random` in it
+    # would take the place of Python's own for everything that is imported after it.
     remedy = "use letters, digits and _, beginning with a letter, as my_models"
     if not (package.isascii() and package.isidentifier()) or package.startswith("_"):
-        problems.add(f"{name!r} does not end in a name for a package", remedy=remedy)
+        problems.add(f"{name!r} does not end in a valid package name", remedy=remedy)
     elif keyword.iskeyword(package) or keyword.issoftkeyword(package):
-        problems.add(f"{package!r} is a word of Python", remedy="choose another name")
+        problems.add(f"{package!r} is a keyword of Python", remedy="choose another name")
     elif package in RESERVED:
-        problems.add(f"{package!r} has a meaning of its own here", remedy="choose another name")
+        problems.add(f"the name {package!r} is reserved", remedy="choose another name")
     elif package in sys.stdlib_module_names or _is_installed(package):
         problems.add(
             f"{package!r} is the name of an installed package, which yours would hide",
@@ -70,7 +82,7 @@ def _check_name(name: str, package: str, problems: Problems) -> None:
 
 
 def _is_installed(package: str) -> bool:
-    """Return whether a package of this name is found elsewhere than in the working directory."""
+    """Return whether a package of this name exists outside of the working directory."""
     spec = importlib.util.find_spec(package)
     if spec is None:
         return False
@@ -96,7 +108,9 @@ def _template() -> Traversable:
 
 
 def _copy(source: Traversable, target: Path, package: str) -> Iterator[Path]:
-    """Copy the template, the user's name put in its places; yield the files made."""
+    """Copy the template with the user's package name; yield the files written."""
+    # `.gitignore` has another name in the template (RENAMED): the glob of the package's data does
+    # not match names with a dot, and git would apply the file to this repository.
     target.mkdir(parents=True, exist_ok=True)
     for entry in sorted(source.iterdir(), key=lambda entry: entry.name):
         name = RENAMED.get(entry.name, entry.name.replace(PACKAGE, package))

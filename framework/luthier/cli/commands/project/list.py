@@ -1,11 +1,13 @@
-"""List the experiments below configs/, or the components that a graph may be made of.
+"""List the experiments below configs/, or the components that a config can use.
 
-Files of experiments are read, not imported: this takes no time, and works where an import would
-fail. A line `Pax: C4Spmd1BAdam4Replicas` of a docstring tells what Pax calls an experiment, and
-`Pax: C4Spmd1BAdam4ReplicasLimitSteps(steps=15_000)` what Pax calls a variant of it.
+Experiments are read without importing them: this is fast, and works if an
+import would fail. WORDs filter the list. `luthier list pax` shows the
+experiments that reproduce one of Pax, with its name.
 
-`luthier list --components shampoo` looks through layers, tasks, optimizers and the like: luthier's
-own, and those of installed distributions.
+examples:
+  luthier list
+  luthier list quickstart
+  luthier list --components shampoo
 """
 
 from __future__ import annotations
@@ -24,21 +26,21 @@ from luthier.errors import EXIT_DONE, Problem
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     parser.add_argument(
-        "words", nargs="*", metavar="WORD", help="list those that contain every WORD"
+        "words", nargs="*", metavar="WORD", help="list only entries that contain every WORD"
     )
     parser.add_argument(
         "--components",
         action="store_true",
-        help="list layers, tasks, optimizers and the like, also of installed distributions",
+        help="list layers, tasks, optimizers, ... of luthier and of installed packages",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Print the experiments below the working directory; return the exit code.
+    """Run `luthier list`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
@@ -49,7 +51,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     if not folder.is_dir():
         problems.add(
             f"no folder configs/ in {Path.cwd()}",
-            remedy="go to a folder that has one, or make one with `luthier init NAME`",
+            remedy="change to a folder that has one, or create one with `luthier init NAME`",
         )
     problems.raise_any()
     found = [
@@ -63,7 +65,8 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     shown = []
     for listed in found:
         shown.append((_reference(listed), listed.description))
-        if arguments.words:  # who looks for something also sees what Pax calls it
+        # The names of Pax would double the whole list; a search shows them.
+        if arguments.words:
             shown += [(alias.reference, f"--exp={alias.name}") for alias in listed.aliases]
     _print_table(shown, "experiment", arguments.words)
     return EXIT_DONE
@@ -78,7 +81,7 @@ def _print_table(rows: Sequence[tuple[str, str]], kind: str, words: Sequence[str
 
 
 def _list_components(words: Sequence[str], as_json: bool) -> int:
-    """Print the components that contain all words, in their name, an earlier name or summary."""
+    """Print the components that contain all words in their name, an earlier name or summary."""
     from luthier.cli.showing.settings import added_components, components
     from luthier.graph.public_names import RENAMED
 

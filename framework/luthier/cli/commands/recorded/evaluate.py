@@ -1,7 +1,12 @@
-"""Evaluate a run's checkpoint on its named sets: every row, once.
+"""Evaluate a checkpoint of a run on its evaluation sets, over every example once.
 
-RUN is a run's id or its beginning, NAME/ID, a folder, or `last`. OVERRIDEs change what the run
-recorded, as far as its arrays still fit: fiddler:int8, evaluations.held_out.num_batches=None.
+RUN is a run's id or the beginning of it, NAME/ID, a folder, or `last`.
+OVERRIDEs change the recorded config, as long as the arrays of the checkpoint
+still fit.
+
+examples:
+  luthier evaluate last
+  luthier evaluate last fiddler:int8 evaluations.held_out.num_batches=None
 """
 
 from __future__ import annotations
@@ -22,31 +27,36 @@ from luthier.terminal import cell
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     add_checkpoint(parser)
-    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as fiddler:int8")
     parser.add_argument(
-        "--evaluation", action="append", metavar="NAME", help="only this set (may be repeated)"
+        "overrides", nargs="*", metavar="OVERRIDE", help="a change of the config, as fiddler:int8"
+    )
+    parser.add_argument(
+        "--evaluation",
+        action="append",
+        metavar="NAME",
+        help="evaluate only this set (may be repeated)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which checkpoint is meant."""
-    parser.add_argument("run", nargs="?", metavar="RUN", help="the run, as `luthier runs` names it")
+    """Add the arguments that choose a checkpoint."""
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the run, as `luthier runs` lists it")
     parser.add_argument("--step", metavar="N|best", help="the checkpoint (default: the latest)")
-    parser.add_argument("--ema", action="store_true", help="use the averaged weights")
+    parser.add_argument("--ema", action="store_true", help="use the averaged weights (EMA)")
     add_devices(parser)
     add_directory(parser)
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Evaluate; return the exit code.
+    """Run `luthier evaluate`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
     problems = Problems(unknown)
-    where = checkpoint(arguments, problems, "evaluate")
+    chosen = checkpoint(arguments, problems, "evaluate")
     from luthier import trainer
     from luthier.program import Weights
 
@@ -56,21 +66,21 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         weights=Weights.EMA if arguments.ema else None,
         overrides=arguments.overrides,
         shelves=(*experiments.SHELVES, *project.find().fiddlers),
-        **where,
+        **chosen,
     )
     for line in trained.notices:
         print(f"luthier: {line}", file=sys.stderr)
-    found = {
+    by_set = {
         name: {metric.name: value for metric, value in values.items()}
         for name, values in metrics.items()
     }
     if arguments.json:
-        print_json({"step": trained.step, "evaluations": found})
+        print_json({"step": trained.step, "evaluations": by_set})
         return EXIT_DONE
     print(cell(f"{trained.directory.name}/{trained.directory.id}, step {trained.step}"))
     rows = [
         (name, metric, f"{value:.6g}")
-        for name, values in found.items()
+        for name, values in by_set.items()
         for metric, value in values.items()
     ]
     print("\n".join(table(["evaluation", "metric", "value"], rows)))
@@ -78,37 +88,40 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 
 def checkpoint(arguments: argparse.Namespace, problems: Problems, command: str) -> dict[str, Any]:
-    """Return which checkpoint is meant, and where it goes, for `luthier.trainer.load_run`.
+    """Return the checkpoint and the devices, as arguments of `luthier.trainer.load_run`.
 
     Args:
-      arguments: What `add_checkpoint` describes.
-      problems: What is wrong with the command line so far; raised with what is found.
+      arguments: The arguments of `add_checkpoint`.
+      problems: Problems of the command line found so far; raised together with those found here.
       command: The command, for messages.
 
     Raises:
-      BadInput: All that is wrong, at once.
+      BadInput: All problems, at once.
     """
+    # For all commands that read a checkpoint. Trust is decided by the record of the run, before
+    # anything of it is imported; devices are configured here, since it must happen before JAX
+    # starts.
     step: int | str | None = arguments.step
     if isinstance(step, str) and step != "best":
         if step.isascii() and step.isdigit():
             step = int(step)
         else:
-            problems.add(f"--step {step!r} is no step", remedy="write a whole number, or best")
+            problems.add(f"--step {step!r} is not a step", remedy="write a whole number, or best")
     packages: tuple[str, ...] = ()
     with problems.collected():
         packages = project.find().packages
     if not arguments.run:
         problems.add(
-            "no run is named",
-            remedy=f"write `luthier {command} ID`, or `last`; `luthier runs` lists them",
+            "no run is given",
+            remedy=f"write `luthier {command} ID`, or `last`; `luthier runs` lists the runs",
         )
     else:
         with problems.collected():
             from luthier import records
             from luthier.records import trust
 
-            found = records.find(arguments.directory, arguments.run)
-            packages = trust.packages_for(found.config_path, found.read_config(), packages)
+            recorded = records.find(arguments.directory, arguments.run)
+            packages = trust.packages_for(recorded.config_path, recorded.read_config(), packages)
     with problems.collected():
         from luthier.parallel import hosts
 

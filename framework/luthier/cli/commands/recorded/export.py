@@ -1,7 +1,11 @@
-"""Write a run's weights as a folder of safetensors, as the Hugging Face hub has them.
+"""Export a run's weights as safetensors, in the format of the Hugging Face hub.
 
-RUN is a run's id or its beginning, NAME/ID, a folder, or `last`. The family is found by the model's
-graph; its config.json and the tokenizer's files are written with the weights.
+RUN is a run's id or the beginning of it, NAME/ID, a folder, or `last`. The
+model family is detected from the config; its config.json and the files of the
+tokenizer are written beside the weights.
+
+example:
+  luthier export last --output my_model
 """
 
 from __future__ import annotations
@@ -18,40 +22,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     add_checkpoint(parser)
     parser.add_argument(
-        "--to", choices=("safetensors",), default="safetensors", help="default: safetensors"
+        "--to",
+        choices=("safetensors",),
+        default="safetensors",
+        help="the format (default: safetensors)",
     )
     parser.add_argument(
-        "--output", metavar="DIR", help="the folder (default: export-STEP in the run's)"
+        "--output", metavar="DIR", help="the folder (default: export-STEP in that of the run)"
     )
     parser.add_argument(
-        "--weights", choices=("parameters", "ema"), help="which weights (default: parameters)"
+        "--weights",
+        choices=("parameters", "ema"),
+        help="the weights to export (default: parameters)",
     )
     parser.add_argument(
-        "--family", metavar="NAME", help="whose names and layouts; luthier keeps our own names"
+        "--family",
+        metavar="NAME",
+        help="the model family to export for; `luthier` keeps luthier's own names",
     )
     parser.add_argument(
-        "--merge", action="store_true", help="merge adapters into the kernels beside them"
+        "--merge", action="store_true", help="merge adapters (LoRA) into their kernels"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Export; return the exit code.
+    """Run `luthier export`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
+    # A misspelt family is reported together with the other problems, before any weights are read.
     problems = Problems(unknown)
     if arguments.ema and arguments.weights == "parameters":
-        problems.add("--ema and --weights parameters say two things", remedy="leave out one")
+        problems.add("--ema and --weights parameters cannot be combined", remedy="leave out one")
     if arguments.family is not None:
         with problems.collected():
             from luthier.checkpoint import foreign
 
             if arguments.family != foreign.PLAIN:
                 foreign.families.named(arguments.family)
-    where = checkpoint(arguments, problems, "export")
+    chosen = checkpoint(arguments, problems, "export")
     from luthier import trainer
     from luthier.program import Weights
 
@@ -62,17 +74,17 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
         weights=Weights.EMA if averaged else Weights.PARAMETERS,
         family=arguments.family,
         merge=arguments.merge,
-        **where,
+        **chosen,
     )
     if arguments.json:
-        found = {
+        report = {
             "directory": str(exported.directory),
             "family": exported.family,
             "step": trained.step,
             "tensors": exported.num_tensors,
             "files": list(exported.files),
         }
-        print(json.dumps(found, indent=1))
+        print(json.dumps(report, indent=1))
         return EXIT_DONE
     run_name = f"{trained.directory.name}/{trained.directory.id}"
     print(

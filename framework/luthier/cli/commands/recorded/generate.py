@@ -1,7 +1,11 @@
-"""Sample text from a run's checkpoint.
+"""Sample text from a checkpoint of a run.
 
-RUN is a run's id or its beginning, NAME/ID, a folder, or `last`. What is drawn depends on the seed
-and the prompt alone.
+RUN is a run's id or the beginning of it, NAME/ID, a folder, or `last`. A
+sample depends on the seed and its prompt only, not on the other prompts or on
+the devices.
+
+example:
+  luthier generate last --prompt 'To be, ' --temperature 0.8 --top-p 0.9
 """
 
 from __future__ import annotations
@@ -19,41 +23,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
     add_checkpoint(parser)
     parser.add_argument(
-        "--prompt", action="append", metavar="TEXT", help="text to continue (may be repeated)"
+        "--prompt", action="append", metavar="TEXT", help="the text to continue (may be repeated)"
     )
     parser.add_argument(
-        "--max-new-tokens", type=positive, default=200, metavar="N", help="default: 200"
+        "--max-new-tokens",
+        type=positive,
+        default=200,
+        metavar="N",
+        help="tokens to generate (default: 200)",
     )
     parser.add_argument(
         "--temperature",
         type=number_within(0, 1000),
         default=1.0,
         metavar="T",
-        help="0 takes the likeliest token (default: 1)",
+        help="sampling temperature; 0 takes the most likely token (default: 1)",
     )
-    parser.add_argument("--top-k", type=positive, metavar="K", help="draw from the K likeliest")
+    parser.add_argument(
+        "--top-k", type=positive, metavar="K", help="sample from the K most likely tokens"
+    )
     parser.add_argument(
         "--top-p",
         type=number_within(0, 1, above=True),
         metavar="P",
-        help="draw from the likeliest with probability P together",
+        help="sample from the most likely tokens with a total probability of P",
     )
-    parser.add_argument("--stop", default="", metavar="TEXT", help="text at which a sample ends")
-    parser.add_argument("--seed", type=whole, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--stop", default="", metavar="TEXT", help="the text that ends a sample")
     parser.add_argument(
-        "--num-samples", type=positive, default=1, metavar="N", help="samples of each prompt"
+        "--seed", type=whole, default=0, metavar="N", help="random seed (default: 0)"
+    )
+    parser.add_argument(
+        "--num-samples",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="samples per prompt (default: 1)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Sample; return the exit code.
+    """Run `luthier generate`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
-    where = checkpoint(arguments, Problems(unknown), "generate")
+    chosen = checkpoint(arguments, Problems(unknown), "generate")
     from luthier import trainer
     from luthier.program import Weights
     from luthier.terminal import printable
@@ -71,7 +87,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
             "top_p": arguments.top_p,
             "seed": arguments.seed,
         },
-        **where,
+        **chosen,
     )
     samples = list(zip(prompts, texts, strict=True))
     if arguments.json:
@@ -80,5 +96,7 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     for number, (prompt, text) in enumerate(samples, 1):
         if len(samples) > 1:
             print(f"--- sample {number}")
+        # A model can generate control characters, which a terminal would obey; a pipe gets all
+        # bytes.
         print(printable(prompt + text) if sys.stdout.isatty() else prompt + text)
     return EXIT_DONE

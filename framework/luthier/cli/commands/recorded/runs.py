@@ -1,6 +1,12 @@
-"""List the runs, look at one of them, see what differs, or sync one to Weights & Biases.
+"""List runs, show or compare them, or sync one to Weights & Biases.
 
-ID is a run's id or its beginning, NAME/ID, a folder, or `last`.
+ID is a run's id or the beginning of it, NAME/ID, a folder, or `last`.
+
+examples:
+  luthier runs
+  luthier runs last
+  luthier runs last --goodput
+  luthier runs 3f2a 77c1 --diff
 """
 
 from __future__ import annotations
@@ -10,47 +16,56 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luthier.cli import project
 from luthier.cli.arguments import Problems
-from luthier.cli.printing import print_json, table, tell, tell_damage
+from luthier.cli.printing import notice, print_json, report_damage, table
 from luthier.errors import EXIT_DONE, BadInput, LuthierError, Problem
 from luthier.terminal import cell
 
+if TYPE_CHECKING:
+    from luthier.launch import Job, Standing
+    from luthier.records import RunDirectory, RunSummary, Status
+
 DIRECTORY = "runs"
 QUEUE_SECONDS = 3.0
-"""How long queues may take to say how runs stand there."""
+"""Time limit for the answers of queues: a list of runs should not wait for a cluster."""
 
 
 def add_directory(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says where runs are kept."""
+    """Add the option for the folder of runs."""
     parser.add_argument(
-        "--directory", default=DIRECTORY, metavar="DIR", help="where runs are kept (default: runs)"
+        "--directory",
+        default=DIRECTORY,
+        metavar="DIR",
+        help="the folder of the runs (default: runs)",
     )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments to `parser`."""
-    parser.add_argument("runs", nargs="*", metavar="ID", help="the run to look at")
+    parser.add_argument("runs", nargs="*", metavar="ID", help="the run to show")
+    parser.add_argument("--diff", action="store_true", help="compare two or more runs")
+    parser.add_argument("--sync", choices=["wandb"], help="rebuild the run in W&B from its record")
     parser.add_argument(
-        "--diff", action="store_true", help="show what differs between two runs or more"
-    )
-    parser.add_argument("--sync", choices=["wandb"], help="rebuild the run there from its record")
-    parser.add_argument(
-        "--goodput", action="store_true", help="show where its time went, over all restarts"
+        "--goodput",
+        action="store_true",
+        help="show where the time of the run went, over all restarts",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_directory(parser)
 
 
 def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
-    """Print what is asked for; return the exit code.
+    """Run `luthier runs`; return the exit code.
 
     Args:
-      arguments: What `add_arguments` describes.
+      arguments: The arguments of `add_arguments`.
       unknown: Problems of the command line found so far.
     """
+    # Everything here reads files that a running process may be writing, and that may be damaged:
+    # damage is reported on the standard error, and what can be read is shown.
     problems = Problems(unknown)
     _check(arguments, problems)
     problems.raise_any()
@@ -65,12 +80,11 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
     directory = records.find(arguments.directory, arguments.runs[0])
     if arguments.sync:
         mirrored = records.rebuild(directory)
-        hint = f"; with a key and a network: wandb sync {mirrored.path}"
-        print(mirrored.url or f"mirrored offline in {mirrored.path}{hint}")
+        print(mirrored.url or f"wrote offline files; upload with: wandb sync {mirrored.path}")
         return EXIT_DONE
     if arguments.goodput:
         return _goodput(directory, arguments.json)
-    tell_damage([directory.metrics_path])
+    report_damage([directory.metrics_path])
     summary = records.summarize(directory)
     queued = _queued([summary]).get(directory.path)
     if arguments.json:
@@ -81,29 +95,29 @@ def run(arguments: argparse.Namespace, unknown: list[Problem]) -> int:
 
 
 def _check(arguments: argparse.Namespace, problems: Problems) -> None:
-    """Add what is wrong with the options as they stand together."""
+    """Add the problems of options that do not go together."""
     if arguments.sync and not arguments.runs:
-        problems.add("--sync wants a run", remedy="write `luthier runs ID --sync wandb`")
+        problems.add("--sync needs a run", remedy="write `luthier runs ID --sync wandb`")
     if arguments.sync and arguments.diff:
-        problems.add("--sync and --diff are two things to do", remedy="leave out one")
+        problems.add("--sync and --diff cannot be combined", remedy="leave out one")
     if arguments.goodput and not arguments.runs:
-        problems.add("--goodput wants a run", remedy="write `luthier runs ID --goodput`")
+        problems.add("--goodput needs a run", remedy="write `luthier runs ID --goodput`")
     if arguments.goodput and (arguments.sync or arguments.diff):
         other = "--sync" if arguments.sync else "--diff"
-        problems.add(f"--goodput and {other} are two things to do", remedy="leave out one")
+        problems.add(f"--goodput and {other} cannot be combined", remedy="leave out one")
     if arguments.diff and len(arguments.runs) < 2:
-        problems.add("--diff wants two runs", remedy="write `luthier runs ID ID --diff`")
+        problems.add("--diff needs two runs", remedy="write `luthier runs ID ID --diff`")
     if len(arguments.runs) > 1 and not arguments.diff:
-        remedy = "name one, or add --diff to see what differs"
-        problems.add(f"{len(arguments.runs)} runs are named", remedy=remedy)
+        remedy = "give one, or add --diff to compare them"
+        problems.add(f"{len(arguments.runs)} runs are given", remedy=remedy)
 
 
-def _goodput(directory: Any, as_json: bool) -> int:
+def _goodput(directory: RunDirectory, as_json: bool) -> int:
     """Print where the time of a run went."""
     from luthier import records
     from luthier.cli.showing import goodput
 
-    spans = records.read_spans(directory.goodput_path, tell)
+    spans = records.read_spans(directory.goodput_path, notice)
     account = records.account_of(spans, alive=directory.writer() is not None)
     if as_json:
         print_json(goodput.as_json(account))
@@ -113,10 +127,12 @@ def _goodput(directory: Any, as_json: bool) -> int:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    """Print what differs between runs, as `luthier diff` does."""
+    """Print the differences between runs, as `luthier diff` does."""
     from luthier.cli.operands import recorded
     from luthier.cli.showing import differences
 
+    # By the folder of --directory, which `luthier diff run:ID` does not have; so operands are read
+    # here.
     problems, operands = Problems(), []
     packages: tuple[str, ...] = ()
     with problems.collected():
@@ -125,7 +141,7 @@ def _diff(arguments: argparse.Namespace) -> int:
         with problems.collected():
             operands.append(recorded.read_run(name, arguments.directory, packages))
     problems.raise_any()
-    tell_damage(o.metrics_path for o in operands if o.metrics_path is not None)
+    report_damage(o.metrics_path for o in operands if o.metrics_path is not None)
     if len(operands) > 2:
         differences.print_matrix(differences.matrix_of(operands), arguments.json)
         return EXIT_DONE
@@ -145,8 +161,10 @@ def print_code_difference(one: str, other: str, root: str) -> None:
     Args:
       one: A run.
       other: Another one.
-      root: Where runs are kept.
+      root: The folder of the runs.
     """
+    # The graphs can be equal while the code that they name is not. Each run has a copy of the
+    # user's own files, so the comparison is of what ran, not of what is in the working tree now.
     import difflib
 
     from luthier import records
@@ -171,13 +189,16 @@ def print_code_difference(one: str, other: str, root: str) -> None:
         print("\n".join(lines))
 
 
-def _queued(summaries: Sequence[Any]) -> dict[Any, tuple[Any, Any]]:
-    """Return the newest job of each run that was launched, with how it stands, by the run's folder.
+def _queued(summaries: Sequence[RunSummary]) -> dict[Any, tuple[Any, Any]]:
+    """Return the newest job of each launched run, with its state, by the folder of the run.
 
-    No engine is asked for a run whose own record says that it is finished.
+    Engines are not queried for a run whose own record has the status finished.
     """
     from luthier.launch import jobs as launches
 
+    # A run that was submitted several times (it was preempted, or given up) has a job for each
+    # start; only the newest can still be alive. All queues are asked at once and share one time
+    # limit.
     newest = {}
     for summary in summaries:
         found = launches.launches(summary.directory.path)
@@ -193,31 +214,34 @@ def _queued(summaries: Sequence[Any]) -> dict[Any, tuple[Any, Any]]:
         for path, (launch, is_finished) in newest.items()
         if is_finished
     }
-    asked = [launch for launch, is_finished in newest.values() if not is_finished]
-    for launch, job, standing in standings.standings(asked, QUEUE_SECONDS):
+    pending = [launch for launch, is_finished in newest.values() if not is_finished]
+    for launch, job, standing in standings.standings(pending, QUEUE_SECONDS):
         queued[launch.of] = (job, standing)
     return queued
 
 
-def _tell_damaged_ends(summaries: Sequence[Any]) -> None:
-    """Tell of records that are damaged where the list is read from: near their ends."""
+def _report_damaged_ends(summaries: Sequence[RunSummary]) -> None:
+    """Report records that are damaged near their ends, where the list is read from."""
+    # Reading every file of metrics in full would take minutes for a large folder; a single run is
+    # checked in full when it is shown.
     from luthier.storage import looks_whole
 
     for summary in summaries:
         path = summary.directory.metrics_path
         if not looks_whole(path):
             try:
-                tell_damage([path])
-            except LuthierError as error:  # of one run, and the others are listed
-                tell(str(error))
+                report_damage([path])
+            except LuthierError as error:  # concerns one run; the others are still listed
+                notice(str(error))
 
 
-def _list(summaries: list[Any], arguments: argparse.Namespace) -> int:
-    _tell_damaged_ends(summaries)
+def _list(summaries: list[RunSummary], arguments: argparse.Namespace) -> int:
+    """Print the table of all runs."""
+    # The column `queue` is there only if some run was launched on a cluster.
+    _report_damaged_ends(summaries)
     queued = _queued(summaries)
     if arguments.json:
-        told = [_as_json(summary, queued.get(summary.directory.path)) for summary in summaries]
-        print_json(told)
+        print_json([_as_json(each, queued.get(each.directory.path)) for each in summaries])
         return EXIT_DONE
     if not summaries:
         print(f"no runs in {arguments.directory}/")
@@ -246,14 +270,16 @@ def _list(summaries: list[Any], arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _queue_lines(job: Any, standing: Any) -> list[tuple[str, str]]:
-    """Say how the job of a run stands."""
+def _queue_lines(job: Job, standing: Standing) -> list[tuple[str, str]]:
+    """Return the rows about the job of a run."""
     hosts = f" on {', '.join(standing.hosts)}" if standing.hosts else ""
     lines = [("queue", f"{standing.state}{hosts}: job {job.id} of {job.engine}")]
     return [*lines, ("", standing.detail)] if standing.detail else lines
 
 
-def _describe(summary: Any, queued: tuple[Any, Any] | None) -> list[str]:
+def _describe(summary: RunSummary, queued: tuple[Any, Any] | None) -> list[str]:
+    """Return the lines about one run, with control characters escaped."""
+    # The rows without a name continue the one above: a message may have several lines.
     status, directory = summary.status, summary.directory
     rows = [
         ("run", f"{directory.name}/{directory.id}"),
@@ -283,7 +309,7 @@ def _describe(summary: Any, queued: tuple[Any, Any] | None) -> list[str]:
     return [f"{name:<{width}}  {text}".rstrip() for name, text in rows]
 
 
-def _as_json(summary: Any, queued: tuple[Any, Any] | None) -> dict[str, Any]:
+def _as_json(summary: RunSummary, queued: tuple[Any, Any] | None) -> dict[str, Any]:
     queue = None
     if queued is not None:
         job, standing = queued
@@ -305,12 +331,13 @@ def _size(num_bytes: int) -> str:
     return format_bytes(num_bytes)
 
 
-def _steps(status: Any) -> str:
+def _steps(status: Status) -> str:
     return f"{status.step}/{status.total_steps}" if status.total_steps else str(status.step)
 
 
 def _evaluations(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
-    """Name one metric of each evaluation set: that for comparing tokenizers where it is there."""
+    """Return one metric of each evaluation set, preferably nats per byte."""
+    # Nats per byte compare models with different tokenizers, which a list of runs may well have.
     shown = []
     for evaluation, values in evaluations.items():
         name = next((n for n in ("nats_per_byte", "loss", *values) if n in values), None)

@@ -1,4 +1,4 @@
-"""`luthier COMMAND ...`: finds and runs the command, and turns errors into lines and exit codes."""
+"""Runs a command line: finds the command, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -18,39 +18,52 @@ from luthier import errors, faults
 from luthier.cli import arguments, flags
 from luthier.terminal import printable, protect
 
-COMMANDS = {
-    "init": "make a folder for a project of your own",
-    "list": "list the experiments below configs/",
-    "show": "show an experiment: its values, sharding, parameters",
-    "plan": "tell what an experiment would cost on devices that are not here",
-    "train": "train an experiment, or continue its run",
-    "sweep": "drive trials of a study, over slices of this machine",
-    "evaluate": "evaluate a run's checkpoint",
-    "generate": "sample text from a run's checkpoint",
-    "export": "write a run's weights for others, as safetensors",
-    "import": "turn an experiment of another framework into one of ours",
-    "diff": "show what differs between experiments, runs, revisions",
-    "runs": "list runs, look at one, sync one to W&B",
-    "launch": "run on SLURM and other clusters, list their jobs",
-    "data": "prepare a corpus, look at data, train a tokenizer",
-    "doctor": "measure what hosts can do: devices, network, disk, clocks",
-    "completion": "print the completion script of a shell",
-    "help": "read a page of the manual, or about one component",
+# Titles of the groups in `luthier --help`, with their commands.
+GROUPS = {
+    "start": {
+        "init": "create a project of your own",
+        "list": "list experiments or components",
+        "show": "show an experiment's config, parameters or shardings",
+    },
+    "run": {
+        "train": "train an experiment, or resume its run",
+        "evaluate": "evaluate a run's checkpoint",
+        "generate": "sample text from a run's checkpoint",
+        "sweep": "run a hyperparameter sweep (Optuna)",
+        "launch": "run on SLURM, Kubernetes, Ray or Cloud TPU, and list jobs",
+    },
+    "understand": {
+        "plan": "estimate memory, FLOPs and step time on hardware you do not have",
+        "diff": "compare experiments, runs and git revisions",
+        "runs": "list, show and compare runs, or sync one to W&B",
+        "doctor": "measure the hosts of a run: devices, network, disk, clocks",
+    },
+    "data and interoperability": {
+        "data": "prepare a corpus, inspect data, or train a tokenizer",
+        "import": "convert an experiment of another framework",
+        "export": "export a run's weights as safetensors",
+    },
+    "help": {
+        "help": "read a page of the manual, or about one component",
+        "completion": "print the completion script of a shell",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 # The packages below luthier.cli.commands; every other command is a module of it.
-_ROOMS = {
+_PACKAGES = {
     "project": ("init", "list", "completion", "help"),
     "recorded": ("evaluate", "generate", "export", "runs"),
 }
 
-# A command whose name no module can have.
+# `import` is a keyword, which no module can be named after.
 _MODULES = {"import": "importing"}
-# Commands that build what somebody may have recorded elsewhere.
+# Commands that build graphs which somebody else may have recorded; these take --trust.
 _READS_RECORDS = (
     *("diff", "evaluate", "export", "generate", "plan", "runs", "show", "sweep", "train"),
 )
-# Commands that hold nothing that is to be closed, so that their processes may end at once.
+# Commands that write nothing and hold no file or connection open, so that their processes may end
+# without the interpreter's cleanup (see `console`).
 _READERS = ("diff", "plan", "show")
 
 # Failures of the machine, not of the program: one line and no traceback.
@@ -64,31 +77,45 @@ _MACHINE_ERRORS = {
 
 
 _EPILOG = """\
-OVERRIDEs in a file: --overrides FILE. A function that changes the graph: --fiddler NAME. The
-flags of Fiddle and Pax work too: --fdl.PATH=VALUE, --fdl_set, --fdl_tag.NAME=VALUE, --fdl_config,
---fdl_config_file, --fdl_help, --exp, --job_log_dir. Gin: --gin_file, --gin_bindings,
---gin.NAME.ARGUMENT=VALUE, --gin_search_paths, --gin_root, --gin_skip_unknown. ConfigDict:
---config_dict FILE.py[:ARG], --config_dict_rename. `luthier help overrides` has all forms.
+overrides:
+  PATH=VALUE         change one value, as optimizer.learning_rate.peak=3e-4
+  --overrides FILE   read overrides from a file
+  --fiddler NAME     call a function that edits the config
+  `luthier help overrides` describes all forms.
+
+flags of other frameworks:
+  Fiddle and Pax  --fdl.PATH=VALUE, --fdl_set, --fdl_tag.NAME=VALUE, --fdl_config,
+                  --fdl_config_file, --fdl_help, --exp, --job_log_dir
+  Gin             --gin_file, --gin_bindings, --gin.NAME.ARGUMENT=VALUE, --gin_search_paths,
+                  --gin_root, --gin_skip_unknown
+  ConfigDict      --config_dict FILE.py[:ARG], --config_dict_rename
 """
 
 
 def _usage() -> str:
-    lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
+    groups = [
+        "\n".join([f"{title}:", *(f"  {name:<11} {text}" for name, text in commands.items())])
+        for title, commands in GROUPS.items()
+    ]
     return textwrap.dedent(
         """\
-        usage: luthier COMMAND ...
+        usage: luthier COMMAND [ARGUMENTS]
 
-        luthier trains models that are described by one lazy graph.
+        Train JAX models, each described by one config (a Fiddle graph).
 
-        commands:
         {commands}
 
         options:
-          --help     show this, or `luthier COMMAND --help` for one command
+          --help     show this help, or that of one command: luthier COMMAND --help
           --version  show the version
           --debug    show the traceback of an error
+
+        examples:
+          luthier train configs.lm.quickstart
+          luthier train configs.lm.quickstart optimizer.learning_rate.peak=1e-2 fiddler:bf16
+          luthier plan configs.lm.quickstart --slice v5e-16
         """
-    ).format(commands="\n".join(lines))
+    ).format(commands="\n\n".join(groups))
 
 
 def parser_of(command: str) -> arguments.Parser:
@@ -97,6 +124,8 @@ def parser_of(command: str) -> arguments.Parser:
     Args:
       command: A name in `COMMANDS`.
     """
+    # The docstring of the module is the description. Options that several commands have are added
+    # here, so that they are the same everywhere.
     module = _module(command)
     parser = arguments.Parser(
         prog=f"luthier {command}",
@@ -108,7 +137,7 @@ def parser_of(command: str) -> arguments.Parser:
         parser.epilog = _EPILOG
     if command in _READS_RECORDS:
         trust_help = (
-            "records at or below PATH may run code of your packages; PATH is of another project"
+            "allow records of another project, at or below PATH, to run your packages' code"
         )
         parser.add_argument("--trust", action="append", metavar="PATH", help=trust_help)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -118,11 +147,13 @@ def parser_of(command: str) -> arguments.Parser:
 def _unknown(command: str) -> errors.BadInput:
     nearest = difflib.get_close_matches(command, COMMANDS, n=3, cutoff=0.5)
     kind = "option" if command.startswith("-") else "command"
-    remedy = "`luthier --help` lists the commands"
+    remedy = "see `luthier --help`"
     return errors.BadInput(errors.Problem(f"unknown {kind} {command!r}", "", "", remedy, nearest))
 
 
 def _run(argv: Sequence[str]) -> int:
+    """Run a command line and return its exit code; errors are raised."""
+    # --debug may stand anywhere, also before the command; `main` has looked for it already.
     words = [word for word in argv if word != "--debug"]
     if not words or words[0] in ("-h", "--help") or words == ["help"]:
         print(_usage(), end="")
@@ -135,26 +166,35 @@ def _run(argv: Sequence[str]) -> int:
     command, *rest = words
     if command not in COMMANDS:
         raise _unknown(command)
+    # Problems of the command line are passed to the command and not raised here: it adds those of
+    # the experiment and of its own options, so that a user sees all of them after one start.
     parsed, unknown = _parse(command, rest)
+    # Before the command reads anything: records of other projects are checked where they are read.
     for path in getattr(parsed, "trust", None) or ():
         from luthier.records import trust
 
         trust.trust(path)
     if flags.HELP in rest and command in ("show", "train"):
         return _help(command, parsed)
+    # Launchers and restarted processes need the command line as it was typed.
     parsed.argv = rest
     return _module(command).run(parsed, unknown)
 
 
 def _module(command: str) -> Any:
-    """Return the module of a command, imported only now."""
-    rooms = [room for room, names in _ROOMS.items() if command in names]
+    """Import and return the module of a command."""
+    # By name and on demand: `luthier --help` and every short command would otherwise wait for the
+    # imports of all the others.
+    packages = [package for package, names in _PACKAGES.items() if command in names]
     name = _MODULES.get(command, command)
-    return importlib.import_module(".".join(["luthier.cli.commands", *rooms, name]))
+    return importlib.import_module(".".join(["luthier.cli.commands", *packages, name]))
 
 
 def _parse(command: str, words: list[str]) -> tuple[argparse.Namespace, list[errors.Problem]]:
-    """Return the arguments of a command, and what is wrong with its options."""
+    """Return the arguments of a command, and the problems of its options."""
+    # argparse cannot know options whose names contain a path (--fdl.optimizer.b2=0.9), so the flags
+    # of other frameworks are turned into overrides before it sees the command line. --fdl_help is
+    # taken out first: it takes no value, and would otherwise swallow the next word.
     parser = parser_of(command)
     if not (parser.takes("overrides") or parser.takes("reference")):
         return parser.parse(words)
@@ -167,23 +207,26 @@ def _parse(command: str, words: list[str]) -> tuple[argparse.Namespace, list[err
 
 
 def _help(command: str, parsed: argparse.Namespace) -> int:
-    """Print what Fiddle's `--fdl_help` is for: the settings of the experiment, or the grammar."""
+    """Answer Fiddle's `--fdl_help`: print the settings of the experiment, or the grammar."""
     if not parsed.reference:
         return _run(["help", "overrides"])
     words = parsed.words if command == "show" else parsed.overrides
     code = _run(["show", parsed.reference, *words, "--defaults"])
-    print("to change them: PATH=VALUE; `luthier help overrides` has all forms")
+    print("change them with PATH=VALUE; `luthier help overrides` describes all forms")
     return code
 
 
 @contextlib.contextmanager
 def _working_directory_importable() -> Iterator[None]:
-    """Put the working directory on `sys.path`: a console script does not have it."""
+    """Put the working directory on `sys.path` for the duration of a block."""
+    # `python -m luthier` has it there, the console script `luthier` has not, and both must find the
+    # user's `configs`. It is taken out again, because tests and programs call `main` many times
+    # from different folders.
     try:
         directory = os.getcwd()
     except FileNotFoundError:
         problem = errors.Problem(
-            "the working directory does not exist any more", remedy="change to one that does"
+            "the working directory no longer exists", remedy="change to one that does"
         )
         raise errors.BadInput(problem) from None
     present = directory in sys.path or "" in sys.path
@@ -196,7 +239,9 @@ def _working_directory_importable() -> Iterator[None]:
             sys.path.remove(directory)
 
 
-def _tell(message: str) -> None:
+def _print_error(message: str) -> None:
+    """Print a message on the standard error, without secrets and control characters."""
+    # Messages can hold values of a graph, such as the key of a W&B node.
     from luthier.records.redaction import redact
 
     for line in redact(message).split("\n"):
@@ -204,52 +249,59 @@ def _tell(message: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit code; no exception leaves it but `SystemExit`.
+    """Run one command line and return its exit code; it raises nothing but `SystemExit`.
 
     Args:
-      argv: The words after `luthier`.
+      argv: The arguments after `luthier`.
 
     Returns:
-      0 done, 1 a bug of ours, 2 bad input, 75 requeue (preempted, saved), 130 interrupted.
+      The exit code: 0 done, 1 failed, 2 bad input, 75 requeue (preempted, saved), 130 interrupted.
     """
     debug = "--debug" in argv
     try:
         with _working_directory_importable():
             return _run(argv)
     except KeyboardInterrupt:
-        _tell("interrupted")
+        _print_error("interrupted")
         return errors.EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough; keep the interpreter from flushing into it again.
+        # The reader of our output has seen enough (`luthier list | head`). The interpreter flushes
+        # standard output once more when it ends, and would complain about the same pipe again.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.EXIT_DONE
     except SystemExit as end:
-        if end.code != errors.EXIT_REQUEUE:  # preempted before the first step
+        # `train` raises 75 from its signal handler when it is preempted before the first step; any
+        # other `SystemExit` is argparse's after --help.
+        if end.code != errors.EXIT_REQUEUE:
             raise
         return errors.EXIT_REQUEUE
     except errors.LuthierError as error:
         if debug:
             traceback.print_exc()
-        _tell(str(error))
+        _print_error(str(error))
         if error.exit_code == errors.EXIT_BUG:
-            _tell_file(error)
+            _print_traceback_file(error)
         return error.exit_code
     except OSError as error:
         if error.errno not in _MACHINE_ERRORS:
-            return _tell_error(error, debug)
+            return _print_exception(error, debug)
         if debug:
             traceback.print_exc()
         remedy = _MACHINE_ERRORS[error.errno]
         what = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
-        _tell(str(errors.Problem(what, remedy=remedy)))
+        _print_error(str(errors.Problem(what, remedy=remedy)))
         return errors.EXIT_BAD_INPUT
     except Exception as error:
-        return _tell_error(error, debug)
+        return _print_exception(error, debug)
 
 
-def _tell_error(error: Exception, debug: bool) -> int:
+def _print_exception(error: Exception, debug: bool) -> int:
     """Print an error of the user's code in one line, and one of our own with its traceback."""
+    # Three cases. An exception whose innermost frame of a project is the user's is theirs: one line
+    # with its place, and the traceback on request. A failure of the machine or of data (`faults`)
+    # has no traceback that would help. Everything else is a bug of ours, and its traceback is shown
+    # at once, unless a run has written it into a file already.
     from luthier.records import crash
 
     place, path = crash.place(error), crash.path_of(error)
@@ -267,16 +319,16 @@ def _tell_error(error: Exception, debug: bool) -> int:
         line += f"; traceback: {path}"
     elif place and not debug:
         line += "; to see the traceback, add --debug"
-    _tell(line)
+    _print_error(line)
     return errors.EXIT_BUG
 
 
-def _tell_file(error: Exception) -> None:
-    """Print where the traceback is, which a run has kept."""
+def _print_traceback_file(error: Exception) -> None:
+    """Print the path of the traceback that a run has saved; nothing if there is none."""
     from luthier.records import crash
 
     if (path := crash.path_of(error)) is not None:
-        _tell(f"traceback: {path}")
+        _print_error(f"traceback: {path}")
 
 
 def console() -> NoReturn:
@@ -289,5 +341,7 @@ def console() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if sys.argv[1:2] and sys.argv[1] in _READERS:
         sys.stderr.flush()
-        os._exit(code)  # nothing is left to do, and taking down thousands of devices takes seconds
+        # Nothing is left to do, and JAX takes seconds to take down the thousands of virtual devices
+        # that a plan may have made.
+        os._exit(code)
     sys.exit(code)

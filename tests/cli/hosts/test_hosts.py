@@ -1,10 +1,17 @@
-import argparse
+from __future__ import annotations
 
+import argparse
+import json
+import subprocess
+import sys
+import time
+
+import jax
 import pytest
 
-from luthier.cli import hosts
-from luthier.cli.arguments import Parser, Problems
-from luthier.errors import BadInput
+from luthier.cli import Parser, Problems, Process, hosts, joined
+from luthier.errors import BadInput, DataError, Problem
+from luthier.parallel import distributed
 
 
 def _read(*words):
@@ -66,8 +73,7 @@ def test_each_of_them_sees_gpus_of_its_own():
     [
         (
             ["--processes", "2", "--distributed"],
-            "--processes, --coordinator and --distributed are three ways to the same; leave out "
-            "all but one",
+            "--processes, --coordinator and --distributed cannot be combined; keep one of them",
         ),
         (
             ["--coordinator", "10.0.0.1:8476", "--process-id", "0"],
@@ -83,11 +89,11 @@ def test_each_of_them_sees_gpus_of_its_own():
         ),
         (
             ["--processes", "3", "--devices", "cpu:8"],
-            "3 processes cannot share cpu:8; give --devices cpu:N or gpu:N, N a multiple of 3",
+            "3 processes cannot split cpu:8; give --devices cpu:N or gpu:N, N a multiple of 3",
         ),
         (
             ["--processes", "2"],
-            "2 processes cannot share devices that are not counted; give --devices cpu:N or "
+            "2 processes cannot split devices without a count; give --devices cpu:N or "
             "gpu:N, N a multiple of 2",
         ),
     ],
@@ -113,3 +119,84 @@ def test_the_options_stand_in_a_group_of_their_own():
     parser = argparse.ArgumentParser()
     hosts.add_arguments(parser)
     assert "several processes:" in parser.format_help()
+
+
+PROGRAM = """
+import os, sys
+from luthier.cli import hosts
+def main(argv):
+    print("said", *argv)
+    os.write(1, b"by a library\\n")
+    return 75
+hosts.command_line.main = main
+hosts.main(["train", "tiny"])
+"""
+
+
+def test_the_terminal_is_for_what_python_prints_and_the_code_is_passed_on():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (75, "said train tiny\n")
+    assert "by a library" in done.stderr
+
+
+@pytest.mark.full
+def test_an_orphan_is_asked_to_save_and_ends():
+    orphan = """
+import os, signal, sys, time
+from luthier.cli import hosts
+signal.signal(signal.SIGTERM, lambda number, frame: (print("saved", flush=True), os._exit(0)))
+hosts.command_line.main = lambda argv: (print("began", flush=True), time.sleep(60))
+hosts.main([])
+"""
+    between = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {orphan!r}])
+time.sleep(3)
+"""
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", between], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == "began\nsaved\n"
+    assert time.monotonic() - start < 50
+
+
+@pytest.fixture
+def calls(monkeypatch, tmp_path):
+    """Return what is asked of the others, who are not there."""
+    found = []
+    monkeypatch.setenv("LUTHIER_NOTES", str(tmp_path / "notes.json"))
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.1:1")
+    monkeypatch.setattr(distributed, "join", lambda who, facts: found.append((who, *facts)))
+    monkeypatch.setattr(distributed, "farewell", found.append)
+    monkeypatch.setattr(jax.distributed, "shutdown", lambda: found.append("left"))
+    return found
+
+
+def test_it_joins_notifies_its_launcher_and_leaves(calls, tmp_path):
+    stdout = sys.stdout
+    with joined(Process({"num_processes": 2, "process_id": 0})):
+        assert sys.stdout is stdout
+    (who, *facts), left = calls
+    assert (who, left) == (distributed.Membership("10.0.0.1:1", 2, 0), "left")
+    assert {"the version of jax", "the version of Python", "the source of luthier"} <= set(facts)
+    assert json.loads((tmp_path / "notes.json").read_text()) == {"process": 0, "processes": 1}
+
+
+def test_a_failing_process_sends_the_others_its_reason_and_does_not_wait_for_them(calls):
+    with pytest.raises(DataError), joined(Process()):
+        raise DataError([Problem("no file", "data"), Problem("nor another")])
+    assert calls[1:] == ["data: no file nor another"]
+    with pytest.raises(KeyboardInterrupt), joined(Process()):
+        raise KeyboardInterrupt
+    assert calls[3:] == ["KeyboardInterrupt()"]
+
+
+def test_a_failed_collective_becomes_the_end_of_the_other_process(calls, monkeypatch):
+    lost = distributed.ProcessLost("process 1 of 2 ended: the disk is full")
+    monkeypatch.setattr(distributed, "explain", lambda error: lost)
+    with pytest.raises(distributed.ProcessLost), joined(Process()):
+        raise RuntimeError("gloo")
+    assert calls[1:] == [str(lost)]

@@ -1,6 +1,141 @@
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
 import pytest
 
-from luthier.cli.launcher import End, judge
+from luthier.cli import End, Process, judge, launcher
+
+PRELUDE = """
+import json, os, pathlib, signal, sys, time
+index = json.loads(os.environ["LUTHIER_PROCESS"])["membership"]["process_id"]
+def note(**notes):
+    pathlib.Path(os.environ["LUTHIER_NOTES"]).write_text(json.dumps(notes))
+"""
+
+
+@pytest.fixture
+def supervise(tmp_path, monkeypatch, capfd):
+    """Return what runs a program as two processes: its exit code, seconds, and what was told."""
+    real = subprocess.Popen
+    monkeypatch.setattr(
+        launcher.tempfile, "mkdtemp", lambda prefix: str(_made(tmp_path / "temporary"))
+    )
+
+    def run(program, **patience):
+        for name, seconds in patience.items():
+            monkeypatch.setattr(launcher, name, seconds)
+        code = PRELUDE + textwrap.dedent(program)
+        monkeypatch.setattr(
+            launcher.subprocess,
+            "Popen",
+            lambda command, **options: real([sys.executable, "-c", code], **options),
+        )
+        members = [{"process_id": index, "num_processes": 2} for index in (0, 1)]
+        start = time.monotonic()
+        found = launcher.supervise([Process(member) for member in members], ["train"])
+        captured = capfd.readouterr()
+        return found, time.monotonic() - start, captured.out, captured.err
+
+    return run
+
+
+def _made(path):
+    path.mkdir()
+    return path
+
+
+def test_logs_that_are_kept_hold_no_secrets(supervise, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_planted-0123456789")
+    run = tmp_path / "run"
+    run.mkdir()
+    code, _, _, _ = supervise(f"""
+        note(run={str(run)!r})
+        print("cannot log in with", os.environ["HF_TOKEN"], "to https://me:abcdefgh@host",
+              file=sys.stderr, flush=True)
+        os.write(2, bytes([0xE9, 0xFF]) + b" stays")
+    """)
+    assert code == 0
+    logs = [path.read_bytes() for path in (run / "processes").iterdir()]
+    assert logs
+    for log in logs:
+        assert b"cannot log in with [HF_TOKEN] to https://***@host" in log
+        assert b"planted" not in log
+        assert bytes([0xE9, 0xFF]) + b" stays" in log
+
+
+def test_the_primary_speaks_and_the_others_write_logs(supervise, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    code, _, out, err = supervise(f"""
+        note(run={str(run)!r})
+        print("said by", index)
+        print("warned by", index, file=sys.stderr)
+    """)
+    assert (code, out, err) == (0, "said by 0\n", "")
+    logs = {path.name: path.read_text() for path in (run / "processes").iterdir()}
+    assert logs == {
+        "process-0-of-2.log": "warned by 0\n",
+        "process-1-of-2.log": "said by 1\nwarned by 1\n",
+    }
+    assert not (tmp_path / "temporary").exists()
+
+
+def test_when_one_is_killed_the_others_end_and_one_line_is_printed(supervise, tmp_path):
+    code, seconds, _, err = supervise(
+        """
+        print("C++ stack", file=sys.stderr, flush=True)
+        if index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(300)
+        """,
+        ABRUPT_SECONDS=0.2,
+    )
+    assert code == 1
+    assert seconds < 30
+    assert err == f"luthier: process 1 of 2 ended (signal 9) (logs: {tmp_path / 'temporary'})\n"
+
+
+def test_an_error_of_all_is_printed_once_and_waited_for(supervise):
+    code, _, _, err = supervise("""
+        time.sleep(0.5 * index)
+        print("luthier: no such experiment", file=sys.stderr)
+        sys.exit(2)
+    """)
+    assert (code, err) == (2, "luthier: no such experiment\n")
+
+
+def test_signals_are_passed_on(supervise, monkeypatch, tmp_path):
+    polls = []
+
+    def poll(seconds):
+        polls.append(seconds)
+        started = list(pathlib.Path(os.environ["STARTED"]).iterdir())
+        if len(started) == 2 and "sent" not in polls:
+            polls.append("sent")
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(seconds / 2)
+
+    class Clock:
+        sleep, monotonic = staticmethod(poll), staticmethod(time.monotonic)
+
+    monkeypatch.setenv("STARTED", str(_made(tmp_path / "started")))
+    monkeypatch.setattr(launcher, "time", Clock)
+    code, _, _, err = supervise("""
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(75))
+        pathlib.Path(os.environ["STARTED"], str(index)).touch()
+        time.sleep(300)
+    """)
+    assert (code, err) == (75, "")
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
 
 SILENT = """\
 E1122 00:43:39.463327 coordination_service_agent.cc:289] Polled an error from the service.
@@ -51,7 +186,7 @@ def test_the_killed_process_is_named_with_what_is_saved(end, run, tmp_path):
     found = judge([end(0, None, **run), end(1, -9)])
     assert found.code == 1
     assert found.lines(tmp_path / "logs") == [
-        "process 1 of 2 ended (signal 9); the run is saved at step 20; continue it with: luthier "
+        "process 1 of 2 ended (signal 9); the run is saved at step 20; resume it with: luthier "
         f"train configs.lm.quickstart (logs: {tmp_path / 'logs'})"
     ]
 
@@ -60,7 +195,7 @@ def test_before_the_first_save_it_is_to_be_started_again(end, tmp_path):
     notes = {"run": str(tmp_path / "run"), "again": "luthier train tiny"}
     found = judge([end(0, -9, **notes), end(1, None)])
     assert found.lines(None) == [
-        "process 0 of 2 ended (signal 9); nothing of the run is saved yet; start it again with: "
+        "process 0 of 2 ended (signal 9); no checkpoint of the run is saved yet; restart it with: "
         "luthier train tiny"
     ]
 
@@ -75,8 +210,8 @@ def test_whom_jax_names_is_blamed_and_not_whom_it_ended(end, run, names):
 
 def test_without_the_coordinator_the_others_blame_it(end):
     found = judge([end(1, -6, NO_COORDINATOR)])
-    told = "process 0 of 2 (the coordinator) ended, is stopped, or cannot be reached"
-    assert found.lines(None) == [told]
+    line = "process 0 of 2 (the coordinator) ended, is stopped, or cannot be reached"
+    assert found.lines(None) == [line]
 
 
 def test_a_process_that_was_seen_to_die_comes_before_what_the_others_say(end):
@@ -84,7 +219,7 @@ def test_a_process_that_was_seen_to_die_comes_before_what_the_others_say(end):
     assert found.lines(None) == ["process 0 of 2 ended (signal 9)"]
 
 
-def test_bad_input_of_all_is_told_once(end, run):
+def test_bad_input_of_all_is_reported_once(end, run):
     log = "a warning\nluthier: optimizer.b2: 3 is too much\nluthier: no data\n"
     found = judge([end(0, 2, log, **run), end(1, 2, log)])
     assert found.code == 2
@@ -123,10 +258,10 @@ def test_bad_input_of_one_is_the_cause_where_jax_ended_the_others_over_it(end, r
     assert judge([first, end(1, -9)]).code == 1
 
 
-def test_an_abort_gives_way_to_what_the_process_told_before(end):
-    told = "process 0 of 2 ended, is stopped, or cannot be reached; stacks: runs/stacks"
-    found = judge([end(1, -6, "Fatal Python error: Aborted\n", silent=told)])
-    assert found.reasons == [told]
+def test_an_abort_gives_way_to_the_notes_of_the_process(end):
+    line = "process 0 of 2 ended, is stopped, or cannot be reached; stacks: runs/stacks"
+    found = judge([end(1, -6, "Fatal Python error: Aborted\n", silent=line)])
+    assert found.reasons == [line]
     assert judge([end(1, -6)]).reasons == ["process 1 of 2 ended (signal 6)"]
 
 
@@ -138,7 +273,7 @@ def test_the_primary_knows_best_who_is_silent(end, code):
     assert judge([*ends, primary, end(3, None)]).reasons == ["process 3 of 4 ..."]
 
 
-def test_what_a_process_said_comes_before_its_silence(end):
+def test_the_message_of_a_process_comes_before_its_silence(end):
     ends = [end(0, -6, silent="process 1 of 3 is silent"), end(2, -6, lost="process 1 of 3 ended")]
     assert judge(ends).reasons == ["process 1 of 3 ended"]
 
